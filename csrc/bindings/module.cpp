@@ -1,0 +1,9 @@
+// The one Python module of the core. Each room of the core has its own bind_*.cpp with one function.
+#include <pybind11/pybind11.h>
+
+#include "bindings.hpp"
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "tgflow's native core: pointers, sizes and the caller's threads; see _core.pyi.";
+  bind_threads(m);
+}

@@ -1,0 +1,29 @@
+// The vocabulary every part of the core shares. Compiles under g++, nvcc and NVRTC: no `std::` here.
+#pragma once
+
+#ifdef __CUDACC_RTC__
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+#else
+#include <cstdint>
+#endif
+
+#ifdef __CUDACC__
+#define TGFLOW_HD __host__ __device__
+#else
+#define TGFLOW_HD
+#endif
+
+namespace tgflow {
+
+using node_t = int64_t;  ///< A dense node id, 0 <= v < 2^31 - 1; stored in 32 bits inside blocks.
+using tick_t = int64_t;  ///< A time in the stream's unit.
+using eid_t = int64_t;   ///< A position in the event log.
+
+constexpr node_t kNoNode = -1;             ///< Fills a neighbor slot that holds nobody.
+constexpr eid_t kNoEvent = -1;             ///< Fills the event id of such a slot.
+constexpr node_t kMaxNode = 0x7ffffffe;    ///< The largest dense node id.
+
+}  // namespace tgflow

@@ -1,0 +1,137 @@
+#include "tgflow/thread_pool.hpp"
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tgflow {
+namespace {
+
+/// One parallel_for in flight: ranges are claimed by counter, so a slow thread never holds up the rest.
+struct Job {
+  const std::function<void(int64_t, int64_t)>* body;
+  int64_t size;
+  int64_t chunk;
+  std::atomic<int64_t> next{0};
+  std::mutex error_mutex;
+  std::exception_ptr error;
+
+  void work() {
+    for (int64_t begin = next.fetch_add(chunk); begin < size; begin = next.fetch_add(chunk)) {
+      try {
+        (*body)(begin, begin + chunk < size ? begin + chunk : size);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(error_mutex);
+        if (!error) error = std::current_exception();
+      }
+    }
+  }
+};
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int num_helpers) {
+    for (int i = 0; i < num_helpers; ++i) threads_.emplace_back([this] { serve(); });
+  }
+
+  ~ThreadPool() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+
+  int num_helpers() const { return static_cast<int>(threads_.size()); }
+
+  void run(Job& job) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      job_ = &job;
+      ++ticket_;
+    }
+    wake_.notify_all();
+    job.work();
+    std::unique_lock<std::mutex> lock(mutex_);
+    job_ = nullptr;  // a helper that wakes from here on finds nothing to do
+    done_.wait(lock, [this] { return busy_ == 0; });
+  }
+
+ private:
+  void serve() {
+    uint64_t seen = 0;
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return stop_ || (job_ != nullptr && ticket_ != seen); });
+      if (stop_) return;
+      seen = ticket_;
+      Job* job = job_;
+      ++busy_;
+      lock.unlock();
+      job->work();
+      lock.lock();
+      if (--busy_ == 0) done_.notify_one();
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable done_;
+  Job* job_ = nullptr;
+  uint64_t ticket_ = 0;
+  int busy_ = 0;
+  bool stop_ = false;
+};
+
+int default_num_threads() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return cores == 0 ? 1 : static_cast<int>(cores);
+}
+
+std::mutex pool_mutex;  // held for as long as one caller uses the pool
+std::atomic<int> wanted_threads{default_num_threads()};
+
+/// Never destroyed: its threads may outlive static destruction, as in a forked or exiting interpreter.
+ThreadPool& pool_of(int num_helpers) {
+  static ThreadPool* pool = nullptr;
+  if (pool == nullptr || pool->num_helpers() != num_helpers) {
+    delete pool;
+    pool = new ThreadPool(num_helpers);
+  }
+  return *pool;
+}
+
+}  // namespace
+
+void set_num_threads(int num_threads) {
+  if (num_threads < 1) {
+    throw std::invalid_argument("num_threads must be at least 1, got " + std::to_string(num_threads));
+  }
+  wanted_threads = num_threads;
+}
+
+int num_threads() { return wanted_threads; }
+
+void parallel_for(int64_t size, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  if (size <= 0) return;
+  const int threads = wanted_threads;
+  std::unique_lock<std::mutex> lock(pool_mutex, std::defer_lock);
+  if (threads == 1 || size <= grain || !lock.try_lock()) {
+    body(0, size);
+    return;
+  }
+  const int64_t share = (size + 4 * threads - 1) / (4 * threads);
+  Job job{&body, size, share > grain ? share : grain};
+  pool_of(threads - 1).run(job);
+  if (job.error) std::rethrow_exception(job.error);
+}
+
+}  // namespace tgflow

@@ -1,0 +1,6 @@
+"""The command line."""
+
+
+def main() -> None:
+    """Run the `tgflow` command."""
+    raise SystemExit("not yet")

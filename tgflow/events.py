@@ -1,0 +1,102 @@
+"""The currency of tgflow: a batch of timed edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NO_NODE = -1
+"""Fills a neighbour slot that holds nobody; never a node's id."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventBatch:
+    """Timed edges in arrival order, with dense node ids.
+
+    Args:
+        src: Source nodes, int64 `[B]`, each at least 0.
+        dst: Destination nodes, int64 `[B]`, each at least 0.
+        t: Times in the stream's ticks, int64 `[B]`. A log accepts them only if they never decrease.
+        x: Edge features, float32 `[B, x_dim]`, or None.
+        label: Edge types or labels, int64 `[B]`, or None.
+
+    Raises:
+        ValueError: If a column has another dtype, shape or length, or a node id is negative.
+    """
+
+    src: Tensor
+    dst: Tensor
+    t: Tensor
+    x: Tensor | None = None
+    label: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        size = len(self.src)
+        for name in ("src", "dst", "t", "label"):
+            column = getattr(self, name)
+            if column is None:
+                continue
+            if column.dtype != torch.int64 or column.shape != (size,):
+                raise ValueError(
+                    f"{name} must be int64 [{size}], got {column.dtype} {list(column.shape)}"
+                )
+        if self.x is not None and (
+            self.x.dtype != torch.float32 or self.x.dim() != 2 or len(self.x) != size
+        ):
+            raise ValueError(
+                f"x must be float32 [{size}, x_dim], got {self.x.dtype} {list(self.x.shape)}"
+            )
+        for name in ("src", "dst"):
+            column = getattr(self, name)
+            if size and int(column.min()) < 0:
+                row = int((column < 0).nonzero()[0])
+                raise ValueError(f"{name} of event {row} is {int(column[row])}; ids start at 0")
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __getitem__(self, index: slice | Tensor) -> EventBatch:
+        """Return the events at `index`: a slice (views) or an int64 tensor of rows (copies)."""
+        return EventBatch(*(None if c is None else c[index] for c in self._columns()))
+
+    def _columns(self) -> tuple[Tensor | None, ...]:
+        return self.src, self.dst, self.t, self.x, self.label
+
+    @property
+    def x_dim(self) -> int:
+        """Width of the edge features, 0 without them."""
+        return 0 if self.x is None else self.x.shape[1]
+
+
+def empty_events(x_dim: int = 0) -> EventBatch:
+    """Return a batch of no events, with `x_dim` edge features."""
+    none = torch.empty(0, dtype=torch.int64)
+    x = torch.empty(0, x_dim) if x_dim else None
+    return EventBatch(none, none, none, x)
+
+
+def concat(batches: Sequence[EventBatch]) -> EventBatch:
+    """Return `batches` one after another.
+
+    Raises:
+        ValueError: If some have features (or labels) and others have not.
+    """
+    if not batches:
+        return empty_events()
+    columns: list[Tensor | None] = []
+    for name, parts in zip(
+        ("src", "dst", "t", "x", "label"), zip(*(b._columns() for b in batches), strict=True),
+        strict=True,
+    ):
+        present = [part for part in parts if part is not None]
+        if present and len(present) != len(parts):
+            raise ValueError(f"{len(parts) - len(present)} of {len(parts)} batches lack {name}")
+        columns.append(torch.cat(present) if present else None)
+    src, dst, t, x, label = columns
+    assert src is not None
+    assert dst is not None
+    assert t is not None
+    return EventBatch(src, dst, t, x, label)

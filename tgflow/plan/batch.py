@@ -1,0 +1,74 @@
+"""What a plan produces: one batch, ready for a model, with nothing left to look up but memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """One layer of message passing: from the frontier below to this layer's targets.
+
+    A *frontier* is a list of distinct (node, time) pairs; the lowest one is a list of distinct
+    (node, memory position) pairs, `Batch.nodes`. Missing neighbours have `mask` False, `eid` -1
+    and zeros elsewhere, so every index is valid to gather with.
+    """
+
+    target: Tensor
+    """int64 `[N]`: the row of each target in the frontier below."""
+    neighbor: Tensor
+    """int64 `[N, k]`: the row of each neighbour in the frontier below, newest first."""
+    mask: Tensor
+    """bool `[N, k]`: whether the slot holds a neighbour."""
+    dt: Tensor
+    """float32 `[N, k]`: seconds from the neighbour's event to the target's time, more than 0."""
+    eid: Tensor
+    """int64 `[N, k]`: the neighbour's event."""
+    edge_x: Tensor | None
+    """float32 `[N, k, x_dim]`: that event's features, zeros where there is none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Events to score, their negatives, and the temporal neighbourhoods of all of them.
+
+    A pure function of (seed, epoch, index) and of the event log up to the batch's end.
+    Of `B` events the first `num_new` are new and the rest are replayed.
+    """
+
+    epoch: int
+    index: int
+    num_new: int
+    eid: Tensor
+    """int64 `[B]`: log positions."""
+    src: Tensor
+    """int64 `[B]`."""
+    dst: Tensor
+    """int64 `[B]`."""
+    t: Tensor
+    """int64 `[B]`: ticks."""
+    x: Tensor | None
+    """float32 `[B, x_dim]`: the events' own features; a model may store them, never score with them."""
+    negative_src: Tensor
+    """int64 `[B, m]`: equal to `src` for random negatives."""
+    negative_dst: Tensor
+    """int64 `[B, m]`."""
+    src_row: Tensor
+    """int64 `[B]`: the row of (src, t) in the top frontier, whose rows are `blocks[0]`'s targets."""
+    dst_row: Tensor
+    """int64 `[B]`."""
+    negative_src_row: Tensor
+    """int64 `[B, m]`."""
+    negative_dst_row: Tensor
+    """int64 `[B, m]`."""
+    blocks: tuple[Block, ...]
+    """From the roots down; `blocks[-1]` reads the input rows `nodes`."""
+    nodes: Tensor
+    """int64 `[U]`: the nodes whose inputs (memory, features) the lowest block reads."""
+    position: Tensor
+    """int64 `[U]`: read each node's memory as it was when the log had this many events."""
+
+    def __len__(self) -> int:
+        return len(self.eid)
