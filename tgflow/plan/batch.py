@@ -26,8 +26,19 @@ class Block:
     """float32 `[N, k]`: seconds from the neighbour's event to the target's time, more than 0."""
     eid: Tensor
     """int64 `[N, k]`: the neighbour's event."""
-    edge_x: Tensor | None
-    """float32 `[N, k, x_dim]`: that event's features, zeros where there is none."""
+    edge_row: Tensor
+    """int64 `[N, k]`: the row of the neighbour's event in `edge_table`; 0 where there is none."""
+    edge_table: Tensor | None
+    """float32 `[R, x_dim]`: features of the batch's distinct events, one table for all its blocks;
+    row 0 is zeros. Project it first and gather by `edge_row` after: events recur in a batch."""
+
+    @property
+    def edge_x(self) -> Tensor | None:
+        """Features of the neighbours' events, float32 `[N, k, x_dim]`, zeros where there is none."""
+        if self.edge_table is None:
+            return None
+        rows = self.edge_table.index_select(0, self.edge_row.reshape(-1))
+        return rows.reshape(*self.edge_row.shape, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +63,7 @@ class Batch:
     x: Tensor | None
     """float32 `[B, x_dim]`: the events' own features; a model may store them, never score with them."""
     negative_src: Tensor
-    """int64 `[B, m]`: equal to `src` for random negatives."""
+    """int64 `[B, m]`: equal to `src` for random negatives, the pair's own source for the others."""
     negative_dst: Tensor
     """int64 `[B, m]`."""
     src_row: Tensor
@@ -69,6 +80,8 @@ class Batch:
     """int64 `[U]`: the nodes whose inputs (memory, features) the lowest block reads."""
     position: Tensor
     """int64 `[U]`: read each node's memory as it was when the log had this many events."""
+    num_fallbacks: int = 0
+    """How many of the `B * m` negatives had to be of another kind than asked for."""
 
     def __len__(self) -> int:
         return len(self.eid)
