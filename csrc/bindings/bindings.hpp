@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "tgflow/events.hpp"
+
 namespace py = pybind11;
 
 /// A tensor's storage as it crosses the binding: its address. Python checks dtype, size and contiguity.
@@ -14,4 +16,9 @@ T* at(address_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+tgflow::Events events_at(address_t src, address_t dst, address_t t, address_t label, int64_t size);
+
+void bind_log(py::module_& m);
+void bind_sampling(py::module_& m);
+void bind_store(py::module_& m);
 void bind_threads(py::module_& m);

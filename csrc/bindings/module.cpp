@@ -5,5 +5,8 @@
 
 PYBIND11_MODULE(_core, m) {
   m.doc() = "tgflow's native core: pointers, sizes and the caller's threads; see _core.pyi.";
+  bind_log(m);
+  bind_store(m);  // after the log, which it returns
+  bind_sampling(m);
   bind_threads(m);
 }

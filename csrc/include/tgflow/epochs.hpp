@@ -1,0 +1,55 @@
+// When may memory that readers could still be looking at be reused? Neither side ever waits for the other.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "tgflow/arena.hpp"
+
+namespace tgflow {
+
+/// Two-parity read-copy-update: readers register in the current epoch; what a writer retires is reused once
+/// every reader that was registered when it was unlinked has left.
+class Epochs {
+ public:
+  /// Keeps what the reader can reach alive. Any number of threads.
+  class Reader {
+   public:
+    explicit Reader(Epochs& epochs);
+    ~Reader() { epochs_.readers_[parity_].count.fetch_sub(1); }
+    Reader(const Reader&) = delete;
+    Reader& operator=(const Reader&) = delete;
+
+   private:
+    Epochs& epochs_;
+    int parity_;
+  };
+
+  /// Hands over a piece of `arena` that no new reader can reach. The writer's thread only.
+  void retire(Arena& arena, void* piece, size_t bytes) { retired_.push_back({&arena, piece, bytes}); }
+  /// Gives back what no reader can hold any more, and starts a new epoch where possible. The writer's thread
+  /// only.
+  void collect();
+  /// Retired pieces not yet given back.
+  size_t num_retired() const { return retired_.size() + waiting_.size(); }
+
+ private:
+  struct Piece {
+    Arena* arena;
+    void* address;
+    size_t bytes;
+  };
+  struct alignas(64) Count {
+    std::atomic<int64_t> count{0};
+  };
+
+  std::atomic<int> parity_{0};
+  Count readers_[2];
+  std::vector<Piece> retired_;  // in this epoch
+  std::vector<Piece> waiting_;  // for the readers of the one before
+};
+
+}  // namespace tgflow

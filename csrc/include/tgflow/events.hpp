@@ -1,0 +1,16 @@
+// A batch of timed edges as it crosses into the core: columns owned by the caller.
+#pragma once
+
+#include "tgflow/types.hpp"
+
+namespace tgflow {
+
+struct Events {
+  const node_t* src;
+  const node_t* dst;
+  const tick_t* t;
+  const int64_t* label;  ///< Null without labels.
+  int64_t size;
+};
+
+}  // namespace tgflow

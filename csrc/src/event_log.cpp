@@ -1,0 +1,89 @@
+#include "tgflow/event_log.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace tgflow {
+namespace {
+
+constexpr int64_t kMaxEvents = int64_t{1} << 33;  // address space, not memory
+
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
+
+std::string event(int64_t row) { return "event " + std::to_string(row); }
+
+void check_ids(const char* name, const node_t* ids, int64_t size) {
+  uint64_t all = 0;
+  for (int64_t i = 0; i < size; ++i) all |= static_cast<uint64_t>(ids[i]);
+  if (all < static_cast<uint64_t>(kMaxNode)) return;  // no id has a bit that kMaxNode has not
+  for (int64_t i = 0; i < size; ++i) {
+    if (ids[i] >= 0 && ids[i] <= kMaxNode) continue;
+    fail(event(i) + " has " + name + "=" + std::to_string(ids[i]) + "; node ids must be in [0, " +
+         std::to_string(kMaxNode) + "], use NodeIds to map others");
+  }
+}
+
+void append_column(ReservedArray<int64_t>& column, int64_t at, const int64_t* values, int64_t size) {
+  column.grow(at + size);
+  std::memcpy(column.data() + at, values, static_cast<size_t>(size) * sizeof(int64_t));
+}
+
+}  // namespace
+
+EventLog::EventLog() : src_(kMaxEvents), dst_(kMaxEvents), t_(kMaxEvents) {}
+
+void EventLog::check(const Events& events) const {
+  check_ids("src", events.src, events.size);
+  check_ids("dst", events.dst, events.size);
+  const int64_t at = size();
+  for (int64_t i = 0; i < events.size; ++i) {
+    if (i > 0 ? events.t[i] >= events.t[i - 1] : at == 0 || events.t[0] >= t_[at - 1]) continue;
+    const std::string where = i == 0 ? "the log is" : event(i - 1) + " before it is";
+    fail(event(i) + " has t=" + std::to_string(events.t[i]) + " but " + where + " at t=" +
+         std::to_string(i == 0 ? t_[at - 1] : events.t[i - 1]) + "; sort the batch or use a reorder buffer");
+  }
+  if (at > 0 && events.size > 0 && has_label() != (events.label != nullptr)) {
+    fail(has_label() ? "the log has labels but the batch has none; give every batch a label column"
+                     : "the batch has labels but the log has none; give labels from the first batch on");
+  }
+}
+
+eid_t EventLog::append(const Events& events) {
+  const int64_t at = size();
+  if (events.size == 0) return at;
+  if (at == 0) label_ = events.label ? std::make_unique<ReservedArray<int64_t>>(kMaxEvents) : nullptr;
+  append_column(src_, at, events.src, events.size);
+  append_column(dst_, at, events.dst, events.size);
+  append_column(t_, at, events.t, events.size);
+  if (label_) append_column(*label_, at, events.label, events.size);
+  const node_t largest = std::max(*std::max_element(events.src, events.src + events.size),
+                                  *std::max_element(events.dst, events.dst + events.size));
+  num_nodes_.store(std::max(num_nodes(), largest + 1), std::memory_order_release);
+  size_.store(at + events.size, std::memory_order_release);
+  return at;
+}
+
+int64_t EventLog::position(tick_t t) const {
+  return std::lower_bound(t_.data(), t_.data() + size(), t) - t_.data();
+}
+
+void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst, tick_t* t,
+                      int64_t* label) const {
+  const int64_t end = size();
+  for (int64_t i = 0; i < count; ++i) {
+    if (eid[i] < 0 || eid[i] >= end) {
+      throw std::out_of_range("eid " + std::to_string(eid[i]) + " at row " + std::to_string(i) +
+                              " is not in the log, which holds events [0, " + std::to_string(end) + ")");
+    }
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    src[i] = src_[eid[i]];
+    dst[i] = dst_[eid[i]];
+    t[i] = t_[eid[i]];
+  }
+  for (int64_t i = 0; label != nullptr && i < count; ++i) label[i] = (*label_)[eid[i]];
+}
+
+}  // namespace tgflow

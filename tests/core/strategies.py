@@ -1,0 +1,43 @@
+"""Made data for property tests."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import strategies as st
+
+from tgflow.events import EventBatch
+
+# A small clock makes ties; the offsets are Unix seconds and Unix nanoseconds, which float32 cannot tell apart.
+CLOCKS = (0, -5, 1_600_000_000, 1_600_000_000_000_000_000)
+
+
+@st.composite
+def event_lists(
+    draw, max_events: int = 40, max_node: int = 6, bipartite: bool = False
+) -> EventBatch:
+    """Events among few nodes with many ties, self-loops and duplicates, at times of any size."""
+    size = draw(st.integers(0, max_events))
+    node = st.integers(0, max_node)
+    src = draw(st.lists(node, min_size=size, max_size=size))
+    dst = draw(st.lists(node, min_size=size, max_size=size))
+    steps = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))
+    t = torch.tensor([draw(st.sampled_from(CLOCKS)), *steps], dtype=torch.int64).cumsum(0)[1:]
+    shift = max_node + 1 if bipartite else 0
+    return EventBatch(
+        torch.tensor(src, dtype=torch.int64), torch.tensor(dst, dtype=torch.int64) + shift, t
+    )
+
+
+def every_query(events: EventBatch, max_node: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    """All nodes, padding and unknown ones too, at all times at which an answer can change."""
+    times = sorted({int(t) + d for t in events.t.tolist() for d in (0, 1)} | {-(2**63), 2**63 - 1})
+    nodes = [-1, *range(max_node + 1), max_node + 1, 2**31 - 2, 2**40]
+    pairs = [(v, t) for v in nodes for t in times]
+    table = torch.tensor(pairs, dtype=torch.int64)
+    return table[:, 0].contiguous(), table[:, 1].contiguous()
+
+
+def graph_events(*rows: tuple[int, int, int]) -> EventBatch:
+    """Events from rows of (src, dst, t)."""
+    table = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
+    return EventBatch(*(column.contiguous() for column in table.unbind(1)))

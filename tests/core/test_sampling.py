@@ -1,0 +1,300 @@
+"""Samplers against plain Python, and against the bugs that other systems had."""
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from strategies import event_lists, every_query, graph_events
+
+from tgflow import _core
+from tgflow.events import NO_NODE, EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
+from tgflow.testing import reference
+
+DIRECTIONS = ("undirected", "directed")
+
+
+@pytest.fixture(autouse=True)
+def restore_threads():
+    before = _core.num_threads()
+    yield
+    _core.set_num_threads(before)
+
+
+def assert_equal(got: Neighbors, expected: Neighbors) -> None:
+    for name in ("nodes", "t", "eid", "count"):
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
+
+
+def ask(graph: TemporalGraph, node: int, t: int, k: int) -> list[int]:
+    """The recent neighbours of one node."""
+    return recent_neighbors(graph, torch.tensor([node]), torch.tensor([t]), k).nodes[0].tolist()
+
+
+def star(num_events: int) -> EventBatch:
+    """Node 0 meets nodes 1, 2, ... at times 1, 2, ..."""
+    leaf = torch.arange(1, num_events + 1)
+    return EventBatch(torch.zeros_like(leaf), leaf, leaf)
+
+
+@given(events=event_lists(), k=st.integers(1, 5), direction=st.sampled_from(DIRECTIONS))
+def test_recent_matches_reference(events, k, direction):
+    graph = TemporalGraph.from_events(events, direction)
+    nodes, t = every_query(events)
+    expected = reference.recent_neighbors(reference.ReferenceGraph(events, direction), nodes, t, k)
+    assert_equal(recent_neighbors(graph, nodes, t, k), expected)
+
+
+@given(
+    events=event_lists(),
+    k=st.integers(1, 5),
+    direction=st.sampled_from(DIRECTIONS),
+    key=st.integers(0, 2**64 - 1),
+)
+def test_uniform_matches_reference(events, k, direction, key):
+    graph = TemporalGraph.from_events(events, direction)
+    nodes, t = every_query(events)
+    slow = reference.ReferenceGraph(events, direction)
+    expected = reference.uniform_neighbors(slow, nodes, t, k, key=key)
+    assert_equal(uniform_neighbors(graph, nodes, t, k, key=key), expected)
+
+
+@given(events=event_lists(bipartite=True), k=st.integers(1, 4))
+def test_bipartite_matches_reference(events, k):
+    graph = TemporalGraph.from_events(events, "bipartite")
+    nodes, t = every_query(events, max_node=14)
+    expected = reference.recent_neighbors(reference.ReferenceGraph(events), nodes, t, k)
+    assert_equal(recent_neighbors(graph, nodes, t, k), expected)
+
+
+@given(events=event_lists(), cuts=st.lists(st.integers(0, 40), max_size=6), k=st.integers(1, 4))
+def test_any_split_into_batches_gives_the_same_graph(events, cuts, k):
+    graph = TemporalGraph()
+    bounds = sorted({0, len(events), *(min(cut, len(events)) for cut in cuts)})
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        assert graph.append(events[start:stop]) == start
+    nodes, t = every_query(events)
+    whole = TemporalGraph.from_events(events)
+    assert_equal(recent_neighbors(graph, nodes, t, k), recent_neighbors(whole, nodes, t, k))
+    assert_equal(
+        uniform_neighbors(graph, nodes, t, k, key=7), uniform_neighbors(whole, nodes, t, k, key=7)
+    )
+
+
+@given(events=event_lists(), k=st.integers(1, 4), seed=st.integers(0, 100))
+def test_a_snapshot_is_the_graph_of_the_events_before_it(events, k, seed):
+    graph = TemporalGraph.from_events(events)
+    nodes, t = every_query(events)
+    generator = torch.Generator().manual_seed(seed)
+    before = torch.randint(-1, len(events) + 2, nodes.shape, generator=generator)
+    slow = reference.ReferenceGraph(events)
+    expected = reference.recent_neighbors(slow, nodes, t, k, before.clamp(min=0))
+    assert_equal(recent_neighbors(graph, nodes, t, k, before), expected)
+    cut = len(events) // 2
+    earlier = TemporalGraph.from_events(events[:cut])
+    assert_equal(recent_neighbors(graph, nodes, t, k, cut), recent_neighbors(earlier, nodes, t, k))
+
+
+@pytest.mark.parametrize("num_batches", [1, 3, 50, 3000])
+def test_long_histories_match_reference(num_batches):
+    """Many blocks a node: one hub and a few others, arriving in batches of any size."""
+    generator = torch.Generator().manual_seed(num_batches)
+    size = 12_000
+    src = torch.randint(0, 40, (size,), generator=generator) ** 3 // 1600
+    dst = torch.randint(0, 40, (size,), generator=generator)
+    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0) + 1_600_000_000
+    events = EventBatch(src, dst, t)
+    graph = TemporalGraph()
+    for rows in torch.arange(size).tensor_split(num_batches):
+        graph.append(events[rows])
+    nodes = torch.randint(0, 40, (500,), generator=generator)
+    times = t[torch.randint(0, size, (500,), generator=generator)]
+    before = torch.randint(0, size, (500,), generator=generator)
+    slow = reference.ReferenceGraph(events)
+    assert graph.stats().num_entries == sum(len(h) for h in slow.history.values())
+    for k in (1, 10, 300):
+        assert_equal(
+            recent_neighbors(graph, nodes, times, k, before),
+            reference.recent_neighbors(slow, nodes, times, k, before),
+        )
+    assert_equal(
+        uniform_neighbors(graph, nodes, times, 20, key=5, before=before),
+        reference.uniform_neighbors(slow, nodes, times, 20, key=5, before=before),
+    )
+
+
+def test_answers_do_not_depend_on_threads():
+    events = star(5000)
+    graph = TemporalGraph.from_events(events)
+    nodes, t = torch.zeros(20_000, dtype=torch.int64), torch.arange(20_000) % 6000
+    answers = []
+    for num_threads in (1, 2, 4):
+        _core.set_num_threads(num_threads)
+        answers.append(
+            (recent_neighbors(graph, nodes, t, 7), uniform_neighbors(graph, nodes, t, 7, key=3))
+        )
+    for recent, uniform in answers[1:]:
+        assert_equal(recent, answers[0][0])
+        assert_equal(uniform, answers[0][1])
+
+
+def test_sampling_while_inserting_sees_whole_batches_only():
+    """Readers see the events below their snapshot, whatever is being inserted meanwhile."""
+    generator = torch.Generator().manual_seed(0)
+    size, batch = 20_000, 100
+    src = torch.randint(0, 50, (size,), generator=generator)
+    dst = torch.randint(0, 2000, (size,), generator=generator)
+    events = EventBatch(src, dst, torch.arange(size) // 3)
+    graph = TemporalGraph()
+    seen: list[tuple[int, Neighbors]] = []
+    nodes = torch.arange(50)
+    t = torch.full_like(nodes, size)
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            before = graph.num_events
+            seen.append((before, recent_neighbors(graph, nodes, t, 8, before)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for start in range(0, size, batch):
+        graph.append(events[start : start + batch])
+    done.set()
+    reader.join()
+    for before, neighbors in seen[:: max(1, len(seen) // 50)]:
+        assert before % batch == 0
+        assert_equal(neighbors, recent_neighbors(graph, nodes, t, 8, before))
+
+
+@pytest.mark.parametrize("size", [11, 40, 1000])
+def test_uniform_is_unbiased_newest_and_oldest_included(size):
+    """Floyd's algorithm off by one under-samples the newest neighbour: SALIENT, Ginex."""
+    graph = TemporalGraph.from_events(star(size))
+    num_queries, k = 20_000, 10
+    nodes = torch.zeros(num_queries, dtype=torch.int64)
+    t = torch.full_like(nodes, size + 1)
+    drawn = uniform_neighbors(graph, nodes, t, k, key=2024)
+    assert (drawn.eid[:, :-1] > drawn.eid[:, 1:]).all(), "not distinct, newest first"
+    counts = drawn.eid.flatten().bincount(minlength=size)
+    assert chisquare(counts.numpy()).pvalue > 1e-4
+    expected = num_queries * k / size
+    for end in (counts[0], counts[-1]):
+        assert abs(int(end) - expected) < 5 * expected**0.5
+
+
+def test_uniform_pairs_are_as_likely_as_any():
+    graph = TemporalGraph.from_events(star(5))
+    nodes = torch.zeros(20_000, dtype=torch.int64)
+    drawn = uniform_neighbors(graph, nodes, torch.full_like(nodes, 9), 2, key=1).eid
+    counts = (drawn[:, 0] * 5 + drawn[:, 1]).bincount(minlength=25)
+    assert (counts > 0).sum() == 10
+    assert chisquare(counts[counts > 0].numpy()).pvalue > 1e-4
+
+
+def test_uniform_rows_and_keys_draw_independently():
+    graph = TemporalGraph.from_events(star(1000))
+    nodes, t = torch.zeros(64, dtype=torch.int64), torch.full((64,), 2000)
+    one = uniform_neighbors(graph, nodes, t, 4, key=1).eid
+    other = uniform_neighbors(graph, nodes, t, 4, key=2).eid
+    assert len({tuple(row) for row in torch.cat([one, other]).tolist()}) == 128
+
+
+def test_first_interaction_never_returns_the_target_edge():
+    """GNNFlow returned the target edge itself: random modulo 0."""
+    graph = TemporalGraph.from_events(graph_events((0, 1, 10)))
+    query = torch.tensor([0, 1]), torch.tensor([10, 10])
+    for neighbors in (
+        recent_neighbors(graph, *query, 3),
+        uniform_neighbors(graph, *query, 3, key=0),
+        uniform_neighbors(graph, *query, 3, key=0, before=0),
+    ):
+        assert neighbors.nodes.tolist() == [[NO_NODE] * 3] * 2
+        assert neighbors.count.tolist() == [0, 0]
+
+
+def test_recent_returns_the_oldest_event_too():
+    """TGL never returns a node's oldest event."""
+    graph = TemporalGraph.from_events(graph_events((0, 1, 10), (0, 2, 20)))
+    assert ask(graph, 0, 30, 3) == [2, 1, NO_NODE]
+    assert ask(graph, 0, 20, 3) == [1, NO_NODE, NO_NODE]
+    assert ask(graph, 1, 11, 1) == [0]
+
+
+def test_an_empty_node_does_not_receive_the_next_nodes_neighbours():
+    """TGLite reads on into the next node's row."""
+    graph = TemporalGraph.from_events(graph_events((0, 1, 1), (3, 1, 2)))
+    assert ask(graph, 2, 9, 2) == [NO_NODE, NO_NODE]
+
+
+@pytest.mark.parametrize("clock", [1_600_000_000, 1_600_000_000_000_000_000])
+def test_times_one_tick_apart_are_told_apart(clock):
+    """float32 times step by 128 s at Unix scale: TGL, TGLite, GNNFlow."""
+    graph = TemporalGraph.from_events(graph_events((0, 1, clock), (0, 2, clock + 1)))
+    assert ask(graph, 0, clock + 1, 2) == [1, NO_NODE]
+    assert ask(graph, 0, clock + 2, 2) == [2, 1]
+
+
+def test_ties_are_ordered_by_position_and_invisible_to_their_own_time():
+    graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 6)))
+    assert ask(graph, 0, 6, 2) == [3, 2]
+    assert ask(graph, 0, 5, 2) == [NO_NODE, NO_NODE]
+
+
+def test_a_self_loop_is_one_neighbour_and_duplicates_are_two():
+    graph = TemporalGraph.from_events(graph_events((0, 0, 1), (0, 1, 2), (0, 1, 2)))
+    assert ask(graph, 0, 3, 4) == [1, 1, 0, NO_NODE]
+
+
+def test_two_hops_with_padding_queries():
+    graph = TemporalGraph.from_events(graph_events((0, 1, 1), (1, 2, 2), (0, 1, 3)))
+    first = recent_neighbors(graph, torch.tensor([1, 9]), torch.tensor([4, 4]), 2)
+    assert first.nodes.tolist() == [[0, 2], [NO_NODE, NO_NODE]]
+    second = recent_neighbors(graph, first.nodes.flatten(), first.t.flatten(), 2)
+    assert second.nodes.tolist() == [[1, -1], [-1, -1], [-1, -1], [-1, -1]]
+    assert second.mask.sum() == 1
+
+
+def test_no_queries_and_an_empty_graph():
+    none = torch.empty(0, dtype=torch.int64)
+    assert recent_neighbors(TemporalGraph(), none, none, 3).nodes.shape == (0, 3)
+    assert ask(TemporalGraph(), 0, 10, 2) == [NO_NODE, NO_NODE]
+
+
+def test_views_of_other_tensors_are_read_right():
+    graph = TemporalGraph.from_events(star(9))
+    table = torch.tensor([[0, 5], [3, 9], [0, 3]])
+    neighbors = recent_neighbors(graph, table[:, 0], table[:, 1], 2)
+    assert neighbors.nodes.tolist() == [[4, 3], [0, -1], [2, 1]]
+
+
+def test_mistakes_are_named():
+    graph = TemporalGraph.from_events(star(3))
+    nodes, t = torch.tensor([0, 1]), torch.tensor([5, 5])
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        recent_neighbors(graph, nodes, t, 0)
+    with pytest.raises(
+        ValueError, match=r"t must be int64 \[2\] on the CPU, got torch.float32 \[2\]"
+    ):
+        recent_neighbors(graph, nodes, t.float(), 1)
+    with pytest.raises(
+        ValueError, match=r"t must be int64 \[2\] on the CPU, got torch.int64 \[1\]"
+    ):
+        recent_neighbors(graph, nodes, t[:1], 1)
+    with pytest.raises(ValueError, match=r"before must be int64 \[2\]"):
+        recent_neighbors(graph, nodes, t, 1, before=torch.tensor([1]))
+    with pytest.raises(ValueError, match=r"key must be in \[0, 2\*\*64\), got -1"):
+        uniform_neighbors(graph, nodes, t, 1, key=-1)
+
+
+def test_philox_matches_the_published_vectors():
+    """Known answers of Random123's kat_vectors, philox4x32 with 10 rounds."""
+    ones = 2**32 - 1
+    assert reference.philox(0, (0, 0, 0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    assert reference.philox(2**64 - 1, (ones,) * 4) == (
+        0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD,
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Tables: rows of features by id, that grow with the stream."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class FeatureTable:
+    """Float32 rows in host memory; row `i` belongs to id `i`.
+
+    One thread appends at a time, and any number may gather meanwhile.
+    """
+
+    def __init__(self, dim: int) -> None:
+        if dim < 1:
+            raise ValueError(f"dim must be at least 1, got {dim}")
+        self._rows = torch.empty(0, dim)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+        return self._rows.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, room for growth included."""
+        return self._rows.numel() * self._rows.element_size()
+
+    def append(self, rows: Tensor) -> int:
+        """Add `rows`, float32 `[N, dim]`, and return the first one's id. Amortised O(N)."""
+        self.check(rows)
+        first = self._size
+        if first + len(rows) > len(self._rows):
+            grown = torch.empty(max(first + len(rows), first + first // 2, 1024), self.dim)
+            grown[:first] = self._rows[:first]
+            self._rows = grown
+        self._rows[first : first + len(rows)] = rows
+        self._size = first + len(rows)
+        return first
+
+    def check(self, rows: Tensor) -> None:
+        """Raise ValueError unless `rows` could be appended."""
+        if rows.dtype != torch.float32 or rows.dim() != 2 or rows.shape[1] != self.dim:
+            raise ValueError(
+                f"rows must be float32 [N, {self.dim}], got {rows.dtype} {list(rows.shape)}"
+            )
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows of `ids`, int64 of any shape `[...]`, as float32 `[..., dim]`.
+
+        An id of -1 gives a row of zeros.
+
+        Args:
+            ids: Ids below `len(self)`, or -1.
+            out: Contiguous float32 `[..., dim]` to fill and return instead of a new tensor.
+        """
+        rows = self._rows
+        if out is None:
+            out = torch.empty(*ids.shape, self.dim)
+        flat = ids.reshape(-1)
+        missing = flat < 0
+        if len(self) == 0:
+            return out.zero_()
+        torch.index_select(rows, 0, flat.clamp(min=0), out=out.view(-1, self.dim))
+        return out.masked_fill_(missing.view(*ids.shape, 1), 0.0)
