@@ -1,0 +1,123 @@
+"""Metrics against scikit-learn, against counting, and by hand."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from tgflow import metrics
+
+scores = st.lists(st.sampled_from([-2.0, -0.5, 0.0, 0.25, 0.5, 3.0, math.inf]), min_size=1)
+
+
+def as_sklearn(positive, negative):
+    labels = [1] * len(positive) + [0] * len(negative)
+    finite = [min(score, 1e9) for score in positive + negative]
+    return labels, finite
+
+
+@given(positive=scores, negative=scores)
+def test_ap_and_auc_match_scikit_learn_with_ties(positive, negative):
+    labels, values = as_sklearn(positive, negative)
+    ours = torch.tensor(positive), torch.tensor(negative)
+    assert metrics.average_precision(*ours) == pytest.approx(
+        average_precision_score(labels, values), abs=1e-12
+    )
+    assert metrics.roc_auc(*ours) == pytest.approx(roc_auc_score(labels, values), abs=1e-12)
+
+
+def test_ap_and_auc_match_scikit_learn_on_many_scores():
+    generator = torch.Generator().manual_seed(1)
+    positive = torch.randn(5000, generator=generator) + 0.5
+    negative = torch.randn(7000, generator=generator)
+    labels, values = as_sklearn(positive.tolist(), negative.tolist())
+    assert metrics.average_precision(positive, negative) == pytest.approx(
+        average_precision_score(labels, values), abs=1e-12
+    )
+    assert metrics.roc_auc(positive, negative) == pytest.approx(
+        roc_auc_score(labels, values), abs=1e-12
+    )
+
+
+def test_ranks_take_the_middle_of_ties():
+    positive = torch.tensor([1.0, 1.0, 1.0])
+    negative = torch.tensor([[0.0, 0.5, -1.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
+    assert metrics.ranks(positive, negative).tolist() == [1.0, 2.5, 2.5]
+    assert metrics.mrr(positive, negative) == pytest.approx((1 + 0.4 + 0.4) / 3)
+    assert metrics.hits_at_k(positive, negative, 1) == pytest.approx(1 / 3)
+    assert metrics.hits_at_k(positive, negative, 3) == 1.0
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(-2, 2), st.lists(st.integers(-2, 2), min_size=3, max_size=3)),
+        min_size=1,
+    )
+)
+def test_mrr_matches_sorting_each_row_both_ways(rows):
+    expected = 0.0
+    for positive, negative in rows:
+        optimistic = 1 + sorted([*negative, positive], reverse=True).index(positive)
+        pessimistic = 1 + len(negative) - sorted([*negative, positive]).index(positive)
+        expected += 2 / (optimistic + pessimistic) / len(rows)
+    positive_scores = torch.tensor([row[0] for row in rows], dtype=torch.float32)
+    negative_scores = torch.tensor([row[1] for row in rows], dtype=torch.float32)
+    assert metrics.mrr(positive_scores, negative_scores) == pytest.approx(expected)
+
+
+def test_metrics_of_nothing_are_undefined():
+    none, some = torch.empty(0), torch.ones(2)
+    for metric in (metrics.average_precision, metrics.roc_auc):
+        assert math.isnan(metric(none, some))
+        assert math.isnan(metric(some, none))
+    assert math.isnan(metrics.mrr(none, torch.empty(0, 3)))
+    assert math.isnan(metrics.mrr(some, torch.empty(2, 0)))
+    assert math.isnan(metrics.hits_at_k(none, torch.empty(0, 3), 10))
+
+
+def test_nan_scores_are_refused_by_place():
+    bad = torch.tensor([0.0, math.nan, 1.0])
+    with pytest.raises(ValueError, match="positive score 1 of 3 is NaN"):
+        metrics.average_precision(bad, torch.ones(2))
+    with pytest.raises(ValueError, match="negative score 1 of 3 is NaN"):
+        metrics.roc_auc(torch.ones(2), bad)
+    with pytest.raises(ValueError, match="negative score 1 of 3 is NaN"):
+        metrics.mrr(torch.ones(3), bad[:, None])
+
+
+def test_wrong_shapes_and_k_are_refused():
+    with pytest.raises(ValueError, match=r"got \[3\] and \[2, 4\]"):
+        metrics.ranks(torch.ones(3), torch.ones(2, 4))
+    with pytest.raises(ValueError, match="k must be at least 1, got 0"):
+        metrics.hits_at_k(torch.ones(3), torch.ones(3, 4), 0)
+
+
+def test_link_metrics_keep_the_mean_over_batches_and_the_pool():
+    generator = torch.Generator().manual_seed(2)
+    batches = [
+        (torch.randn(size, generator=generator), torch.randn(size, 5, generator=generator))
+        for size in (8, 8, 3)
+    ]
+    total = metrics.LinkMetrics(hits=(2,))
+    own = [total.add(*batch) for batch in batches]
+    result = total.result()
+    assert result["ap"] == pytest.approx(sum(batch["ap"] for batch in own) / 3)
+    assert result["auc"] == pytest.approx(sum(batch["auc"] for batch in own) / 3)
+    positive = torch.cat([batch[0] for batch in batches])
+    negative = torch.cat([batch[1] for batch in batches])
+    assert result["ap_pooled"] == metrics.average_precision(positive, negative[:, 0])
+    assert result["auc_pooled"] == metrics.roc_auc(positive, negative[:, 0])
+    assert result["mrr"] == pytest.approx(metrics.mrr(positive, negative))
+    assert result["hits@2"] == pytest.approx(metrics.hits_at_k(positive, negative, 2))
+    assert total.num_events == 19
+
+
+def test_link_metrics_without_events_or_ranks_say_so():
+    total = metrics.LinkMetrics(pooled=False)
+    assert total.add(torch.empty(0), torch.empty(0, 2)) == {}
+    assert total.result() == {}
+    total.add(torch.ones(4), torch.zeros(4, 1))
+    assert total.result() == {"ap": 1.0, "auc": 1.0}

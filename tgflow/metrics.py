@@ -1,0 +1,190 @@
+"""Link prediction metrics: exact, ties handled, one batch at a time or pooled.
+
+Average precision and ROC AUC compare each positive with one negative, as DyGLib does: its published
+figures are means over batches (`LinkMetrics.result()["ap"]`), not over events (`"ap_pooled"`).
+MRR and Hits@k rank one positive among its own `m` negatives, as TGB does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+UNDEFINED = float("nan")
+"""What a metric of nothing is: no positives, or no negatives."""
+
+
+def average_precision(positive: Tensor, negative: Tensor) -> float:
+    """Return the area under the precision-recall steps, as scikit-learn defines it.
+
+    Args:
+        positive: Scores of true events, any float dtype, any shape; higher is likelier.
+        negative: Scores of false events, likewise. Equal scores form one step.
+
+    Returns:
+        In (0, 1]; `UNDEFINED` if there are no positives or no negatives. Synchronises. O(n log n).
+
+    Raises:
+        ValueError: If a score is NaN.
+    """
+    if not positive.numel() or not negative.numel():
+        return UNDEFINED
+    true_count, false_count = _counts_by_threshold(positive, negative)
+    gained = torch.diff(true_count, prepend=true_count.new_zeros(1))
+    precision = true_count / (true_count + false_count)
+    return float((gained * precision).sum() / positive.numel())
+
+
+def roc_auc(positive: Tensor, negative: Tensor) -> float:
+    """Return the chance that a positive scores above a negative, ties counting one half.
+
+    Arguments, result and errors are those of `average_precision`; the value lies in [0, 1].
+    """
+    if not positive.numel() or not negative.numel():
+        return UNDEFINED
+    true_count, false_count = _counts_by_threshold(positive, negative)
+    true_before = true_count - torch.diff(true_count, prepend=true_count.new_zeros(1))
+    passed = torch.diff(false_count, prepend=false_count.new_zeros(1))
+    pairs = positive.numel() * negative.numel()
+    return float((passed * (true_count + true_before)).sum() / (2 * pairs))
+
+
+def ranks(positive: Tensor, negative: Tensor) -> Tensor:
+    """Return each positive's rank among its own negatives: 1 is best, ties take the middle.
+
+    The middle is the mean of the optimistic rank (before all equals) and the pessimistic one, as
+    TGB's evaluator takes it, so a model that scores everything alike gains nothing.
+
+    Args:
+        positive: Scores, float `[B]`.
+        negative: Scores, float `[B, m]`.
+
+    Returns:
+        float64 `[B]`, from 1 to `m + 1`.
+
+    Raises:
+        ValueError: If a score is NaN, or the shapes do not fit.
+    """
+    if positive.dim() != 1 or negative.dim() != 2 or len(positive) != len(negative):
+        raise ValueError(
+            "ranks needs positive [B] and negative [B, m], "
+            f"got {list(positive.shape)} and {list(negative.shape)}"
+        )
+    _refuse_nan(positive, negative)
+    above = (negative > positive[:, None]).sum(1)
+    not_below = (negative >= positive[:, None]).sum(1)
+    return (above + not_below).double() / 2 + 1
+
+
+def mrr(positive: Tensor, negative: Tensor) -> float:
+    """Return the mean of 1 / rank (see `ranks`); `UNDEFINED` without rows or negatives."""
+    if not negative.numel():
+        return UNDEFINED
+    return float((1 / ranks(positive, negative)).mean())
+
+
+def hits_at_k(positive: Tensor, negative: Tensor, k: int) -> float:
+    """Return the share of positives ranked `k` or better (see `ranks`), `UNDEFINED` without any.
+
+    Raises:
+        ValueError: If `k < 1`, or as `ranks` does.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    if not negative.numel():
+        return UNDEFINED
+    return float((ranks(positive, negative) <= k).double().mean())
+
+
+class LinkMetrics:
+    """Collects scores batch by batch and sums them up both ways: per batch and pooled.
+
+    Args:
+        hits: The `k` of each Hits@k to report.
+        pooled: Keep two floats an event for the pooled AP and AUC; switch off for endless streams.
+    """
+
+    def __init__(self, hits: Sequence[int] = (1, 10), pooled: bool = True) -> None:
+        self.hits = tuple(hits)
+        self.num_events = 0
+        self._num_batches = 0
+        self._num_ranked = 0
+        self._sums: dict[str, float] = {}
+        self._pool: list[tuple[Tensor, Tensor]] | None = [] if pooled else None
+
+    def add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
+        """Take one batch in and return its own metrics.
+
+        Args:
+            positive: Scores, float `[B]`.
+            negative: Scores, float `[B, m]`. The first column is what AP and AUC compare with;
+                MRR and Hits@k take them all, and are left out if `m` is 1.
+
+        Returns:
+            `ap`, `auc`, and with `m > 1` also `mrr` and `hits@k`; nothing for an empty batch.
+
+        Raises:
+            ValueError: If a score is NaN, or the shapes do not fit.
+        """
+        if not negative.numel():
+            return {}
+        positive, negative = positive.detach().float().cpu(), negative.detach().float().cpu()
+        rank = ranks(positive, negative)
+        first = negative[:, 0]
+        batch = {"ap": average_precision(positive, first), "auc": roc_auc(positive, first)}
+        self.num_events += len(positive)
+        self._num_batches += 1
+        self._count(batch, 1)
+        if self._pool is not None:
+            self._pool.append((positive.clone(), first.clone()))
+        if negative.shape[1] > 1:
+            ranked = {"mrr": float((1 / rank).mean())}
+            ranked |= {f"hits@{k}": float((rank <= k).double().mean()) for k in self.hits}
+            self._num_ranked += len(rank)
+            self._count(ranked, len(rank))
+            batch |= ranked
+        return batch
+
+    def result(self) -> dict[str, float]:
+        """Return the means so far; no key for what is undefined.
+
+        `ap` and `auc` are means over batches, `ap_pooled` and `auc_pooled` take all scores as one,
+        `mrr` and `hits@k` are means over events.
+        """
+        out = {
+            name: total / (self._num_batches if name in ("ap", "auc") else self._num_ranked)
+            for name, total in self._sums.items()
+        }
+        if self._pool:
+            positive, negative = (torch.cat(part) for part in zip(*self._pool, strict=True))
+            out["ap_pooled"] = average_precision(positive, negative)
+            out["auc_pooled"] = roc_auc(positive, negative)
+        return out
+
+    def _count(self, values: dict[str, float], weight: int) -> None:
+        for name, value in values.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value * weight
+
+
+def _counts_by_threshold(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many positives and negatives score at or above each distinct score, descending."""
+    _refuse_nan(positive, negative)
+    scores = torch.cat([positive.detach().flatten(), negative.detach().flatten()]).double()
+    scores, order = scores.sort(descending=True)
+    last_of_ties = torch.ones_like(scores, dtype=torch.bool)
+    last_of_ties[:-1] = scores[1:] != scores[:-1]
+    end = last_of_ties.nonzero().flatten()
+    true_count = (order < positive.numel()).cumsum(0)[end].double()
+    return true_count, end + 1 - true_count
+
+
+def _refuse_nan(positive: Tensor, negative: Tensor) -> None:
+    for name, scores in (("positive", positive), ("negative", negative)):
+        bad = scores.detach().flatten().isnan()
+        if bad.any():
+            raise ValueError(
+                f"{name} score {int(bad.nonzero()[0])} of {scores.numel()} is NaN, which has no "
+                "place in a ranking; the model has diverged, or its input is not finite"
+            )
