@@ -88,7 +88,8 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
         return empty_events()
     columns: list[Tensor | None] = []
     for name, parts in zip(
-        ("src", "dst", "t", "x", "label"), zip(*(b._columns() for b in batches), strict=True),
+        ("src", "dst", "t", "x", "label"),
+        zip(*(b._columns() for b in batches), strict=True),
         strict=True,
     ):
         present = [part for part in parts if part is not None]

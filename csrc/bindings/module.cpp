@@ -8,5 +8,6 @@ PYBIND11_MODULE(_core, m) {
   bind_log(m);
   bind_store(m);  // after the log, which it returns
   bind_sampling(m);
+  bind_id_map(m);
   bind_threads(m);
 }

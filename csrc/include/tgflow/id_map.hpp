@@ -1,0 +1,150 @@
+// Ids as a stream names its nodes <-> dense node ids, in order of first appearance.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tgflow/types.hpp"
+
+namespace tgflow {
+
+/// Ids that are integers: every int64 is one.
+struct IntKeys {
+  using Key = int64_t;
+  using Column = const int64_t*;
+
+  static uint64_t tag(Key key) { return static_cast<uint64_t>(key); }
+  /// Whether `node` has `key`, given that their tags are equal.
+  bool equal(node_t, Key) const { return true; }
+  void push(Key key) { values.push_back(key); }
+  int64_t size() const { return static_cast<int64_t>(values.size()); }
+
+  std::vector<int64_t> values;
+};
+
+/// A column of strings: string `i` is `bytes[offsets[i], offsets[i + 1])`.
+struct StringColumn {
+  const int64_t* offsets;
+  const char* bytes;
+
+  std::string_view operator[](int64_t i) const {
+    return {bytes + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i])};
+  }
+};
+
+/// Ids that are strings of bytes, kept one after another.
+struct StringKeys {
+  using Key = std::string_view;
+  using Column = StringColumn;
+
+  static uint64_t tag(Key key);
+  bool equal(node_t node, Key key) const { return column()[node] == key; }
+  void push(Key key);
+  int64_t size() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  StringColumn column() const { return {offsets.data(), bytes.data()}; }
+
+  std::vector<char> bytes;
+  std::vector<int64_t> offsets{0};
+};
+
+/// Open addressing with linear probing, at most half full: a key's tag -> its node.
+class TagTable {
+ public:
+  struct Slot {
+    uint64_t tag;
+    int32_t node;  ///< kNoNode in an empty slot.
+  };
+
+  TagTable() : slots_(kMinSlots, Slot{0, kNoNode}) {}
+
+  /// Returns the slot of the key with `tag` that `is_same(node)` accepts, or the empty one where it belongs.
+  template <typename IsSame>
+  const Slot& probe(uint64_t tag, IsSame&& is_same) const {
+    for (uint64_t i = home(tag);; i = (i + 1) & mask()) {
+      const Slot& slot = slots_[i];
+      if (slot.node == kNoNode || (slot.tag == tag && is_same(slot.node))) return slot;
+    }
+  }
+
+  /// Fills an empty slot that `probe` returned; every slot found before is invalid afterwards.
+  void fill(const Slot& empty, uint64_t tag, node_t node);
+
+  void prefetch(uint64_t tag) const { __builtin_prefetch(&slots_[home(tag)]); }
+
+ private:
+  static constexpr uint64_t kMinSlots = 64;
+
+  uint64_t mask() const { return slots_.size() - 1; }
+  uint64_t home(uint64_t tag) const;
+  void grow();
+
+  std::vector<Slot> slots_;
+  uint64_t used_ = 0;
+};
+
+/// Which end of an edge an id stands at.
+enum class Side : uint8_t { kSrc = 0, kDst = 1 };
+
+/// Maps ids to nodes 0, 1, 2, ... and back. In a bipartite map sources and destinations are separate
+/// name spaces over the one range of nodes. Any number of threads may read while one encodes.
+template <typename Keys>
+class IdMap {
+ public:
+  using Column = typename Keys::Column;
+
+  explicit IdMap(bool bipartite) : bipartite_(bipartite) {}
+
+  /// Writes the nodes of `size` edges; new ids get the next nodes, in the order src[0], dst[0], src[1], ...
+  /// Throws std::length_error when there are more ids than nodes.
+  void encode(Column src, Column dst, int64_t size, node_t* src_out, node_t* dst_out);
+
+  /// Writes the node of each id as it stands at `side`, or kNoNode.
+  void find(Column ids, int64_t size, Side side, node_t* out) const;
+
+  /// Calls `visit(keys)` under the reader's lock, having checked that every node is in the map.
+  /// Throws std::out_of_range naming the first that is not.
+  template <typename Visit>
+  void read(const node_t* nodes, int64_t size, Visit&& visit) const {
+    const std::shared_lock lock(mutex_);
+    check_nodes(nodes, size);
+    visit(keys_);
+  }
+
+  /// Puts `size` ids, as `keys` and `sides` (null unless bipartite) gave them, into an empty map.
+  /// Throws std::invalid_argument if the map is not empty, or an id comes twice.
+  void restore(Column keys, const uint8_t* sides, int64_t size);
+
+  /// Copies the side of each node, if bipartite.
+  void copy_sides(uint8_t* out) const;
+
+  int64_t size() const;
+  bool bipartite() const { return bipartite_; }
+
+ private:
+  node_t insert(typename Keys::Key key, uint64_t tag, Side side);
+  TagTable& table(Side side) { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
+  const TagTable& table(Side side) const { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
+  void check_nodes(const node_t* nodes, int64_t size) const;
+
+  const bool bipartite_;
+  mutable std::shared_mutex mutex_;
+  Keys keys_;                   ///< By node.
+  std::vector<uint8_t> sides_;  ///< By node; empty unless bipartite.
+  std::array<TagTable, 2> tables_;
+};
+
+extern template class IdMap<IntKeys>;
+extern template class IdMap<StringKeys>;
+
+/// Writes the id of each node; throws std::out_of_range if the map lacks one.
+void decode(const IdMap<IntKeys>& map, const node_t* nodes, int64_t size, int64_t* out);
+
+/// The same for strings: first the `size + 1` offsets of the ids, then their bytes, `offsets[size]` of them.
+void decode_offsets(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, int64_t* out);
+void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out);
+
+}  // namespace tgflow

@@ -1,0 +1,162 @@
+#include "tgflow/id_map.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+
+namespace tgflow {
+namespace {
+
+/// Ids whose tags are computed, and whose slots are fetched, ahead of the look-ups.
+constexpr int64_t kAhead = 32;
+
+/// The finaliser of MurmurHash3: every bit of the input moves every bit of the output.
+uint64_t mix(uint64_t h) {
+  h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdULL;
+  h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53ULL;
+  return h ^ (h >> 33);
+}
+
+}  // namespace
+
+uint64_t StringKeys::tag(Key key) {
+  uint64_t h = mix(key.size() + 1);
+  const char* p = key.data();
+  size_t left = key.size();
+  for (; left >= 8; p += 8, left -= 8) {
+    uint64_t word;
+    std::memcpy(&word, p, 8);
+    h = mix(h ^ word) + 0x9e3779b97f4a7c15ULL;
+  }
+  uint64_t tail = 0;
+  if (left != 0) std::memcpy(&tail, p, left);
+  return mix(h ^ tail);
+}
+
+void StringKeys::push(Key key) {
+  bytes.insert(bytes.end(), key.begin(), key.end());
+  offsets.push_back(static_cast<int64_t>(bytes.size()));
+}
+
+uint64_t TagTable::home(uint64_t tag) const { return mix(tag) & mask(); }
+
+void TagTable::fill(const Slot& empty, uint64_t tag, node_t node) {
+  slots_[static_cast<size_t>(&empty - slots_.data())] = {tag, static_cast<int32_t>(node)};
+  if (++used_ * 2 > slots_.size()) grow();
+}
+
+void TagTable::grow() {
+  std::vector<Slot> old(slots_.size() * 2, Slot{0, kNoNode});
+  old.swap(slots_);
+  for (const Slot& slot : old) {
+    if (slot.node == kNoNode) continue;
+    const Slot& free = probe(slot.tag, [](node_t) { return false; });
+    slots_[static_cast<size_t>(&free - slots_.data())] = slot;
+  }
+}
+
+template <typename Keys>
+node_t IdMap<Keys>::insert(typename Keys::Key key, uint64_t tag, Side side) {
+  const TagTable::Slot& slot = table(side).probe(tag, [&](node_t v) { return keys_.equal(v, key); });
+  if (slot.node != kNoNode) return slot.node;
+  const node_t node = keys_.size();
+  if (node > kMaxNode) throw std::length_error("the map is full: it holds 2^31 - 1 ids");
+  keys_.push(key);
+  if (bipartite_) sides_.push_back(static_cast<uint8_t>(side));
+  table(side).fill(slot, tag, node);
+  return node;
+}
+
+template <typename Keys>
+void IdMap<Keys>::encode(Column src, Column dst, int64_t size, node_t* src_out, node_t* dst_out) {
+  const std::unique_lock lock(mutex_);
+  uint64_t src_tag[kAhead], dst_tag[kAhead];
+  for (int64_t begin = 0; begin < size; begin += kAhead) {
+    const int64_t count = std::min(kAhead, size - begin);
+    for (int64_t i = 0; i < count; ++i) {
+      table(Side::kSrc).prefetch(src_tag[i] = Keys::tag(src[begin + i]));
+      table(Side::kDst).prefetch(dst_tag[i] = Keys::tag(dst[begin + i]));
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      src_out[begin + i] = insert(src[begin + i], src_tag[i], Side::kSrc);
+      dst_out[begin + i] = insert(dst[begin + i], dst_tag[i], Side::kDst);
+    }
+  }
+}
+
+template <typename Keys>
+void IdMap<Keys>::find(Column ids, int64_t size, Side side, node_t* out) const {
+  const std::shared_lock lock(mutex_);
+  const TagTable& tags = table(side);
+  uint64_t tag[kAhead];
+  for (int64_t begin = 0; begin < size; begin += kAhead) {
+    const int64_t count = std::min(kAhead, size - begin);
+    for (int64_t i = 0; i < count; ++i) tags.prefetch(tag[i] = Keys::tag(ids[begin + i]));
+    for (int64_t i = 0; i < count; ++i) {
+      out[begin + i] = tags.probe(tag[i], [&](node_t v) { return keys_.equal(v, ids[begin + i]); }).node;
+    }
+  }
+}
+
+template <typename Keys>
+void IdMap<Keys>::restore(Column keys, const uint8_t* sides, int64_t size) {
+  const std::unique_lock lock(mutex_);
+  if (keys_.size() != 0) throw std::invalid_argument("only an empty map can be restored");
+  for (int64_t v = 0; v < size; ++v) {
+    const Side side = bipartite_ && sides[v] != 0 ? Side::kDst : Side::kSrc;
+    if (insert(keys[v], Keys::tag(keys[v]), side) != v) {
+      throw std::invalid_argument("id " + std::to_string(v) + " of the state comes twice");
+    }
+  }
+}
+
+template <typename Keys>
+void IdMap<Keys>::copy_sides(uint8_t* out) const {
+  const std::shared_lock lock(mutex_);
+  std::copy(sides_.begin(), sides_.end(), out);
+}
+
+template <typename Keys>
+int64_t IdMap<Keys>::size() const {
+  const std::shared_lock lock(mutex_);
+  return keys_.size();
+}
+
+template <typename Keys>
+void IdMap<Keys>::check_nodes(const node_t* nodes, int64_t size) const {
+  for (int64_t i = 0; i < size; ++i) {
+    if (nodes[i] >= 0 && nodes[i] < keys_.size()) continue;
+    throw std::out_of_range("node " + std::to_string(nodes[i]) + " at row " + std::to_string(i) +
+                            " has no id; the map holds " + std::to_string(keys_.size()));
+  }
+}
+
+template class IdMap<IntKeys>;
+template class IdMap<StringKeys>;
+
+void decode(const IdMap<IntKeys>& map, const node_t* nodes, int64_t size, int64_t* out) {
+  map.read(nodes, size, [&](const IntKeys& keys) {
+    for (int64_t i = 0; i < size; ++i) out[i] = keys.values[static_cast<size_t>(nodes[i])];
+  });
+}
+
+void decode_offsets(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, int64_t* out) {
+  map.read(nodes, size, [&](const StringKeys& keys) {
+    out[0] = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      out[i + 1] = out[i] + static_cast<int64_t>(keys.column()[nodes[i]].size());
+    }
+  });
+}
+
+void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out) {
+  map.read(nodes, size, [&](const StringKeys& keys) {
+    for (int64_t i = 0; i < size; ++i) {
+      const std::string_view id = keys.column()[nodes[i]];
+      out = std::copy(id.begin(), id.end(), out);
+    }
+  });
+}
+
+}  // namespace tgflow

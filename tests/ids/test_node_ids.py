@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.ids import NodeIds
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INTS = st.one_of(st.integers(-3, 3), INT64)
+STRINGS = st.one_of(st.sampled_from(["", "a", "b", "ä", "a\0"]), st.text(max_size=20))
+
+
+class ReferenceIds:
+    """What a map does, by a dictionary."""
+
+    def __init__(self, bipartite):
+        self.bipartite = bipartite
+        self.dense = {}
+
+    def key(self, value, side):
+        return (value, side if self.bipartite else "src")
+
+    def encode(self, src, dst):
+        out = [], []
+        for pair in zip(src, dst, strict=True):
+            for value, side, column in zip(pair, ("src", "dst"), out, strict=True):
+                column.append(self.dense.setdefault(self.key(value, side), len(self.dense)))
+        return out
+
+    def find(self, values, side):
+        return [self.dense.get(self.key(value, side), -1) for value in values]
+
+
+def columns(ids):
+    """Every way to hand over a column of these ids."""
+    is_int = bool(ids) and isinstance(ids[0], int)
+    arrow = pa.array(ids, pa.int64() if is_int else pa.string())
+    yield from (ids, arrow, arrow.dictionary_encode(), pa.chunked_array([arrow[:1], arrow[1:]]))
+    yield pa.concat_arrays([arrow[:1], arrow])[1:] if ids else arrow
+    yield np.array(ids, dtype=object)
+    if is_int:
+        yield from (torch.tensor(ids), np.array(ids), torch.tensor(ids).repeat(2)[: len(ids)])
+    else:
+        yield from (arrow.cast(pa.large_string()), arrow.cast(pa.string_view()))
+
+
+@given(
+    edges=st.one_of(*(st.lists(st.lists(st.tuples(s, s), max_size=40)) for s in (INTS, STRINGS))),
+    unknown=st.data(),
+    bipartite=st.booleans(),
+)
+def test_a_map_does_what_a_dictionary_does(edges, unknown, bipartite):
+    ids, reference = NodeIds(bipartite), ReferenceIds(bipartite)
+    for batch in edges:
+        src, dst = [s for s, _ in batch], [d for _, d in batch]
+        assert [c.tolist() for c in ids.encode(src, dst)] == list(reference.encode(src, dst))
+    assert len(ids) == len(reference.dense)
+    values = [value for value, _ in reference.dense]
+    assert ids.decode(torch.arange(len(ids))) == values
+    if values:
+        values.append(unknown.draw(INTS if isinstance(values[0], int) else STRINGS))
+    for side in ("src", "dst"):
+        assert ids.find(values, side).tolist() == reference.find(values, side)
+    again = NodeIds.from_state(ids.state())
+    assert again.bipartite == bipartite
+    assert again.decode(torch.arange(len(ids))) == ids.decode(torch.arange(len(ids)))
+    for side in ("src", "dst"):
+        assert again.find(values, side).tolist() == reference.find(values, side)
+
+
+@given(ids=st.one_of(st.lists(INTS, max_size=20), st.lists(STRINGS, max_size=20)))
+def test_every_kind_of_column_gives_the_same_nodes(ids):
+    expected = [c.tolist() for c in NodeIds().encode(ids, ids[::-1])]
+    for src, dst in zip(columns(ids), columns(ids[::-1]), strict=True):
+        assert [c.tolist() for c in NodeIds().encode(src, dst)] == expected
+
+
+def test_ids_are_numbered_by_first_appearance():
+    ids = NodeIds()
+    src, dst = ids.encode([50, -7, 50], [-7, 9, 3])
+    assert src.tolist() == [0, 1, 0]
+    assert dst.tolist() == [1, 2, 3]
+    assert ids.decode(torch.tensor([3, 0])) == [3, 50]
+    assert ids.find([9, 8]).tolist() == [2, -1]
+
+
+def test_bipartite_sides_are_separate_names_in_one_range():
+    ids = NodeIds(bipartite=True)
+    src, dst = ids.encode(["a", "b"], ["a", "a"])
+    assert src.tolist() == [0, 2]
+    assert dst.tolist() == [1, 1]
+    assert ids.find(["a", "b"], "src").tolist() == [0, 2]
+    assert ids.find(["a", "b"], "dst").tolist() == [1, -1]
+    assert ids.decode(torch.tensor([0, 1, 2])) == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_integers_of_any_width(dtype):
+    src, dst = NodeIds().encode(np.array([1, 2], dtype), torch.from_numpy(np.array([2, 1], dtype)))
+    assert (src.tolist(), dst.tolist()) == ([0, 1], [1, 0])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.array([1, 2**63], np.uint64),
+        [1, 2**63],
+        [1, -(2**63) - 1],
+        pa.array([1, 2**64 - 1], pa.uint64()),
+    ],
+)
+def test_an_integer_beyond_int64_is_named(ids):
+    with pytest.raises(ValueError, match=r"dst of row 1 is -?\d{19,20}, which exceeds int64"):
+        NodeIds().encode([1, 1], ids)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [7, None],
+        ["a", None],
+        np.array(["a", None], object),
+        np.array(["a", np.nan], object),
+        pa.array([1, None]),
+        pa.array(["a", None]).dictionary_encode(),
+        pa.DictionaryArray.from_arrays([0, 1], ["a", None]),
+    ],
+)
+def test_a_missing_id_is_named(ids):
+    with pytest.raises(ValueError, match="dst of row 1 is missing"):
+        NodeIds().encode([1, 1], ids)
+    with pytest.raises(ValueError, match="ids of row 1 is missing"):
+        NodeIds().find(ids)
+
+
+def test_kinds_do_not_mix():
+    ids = NodeIds()
+    with pytest.raises(TypeError, match=r"src mixes int and str \(row 1: 'b'\)"):
+        ids.encode([1, "b"], [1, 2])
+    with pytest.raises(TypeError, match="dst holds strings but this map's ids are integers"):
+        ids.encode([1], ["a"])
+    assert len(ids) == 0
+    ids.encode(["a"], ["b"])
+    with pytest.raises(TypeError, match="src holds integers but this map's ids are strings"):
+        ids.encode([1], [2])
+    with pytest.raises(TypeError, match="ids holds integers but this map's ids are strings"):
+        ids.find(torch.tensor([1]))
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize(
+    "ids", [[1.5], [True], [b"a"], torch.ones(1), torch.ones(1, dtype=torch.bool), np.ones(1)]
+)
+def test_other_kinds_are_refused(ids):
+    with pytest.raises(TypeError, match="src must be integers or strings, got"):
+        NodeIds().encode(ids, [1])
+
+
+def test_a_string_is_not_a_column():
+    with pytest.raises(TypeError, match="src must be a column of ids, got one str"):
+        NodeIds().encode("ab", ["a", "b"])
+
+
+@pytest.mark.parametrize("ids", [np.ones((2, 1), int), torch.ones(2, 1, dtype=torch.int64)])
+def test_a_table_is_not_a_column(ids):
+    with pytest.raises(ValueError, match=r"src must be one column, got .* of shape \[2, 1\]"):
+        NodeIds().encode(ids, [1, 2])
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match="one length, got 2 and 1"):
+        NodeIds().encode([1, 2], [1])
+
+
+@pytest.mark.parametrize(
+    "none", [[], np.array([]), pa.array([]), torch.tensor([]), pa.array([""])[1:]]
+)
+def test_no_edges_decide_nothing(none):
+    ids = NodeIds()
+    src, dst = ids.encode(none, none)
+    assert (src.shape, dst.shape, src.dtype) == ((0,), (0,), torch.int64)
+    assert ids.find(["a", "b"]).tolist() == [-1, -1]
+    assert ids.decode(torch.empty(0, dtype=torch.int64)) == []
+    assert ids.state() == {}
+    ids.encode(["a"], ["b"])
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize("ids", [NodeIds(), NodeIds(bipartite=True)])
+@pytest.mark.parametrize("dense", [-1, 0, 2])
+def test_decoding_an_unknown_node_names_it(ids, dense):
+    with pytest.raises(IndexError, match=f"node {dense} at row 0 has no id; the map holds 0"):
+        ids.decode(torch.tensor([dense]))
+
+
+def test_find_knows_two_sides():
+    with pytest.raises(ValueError, match='side must be "src" or "dst", got \'both\''):
+        NodeIds().find([1], "both")
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"keys": torch.tensor([1, 1])}, "id 1 of the state comes twice"),
+        ({"keys": torch.tensor([1.0])}, r"keys of the state must be torch.int64 \[1\]"),
+        ({"keys": torch.tensor([1]), "sides": torch.zeros(2, dtype=torch.uint8)}, "sides of the"),
+        (
+            {"offsets": torch.tensor([0, 5]), "bytes": torch.zeros(4, dtype=torch.uint8)},
+            r"bytes of the state must be torch.uint8 \[5\]",
+        ),
+        (
+            {"offsets": torch.tensor([0, 5, 4]), "bytes": torch.zeros(4, dtype=torch.uint8)},
+            "offsets of the state must start at 0 and never decrease",
+        ),
+        ({"offsets": torch.tensor([], dtype=torch.int64), "bytes": torch.empty(0)}, "offsets of"),
+    ],
+)
+def test_a_damaged_state_is_refused(state, message):
+    with pytest.raises(ValueError, match=message):
+        NodeIds.from_state(state)
+
+
+def test_growth_keeps_every_id():
+    values = torch.arange(200_000) * 0x9E3779B9
+    ids = NodeIds()
+    for chunk in values.split(7_001):
+        ids.encode(chunk, chunk)
+    assert torch.equal(ids.find(values), torch.arange(len(values)))
+    assert torch.equal(torch.tensor(ids.decode(torch.arange(len(values)))), values)
+
+
+def test_others_may_look_up_while_one_encodes():
+    ids = NodeIds()
+    ids.encode(list(map(str, range(100))), list(map(str, range(100))))
+    wrong, done = [], threading.Event()
+
+    def look():
+        while not done.is_set():
+            if ids.find(["17"]).tolist() != [17] or ids.decode(torch.tensor([18])) != ["18"]:
+                wrong.append(True)
+
+    readers = [threading.Thread(target=look) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, 100_000, 1_000):
+        fresh = [f"node-{i}" for i in range(start, start + 1_000)]
+        ids.encode(fresh, fresh)
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert len(ids) == 100_100

@@ -1,0 +1,146 @@
+"""Turns whatever holds a column of node ids into addresses that the core reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+Ids: TypeAlias = "pa.Array | pa.ChunkedArray | np.ndarray[Any, Any] | Tensor | Sequence[int | str]"
+Kind: TypeAlias = Literal["integers", "strings"]
+
+_INT64_MAX = torch.iinfo(torch.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class IdColumn:
+    """A column of ids: their kind, their number, and the addresses at which the core finds them."""
+
+    kind: Kind
+    size: int
+    addresses: tuple[int, int]
+    """Integers (int64) and 0, or the offsets of strings (int64 `[size + 1]`) and their bytes."""
+    owner: Any
+    """Whatever keeps the addresses valid."""
+
+
+def id_column(ids: Ids, name: str) -> IdColumn:
+    """Return `ids` as a column for the core, copied only where their type asks for it.
+
+    Args:
+        ids: Integers of any width, or strings. A column of no ids counts as integers.
+        name: What messages call the column.
+
+    Raises:
+        ValueError: If an id is missing, or an integer exceeds int64; the row is named.
+        TypeError: If the ids are neither all integers nor all strings.
+    """
+    if isinstance(ids, Tensor):
+        return _tensor_column(ids, name)
+    array = _arrow_array(ids, name)
+    if array.null_count:
+        row = array.is_null().index(True).as_py()
+        raise ValueError(f"{name} of row {row} is missing; every event needs two ids")
+    if pa.types.is_integer(array.type) or len(array) == 0:
+        return _integer_column(array, name)
+    if _is_string(array.type):
+        return _string_column(array)
+    raise _not_ids(name, str(array.type))
+
+
+def int_column(values: Tensor) -> IdColumn:
+    """Return a contiguous int64 tensor as a column."""
+    return IdColumn("integers", len(values), (values.data_ptr(), 0), values)
+
+
+def string_column(offsets: Tensor, data: Tensor) -> IdColumn:
+    """Return strings as a column: int64 `offsets` `[N + 1]` into the uint8 `data`, contiguous."""
+    addresses = (offsets.data_ptr(), data.data_ptr())
+    return IdColumn("strings", len(offsets) - 1, addresses, (offsets, data))
+
+
+def to_strings(offsets: Tensor, data: Tensor) -> list[str]:
+    """Return the strings of `offsets` and `data`, laid out as in `string_column`."""
+    buffers = [None, pa.py_buffer(offsets.numpy()), pa.py_buffer(data.numpy())]
+    strings = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, buffers)
+    return strings.to_pylist()  # type: ignore[no-any-return]
+
+
+def _tensor_column(ids: Tensor, name: str) -> IdColumn:
+    if ids.dim() != 1:
+        raise ValueError(f"{name} must be one column, got a tensor of shape {list(ids.shape)}")
+    no_integers = ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool
+    if no_integers and len(ids):
+        raise _not_ids(name, str(ids.dtype))
+    if ids.dtype == torch.uint64:
+        return _integer_column(pa.array(ids.cpu().numpy()), name)
+    return int_column(ids.to("cpu", torch.int64).contiguous())
+
+
+def _arrow_array(ids: Ids, name: str) -> pa.Array:
+    if isinstance(ids, pa.ChunkedArray):
+        ids = ids.combine_chunks()
+    if not isinstance(ids, pa.Array):
+        ids = _to_arrow(ids, name)
+    return ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+
+
+def _to_arrow(ids: Any, name: str) -> pa.Array:
+    if isinstance(ids, str | bytes):
+        raise TypeError(f"{name} must be a column of ids, got one {type(ids).__name__}")
+    if isinstance(ids, np.ndarray) and ids.ndim != 1:
+        raise ValueError(f"{name} must be one column, got an array of shape {list(ids.shape)}")
+    try:
+        array = pa.array(ids, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        raise _first_fault(list(ids), name) from None
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _first_fault(ids: list[Any], name: str) -> Exception:
+    """Return the error of the first id that no column of one kind can hold."""
+    for row, value in enumerate(ids):
+        if isinstance(value, int | np.integer) and not -_INT64_MAX - 1 <= value <= _INT64_MAX:
+            return _too_large(name, row, value)
+        if type(value) is not type(ids[0]):
+            return TypeError(
+                f"{name} mixes {type(ids[0]).__name__} and {type(value).__name__} "
+                f"(row {row}: {value!r}); make them all integers or all strings"
+            )
+    return _not_ids(name, type(ids[0]).__name__)
+
+
+def _integer_column(array: pa.Array, name: str) -> IdColumn:
+    values = array.to_numpy(zero_copy_only=False)
+    if values.dtype == np.uint64 and values.max(initial=0) > _INT64_MAX:
+        row = int(np.argmax(values > _INT64_MAX))
+        raise _too_large(name, row, values[row])
+    values = np.ascontiguousarray(values, np.int64)
+    return IdColumn("integers", len(values), (values.ctypes.data, 0), values)
+
+
+def _string_column(array: pa.Array) -> IdColumn:
+    strings = array.cast(pa.large_string())
+    _, offsets, data = strings.buffers()
+    addresses = (offsets.address + 8 * strings.offset, 0 if data is None else data.address)
+    return IdColumn("strings", len(strings), addresses, strings)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _not_ids(name: str, got: str) -> TypeError:
+    return TypeError(f"{name} must be integers or strings, got {got}")
+
+
+def _too_large(name: str, row: int, value: object) -> ValueError:
+    return ValueError(
+        f"{name} of row {row} is {value}, which exceeds int64; give such ids as strings"
+    )

@@ -1,0 +1,198 @@
+"""Ids as a stream names its nodes, integers or strings, and the dense ids tgflow works with."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow._id_columns import IdColumn, Ids, Kind, id_column, int_column, string_column, to_strings
+
+Side: TypeAlias = Literal["src", "dst"]
+
+
+class NodeIds:
+    """Maps ids of one kind, integers or strings, to 0, 1, 2, ... in order of first appearance.
+
+    The first ids decide the kind. Integers are any int64; strings are told apart by their UTF-8
+    bytes, and the empty string is an id like any other. Any number of threads may look ids up
+    while one encodes.
+
+    Args:
+        bipartite: Whether sources and destinations are separate name spaces: source 7 and
+            destination 7 are then two nodes. Both share the one range of dense ids.
+    """
+
+    def __init__(self, bipartite: bool = False) -> None:
+        self.bipartite = bipartite
+        self._map: _core.IntIdMap | _core.StringIdMap | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._map is None else len(self._map)
+
+    def encode(self, src: Ids, dst: Ids) -> tuple[Tensor, Tensor]:
+        """Return the dense ids of both ends of some edges, giving new ones to ids not yet seen.
+
+        Args:
+            src: The sources' ids: a pyarrow array, a numpy array, a list, or a tensor of integers.
+            dst: The destinations' ids, as many as `src`.
+
+        Returns:
+            Two int64 tensors `[B]`. New ids are numbered in the order
+            `src[0], dst[0], src[1], dst[1], ...`; without edges nothing changes.
+
+        Raises:
+            ValueError: If the lengths differ, an id is missing, or an integer exceeds int64.
+            TypeError: If ids are neither integers nor strings, or not of the map's kind.
+                Either way the map is unchanged.
+        """
+        sources, targets = id_column(src, "src"), id_column(dst, "dst")
+        if sources.size != targets.size:
+            raise ValueError(
+                f"src and dst must have one length, got {sources.size} and {targets.size}"
+            )
+        src_out = torch.empty(sources.size, dtype=torch.int64)
+        dst_out = torch.empty_like(src_out)
+        if sources.size == 0:
+            return src_out, dst_out
+        kind = self._kind() or sources.kind
+        _check_kind(sources, kind, "src")
+        _check_kind(targets, kind, "dst")
+        if self._map is None:
+            self._map = _new_map(kind, self.bipartite)
+        out = src_out.data_ptr(), dst_out.data_ptr()
+        self._map.encode(sources.addresses, targets.addresses, sources.size, *out)
+        return src_out, dst_out
+
+    def find(self, ids: Ids, side: Side = "src") -> Tensor:
+        """Return the dense id of each id, or -1 for one not yet seen; the map stays as it is.
+
+        Args:
+            ids: Ids as in `encode`.
+            side: The name space to look in; it matters to a bipartite map only.
+
+        Returns:
+            int64 `[len(ids)]`.
+
+        Raises:
+            ValueError: If an id is missing or exceeds int64, or `side` is neither name.
+            TypeError: If ids are neither integers nor strings, or not of the map's kind.
+        """
+        if side not in ("src", "dst"):
+            raise ValueError(f'side must be "src" or "dst", got {side!r}')
+        column = id_column(ids, "ids")
+        out = torch.full((column.size,), -1, dtype=torch.int64)
+        kind = self._kind()
+        if self._map is None or kind is None or column.size == 0:
+            return out
+        _check_kind(column, kind, "ids")
+        self._map.find(column.addresses, column.size, side == "dst", out.data_ptr())
+        return out
+
+    def decode(self, dense: Tensor) -> list[int] | list[str]:
+        """Return the id of each dense id.
+
+        Args:
+            dense: int64 `[Q]`, each in `[0, len(self))`, in any order.
+
+        Raises:
+            IndexError: If a dense id was never given out; the first such is named.
+        """
+        if dense.dtype != torch.int64 or dense.dim() != 1:
+            raise ValueError(f"dense must be int64 [Q], got {dense.dtype} {list(dense.shape)}")
+        nodes = dense.cpu().contiguous()
+        if isinstance(self._map, _core.StringIdMap):
+            return to_strings(*_decode_strings(self._map, nodes))
+        ints = _decode_ints(self._map or _core.IntIdMap(self.bipartite), nodes)
+        return ints.tolist()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that `from_state` needs, as tensors that share nothing with the map.
+
+        Integers are `keys`, int64 `[N]`; strings are `offsets`, int64 `[N + 1]`, into `bytes`,
+        uint8. A bipartite map adds `sides`, uint8 `[N]`, 1 for a destination.
+        """
+        state: dict[str, Tensor] = {}
+        nodes = torch.arange(len(self))
+        if isinstance(self._map, _core.IntIdMap):
+            state["keys"] = _decode_ints(self._map, nodes)
+        elif self._map is not None:
+            state["offsets"], state["bytes"] = _decode_strings(self._map, nodes)
+        if self.bipartite:
+            state["sides"] = torch.empty(len(self), dtype=torch.uint8)
+            if self._map is not None:
+                self._map.copy_sides(state["sides"].data_ptr())
+        return state
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> NodeIds:
+        """Return a map equal to the one that gave `state()`.
+
+        Raises:
+            ValueError: If `state()` cannot have given it: a wrong dtype or length, or an id that
+                comes twice.
+        """
+        ids = cls(bipartite="sides" in state)
+        column = _state_column(state)
+        sides = state.get("sides", torch.empty(0, dtype=torch.uint8))
+        num_sides = column.size if ids.bipartite and column is not None else 0
+        _check_state("sides", sides, torch.uint8, num_sides)
+        if column is not None:
+            ids._map = _new_map(column.kind, ids.bipartite)
+            ids._map.restore(column.addresses, sides.data_ptr(), column.size)
+        return ids
+
+    def _kind(self) -> Kind | None:
+        if self._map is None:
+            return None
+        return "integers" if isinstance(self._map, _core.IntIdMap) else "strings"
+
+
+def _new_map(kind: Kind, bipartite: bool) -> _core.IntIdMap | _core.StringIdMap:
+    return _core.IntIdMap(bipartite) if kind == "integers" else _core.StringIdMap(bipartite)
+
+
+def _check_kind(column: IdColumn, kind: Kind, name: str) -> None:
+    if column.kind != kind:
+        raise TypeError(
+            f"{name} holds {column.kind} but this map's ids are {kind}; "
+            f"give all ids as one kind, or use one map for each"
+        )
+
+
+def _decode_ints(ids: _core.IntIdMap, nodes: Tensor) -> Tensor:
+    out = torch.empty_like(nodes)
+    ids.decode(nodes.data_ptr(), len(nodes), out.data_ptr())
+    return out
+
+
+def _decode_strings(ids: _core.StringIdMap, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    offsets = torch.empty(len(nodes) + 1, dtype=torch.int64)
+    ids.decode_offsets(nodes.data_ptr(), len(nodes), offsets.data_ptr())
+    data = torch.empty(int(offsets[-1]), dtype=torch.uint8)
+    ids.decode_bytes(nodes.data_ptr(), len(nodes), data.data_ptr())
+    return offsets, data
+
+
+def _state_column(state: dict[str, Tensor]) -> IdColumn | None:
+    if "keys" in state:
+        keys = state["keys"]
+        _check_state("keys", keys, torch.int64, len(keys))
+        return int_column(keys.contiguous())
+    if "offsets" not in state or "bytes" not in state:
+        return None
+    offsets, data = state["offsets"].contiguous(), state["bytes"].contiguous()
+    _check_state("offsets", offsets, torch.int64, max(1, len(offsets)))
+    _check_state("bytes", data, torch.uint8, int(offsets[-1]))
+    if int(offsets[0]) != 0 or bool((offsets.diff() < 0).any()):
+        raise ValueError("offsets of the state must start at 0 and never decrease")
+    return string_column(offsets, data)
+
+
+def _check_state(name: str, tensor: Tensor, dtype: torch.dtype, size: int) -> None:
+    if tensor.dtype != dtype or tensor.shape != (size,):
+        raise ValueError(
+            f"{name} of the state must be {dtype} [{size}], got {tensor.dtype} {list(tensor.shape)}"
+        )
