@@ -73,6 +73,7 @@ def uniform_neighbors(
     out_eid: int,
     out_count: int,
 ) -> None: ...
+
 # Tensors cross as addresses (`x.data_ptr()`, or a pyarrow buffer's); sizes are counts of elements.
 # A column of ids crosses as two: integers and 0, or the offsets of strings and their bytes.
 
