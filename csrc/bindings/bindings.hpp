@@ -22,4 +22,5 @@ void bind_log(py::module_& m);
 void bind_sampling(py::module_& m);
 void bind_store(py::module_& m);
 void bind_id_map(py::module_& m);
+void bind_plan(py::module_& m);
 void bind_threads(py::module_& m);

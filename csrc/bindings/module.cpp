@@ -9,5 +9,6 @@ PYBIND11_MODULE(_core, m) {
   bind_store(m);  // after the log, which it returns
   bind_sampling(m);
   bind_id_map(m);
+  bind_plan(m);
   bind_threads(m);
 }

@@ -1,0 +1,55 @@
+// Frontiers: from many queries to the distinct ones, and from a block's neighbours to the frontier below it.
+#pragma once
+
+#include <cstdint>
+
+#include "tgflow/types.hpp"
+
+namespace tgflow {
+
+/// Queries (node, time, start): the start is the log position at which the query's batch started, where memory
+/// is read and batch-stale neighbourhoods end.
+struct Queries {
+  const node_t* node;
+  const tick_t* t;
+  const int64_t* start;
+  int64_t size;
+};
+
+/// Where distinct queries are written, in order of first appearance. A null `t` or `start` means that the
+/// queries are told apart without it.
+struct QueriesOut {
+  node_t* node;
+  tick_t* t;
+  int64_t* start;
+};
+
+/// Writes the distinct queries to `out` (room for all) and to `row[i]` where query `i` went. Returns how
+/// many.
+int64_t unique_queries(const Queries& queries, const QueriesOut& out, int64_t* row);
+
+/// Sampled neighbours of `Queries`, row-major [size, k]; an empty slot has node `kNoNode`.
+struct NeighborsIn {
+  const node_t* node;
+  const tick_t* t;
+  int64_t k;
+};
+
+/// What a block says about its targets and their neighbours; see tgflow/plan/batch.py.
+struct BlockOut {
+  int64_t* target;    ///< [size]
+  int64_t* neighbor;  ///< [size, k]
+  bool* mask;         ///< [size, k]
+  float* dt;          ///< [size, k], seconds
+};
+
+/// Fills `block` and writes the frontier below it to `below` (room for size * (k + 1)): the targets, then
+/// their neighbours at the times of their events, distinct. A neighbour inherits its target's start.
+int64_t expand_frontier(const Queries& targets, const NeighborsIn& neighbors, double seconds_per_tick,
+                        const QueriesOut& below, const BlockOut& block);
+
+/// Writes `kNoEvent` and then the distinct events of `eid` to `out` (room for size + 1), in order of first
+/// appearance, and to `row[i]` where event `i` went: 0 for `kNoEvent`. Returns how many, at least 1.
+int64_t unique_events(const eid_t* eid, int64_t size, eid_t* out, int64_t* row);
+
+}  // namespace tgflow

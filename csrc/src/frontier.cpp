@@ -1,0 +1,118 @@
+#include "tgflow/frontier.hpp"
+
+#include <vector>
+
+#include "tgflow/hash.hpp"
+
+namespace tgflow {
+namespace {
+
+/// Rows of a growing list, found by hash: open addressing over row numbers, the keys stay in the list.
+class RowIndex {
+ public:
+  explicit RowIndex(int64_t capacity) {
+    std::size_t slots = 16;
+    while (slots < 2 * static_cast<std::size_t>(capacity)) slots *= 2;
+    slots_.assign(slots, -1);
+  }
+
+  /// The row for which `is_it(row)`, or `next` (which it then holds) if there is none under `hash`.
+  template <typename IsIt>
+  int64_t find_or(uint64_t hash, int64_t next, IsIt is_it) {
+    const std::size_t last = slots_.size() - 1;
+    std::size_t i = hash & last;
+    for (; slots_[i] >= 0; i = (i + 1) & last) {
+      if (is_it(slots_[i])) return slots_[i];
+    }
+    slots_[i] = static_cast<int32_t>(next);
+    return next;
+  }
+
+ private:
+  std::vector<int32_t> slots_;
+};
+
+/// A frontier while it is built.
+class Frontier {
+ public:
+  Frontier(const QueriesOut& out, int64_t capacity) : out_(out), index_(capacity) {}
+
+  int64_t size() const { return size_; }
+
+  int64_t add(node_t node, tick_t t, int64_t start) {
+    if (out_.t == nullptr) t = 0;
+    if (out_.start == nullptr) start = 0;
+    const uint64_t seed =
+        mix64(static_cast<uint64_t>(t) + 0x9e3779b97f4a7c15ULL * static_cast<uint64_t>(start));
+    const uint64_t hash = mix64(seed ^ static_cast<uint64_t>(node));
+    const int64_t row = index_.find_or(hash, size_, [&](int64_t r) {
+      return out_.node[r] == node && (out_.t == nullptr || out_.t[r] == t) &&
+             (out_.start == nullptr || out_.start[r] == start);
+    });
+    if (row == size_) {
+      out_.node[row] = node;
+      if (out_.t != nullptr) out_.t[row] = t;
+      if (out_.start != nullptr) out_.start[row] = start;
+      ++size_;
+    }
+    return row;
+  }
+
+ private:
+  QueriesOut out_;
+  RowIndex index_;
+  int64_t size_ = 0;
+};
+
+/// later - earlier in seconds; the difference of any two ticks fits 64 bits without a sign.
+float seconds_between(tick_t earlier, tick_t later, double seconds_per_tick) {
+  const uint64_t ticks = static_cast<uint64_t>(later) - static_cast<uint64_t>(earlier);
+  return static_cast<float>(static_cast<double>(ticks) * seconds_per_tick);
+}
+
+}  // namespace
+
+int64_t unique_queries(const Queries& queries, const QueriesOut& out, int64_t* row) {
+  Frontier frontier(out, queries.size);
+  for (int64_t i = 0; i < queries.size; ++i) {
+    row[i] = frontier.add(queries.node[i], queries.t[i], queries.start[i]);
+  }
+  return frontier.size();
+}
+
+int64_t expand_frontier(const Queries& targets, const NeighborsIn& neighbors, double seconds_per_tick,
+                        const QueriesOut& below, const BlockOut& block) {
+  const int64_t k = neighbors.k;
+  Frontier frontier(below, targets.size * (k + 1));
+  for (int64_t i = 0; i < targets.size; ++i) {
+    block.target[i] = frontier.add(targets.node[i], targets.t[i], targets.start[i]);
+  }
+  for (int64_t i = 0; i < targets.size; ++i) {
+    for (int64_t slot = i * k; slot < (i + 1) * k; ++slot) {
+      const bool present = neighbors.node[slot] != kNoNode;
+      block.mask[slot] = present;
+      block.neighbor[slot] =
+          present ? frontier.add(neighbors.node[slot], neighbors.t[slot], targets.start[i]) : 0;
+      block.dt[slot] = present ? seconds_between(neighbors.t[slot], targets.t[i], seconds_per_tick) : 0.0F;
+    }
+  }
+  return frontier.size();
+}
+
+int64_t unique_events(const eid_t* eid, int64_t size, eid_t* out, int64_t* row) {
+  RowIndex index(size);
+  int64_t count = 0;
+  out[count++] = kNoEvent;
+  for (int64_t i = 0; i < size; ++i) {
+    const eid_t e = eid[i];
+    if (e == kNoEvent) {
+      row[i] = 0;
+      continue;
+    }
+    row[i] = index.find_or(mix64(static_cast<uint64_t>(e)), count, [&](int64_t r) { return out[r] == e; });
+    if (row[i] == count) out[count++] = e;
+  }
+  return count;
+}
+
+}  // namespace tgflow

@@ -1,0 +1,153 @@
+#include "tgflow/pair_index.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+#include "tgflow/random.hpp"
+
+namespace tgflow {
+namespace {
+
+/// What the draw number of a slot stands for, so that no two choices share random bits.
+enum : uint64_t { kAtCut, kAtLimit, kSource, kPairScan, kPairTry };
+constexpr uint64_t kPairTries = 16;
+
+int64_t count_before(const std::vector<eid_t>& first, eid_t before) {
+  return std::lower_bound(first.begin(), first.end(), before) - first.begin();
+}
+
+/// The `rank`-th i in [begin, end) for which `keep(i)`, or -1.
+template <typename Keep>
+int64_t nth(int64_t begin, int64_t end, int64_t rank, Keep keep) {
+  for (int64_t i = begin; i < end; ++i) {
+    if (keep(i) && rank-- == 0) return i;
+  }
+  return -1;
+}
+
+/// One of the i in [begin, end) for which `keep(i)`, uniformly, or -1 if there is none. Linear.
+template <typename Keep>
+int64_t any_of_range(uint64_t key, int64_t slot, uint64_t draw, int64_t begin, int64_t end, Keep keep) {
+  int64_t count = 0;
+  for (int64_t i = begin; i < end; ++i) count += keep(i);
+  return count == 0 ? -1 : nth(begin, end, random_below(key, static_cast<uint64_t>(slot), draw, count), keep);
+}
+
+}  // namespace
+
+void FirstSeen::see(node_t v, eid_t eid) {
+  const auto i = static_cast<std::size_t>(v);
+  if (i >= rank.size()) rank.resize(i + 1, -1);
+  if (rank[i] >= 0) return;
+  rank[i] = static_cast<int64_t>(node.size());
+  node.push_back(v);
+  first.push_back(eid);
+}
+
+int64_t FirstSeen::rank_of(node_t v) const {
+  const auto i = static_cast<std::size_t>(v);
+  return i < rank.size() ? rank[i] : -1;
+}
+
+int64_t PairIndex::size() const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  return size_;
+}
+
+int64_t PairIndex::num_destinations(eid_t before) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  return count_before(destinations_.first, before);
+}
+
+int64_t PairIndex::num_pairs(eid_t before) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  return count_before(pair_first_, before);
+}
+
+void PairIndex::append(const node_t* src, const node_t* dst, int64_t n) {
+  const std::unique_lock<std::shared_mutex> lock(mutex_);
+  for (int64_t i = 0; i < n; ++i, ++size_) {
+    destinations_.see(dst[i], size_);
+    if (!pairs_.insert(pair_key(src[i], dst[i]))) continue;
+    pair_src_.push_back(src[i]);
+    pair_dst_.push_back(dst[i]);
+    pair_first_.push_back(size_);
+  }
+}
+
+/// A destination known before `known_before` other than the row's positive; false if there is none.
+bool PairIndex::draw_destination(const Request& q, int64_t row, int64_t slot, eid_t known_before,
+                                 uint64_t draw, node_t* out) const {
+  const int64_t known = count_before(destinations_.first, known_before);
+  const int64_t positive = destinations_.rank_of(q.dst[row]);
+  const bool skip = positive >= 0 && positive < known;
+  const int64_t choices = known - (skip ? 1 : 0);
+  if (choices == 0) return false;
+  int64_t i = random_below(q.key, static_cast<uint64_t>(slot), draw, choices);
+  if (skip && i >= positive) ++i;
+  *out = destinations_.node[static_cast<std::size_t>(i)];
+  return true;
+}
+
+node_t PairIndex::any_source(const Request& q, int64_t row, int64_t slot) const {
+  const auto src_of = [&](int64_t i) { return pair_src_[static_cast<std::size_t>(i)]; };
+  const int64_t i = any_of_range(q.key, slot, kSource, 0, count_before(pair_first_, q.limit),
+                                 [&](int64_t p) { return src_of(p) != q.dst[row]; });
+  if (i >= 0) return src_of(i);
+  throw std::invalid_argument(
+      "the event " + std::to_string(q.src[row]) + " -> " + std::to_string(q.dst[row]) +
+      " has no negative: no other node is known among the first " + std::to_string(q.limit) + " events");
+}
+
+int64_t PairIndex::fill_destination(const Request& q, int64_t row, int64_t slot, node_t* out) const {
+  if (draw_destination(q, row, slot, q.cut[row], kAtCut, out)) return 0;
+  if (!draw_destination(q, row, slot, q.limit, kAtLimit, out)) *out = any_source(q, row, slot);
+  return 1;
+}
+
+int64_t PairIndex::draw_destinations(const Request& q, node_t* out_dst) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  int64_t fallbacks = 0;
+  for (int64_t slot = 0; slot < q.size * q.num; ++slot) {
+    fallbacks += fill_destination(q, slot / q.num, slot, out_dst + slot);
+  }
+  return fallbacks;
+}
+
+/// An eligible pair in [begin, end), or -1. Trying a few first makes the usual case free of the scan; the
+/// scan is over all eligible pairs, so together they are uniform.
+int64_t PairIndex::draw_pair(const Request& q, int64_t begin, int64_t end, const KeySet& positives,
+                             int64_t slot) const {
+  const auto eligible = [&](int64_t i) { return !positives.contains(pair(i)); };
+  for (uint64_t attempt = 0; begin < end && attempt < kPairTries; ++attempt) {
+    const int64_t i =
+        begin + random_below(q.key, static_cast<uint64_t>(slot), kPairTry + attempt, end - begin);
+    if (eligible(i)) return i;
+  }
+  return any_of_range(q.key, slot, kPairScan, begin, end, eligible);
+}
+
+int64_t PairIndex::draw_pairs(const Request& q, node_t* out_src, node_t* out_dst) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  KeySet positives(q.size);
+  for (int64_t row = 0; row < q.size; ++row) positives.insert(pair_key(q.src[row], q.dst[row]));
+  const int64_t begin = count_before(pair_first_, q.pairs_from);
+  int64_t fallbacks = 0;
+  for (int64_t slot = 0; slot < q.size * q.num; ++slot) {
+    const int64_t row = slot / q.num;
+    const int64_t i = draw_pair(q, begin, count_before(pair_first_, q.cut[row]), positives, slot);
+    if (i >= 0) {
+      out_src[slot] = pair_src_[static_cast<std::size_t>(i)];
+      out_dst[slot] = pair_dst_[static_cast<std::size_t>(i)];
+    } else {
+      out_src[slot] = q.src[row];
+      fill_destination(q, row, slot, out_dst + slot);
+      ++fallbacks;
+    }
+  }
+  return fallbacks;
+}
+
+}  // namespace tgflow

@@ -1,0 +1,191 @@
+"""The loader: order, laziness, failure and early ends. Nothing may hang."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from tgflow.plan.batch import Batch
+from tgflow.plan.loader import BatchError, BatchSource, Loader, Task
+
+pytestmark = pytest.mark.timeout(20)
+
+
+class FakePlan:
+    """Prepares `(epoch, index)` in place of a batch, slower for even indices; fails at `broken`."""
+
+    def __init__(self, size: int = 20, broken: int = -1) -> None:
+        self.size = size
+        self.broken = broken
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        with self._lock:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        time.sleep(0.004 if index % 2 == 0 else 0.001)
+        with self._lock:
+            self.in_flight -= 1
+        if index == self.broken:
+            raise ValueError("no such thing")
+        return cast(Batch, (epoch, index))
+
+
+def loader_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("tgflow-loader")]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert loader_threads() == []
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 2, 5])
+@pytest.mark.parametrize("lookahead", [1, 3])
+def test_batches_come_in_order(num_threads: int, lookahead: int) -> None:
+    loader = Loader(FakePlan(), 3, num_threads=num_threads, lookahead=lookahead)
+    assert list(loader) == [(3, i) for i in range(20)]
+    assert list(loader) == [(3, i) for i in range(20)], "a second pass starts anew"
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_indices_are_taken_in_the_given_order(num_threads: int) -> None:
+    loader = Loader(FakePlan(), 1, [5, 0, 19, 5], num_threads=num_threads)
+    assert list(loader) == [(1, 5), (1, 0), (1, 19), (1, 5)]
+    tasks = [(1, 5), (0, 2), (7, 3)]
+    assert list(Loader.of_tasks(FakePlan(), tasks, num_threads=num_threads)) == tasks
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_no_batches(num_threads: int) -> None:
+    assert list(Loader(FakePlan(0), num_threads=num_threads)) == []
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 4])
+def test_a_failure_comes_in_its_place_and_names_the_batch(num_threads: int) -> None:
+    batches = iter(Loader(FakePlan(broken=7), 2, num_threads=num_threads))
+    assert [next(batches) for _ in range(7)] == [(2, i) for i in range(7)]
+    with pytest.raises(BatchError, match="batch 7 of epoch 2 failed: no such thing") as failure:
+        next(batches)
+    assert isinstance(failure.value.__cause__, ValueError)
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_a_failing_stream_fails_after_its_batches(num_threads: int) -> None:
+    def tasks() -> Iterator[Task]:
+        yield from ((0, i) for i in range(3))
+        raise OSError("the stream broke")
+
+    batches = iter(Loader.of_tasks(FakePlan(), tasks(), num_threads=num_threads))
+    assert [next(batches) for _ in range(3)] == [(0, 0), (0, 1), (0, 2)]
+    with pytest.raises(OSError, match="the stream broke"):
+        next(batches)
+
+
+def test_even_a_keyboard_interrupt_in_a_thread_reaches_the_consumer() -> None:
+    class Interrupted(FakePlan):
+        def batch(self, epoch: int, index: int) -> Batch:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(Loader(Interrupted(), num_threads=2))
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_no_more_than_lookahead_is_pulled_ahead(num_threads: int) -> None:
+    pulled = []
+
+    def tasks() -> Iterator[Task]:
+        for i in range(30):
+            pulled.append(i)
+            yield 0, i
+
+    plan = FakePlan()
+    for taken, _ in enumerate(Loader.of_tasks(plan, tasks(), num_threads=num_threads, lookahead=2)):
+        time.sleep(0.002)
+        assert len(pulled) <= taken + 1 + 2
+    assert plan.most_in_flight <= min(num_threads, 2)
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_what_is_ready_is_delivered_while_the_stream_waits(num_threads: int) -> None:
+    """The stream gives its next task only once the batch before it has been taken."""
+    taken = threading.Semaphore(0)
+
+    def tasks() -> Iterator[Task]:
+        for i in range(10):
+            yield 0, i
+            assert taken.acquire(timeout=10), "the loader waits for the stream with a batch in hand"
+
+    batches = iter(Loader.of_tasks(FakePlan(), tasks(), num_threads=num_threads))
+    for i in range(10):
+        assert next(batches) == (0, i)
+        taken.release()
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_closing_early_ends_the_threads(num_threads: int) -> None:
+    batches = iter(Loader(FakePlan(1000), num_threads=num_threads))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert loader_threads() == []
+    assert list(batches) == []
+
+
+def test_leaving_a_loop_ends_the_threads() -> None:
+    for _ in Loader(FakePlan(1000), num_threads=2):
+        break
+    assert loader_threads() == []
+
+
+def test_an_iterator_never_started_starts_no_thread() -> None:
+    batches = iter(Loader(FakePlan(), num_threads=2))
+    assert loader_threads() == []
+    del batches
+
+
+def test_closing_does_not_wait_for_a_silent_stream() -> None:
+    silence = threading.Event()
+
+    def tasks() -> Iterator[Task]:
+        yield 0, 0
+        silence.wait()
+
+    batches = iter(Loader.of_tasks(FakePlan(), tasks(), num_threads=3))
+    assert next(batches) == (0, 0)
+    began = time.monotonic()
+    batches.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 5
+    silence.set()
+    for thread in loader_threads():
+        thread.join(5)
+
+
+def test_waiting_costs_no_processor_time() -> None:
+    class Slow(FakePlan):
+        def batch(self, epoch: int, index: int) -> Batch:
+            time.sleep(0.5)
+            return super().batch(epoch, index)
+
+    began = time.process_time()
+    list(Loader(cast(BatchSource, Slow(1)), num_threads=3))
+    assert time.process_time() - began < 0.2
+
+
+@pytest.mark.parametrize("arguments", [{"num_threads": -1}, {"lookahead": 0}])
+def test_bad_loaders_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least"):
+        Loader(FakePlan(), **arguments)  # type: ignore[arg-type]

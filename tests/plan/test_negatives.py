@@ -1,0 +1,196 @@
+"""Negative samplers: who is eligible, how evenly, and what happens when nobody is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from tgflow.events import EventBatch
+from tgflow.log import EventLog
+from tgflow.plan.keys import key
+from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
+
+Pairs = list[tuple[int, int]]
+
+
+def log_of(pairs: Pairs) -> EventLog:
+    log = EventLog()
+    log.append(batch_of(pairs))
+    return log
+
+
+def batch_of(pairs: Pairs) -> EventBatch:
+    src, dst = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    return EventBatch(src.contiguous(), dst.contiguous(), torch.zeros(len(pairs), dtype=torch.int64))
+
+
+def draw(
+    sampler: NegativeSampler, pairs: Pairs, begin: int, end: int, draw_key: int = 0
+) -> Negatives:
+    """Draw for the batch [begin, end) of a log of `pairs`."""
+    events = batch_of(pairs[begin:end])
+    start = torch.full_like(events.src, begin)
+    history = PairHistory(log_of(pairs))
+    return sampler.draw(history, draw_key, events.src, events.dst, start, end)
+
+
+def rows(negatives: Negatives) -> list[Pairs]:
+    both = torch.stack([negatives.src, negatives.dst], dim=2).tolist()
+    return [[(src, dst) for src, dst in row] for row in both]
+
+
+pair_lists = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=30)
+
+
+def spans(pairs: Pairs, data: st.DataObject) -> tuple[int, int]:
+    begin = data.draw(st.integers(0, len(pairs) - 1))
+    return begin, data.draw(st.integers(begin + 1, len(pairs)))
+
+
+def nodes_of(pairs: Pairs) -> set[int]:
+    return {node for pair in pairs for node in pair}
+
+
+@settings(max_examples=100, deadline=None)
+@given(pairs=pair_lists, data=st.data(), num=st.integers(1, 3), draw_key=st.integers(0, 2**64 - 1))
+def test_random_negatives_are_known_destinations_and_never_the_positive(
+    pairs: Pairs, data: st.DataObject, num: int, draw_key: int
+) -> None:
+    begin, end = spans(pairs, data)
+    known = {dst for _, dst in pairs[:begin]}
+    if len(nodes_of(pairs[:end])) == 1:
+        return
+    negatives = draw(NegativeSampler("random", num), pairs, begin, end, draw_key)
+    fallbacks = 0
+    for (src, dst), row in zip(pairs[begin:end], rows(negatives), strict=True):
+        for negative_src, negative in row:
+            assert negative_src == src
+            assert negative != dst
+            eligible = known - {dst}
+            fallbacks += not eligible
+            fallback = {d for _, d in pairs[:end]} - {dst} or {s for s, _ in pairs[:end]} - {dst}
+            assert negative in (eligible or fallback)
+    assert negatives.num_fallbacks == fallbacks
+
+
+@settings(max_examples=100, deadline=None)
+@given(pairs=pair_lists, data=st.data(), draw_key=st.integers(0, 2**64 - 1))
+@pytest.mark.parametrize("kind", ["historical", "inductive"])
+def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
+    kind: str, pairs: Pairs, data: st.DataObject, draw_key: int
+) -> None:
+    begin, end = spans(pairs, data)
+    train_stop = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
+    if len(nodes_of(pairs[:end])) == 1:
+        return
+    sampler = NegativeSampler(kind, 2, train_stop=train_stop)  # type: ignore[arg-type]
+    negatives = draw(sampler, pairs, begin, end, draw_key)
+    eligible = set(pairs[:begin]) - set(pairs[:train_stop]) - set(pairs[begin:end])
+    if eligible:
+        assert {pair for row in rows(negatives) for pair in row} <= eligible
+        assert negatives.num_fallbacks == 0
+        return
+    assert negatives.num_fallbacks == 2 * (end - begin)
+    for (src, dst), row in zip(pairs[begin:end], rows(negatives), strict=True):
+        assert all(pair[0] == src and pair[1] != dst for pair in row)
+
+
+def assert_uniform(drawn: list[object], support: set[object]) -> None:
+    counts = Counter(drawn)
+    assert set(counts) == support
+    assert chisquare(list(counts.values())).pvalue > 1e-4
+
+
+def test_random_negatives_are_uniform_over_distinct_destinations() -> None:
+    """Destination 9 has most events and 10 the newest one: neither may count for more."""
+    pairs = [(0, 9)] * 50 + [(0, d) for d in (2, 3, 4, 9, 5, 10)] + [(1, 4)]
+    drawn = draw(NegativeSampler("random", 20_000), pairs, len(pairs) - 1, len(pairs), key(1))
+    assert_uniform(drawn.dst[0].tolist(), {2, 3, 5, 9, 10})
+
+
+@pytest.mark.parametrize(
+    ("kind", "support"),
+    [
+        ("historical", {(0, 9), (0, 2), (0, 3), (5, 6), (5, 7)}),
+        ("inductive", {(0, 3), (5, 6), (5, 7)}),
+    ],
+)
+def test_pair_negatives_are_uniform_over_distinct_pairs(
+    kind: str, support: set[object]
+) -> None:
+    pairs = [(0, 9)] * 50 + [(0, 2), (0, 3), (5, 6), (1, 4), (0, 9), (5, 7)] + [(1, 4)]
+    sampler = NegativeSampler(kind, 20_000, train_stop=51)  # type: ignore[arg-type]
+    drawn = draw(sampler, pairs, len(pairs) - 1, len(pairs), key(2))
+    assert_uniform(list(rows(drawn)[0]), support)
+
+
+def test_one_eligible_pair_among_many_is_found() -> None:
+    """More tries than a sampler makes would fail: it must look through all of them."""
+    batch = [(0, dst) for dst in range(1, 2_000)]
+    pairs = [*batch, (7, 8), *batch]
+    negatives = draw(NegativeSampler("historical"), pairs, 2_000, len(pairs))
+    assert {pair for row in rows(negatives) for pair in row} == {(7, 8)}
+
+
+def test_the_first_batch_draws_from_itself_and_says_so() -> None:
+    negatives = draw(NegativeSampler("random"), [(0, 1), (0, 2), (3, 2)], 0, 3)
+    assert negatives.dst.flatten().tolist() == [2, 1, 1]
+    assert negatives.num_fallbacks == 3
+
+
+def test_with_one_destination_a_source_is_drawn() -> None:
+    negatives = draw(NegativeSampler("random"), [(0, 1), (0, 1)], 1, 2)
+    assert negatives.dst.tolist() == [[0]]
+    assert negatives.num_fallbacks == 1
+
+
+def test_an_event_without_any_negative_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"3 -> 3 has no negative.*first 2 events"):
+        draw(NegativeSampler("random"), [(3, 3), (3, 3)], 1, 2)
+
+
+def test_no_events_have_no_negatives() -> None:
+    assert draw(NegativeSampler("historical", 2), [(0, 1)], 1, 1).dst.shape == (0, 2)
+
+
+def test_a_fixed_cut_opens_the_whole_log_and_nothing_more() -> None:
+    pairs = [(0, 1), (0, 2), (0, 3), (0, 4)]
+    drawn = draw(NegativeSampler("random", 2_000, cut=3), pairs, 0, 1)
+    assert set(drawn.dst.flatten().tolist()) == {2, 3}
+    assert drawn.num_fallbacks == 0
+    with pytest.raises(ValueError, match="position 5 is past the log's end, 4 events"):
+        draw(NegativeSampler("random", cut=5), pairs, 0, 1)
+
+
+def test_answers_about_a_prefix_do_not_change_as_the_log_grows() -> None:
+    pairs = [(i % 5, 10 + i % 7) for i in range(40)]
+    log = log_of(pairs)
+    sampler = NegativeSampler("historical", 3)
+    events = batch_of(pairs[20:30])
+    start = torch.full_like(events.src, 20)
+    history = PairHistory(log)
+    first = sampler.draw(history, 5, events.src, events.dst, start, 30)
+    log.append(batch_of([(90 + i, 95 + i) for i in range(500)]))
+    history.upto(540)
+    second = sampler.draw(history, 5, events.src, events.dst, start, 30)
+    assert torch.equal(first.src, second.src)
+    assert torch.equal(first.dst, second.dst)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "any"}, "random, historical, inductive, got 'any'"),
+        ({"num": 0}, "at least 1 negative per event, got 0"),
+        ({"cut": -1}, "at least 0, got -1"),
+        ({"kind": "inductive"}, "need train_stop"),
+    ],
+)
+def test_bad_samplers_are_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NegativeSampler(**arguments)  # type: ignore[arg-type]

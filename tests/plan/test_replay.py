@@ -1,0 +1,94 @@
+"""Replay draws: distinct, recent first, exact even when rejection gives up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from tgflow.plan.keys import key
+from tgflow.plan.replay import Replay
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ratio=st.floats(0, 3),
+    horizon=st.integers(1, 300),
+    half_life=st.floats(0.01, 1e6) | st.just(math.inf),
+    before=st.integers(0, 500),
+    draw_key=st.integers(0, 2**64 - 1),
+)
+def test_draws_are_distinct_ascending_and_within_the_horizon(
+    ratio: float, horizon: int, half_life: float, before: int, draw_key: int
+) -> None:
+    drawn = Replay(ratio, horizon, half_life).draw(draw_key, before, 100).tolist()
+    assert len(drawn) == min(round(100 * ratio), horizon, before)
+    assert drawn == sorted(set(drawn))
+    assert all(max(0, before - horizon) <= eid < before for eid in drawn)
+
+
+def successive(weights: list[float], num: int) -> dict[tuple[int, ...], float]:
+    """Probability of each set of `num`, drawn one after another in proportion to what is left."""
+    chances: Counter[tuple[int, ...]] = Counter()
+    for order in itertools.permutations(range(len(weights)), num):
+        chance, left = 1.0, sum(weights)
+        for i in order:
+            chance *= weights[i] / left
+            left -= weights[i]
+        chances[tuple(sorted(order))] += chance
+    return dict(chances)
+
+
+@pytest.mark.parametrize("half_life", [0.25, 1.0, 3.0, math.inf])
+def test_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
+    """A half-life of 0.25 makes rejection give up now and then, so it checks the exact scan too."""
+    num_draws, before, horizon = 6_000, 12, 5
+    replay = Replay(3, horizon, half_life)
+    drawn = Counter(
+        tuple(e - before + horizon for e in replay.draw(key(i), before, 1).tolist())
+        for i in range(num_draws)
+    )
+    weights = [2.0 ** (-age / half_life) for age in range(horizon)][::-1]
+    chances = successive(weights, 3)
+    rare = [s for s, p in chances.items() if p * num_draws < 5]
+    common = [s for s in chances if s not in rare]
+    observed = [drawn[s] for s in common] + [sum(drawn[s] for s in rare)] * bool(rare)
+    expected = [chances[s] for s in common] + [sum(chances[s] for s in rare)] * bool(rare)
+    total = sum(expected)
+    assert chisquare(observed, [p / total * num_draws for p in expected]).pvalue > 1e-4
+
+
+def test_a_tiny_half_life_takes_the_newest() -> None:
+    assert Replay(1, 1000, 1e-6).draw(3, 500, 4).tolist() == [496, 497, 498, 499]
+
+
+def test_a_large_share_of_a_short_half_life_is_still_drawn() -> None:
+    drawn = Replay(1, 20_000, 10.0).draw(1, 50_000, 400)
+    assert len(drawn) == 400
+    assert int(drawn[0]) > 48_000
+
+
+def test_nothing_to_replay_is_no_event() -> None:
+    assert Replay(1).draw(0, 0, 10).tolist() == []
+    assert Replay(0).draw(0, 100, 10).tolist() == []
+    assert Replay(1).draw(0, 100, 0).dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ratio": -0.1}, "at least 0, got -0.1"),
+        ({"ratio": math.nan}, "got nan"),
+        ({"ratio": 1, "horizon": 0}, "at least 1 event, got 0"),
+        ({"ratio": 1, "half_life": 0.0}, "above 0 events, got 0.0"),
+    ],
+)
+def test_bad_replay_is_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Replay(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,30 @@
+"""Keys of random draws: what is drawn is decided by (seed, epoch, index, purpose), nothing else."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tgflow import _core
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+class Purpose(IntEnum):
+    """What a key is for; two purposes never share random bits."""
+
+    NEGATIVES = 1
+    REPLAY = 2
+    HOP = 16
+    """The first hop; hop `h` is `HOP + h`."""
+
+
+def key(*words: int) -> int:
+    """Return the 64-bit key of `words`, as in `key(seed, epoch, index, purpose)`.
+
+    Order and number of words matter. Splitmix64 steps over the words, taken modulo 2^64.
+    """
+    state = len(words)
+    for word in words:
+        state = _core.mix64((state + _GOLDEN ^ word) & _MASK)
+    return state

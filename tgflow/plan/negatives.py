@@ -1,0 +1,146 @@
+"""Negatives: the events that did not happen, drawn from what a prefix of the log knows."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow.events import EventBatch
+
+NegativeKind = Literal["random", "historical", "inductive"]
+
+
+class ReadableLog(Protocol):
+    """What is asked of a log here; `tgflow.EventLog` is one."""
+
+    def __len__(self) -> int: ...
+    def read(self, start: int, stop: int) -> EventBatch: ...
+
+
+class PairHistory:
+    """The distinct destinations and (src, dst) pairs of every prefix of a log.
+
+    It reads on in the log when it is asked about more than it has read. Safe to use from any number
+    of threads. An answer about the first `n` events never changes.
+
+    Args:
+        log: Log to follow; not modified.
+    """
+
+    def __init__(self, log: ReadableLog) -> None:
+        self._log = log
+        self._index = _core.PairIndex()
+        self._growing = threading.Lock()
+
+    def upto(self, position: int) -> _core.PairIndex:
+        """Return the index, having read at least the first `position` events.
+
+        Raises:
+            ValueError: If the log has fewer.
+        """
+        if len(self._index) < position:
+            with self._growing:
+                self._grow(position)
+        return self._index
+
+    def _grow(self, position: int) -> None:
+        if position > len(self._log):
+            raise ValueError(f"position {position} is past the log's end, {len(self._log)} events")
+        start = len(self._index)
+        if start < position:
+            events = self._log.read(start, position)
+            src, dst = events.src.contiguous(), events.dst.contiguous()
+            self._index.append(src.data_ptr(), dst.data_ptr(), len(events))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Negatives:
+    """`m` negatives for each of `B` events."""
+
+    src: Tensor
+    """int64 `[B, m]`."""
+    dst: Tensor
+    """int64 `[B, m]`."""
+    num_fallbacks: int
+    """How many are not of the kind asked for, there being no eligible candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeSampler:
+    """How negatives are drawn; the draws are a pure function of a key and of a prefix of the log.
+
+    * `random`: the event's source with a destination known before the cut, uniformly over the
+      distinct ones, never the event's own destination.
+    * `historical`: a (src, dst) pair that occurred before the cut, uniformly over the distinct
+      pairs, none of them an event of the batch. The source is replaced too, as in DyGLib.
+    * `inductive`: the same over the pairs first seen at or after position `train_stop`.
+
+    Draws are with replacement. Where no pair is eligible the negative is a random one; where no
+    destination is known before the cut but the event's own, it is drawn from the destinations known
+    at the end of the batch, then from the sources known there. Those are counted as fallbacks.
+
+    Args:
+        kind: Which of the three.
+        num: Negatives per event, at least 1.
+        cut: The log position before which candidates must have been seen. None is the start of the
+            batch that an event belongs to (continual learning); the end of the log is the
+            published offline protocol, which takes every destination as known.
+        train_stop: Position at which training ended; needed for `inductive`, unused otherwise.
+
+    Raises:
+        ValueError: If an argument is out of range, or `train_stop` is missing.
+    """
+
+    kind: NegativeKind = "random"
+    num: int = 1
+    cut: int | None = None
+    train_stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(NegativeKind):
+            raise ValueError(
+                f"negatives must be one of {', '.join(get_args(NegativeKind))}, got {self.kind!r}"
+            )
+        if self.num < 1:
+            raise ValueError(f"num must be at least 1 negative per event, got {self.num}")
+        if self.cut is not None and self.cut < 0:
+            raise ValueError(f"cut must be a log position of at least 0, got {self.cut}")
+        if self.kind == "inductive" and self.train_stop is None:
+            raise ValueError("inductive negatives need train_stop, the position training ended at")
+
+    def draw(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, start: Tensor, stop: int
+    ) -> Negatives:
+        """Return `num` negatives for each event (src, dst).
+
+        Args:
+            history: Destinations and pairs of the log; reads on in the log if need be.
+            key: Of the batch; see `tgflow.plan.keys`.
+            src: Sources, int64 `[B]`.
+            dst: Destinations, int64 `[B]`.
+            start: Log position at which each event's batch started, int64 `[B]`.
+            stop: Log position at which the batch ends.
+
+        Raises:
+            ValueError: If an event has no negative at all: its destination is the only node known
+                at the end of the batch; or if `cut` is past the log's end.
+        """
+        limit = stop if self.cut is None else max(stop, self.cut)
+        index = history.upto(limit)
+        cut = start if self.cut is None else torch.full_like(start, self.cut)
+        request = _core.NegativeRequest(
+            key, src.data_ptr(), dst.data_ptr(), cut.data_ptr(), len(src), self.num, limit,
+            self.train_stop or 0 if self.kind == "inductive" else 0,
+        )  # fmt: skip
+        out_dst = torch.empty(len(src), self.num, dtype=torch.int64)
+        if self.kind == "random":
+            fallbacks = index.draw_destinations(request, out_dst.data_ptr())
+            return Negatives(src.unsqueeze(1).expand(-1, self.num), out_dst, fallbacks)
+        out_src = torch.empty_like(out_dst)
+        fallbacks = index.draw_pairs(request, out_src.data_ptr(), out_dst.data_ptr())
+        return Negatives(out_src, out_dst, fallbacks)

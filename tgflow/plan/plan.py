@@ -1,0 +1,229 @@
+"""The plan: every batch as a pure function of (seed, epoch, index) and of a prefix of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan.batch import Batch, Block
+from tgflow.plan.frontier import Frontier, Links, expand, unique_events, unique_queries
+from tgflow.plan.keys import Purpose, key
+from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
+from tgflow.plan.replay import Replay
+from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
+
+Strategy = Literal["recent", "uniform"]
+Visibility = Literal["event", "batch"]
+
+
+class Plan:
+    """Batches of consecutive events of a log, each with negatives, replay and neighbourhoods.
+
+    `batch(epoch, index)` reads nothing of the log past the batch's end, and draws nothing that is
+    not keyed by (seed, epoch, index): whatever the order, the thread or the number of events that
+    have been appended since, it returns the same tensors. Only the last batch, while it is partial,
+    grows with the log.
+
+    Args:
+        graph: Graph whose log is planned; not modified, and may be appended to meanwhile.
+        seed: Seeds every draw.
+        batch_size: New events per batch, at least 1.
+        fanouts: Neighbours per query and hop, from the roots down.
+        strategy: `recent` takes the latest neighbours, `uniform` any of them.
+        visibility: `event`: a query sees all that is strictly earlier than its event. `batch`: of
+            that, what had happened when its event's batch started, as in most published figures.
+        negatives: How negatives are drawn.
+        seconds_per_tick: Length of a tick of the stream's unit; see `tgflow.units`.
+        start: Log position of the first event of batch 0.
+        stop: Log position after the last event. None grows with the log.
+        replay: Past events to add to each batch, or None.
+        with_memory: Whether the model reads node memory. If so the input rows are distinct (node,
+            memory position) pairs, otherwise distinct nodes.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        *,
+        seed: int,
+        batch_size: int,
+        fanouts: Sequence[int],
+        strategy: Strategy,
+        visibility: Visibility,
+        negatives: NegativeSampler,
+        seconds_per_tick: float,
+        start: int = 0,
+        stop: int | None = None,
+        replay: Replay | None = None,
+        with_memory: bool,
+    ) -> None:
+        _check(batch_size, fanouts, strategy, visibility, seconds_per_tick)
+        if start < 0 or (stop is not None and stop < start):
+            raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
+        self.graph = graph
+        self.seed = seed
+        self.batch_size = batch_size
+        self.fanouts = tuple(fanouts)
+        self.strategy = strategy
+        self.visibility = visibility
+        self.negatives = negatives
+        self.seconds_per_tick = seconds_per_tick
+        self.start = start
+        self.stop = stop
+        self.replay = replay
+        self.with_memory = with_memory
+        self._history = PairHistory(graph.log)
+
+    def __len__(self) -> int:
+        """Return the number of batches that the log holds now, a last partial one included."""
+        return -(-max(0, self._end() - self.start) // self.batch_size)
+
+    def _end(self) -> int:
+        end = self.graph.num_events
+        return end if self.stop is None else min(end, self.stop)
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Return the log positions [begin, end) of the new events of batch `index`.
+
+        Raises:
+            IndexError: If the log does not hold an event of that batch.
+        """
+        begin = self.start + index * self.batch_size
+        end = min(begin + self.batch_size, self._end())
+        if index < 0 or begin >= end:
+            raise IndexError(f"there is no batch {index}; the plan has {len(self)} batches now")
+        return begin, end
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Return batch `index` as it is drawn in `epoch`. Safe to call from any number of threads.
+
+        Raises:
+            IndexError: If the log does not hold an event of that batch.
+            ValueError: If an event can have no negative; see `NegativeSampler`.
+        """
+        begin, end = self.span(index)
+        batch_key = key(self.seed, epoch, index)
+        eid = self._positions(batch_key, begin, end)
+        events = self.graph.log.gather(eid)
+        start = self._starts(eid)
+        negatives = self.negatives.draw(
+            self._history, key(batch_key, Purpose.NEGATIVES), events.src, events.dst, start, end
+        )
+        roots, rows = self._roots(events, negatives, start, begin)
+        links, lowest = self._descend(roots, batch_key, end)
+        return Batch(
+            epoch=epoch,
+            index=index,
+            num_new=end - begin,
+            eid=eid,
+            src=events.src,
+            dst=events.dst,
+            t=events.t,
+            x=None if self.graph.edge_x is None else self.graph.edge_x.gather(eid),
+            negative_src=negatives.src,
+            negative_dst=negatives.dst,
+            **rows,
+            blocks=self._blocks(links),
+            nodes=lowest.node,
+            position=lowest.start if self.with_memory else torch.full_like(lowest.node, begin),
+            num_fallbacks=negatives.num_fallbacks,
+        )
+
+    def _positions(self, batch_key: int, begin: int, end: int) -> Tensor:
+        new = torch.arange(begin, end)
+        if self.replay is None:
+            return new
+        drawn = self.replay.draw(key(batch_key, Purpose.REPLAY), begin, end - begin)
+        return torch.cat([new, drawn])
+
+    def _starts(self, eid: Tensor) -> Tensor:
+        """Return the position at which the batch of each event started, int64 of `eid`'s shape."""
+        size = self.batch_size
+        index = torch.div(eid - self.start, size, rounding_mode="floor")
+        return (self.start + index * size).clamp_(min=0)
+
+    def _roots(
+        self, events: EventBatch, negatives: Negatives, start: Tensor, begin: int
+    ) -> tuple[Frontier, dict[str, Tensor]]:
+        """Return the distinct queries of the events and negatives, and the rows of each."""
+        own_sources = self.negatives.kind == "random"
+        num, m = negatives.dst.shape
+        columns = [events.src, events.dst, negatives.dst.reshape(-1)]
+        if not own_sources:
+            columns.append(negatives.src.reshape(-1))
+        if self.visibility == "event" and not self.with_memory:
+            start = torch.full_like(start, begin)
+        t = events.t if self.fanouts else torch.zeros_like(events.t)
+        frontier, row = unique_queries(
+            torch.cat(columns), _per_root(t, m, own_sources), _per_root(start, m, own_sources)
+        )
+        src_row, dst_row, rest = row[:num], row[num : 2 * num], row[2 * num :].reshape(-1, num, m)
+        return frontier, {
+            "src_row": src_row,
+            "dst_row": dst_row,
+            "negative_src_row": src_row.unsqueeze(1).expand(-1, m) if own_sources else rest[1],
+            "negative_dst_row": rest[0],
+        }
+
+    def _descend(
+        self, roots: Frontier, batch_key: int, end: int
+    ) -> tuple[list[Links], Frontier]:
+        """Return the links of every hop, and the lowest frontier."""
+        links = []
+        frontier = roots
+        for hop, k in enumerate(self.fanouts):
+            neighbors = self._neighbors(frontier, k, key(batch_key, Purpose.HOP + hop), end)
+            lowest = hop + 1 == len(self.fanouts)
+            link, frontier = expand(
+                frontier,
+                neighbors,
+                self.seconds_per_tick,
+                by_time=not lowest,
+                by_start=not lowest or self.with_memory,
+            )
+            links.append(link)
+        return links, frontier
+
+    def _neighbors(self, queries: Frontier, k: int, hop_key: int, end: int) -> Neighbors:
+        before = queries.start if self.visibility == "batch" else end
+        if self.strategy == "recent":
+            return recent_neighbors(self.graph, queries.node, queries.t, k, before)
+        return uniform_neighbors(
+            self.graph, queries.node, queries.t, k, key=hop_key, before=before
+        )
+
+    def _blocks(self, links: list[Links]) -> tuple[Block, ...]:
+        if not links:
+            return ()
+        edges, rows = unique_events([link.eid for link in links])
+        table = None if self.graph.edge_x is None else self.graph.edge_x.gather(edges)
+        return tuple(link.block(row, table) for link, row in zip(links, rows, strict=True))
+
+
+def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
+    """Repeat a column of the events for the roots: sources, destinations and `m` negatives each."""
+    repeated = column.repeat_interleave(m) if m > 1 else column
+    return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
+
+
+def _check(
+    batch_size: int, fanouts: Sequence[int], strategy: str, visibility: str, seconds: float
+) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
+    if any(k < 1 for k in fanouts):
+        raise ValueError(f"fanouts must be at least 1 neighbour each, got {tuple(fanouts)}")
+    if strategy not in get_args(Strategy):
+        raise ValueError(f"strategy must be recent or uniform, got {strategy!r}")
+    if visibility not in get_args(Visibility):
+        raise ValueError(f"visibility must be event or batch, got {visibility!r}")
+    if not seconds > 0:
+        raise ValueError(f"seconds_per_tick must be above 0, got {seconds}")

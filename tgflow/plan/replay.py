@@ -1,0 +1,53 @@
+"""Replay: past events that a batch learns from again, beside its new ones."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Recency-weighted replay: recent events are likelier to be learnt from again.
+
+    Replayed events are added to a batch; they never take a new event's place.
+
+    Args:
+        ratio: Replayed events per new event; 0 replays none.
+        horizon: Only the last `horizon` events before the batch are drawn from.
+        half_life: An event this many events older is half as likely to be drawn; infinity draws
+            uniformly.
+
+    Raises:
+        ValueError: If `ratio` is negative or not finite, `horizon` is below 1, or `half_life` is
+            not above 0.
+    """
+
+    ratio: float
+    horizon: int = 50_000
+    half_life: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio < math.inf:
+            raise ValueError(f"replay ratio must be finite and at least 0, got {self.ratio}")
+        if self.horizon < 1:
+            raise ValueError(f"replay horizon must be at least 1 event, got {self.horizon}")
+        if not self.half_life > 0:
+            raise ValueError(f"replay half_life must be above 0 events, got {self.half_life}")
+
+    def draw(self, key: int, before: int, num_new: int) -> Tensor:
+        """Return the log positions to replay beside `num_new` events that start at `before`.
+
+        Returns:
+            Distinct positions below `before`, ascending, int64 `[R]` with
+            `R = round(ratio * num_new)`, or all of the horizon if it has fewer.
+        """
+        out = torch.empty(round(self.ratio * num_new), dtype=torch.int64)
+        begin = max(0, before - self.horizon)
+        size = _core.draw_replay(begin, before, self.half_life, key, len(out), out.data_ptr())
+        return out[:size]
