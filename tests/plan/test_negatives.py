@@ -26,7 +26,8 @@ def log_of(pairs: Pairs) -> EventLog:
 
 def batch_of(pairs: Pairs) -> EventBatch:
     src, dst = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    return EventBatch(src.contiguous(), dst.contiguous(), torch.zeros(len(pairs), dtype=torch.int64))
+    t = torch.zeros(len(pairs), dtype=torch.int64)
+    return EventBatch(src.contiguous(), dst.contiguous(), t)
 
 
 def draw(
@@ -36,7 +37,7 @@ def draw(
     events = batch_of(pairs[begin:end])
     start = torch.full_like(events.src, begin)
     history = PairHistory(log_of(pairs))
-    return sampler.draw(history, draw_key, events.src, events.dst, start, end)
+    return sampler.draw(history, draw_key, events.src, events.dst, start=start, stop=end)
 
 
 def rows(negatives: Negatives) -> list[Pairs]:
@@ -120,9 +121,7 @@ def test_random_negatives_are_uniform_over_distinct_destinations() -> None:
         ("inductive", {(0, 3), (5, 6), (5, 7)}),
     ],
 )
-def test_pair_negatives_are_uniform_over_distinct_pairs(
-    kind: str, support: set[object]
-) -> None:
+def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[object]) -> None:
     pairs = [(0, 9)] * 50 + [(0, 2), (0, 3), (5, 6), (1, 4), (0, 9), (5, 7)] + [(1, 4)]
     sampler = NegativeSampler(kind, 20_000, train_stop=51)  # type: ignore[arg-type]
     drawn = draw(sampler, pairs, len(pairs) - 1, len(pairs), key(2))
@@ -174,10 +173,10 @@ def test_answers_about_a_prefix_do_not_change_as_the_log_grows() -> None:
     events = batch_of(pairs[20:30])
     start = torch.full_like(events.src, 20)
     history = PairHistory(log)
-    first = sampler.draw(history, 5, events.src, events.dst, start, 30)
+    first = sampler.draw(history, 5, events.src, events.dst, start=start, stop=30)
     log.append(batch_of([(90 + i, 95 + i) for i in range(500)]))
     history.upto(540)
-    second = sampler.draw(history, 5, events.src, events.dst, start, 30)
+    second = sampler.draw(history, 5, events.src, events.dst, start=start, stop=30)
     assert torch.equal(first.src, second.src)
     assert torch.equal(first.dst, second.dst)
 

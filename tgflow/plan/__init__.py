@@ -1,0 +1,9 @@
+"""The plan: batches that are pure functions of (seed, epoch, index), prepared ahead of need."""
+
+from tgflow.plan.batch import Batch, Block
+from tgflow.plan.loader import BatchError, Loader
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.plan import Plan
+from tgflow.plan.replay import Replay
+
+__all__ = ["Batch", "BatchError", "Block", "Loader", "NegativeSampler", "Plan", "Replay"]

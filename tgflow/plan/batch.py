@@ -34,7 +34,7 @@ class Block:
 
     @property
     def edge_x(self) -> Tensor | None:
-        """Features of the neighbours' events, float32 `[N, k, x_dim]`, zeros where there is none."""
+        """Features of the neighbours' events, float32 `[N, k, x_dim]`, zeros without one."""
         if self.edge_table is None:
             return None
         rows = self.edge_table.index_select(0, self.edge_row.reshape(-1))
@@ -61,13 +61,13 @@ class Batch:
     t: Tensor
     """int64 `[B]`: ticks."""
     x: Tensor | None
-    """float32 `[B, x_dim]`: the events' own features; a model may store them, never score with them."""
+    """float32 `[B, x_dim]`: the events' own features; models may store them, never score with them."""
     negative_src: Tensor
     """int64 `[B, m]`: equal to `src` for random negatives, the pair's own source for the others."""
     negative_dst: Tensor
     """int64 `[B, m]`."""
     src_row: Tensor
-    """int64 `[B]`: the row of (src, t) in the top frontier, whose rows are `blocks[0]`'s targets."""
+    """int64 `[B]`: the row of (src, t) in the top frontier, which `blocks[0].target` lists."""
     dst_row: Tensor
     """int64 `[B]`."""
     negative_src_row: Tensor

@@ -59,9 +59,7 @@ class Links:
 
     def block(self, edge_row: Tensor, edge_table: Tensor | None) -> Block:
         """Return the block with its edges' rows in the batch's table of distinct edges."""
-        return Block(
-            self.target, self.neighbor, self.mask, self.dt, self.eid, edge_row, edge_table
-        )
+        return Block(self.target, self.neighbor, self.mask, self.dt, self.eid, edge_row, edge_table)
 
 
 class _Draft:
@@ -105,8 +103,8 @@ def expand(
 ) -> tuple[Links, Frontier]:
     """Return the links from `targets` to their neighbours, and the frontier below.
 
-    The frontier below holds the targets and then their neighbours at the times of their events, with
-    their targets' starts, each once; told apart by time and start only where asked for.
+    The frontier below holds the targets and then their neighbours at the times of their events and
+    with their targets' starts, each once; told apart by time and start only where asked for.
     """
     num, k = neighbors.nodes.shape
     draft = _Draft(num * (k + 1), by_time, by_start)
@@ -137,5 +135,5 @@ def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     distinct = torch.empty(len(flat) + 1, dtype=torch.int64)
     row = torch.empty_like(flat)
     size = _core.unique_events(flat.data_ptr(), len(flat), distinct.data_ptr(), row.data_ptr())
-    rows = row.split([e.numel() for e in eids])
+    rows = torch.split(row, [e.numel() for e in eids])
     return distinct[:size], [r.reshape(e.shape) for r, e in zip(rows, eids, strict=True)]

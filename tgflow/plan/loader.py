@@ -159,8 +159,13 @@ class _Preparation:
         """Wait for room and for one's turn at the tasks; False when they have ended."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._ended
-                or (self._puller is None and self._num_pulled - self._num_taken < self._lookahead)
+                lambda: (
+                    self._ended
+                    or (
+                        self._puller is None
+                        and self._num_pulled - self._num_taken < self._lookahead
+                    )
+                )
             )
             if not self._ended:
                 self._puller = threading.current_thread()
@@ -183,8 +188,12 @@ class _Preparation:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._num_taken in self._done
-                or (self._ended and self._puller is None and self._num_taken == self._num_pulled)
+                lambda: (
+                    self._num_taken in self._done
+                    or (
+                        self._ended and self._puller is None and self._num_taken == self._num_pulled
+                    )
+                )
             )
             if self._num_taken not in self._done:
                 return None

@@ -114,7 +114,7 @@ class NegativeSampler:
             raise ValueError("inductive negatives need train_stop, the position training ended at")
 
     def draw(
-        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, start: Tensor, stop: int
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
     ) -> Negatives:
         """Return `num` negatives for each event (src, dst).
 

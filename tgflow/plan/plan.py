@@ -84,7 +84,8 @@ class Plan:
 
     def __len__(self) -> int:
         """Return the number of batches that the log holds now, a last partial one included."""
-        return -(-max(0, self._end() - self.start) // self.batch_size)
+        num_events = max(0, self._end() - self.start)
+        return (num_events + self.batch_size - 1) // self.batch_size
 
     def _end(self) -> int:
         end = self.graph.num_events
@@ -115,7 +116,12 @@ class Plan:
         events = self.graph.log.gather(eid)
         start = self._starts(eid)
         negatives = self.negatives.draw(
-            self._history, key(batch_key, Purpose.NEGATIVES), events.src, events.dst, start, end
+            self._history,
+            key(batch_key, Purpose.NEGATIVES),
+            events.src,
+            events.dst,
+            start=start,
+            stop=end,
         )
         roots, rows = self._roots(events, negatives, start, begin)
         links, lowest = self._descend(roots, batch_key, end)
@@ -173,9 +179,7 @@ class Plan:
             "negative_dst_row": rest[0],
         }
 
-    def _descend(
-        self, roots: Frontier, batch_key: int, end: int
-    ) -> tuple[list[Links], Frontier]:
+    def _descend(self, roots: Frontier, batch_key: int, end: int) -> tuple[list[Links], Frontier]:
         """Return the links of every hop, and the lowest frontier."""
         links = []
         frontier = roots
@@ -196,9 +200,7 @@ class Plan:
         before = queries.start if self.visibility == "batch" else end
         if self.strategy == "recent":
             return recent_neighbors(self.graph, queries.node, queries.t, k, before)
-        return uniform_neighbors(
-            self.graph, queries.node, queries.t, k, key=hop_key, before=before
-        )
+        return uniform_neighbors(self.graph, queries.node, queries.t, k, key=hop_key, before=before)
 
     def _blocks(self, links: list[Links]) -> tuple[Block, ...]:
         if not links:

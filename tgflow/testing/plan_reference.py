@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +31,16 @@ class Distinct:
     """Values in order of first appearance."""
 
     def __init__(self) -> None:
-        self.rows: dict[Hashable, int] = {}
+        self.rows: dict[Any, int] = {}
 
-    def add(self, value: Hashable) -> int:
+    def add(self, value: Any) -> int:
         """Return the row of `value`."""
         return self.rows.setdefault(value, len(self.rows))
 
 
-def recent(events: EventBatch, node: int, t: int, k: int, before: int) -> list[tuple[int, ...]]:
+def recent(
+    events: EventBatch, node: int, t: int, k: int, before: int
+) -> list[tuple[int, int, int]]:
     """Return the latest `k` of `(neighbour, t, eid)` with `t_nbr < t` and `eid < before`."""
     found = []
     for eid, (src, dst, when) in enumerate(_rows(events)):
@@ -68,8 +70,8 @@ def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str,
         ]
 
     expected: dict[str, Any] = {
-        "src_row": sum(rows_of(batch.src.unsqueeze(1).tolist()), []),
-        "dst_row": sum(rows_of(batch.dst.unsqueeze(1).tolist()), []),
+        "src_row": [row for (row,) in rows_of(batch.src.unsqueeze(1).tolist())],
+        "dst_row": [row for (row,) in rows_of(batch.dst.unsqueeze(1).tolist())],
         "negative_dst_row": rows_of(batch.negative_dst.tolist()),
         "negative_src_row": rows_of(batch.negative_src.tolist()),
         "blocks": [],
@@ -80,7 +82,9 @@ def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str,
     end = batch.index * spec.batch_size + spec.start + batch.num_new
     for hop, k in enumerate(spec.fanouts):
         lowest = hop + 1 == len(spec.fanouts)
-        block, queries = _expected_block(events, queries, k, end, edges, spec, lowest)
+        block, queries = _expected_block(
+            events, queries, k=k, end=end, edges=edges, spec=spec, lowest=lowest
+        )
         expected["blocks"].append(block)
     expected["nodes"] = [query[0] for query in queries]
     begin = batch.index * spec.batch_size + spec.start
@@ -91,6 +95,7 @@ def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str,
 def _expected_block(
     events: EventBatch,
     queries: list[Any],
+    *,
     k: int,
     end: int,
     edges: Distinct,
@@ -110,7 +115,7 @@ def _expected_block(
         missing = k - len(found)
         block["neighbor"].append([row_of(n, when, start) for n, when, _ in found] + [0] * missing)
         block["mask"].append([True] * len(found) + [False] * missing)
-        dt = [torch.tensor((t - when) * spec.seconds_per_tick).float().item() for _, when, _ in found]
+        dt = [_float32((t - when) * spec.seconds_per_tick) for _, when, _ in found]
         block["dt"].append(dt + [0.0] * missing)
         block["eid"].append([eid for _, _, eid in found] + [-1] * missing)
         block["edge_row"].append([edges.add(eid) for _, _, eid in found] + [0] * missing)
@@ -143,6 +148,10 @@ def assert_same_batch(a: Batch, b: Batch) -> None:
 def _assert_same(name: str, a: Any, b: Any) -> None:
     same = torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
     assert same, f"{name} differs: {a} and {b}"
+
+
+def _float32(value: float) -> float:
+    return torch.tensor(value, dtype=torch.float32).item()
 
 
 def _rows(events: EventBatch) -> list[tuple[int, int, int]]:

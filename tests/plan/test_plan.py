@@ -1,0 +1,290 @@
+"""The plan: exact against a slow reference, pure in every order, blind to the future."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.events import EventBatch, concat
+from tgflow.graph import TemporalGraph
+from tgflow.plan.batch import Batch
+from tgflow.plan.loader import Loader
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.plan import Plan
+from tgflow.plan.replay import Replay
+from tgflow.testing.plan_reference import (
+    PlanSpec,
+    assert_batch_rows,
+    assert_same_batch,
+    batch_starts,
+    expected_rows,
+)
+
+UNIX_NANOSECONDS = 1_600_000_000_000_000_000
+
+
+def made_events(size: int, num_nodes: int = 30, x_dim: int = 3, seed: int = 0) -> EventBatch:
+    """Events with ties, self-loops and repeated pairs."""
+    g = torch.Generator().manual_seed(seed)
+    src, dst = torch.randint(num_nodes, (2, size), generator=g).unbind(0)
+    t = UNIX_NANOSECONDS + torch.randint(3, (size,), generator=g).cumsum(0)
+    x = torch.randn(size, x_dim, generator=g) if x_dim else None
+    return EventBatch(src.contiguous(), dst.contiguous(), t, x)
+
+
+def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
+    arguments: dict[str, Any] = {
+        "seed": 7,
+        "batch_size": 10,
+        "fanouts": (3,),
+        "strategy": "recent",
+        "visibility": "event",
+        "negatives": NegativeSampler("random"),
+        "seconds_per_tick": 1e-9,
+        "with_memory": True,
+    }
+    return Plan(graph, **(arguments | changes))
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"visibility": "batch", "replay": Replay(0.7, 60, 20.0)},
+    {"fanouts": (3, 2), "strategy": "uniform", "with_memory": False},
+    {
+        "fanouts": (2, 2),
+        "strategy": "uniform",
+        "replay": Replay(1.3, 40, 10.0),
+        "negatives": NegativeSampler("historical", 2),
+        "visibility": "batch",
+    },
+    {"start": 13, "negatives": NegativeSampler("inductive", 3, train_stop=20)},
+]
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
+    size = draw(st.integers(1, 40))
+    node = st.integers(0, 6)
+    src, dst = (draw(st.lists(node, min_size=size, max_size=size)) for _ in "ab")
+    dst[0] = (src[0] + 1) % 7  # one node alone has no negative
+    steps = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))
+    first = draw(st.sampled_from([0, -5, UNIX_NANOSECONDS]))
+    t = first + torch.tensor(steps, dtype=torch.int64).cumsum(0)
+    x = torch.arange(2.0 * size).reshape(size, 2) + 1 if draw(st.booleans()) else None
+    kind = draw(st.sampled_from(["random", "historical"]))
+    changes = {
+        "batch_size": draw(st.integers(1, 12)),
+        "fanouts": draw(st.sampled_from([(), (2,), (3, 2), (1, 2, 2)])),
+        "visibility": draw(st.sampled_from(["event", "batch"])),
+        "with_memory": draw(st.booleans()),
+        "negatives": NegativeSampler(kind, draw(st.integers(1, 2))),
+        "replay": draw(st.sampled_from([None, Replay(0.6, 20, 5.0), Replay(2.0, 4)])),
+        "start": draw(st.integers(0, size - 1)),
+    }
+    return EventBatch(torch.tensor(src), torch.tensor(dst), t, x), changes
+
+
+def spec_of(plan: Plan) -> PlanSpec:
+    return PlanSpec(
+        plan.batch_size, plan.fanouts, plan.visibility, plan.with_memory, plan.start,
+        plan.seconds_per_tick,
+    )  # fmt: skip
+
+
+@given(plans())
+def test_whole_batches_match_the_reference(made: tuple[EventBatch, dict[str, Any]]) -> None:
+    events, changes = made
+    plan = plan_of(TemporalGraph.from_events(events), **changes)
+    for index in range(len(plan)):
+        batch = plan.batch(0, index)
+        assert_batch_rows(batch, expected_rows(events, batch, spec_of(plan)))
+        assert_columns(batch, events)
+
+
+def assert_columns(batch: Batch, events: EventBatch) -> None:
+    """Fail unless columns and features are those of the events named."""
+    for name in ("src", "dst", "t"):
+        assert torch.equal(getattr(batch, name), getattr(events, name)[batch.eid])
+    if events.x is None:
+        assert batch.x is None
+        assert all(block.edge_x is None for block in batch.blocks)
+        return
+    assert batch.x is not None
+    assert torch.equal(batch.x, events.x[batch.eid])
+    for block in batch.blocks:
+        expected = events.x[block.eid.clamp(min=0)] * block.mask.unsqueeze(-1)
+        assert block.edge_x is not None
+        assert torch.equal(block.edge_x, expected)
+
+
+def test_a_batch_by_hand() -> None:
+    """0-1 at 10, 0-2 at 20, 0-1 at 20: batch 1 sees both earlier events, its own tie never."""
+    events = EventBatch(
+        torch.tensor([0, 0, 0]), torch.tensor([1, 2, 1]), torch.tensor([10, 20, 20])
+    )
+    plan = plan_of(TemporalGraph.from_events(events), batch_size=1, seconds_per_tick=0.5)
+    batch = plan.batch(0, 2)
+    assert batch.negative_dst.tolist() == [[2]]
+    assert (batch.src_row.tolist(), batch.dst_row.tolist()) == ([0], [1])
+    assert batch.negative_dst_row.tolist() == [[2]]
+    (block,) = batch.blocks
+    assert block.eid.tolist() == [[0, -1, -1], [0, -1, -1], [-1, -1, -1]]
+    assert block.dt.tolist() == [[5, 0, 0], [5, 0, 0], [0, 0, 0]]
+    assert batch.nodes.tolist() == [0, 1, 2]
+    assert batch.position.tolist() == [2, 2, 2]
+    assert block.target.tolist() == [0, 1, 2]
+    assert block.neighbor.tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
+@each_variant
+def test_batches_are_the_same_in_any_order_and_from_any_threads(variant: dict[str, Any]) -> None:
+    graph = TemporalGraph.from_events(made_events(200))
+    num_batches = len(plan_of(graph, **variant))
+    tasks = [(epoch, index) for epoch in range(2) for index in range(num_batches)]
+    expected = {task: plan_of(graph, **variant).batch(*task) for task in tasks}
+    shuffled = random.Random(0).sample(tasks, len(tasks))
+    for order in (tasks[::-1], shuffled):
+        plan = plan_of(graph, **variant)
+        for task in order:
+            assert_same_batch(plan.batch(*task), expected[task])
+    for num_threads in (1, 3):
+        loader = Loader.of_tasks(plan_of(graph, **variant), shuffled, num_threads=num_threads)
+        for task, batch in zip(shuffled, loader, strict=True):
+            assert_same_batch(batch, expected[task])
+    plan = plan_of(graph, **variant)
+    with ThreadPoolExecutor(8) as pool:
+        for task, batch in zip(tasks, pool.map(lambda t: plan.batch(*t), tasks), strict=True):
+            assert_same_batch(batch, expected[task])
+
+
+@each_variant
+def test_nothing_of_the_future_is_read(variant: dict[str, Any]) -> None:
+    """Every batch is the same whether the log ends with it or goes on, whatever comes then."""
+    events = made_events(120)
+    size = plan_of(TemporalGraph(), **variant).batch_size
+    start = variant.get("start", 0)
+    whole = plan_of(TemporalGraph.from_events(events), **variant)
+    other = made_events(60, seed=1)
+    for index in range((120 - start) // size):
+        end = start + (index + 1) * size
+        short = plan_of(TemporalGraph.from_events(events[:end]), **variant)
+        batch = short.batch(0, index)
+        assert_same_batch(batch, whole.batch(0, index))
+        late = EventBatch(other.src, other.dst, events.t[end - 1].expand(60).contiguous(), other.x)
+        graph = TemporalGraph.from_events(concat([events[:end], late]))
+        assert_same_batch(batch, plan_of(graph, **variant).batch(0, index))
+
+
+@each_variant
+def test_batches_stay_as_they_were_while_the_log_grows(variant: dict[str, Any]) -> None:
+    events = made_events(100)
+    graph = TemporalGraph.from_events(events[:60])
+    plan = plan_of(graph, **variant)
+    before = [plan.batch(0, index) for index in range(4)]
+    graph.append(events[60:])
+    for index in (3, 2, 1, 0):
+        assert_same_batch(plan.batch(0, index), before[index])
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+@pytest.mark.parametrize("strategy", ["recent", "uniform"])
+def test_every_neighbour_is_strictly_earlier(visibility: str, strategy: str) -> None:
+    events = made_events(200)
+    plan = plan_of(
+        TemporalGraph.from_events(events), fanouts=(4, 4), visibility=visibility,
+        strategy=strategy, replay=Replay(1.0), with_memory=True,
+    )  # fmt: skip
+    for index in range(len(plan)):
+        batch = plan.batch(0, index)
+        top = batch.blocks[0]
+        limit = torch.full_like(top.target, batch.index * 10 + batch.num_new)
+        start = torch.tensor(batch_starts(spec_of(plan), batch.eid.tolist()))
+        if visibility == "batch":
+            limit[batch.src_row], limit[batch.dst_row] = start, start
+        t = torch.full_like(top.target, -1)
+        for rows in (batch.src_row, batch.dst_row, *batch.negative_dst_row.unbind(1)):
+            t[rows] = batch.t
+        for block in batch.blocks:
+            assert bool((block.dt[block.mask] > 0).all())
+            assert bool((block.eid[~block.mask] == -1).all())
+        nbr_t = events.t[top.eid.clamp(min=0)]
+        assert bool((nbr_t < t.unsqueeze(1))[top.mask].all())
+        assert bool((top.eid < limit.unsqueeze(1)).all())
+
+
+def test_only_the_draws_depend_on_seed_and_epoch() -> None:
+    graph = TemporalGraph.from_events(made_events(100))
+    batch = plan_of(graph, strategy="uniform").batch(0, 5)
+    for other in (
+        plan_of(graph, strategy="uniform").batch(1, 5),
+        plan_of(graph, strategy="uniform", seed=8).batch(0, 5),
+    ):
+        assert torch.equal(other.eid, batch.eid)
+        assert not torch.equal(other.negative_dst, batch.negative_dst)
+        assert not torch.equal(other.blocks[0].eid[:10], batch.blocks[0].eid[:10])
+
+
+def test_replay_never_takes_the_place_of_a_new_event() -> None:
+    graph = TemporalGraph.from_events(made_events(95))
+    plan = plan_of(graph, replay=Replay(5.0, 100, 30.0))
+    for index in range(10):
+        batch = plan.batch(0, index)
+        new = list(range(index * 10, min(95, index * 10 + 10)))
+        assert batch.num_new == len(new)
+        assert batch.eid[: len(new)].tolist() == new
+        replayed = batch.eid[len(new) :].tolist()
+        assert len(replayed) == min(5 * len(new), index * 10)
+        assert all(eid < index * 10 for eid in replayed)
+
+
+def test_replayed_events_read_memory_as_it_was_when_they_were_new() -> None:
+    graph = TemporalGraph.from_events(made_events(100))
+    batch = plan_of(graph, replay=Replay(2.0), start=3, fanouts=()).batch(0, 6)
+    starts = [max(0, 3 + (eid - 3) // 10 * 10) for eid in batch.eid.tolist()]
+    assert batch.position[batch.src_row].tolist() == starts
+    assert batch.nodes[batch.src_row].tolist() == batch.src.tolist()
+
+
+def test_a_growing_plan_counts_batches_as_they_come() -> None:
+    events = made_events(25)
+    graph = TemporalGraph(edge_x_dim=3)
+    plan = plan_of(graph, visibility="batch")
+    assert len(plan) == 0
+    for begin, end, expected in ((0, 1, 1), (1, 10, 1), (10, 25, 3)):
+        graph.append(events[begin:end])
+        assert len(plan) == expected
+    assert [len(plan.batch(0, index)) for index in range(3)] == [10, 10, 5]
+    assert len(plan_of(graph, start=4, stop=20)) == 2
+    assert plan_of(graph, start=4, stop=20).span(1) == (14, 20)
+    assert len(plan_of(graph, start=30)) == 0
+
+
+def test_a_batch_that_is_not_there_is_an_error() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(25)))
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"no batch {index}; the plan has 3 batches"):
+            plan.batch(0, index)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1 event, got 0"),
+        ({"fanouts": (3, 0)}, r"at least 1 neighbour each, got \(3, 0\)"),
+        ({"strategy": "last"}, "recent or uniform, got 'last'"),
+        ({"visibility": "all"}, "event or batch, got 'all'"),
+        ({"seconds_per_tick": 0.0}, "above 0, got 0.0"),
+        ({"start": -1}, "got start=-1"),
+        ({"start": 5, "stop": 4}, "got start=5, stop=4"),
+    ],
+)
+def test_bad_plans_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan_of(TemporalGraph(), **changes)
