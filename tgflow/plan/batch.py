@@ -61,7 +61,7 @@ class Batch:
     t: Tensor
     """int64 `[B]`: ticks."""
     x: Tensor | None
-    """float32 `[B, x_dim]`: the events' own features; models may store them, never score with them."""
+    """float32 `[B, x_dim]`: the events' own features: to be stored, never to score with."""
     negative_src: Tensor
     """int64 `[B, m]`: equal to `src` for random negatives, the pair's own source for the others."""
     negative_dst: Tensor
