@@ -1,0 +1,67 @@
+"""The file formats, one decoder each, and which file name means which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tgflow.streams.blocks import COMPRESSION
+from tgflow.streams.decoder import Decoder
+from tgflow.streams.errors import StreamError
+from tgflow.streams.formats.arrow import ArrowDecoder
+from tgflow.streams.formats.csv import CsvDecoder
+from tgflow.streams.formats.jodie import JodieDecoder, is_jodie
+from tgflow.streams.formats.jsonl import JsonlDecoder
+from tgflow.streams.formats.parquet import ParquetDecoder
+
+EXTENSIONS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}
+"""What a file name's ending says about its format; text formats may end in .gz besides."""
+
+FORMATS = ("csv", "tsv", "jodie", "parquet", "arrow", "jsonl")
+
+
+def format_of(path: Path) -> str | None:
+    """Return the format that the name of `path` tells, or None."""
+    suffixes = [s.lower() for s in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSION:
+        name = EXTENSIONS.get(suffixes[-2]) if len(suffixes) > 1 else None
+        return name if name in ("csv", "tsv", "jsonl") else None
+    return EXTENSIONS.get(suffixes[-1]) if suffixes else None
+
+
+def decoder_for(path: Path, format: str | None) -> Decoder:
+    """Return the decoder of one file.
+
+    Args:
+        path: The file.
+        format: One of `FORMATS`, or None to go by the file's name, and by its header for JODIE's.
+
+    Raises:
+        StreamError: If the name tells no format.
+        ValueError: If `format` is unknown.
+    """
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
+    chosen = format or format_of(path)
+    if chosen == "jodie" or (format is None and chosen == "csv" and is_jodie(path)):
+        return JodieDecoder(path)
+    if chosen in ("csv", "tsv"):
+        return CsvDecoder(path, "\t" if chosen == "tsv" else ",")
+    if chosen == "jsonl":
+        return JsonlDecoder(path)
+    if chosen == "parquet":
+        return ParquetDecoder(path)
+    if chosen == "arrow":
+        return ArrowDecoder(path)
+    endings = ", ".join((*EXTENSIONS, ".csv.gz", ".tsv.gz", ".jsonl.gz"))
+    text = f"its name tells no format (known: {endings}); pass format=... ({', '.join(FORMATS)})"
+    raise StreamError(str(path), "schema", text)

@@ -1,0 +1,159 @@
+"""Comma- or tab-separated text with a header line."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from tgflow.streams.columns import id_fault
+from tgflow.streams.errors import StreamError, shown
+from tgflow.streams.formats.text import Explain, Parse, TextDecoder, undecodable
+from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale, listed
+from tgflow.streams.ticks import decimal_type, number_fault
+
+_INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
+
+
+class CsvDecoder(TextDecoder):
+    """A file of delimited values; the first line names the columns.
+
+    Args:
+        path: The file, compressed if its name says so.
+        delimiter: What stands between two values.
+    """
+
+    num_header_lines = 1
+
+    def __init__(self, path: Path, delimiter: str = ",") -> None:
+        super().__init__(path)
+        self._delimiter = delimiter
+
+    def names(self) -> Sequence[str]:
+        """Return the names in the header line.
+
+        Raises:
+            StreamError: If the file has no line, or its header is no text.
+        """
+        head = self._file.head(1)
+        if not head:
+            raise StreamError(self.name, "schema", "the file is empty, expected a header line")
+        fault = undecodable(head[0])
+        if fault is not None:
+            raise StreamError(f"{self.name}, line 1", *fault)
+        return [name.strip() for name in self._values(head[0])]
+
+    def first(self, columns: Columns) -> Mapping[str, Any] | None:
+        """Return the values of line 2; ids that look like numbers as numbers."""
+        head = self._file.head(self.num_header_lines + 1)[self.num_header_lines :]
+        if not head or undecodable(head[0]):
+            return None
+        row = dict(zip(self.names(), self._values(head[0]), strict=False))
+        return {name: _typed(value) for name, value in row.items()}
+
+    def parser(self, columns: Columns, ids: IdKind, time: Scale) -> tuple[Parse, Explain]:
+        """Return how lines become typed columns: times decimal, so that they are never floats."""
+        names = list(self.names())
+        reading = pa.csv.ReadOptions(column_names=names, use_threads=False)
+        parsing = pa.csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False)
+        types = _types(columns, ids, time)
+        converting = _strict(types)
+        both = [columns.src, columns.dst]
+        as_text = _strict(dict.fromkeys(both, pa.string()))
+
+        def table(lines: bytes, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
+            reading.block_size = len(lines) + 1
+            table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
+            return table.combine_chunks().to_batches()[0]
+
+        def parse(lines: bytes) -> pa.RecordBatch:
+            batch = table(lines, converting)
+            if len(batch) != lines.count(b"\n") + (not lines.endswith(b"\n")):
+                raise pa.ArrowInvalid("a value holds a line end")
+            if ids == "int" and (b"x" in lines or b"X" in lines):
+                _refuse_hex(table(lines, as_text))
+            return batch
+
+        return parse, lambda line: self._fault(line, names, columns, ids, time)
+
+    def _values(self, line: bytes) -> list[str]:
+        try:
+            return next(csv.reader([line.decode()], delimiter=self._delimiter, strict=True))
+        except csv.Error:
+            return []
+
+    def _fault(
+        self, line: bytes, names: Sequence[str], columns: Columns, ids: IdKind, time: Scale
+    ) -> tuple[str, str]:
+        fault = undecodable(line)
+        if fault is not None:
+            return fault
+        values = self._values(line.rstrip(b"\r\n"))
+        if not values:
+            return "syntax", "a quote is not closed on its line; values hold no line ends here"
+        if len(values) != len(names):
+            return "schema", self._wrong_width(line, len(values), names)
+        row = dict(zip(names, values, strict=True))
+        for name in (columns.src, columns.dst) if ids == "int" else ():
+            value = row[name]
+            if text := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
+                return "type", text
+        for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
+            if column and (fault := number_fault(column, row[column], scale)):
+                return fault
+        for name in columns.features:
+            if not _is_number(row[name]):
+                return "type", f"{name} is {shown(row[name])}, expected a number"
+        return "syntax", f"the line is no row of {listed(names)}: {shown(line.decode())}"
+
+    def _wrong_width(self, line: bytes, count: int, names: Sequence[str]) -> str:
+        text = f"{count} values, expected {len(names)} ({listed(names)})"
+        if count < len(names) and not line.endswith(b"\n"):
+            return f"{text}; the file ends within this line: fetch it again, or remove the line"
+        return f"{text}; mend or remove the line"
+
+
+def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
+    types = dict.fromkeys(columns.features, pa.float32())
+    types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
+    types[columns.t] = decimal_type(time)
+    if columns.label:
+        types[columns.label] = decimal_type(UNSCALED)
+    return types
+
+
+def _strict(types: Mapping[str, pa.DataType]) -> pa.csv.ConvertOptions:
+    """Return options under which no text means "missing"."""
+    return pa.csv.ConvertOptions(
+        column_types=types,
+        include_columns=list(types),
+        null_values=[],
+        strings_can_be_null=False,
+    )
+
+
+def _refuse_hex(batch: pa.RecordBatch) -> None:
+    """Raise `pa.ArrowInvalid` if an id is hexadecimal, which Arrow would read as a number."""
+    for column in batch.columns:
+        if pc.any(pc.match_substring_regex(column, r"^\s*0[xX]")).as_py():
+            raise pa.ArrowInvalid("a hexadecimal id")
+
+
+def _typed(value: str) -> int | float | str:
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    return float(value) if _is_number(value) else value
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return "_" not in value

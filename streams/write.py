@@ -1,0 +1,110 @@
+"""Writing a stream to a file, so that it can be read back the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from tgflow.events import EventBatch
+from tgflow.ids import NodeIds
+from tgflow.streams.blocks import COMPRESSION
+from tgflow.streams.formats import format_of
+from tgflow.streams.source import Source
+
+Write = Callable[[pa.RecordBatch], None]
+
+
+def write_events(path: str | os.PathLike[str], source: Source) -> int:
+    """Write a stream to a CSV, TSV, JSON lines, Parquet or Arrow file, by the ending of its name.
+
+    The columns are src and dst (the stream's own ids, not the dense ones), t in ticks, label if
+    there is one, and f0, f1, ... for the features. The file appears when it is complete; one that
+    is there already is replaced.
+
+    Args:
+        path: The file to write; text formats may end in `.gz`, `.zst` or `.bz2` besides.
+        source: The stream; its ids tell sources from destinations if they are bipartite.
+
+    Returns:
+        How many events were written.
+
+    Raises:
+        ValueError: If the name tells no format.
+    """
+    target = Path(path)
+    kind = format_of(target)
+    if kind is None:
+        raise ValueError(
+            f"{str(path)!r} tells no format; "
+            "end it in .csv, .csv.gz, .tsv, .jsonl, .parquet or .arrow"
+        )
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        num_events = _write(partial, kind, COMPRESSION.get(target.suffix), source)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return num_events
+
+
+def _write(path: Path, kind: str, compression: str | None, source: Source) -> int:
+    num_events, write = 0, None
+    with ExitStack() as open_files:
+        sink = open_files.enter_context(pa.OSFile(str(path), "wb"))
+        if compression:
+            sink = open_files.enter_context(pa.CompressedOutputStream(sink, compression))
+        for events in source:
+            rows = _rows(events, source.ids)
+            write = write or _writer(open_files, sink, kind, rows.schema)
+            write(rows)
+            num_events += len(events)
+        if write is None:
+            _writer(open_files, sink, kind, _no_rows(source).schema)
+    return num_events
+
+
+def _writer(open_files: ExitStack, sink: Any, kind: str, schema: pa.Schema) -> Write:
+    """Return what writes one batch; it is closed with `open_files`."""
+    if kind == "jsonl":
+        return lambda rows: sink.write(
+            b"".join(f"{json.dumps(row)}\n".encode() for row in rows.to_pylist())
+        )
+    if kind == "parquet":
+        writer: Any = pa.parquet.ParquetWriter(sink, schema, compression="zstd")
+    elif kind == "arrow":
+        writer = pa.ipc.new_file(sink, schema)
+    else:
+        delimiter = "\t" if kind == "tsv" else ","
+        options = pa.csv.WriteOptions(delimiter=delimiter, quoting_style="needed")
+        writer = pa.csv.CSVWriter(sink, schema, write_options=options)
+    open_files.enter_context(writer)
+    write: Write = writer.write_batch
+    return write
+
+
+def _rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:
+    columns: dict[str, Any] = {
+        "src": pa.array(ids.decode(events.src)),
+        "dst": pa.array(ids.decode(events.dst)),
+        "t": pa.array(events.t.numpy()),
+    }
+    if events.label is not None:
+        columns["label"] = pa.array(events.label.numpy())
+    if events.x is not None:
+        columns |= {f"f{i}": pa.array(events.x[:, i].numpy()) for i in range(events.x_dim)}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _no_rows(source: Source) -> pa.RecordBatch:
+    names = ("src", "dst", "t")
+    columns = {name: pa.array([], pa.int64()) for name in names}
+    columns |= {f"f{i}": pa.array([], pa.float32()) for i in range(source.x_dim)}
+    return pa.RecordBatch.from_pydict(columns)

@@ -1,0 +1,130 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.events import EventBatch, concat
+from tgflow.ids import NodeIds
+from tgflow.streams import rebatch, replay
+
+
+class FakeClock:
+    """A clock that only sleeping, and whoever sets it, moves."""
+
+    def __init__(self, now=1000.0):
+        self.now = now
+        self.slept = []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class Listed:
+    """A source of given batches."""
+
+    num_events = None
+    x_dim = 0
+
+    def __init__(self, *times, unit="s"):
+        self.unit = unit
+        self.ids = NodeIds()
+        self.batches = [events_at(t) for t in times]
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def events_at(t):
+    nodes = torch.arange(len(t))
+    return EventBatch(nodes, nodes + 100, torch.tensor(t, dtype=torch.int64))
+
+
+def times(batches):
+    return [batch.t.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("speed", [None, float("inf")])
+def test_replay_at_full_speed_hands_on_the_batches_as_they_are(speed):
+    source, clock = Listed([0, 5], [9]), FakeClock()
+    assert list(replay(source, speed, clock=clock)) == source.batches
+    assert clock.slept == []
+
+
+def test_replay_waits_for_each_event_and_keeps_ties_together():
+    clock = FakeClock()
+    assert times(replay(Listed([10, 10, 14], [14, 20]), 2, clock=clock)) == [
+        [10, 10],
+        [14],
+        [14],
+        [20],
+    ]
+    assert clock.slept == [2.0, 3.0]
+
+
+def test_replay_counts_ticks_in_their_unit():
+    clock = FakeClock()
+    list(replay(Listed([0, 1500], unit="ms"), 3, clock=clock))
+    assert clock.now == pytest.approx(1000.5)
+
+
+def test_replay_gives_a_slow_consumer_what_became_due_meanwhile():
+    clock, seen = FakeClock(), []
+    for batch in replay(Listed([0, 1, 2, 3, 4, 5]), 1, clock=clock):
+        seen.append(batch.t.tolist())
+        clock.now += 2.5
+    assert seen == [[0], [1, 2], [3, 4, 5]]
+    assert clock.slept == []
+
+
+def test_replay_moves_on_where_a_wait_is_too_short_for_the_clock():
+    clock = FakeClock(now=1e15)  # 1 ns more is the same float64
+    assert times(replay(Listed([0, 1, 2], unit="ns"), 1, clock=clock)) == [[0, 1, 2]]
+
+
+@given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=5), st.floats(0.1, 100))
+def test_replay_keeps_order_and_never_comes_early(parts, speed):
+    flat = sorted(t for part in parts for t in part)
+    source, start = Listed(), 0
+    for part in parts:
+        source.batches.append(events_at(flat[start : start + len(part)]))
+        start += len(part)
+    clock, seen = FakeClock(), []
+    for batch in replay(source, speed, clock=clock):
+        assert clock.now >= 1000 + (int(batch.t[-1]) - flat[0]) / speed - 1e-6
+        seen += batch.t.tolist()
+    assert seen == flat
+
+
+@pytest.mark.parametrize("speed", [0, -1.0, float("nan")])
+def test_replay_refuses_a_speed_that_never_ends(speed):
+    with pytest.raises(ValueError, match=r"speed must be more than 0, got .*full speed"):
+        replay(Listed(), speed)
+
+
+@given(st.lists(st.integers(0, 7), max_size=8), st.integers(1, 9))
+def test_rebatch_cuts_to_one_size_and_keeps_every_event(sizes, size):
+    whole = events_at(list(range(sum(sizes))))
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    parts = [whole[a:b] for a, b in pairwise([0, *ends])]
+    batches = list(rebatch(parts, size))
+    assert torch.equal(concat(batches).t, whole.t)
+    assert all(len(batch) == size for batch in batches[:-1])
+    assert not batches or 1 <= len(batches[-1]) <= size
+
+
+def test_rebatch_keeps_features_and_labels():
+    nodes = torch.arange(3)
+    part = EventBatch(nodes, nodes, nodes, torch.ones(3, 2), nodes)
+    first, second = rebatch([part, part], 4)
+    assert (len(first), first.x.shape, second.label.tolist()) == (4, (4, 2), [1, 2])
+
+
+def test_rebatch_refuses_an_empty_size():
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        rebatch([], 0)

@@ -1,0 +1,50 @@
+"""Units of time: what a tick of a stream is worth."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+    "d": 86_400 * 10**9,
+    "day": 86_400 * 10**9,
+}
+
+UNITS = (*_NANOSECONDS, "tick")
+"""The names of the units. A `tick` has no known length: it counts as one second."""
+
+
+def seconds_per_tick(unit: str) -> float:
+    """Return how many seconds one `unit` lasts.
+
+    Raises:
+        ValueError: If `unit` is not one of `UNITS`.
+    """
+    check_unit(unit)
+    return 1.0 if unit == "tick" else _NANOSECONDS[unit] / 10**9
+
+
+def ticks_per_unit(unit: str, tick: str) -> Fraction:
+    """Return how many ticks of unit `tick` make one `unit`, exactly.
+
+    Raises:
+        ValueError: If a name is unknown, or one is `tick` and the other is not.
+    """
+    check_unit(unit)
+    check_unit(tick)
+    if unit == tick:
+        return Fraction(1)
+    if "tick" in (unit, tick):
+        raise ValueError(f"a tick has no known length: cannot turn {unit!r} into {tick!r}")
+    return Fraction(_NANOSECONDS[unit], _NANOSECONDS[tick])
+
+
+def check_unit(unit: str) -> None:
+    """Raise `ValueError` unless `unit` is one of `UNITS`."""
+    if unit not in UNITS:
+        raise ValueError(f"unknown time unit {unit!r}; choose one of {', '.join(UNITS)}")
