@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from tgflow import _core
 from tgflow.plan.batch import Block
-
-
-class SampledNeighbors(Protocol):
-    """What is read of sampled neighbours; `tgflow.Neighbors` is one."""
-
-    @property
-    def nodes(self) -> Tensor: ...
-    @property
-    def t(self) -> Tensor: ...
-    @property
-    def eid(self) -> Tensor: ...
+from tgflow.sampling import Neighbors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +84,7 @@ def unique_queries(node: Tensor, t: Tensor, start: Tensor) -> tuple[Frontier, Te
 
 def expand(
     targets: Frontier,
-    neighbors: SampledNeighbors,
+    neighbors: Neighbors,
     seconds_per_tick: float,
     *,
     by_time: bool = True,

@@ -20,7 +20,10 @@ class BatchSource(Protocol):
     """What can be loaded; `tgflow.Plan` is one. `batch` must be safe to call from any thread."""
 
     def __len__(self) -> int: ...
-    def batch(self, epoch: int, index: int) -> Batch: ...
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Return batch `index` of `epoch`."""
+        ...
 
 
 class BatchError(RuntimeError):

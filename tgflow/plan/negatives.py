@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.events import EventBatch
+from tgflow.log import EventLog
 
 NegativeKind = Literal["random", "historical", "inductive"]
-
-
-class ReadableLog(Protocol):
-    """What is asked of a log here; `tgflow.EventLog` is one."""
-
-    def __len__(self) -> int: ...
-    def read(self, start: int, stop: int) -> EventBatch: ...
 
 
 class PairHistory:
@@ -32,7 +25,7 @@ class PairHistory:
         log: Log to follow; not modified.
     """
 
-    def __init__(self, log: ReadableLog) -> None:
+    def __init__(self, log: EventLog) -> None:
         self._log = log
         self._index = _core.PairIndex()
         self._growing = threading.Lock()

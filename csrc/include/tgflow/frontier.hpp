@@ -7,8 +7,8 @@
 
 namespace tgflow {
 
-/// Queries (node, time, start): the start is the log position at which the query's batch started, where memory
-/// is read and batch-stale neighbourhoods end.
+/// Queries (node, time, start): the start is the log position at which the query's batch started, where
+/// memory is read and batch-stale neighbourhoods end.
 struct Queries {
   const node_t* node;
   const tick_t* t;
