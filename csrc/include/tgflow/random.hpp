@@ -1,15 +1,33 @@
 // Counter-based random numbers: a draw is a pure function of (key, item, draw), on any thread and device.
 #pragma once
 
-#include "tgflow/detail/philox.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
 
+struct Random4 {
+  uint32_t word[4];
+};
+
+/// Philox4x32-10 (Salmon et al., SC'11): the 128-bit counter (item, draw) under a 64-bit key.
+TGFLOW_HD inline Random4 philox(uint64_t key, uint64_t item, uint64_t draw) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  Random4 r{{static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), static_cast<uint32_t>(item),
+             static_cast<uint32_t>(item >> 32)}};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = 0xD2511F53ULL * r.word[0];
+    const uint64_t b = 0xCD9E8D57ULL * r.word[2];
+    r = {{static_cast<uint32_t>(b >> 32) ^ r.word[1] ^ k0, static_cast<uint32_t>(b),
+          static_cast<uint32_t>(a >> 32) ^ r.word[3] ^ k1, static_cast<uint32_t>(a)}};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return r;
+}
+
 /// 64 uniform bits.
 TGFLOW_HD inline uint64_t random_bits(uint64_t key, uint64_t item, uint64_t draw) {
-  const Philox4 r = philox(key, {{static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32),
-                                  static_cast<uint32_t>(item), static_cast<uint32_t>(item >> 32)}});
+  const Random4 r = philox(key, item, draw);
   return static_cast<uint64_t>(r.word[1]) << 32 | r.word[0];
 }
 
