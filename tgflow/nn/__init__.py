@@ -1,0 +1,24 @@
+"""The parts that models are built of."""
+
+from tgflow.nn.attention import AttentionLayer, TemporalAttention
+from tgflow.nn.decoder import LinkDecoder
+from tgflow.nn.features import NodeFeatures
+from tgflow.nn.layers import MergeLayer
+from tgflow.nn.memory import MemoryRows, NodeMemory
+from tgflow.nn.messages import Mail, aggregate
+from tgflow.nn.time_encoding import TimeEncoding
+from tgflow.nn.updater import MemoryUpdater
+
+__all__ = [
+    "AttentionLayer",
+    "LinkDecoder",
+    "Mail",
+    "MemoryRows",
+    "MemoryUpdater",
+    "MergeLayer",
+    "NodeFeatures",
+    "NodeMemory",
+    "TemporalAttention",
+    "TimeEncoding",
+    "aggregate",
+]

@@ -1,0 +1,98 @@
+"""TGAT: Inductive Representation Learning on Temporal Graphs, arXiv:2002.07962.
+
+Xu, Ruan, Korpeoglu, Kumar, Achan; ICLR 2020.
+
+Differs from the paper:
+    * The attention has no output projection: the merge layer's first map follows it with nothing
+      in between, so the projection would add parameters, but no function. Nor has it the residual
+      and layer norm that are in the authors' code, but not in the text.
+    * Without node features a layer reads none, where the authors' code reads zeros: the same
+      function, at less cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from tgflow.model import Scores, TemporalModel
+from tgflow.nn import AttentionLayer, LinkDecoder, NodeFeatures, TimeEncoding
+from tgflow.plan.batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TGATConfig:
+    """Settings of a TGAT; the defaults are the paper's."""
+
+    edge_x_dim: int = 0
+    """Width of the edge features."""
+    time_dim: int = 100
+    embedding_dim: int = 100
+    heads: int = 2
+    layers: int = 2
+    neighbors: int = 20
+    """Neighbours per node and layer."""
+    strategy: Literal["uniform", "recent"] = "uniform"
+    """How they are chosen."""
+    dropout: float = 0.1
+    """Share of attention weights dropped in training."""
+
+    def __post_init__(self) -> None:
+        for name in ("time_dim", "embedding_dim", "heads", "layers", "neighbors"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.edge_x_dim < 0:
+            raise ValueError(f"edge_x_dim must be at least 0, got {self.edge_x_dim}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.embedding_dim % self.heads:
+            raise ValueError(
+                f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
+            )
+        if self.strategy not in ("uniform", "recent"):
+            raise ValueError(f'strategy must be "uniform" or "recent", got {self.strategy!r}')
+
+
+class TGAT(TemporalModel):
+    """Layers of attention over temporal neighbours, without state.
+
+    Args:
+        config: Settings.
+        node_x: Node features, float32 `[num_nodes, x_dim]`, or None.
+    """
+
+    memory = None
+
+    def __init__(self, config: TGATConfig | None = None, node_x: Tensor | None = None) -> None:
+        super().__init__()
+        self.config = c = TGATConfig() if config is None else config
+        self.fanouts = (c.neighbors,) * c.layers
+        self.strategy = c.strategy
+        self.node_x = None if node_x is None else NodeFeatures(node_x)
+        time = TimeEncoding(c.time_dim)
+        widths = [0 if self.node_x is None else self.node_x.dim] + [c.embedding_dim] * (
+            c.layers - 1
+        )
+        self.layers = nn.ModuleList(  # the roots' first, like the blocks
+            AttentionLayer(
+                time,
+                h_dim=width,
+                edge_x_dim=c.edge_x_dim,
+                dim=c.embedding_dim,
+                heads=c.heads,
+                dropout=c.dropout,
+            )
+            for width in reversed(widths)
+        )
+        self.decoder = LinkDecoder(c.embedding_dim)
+
+    def forward(self, batch: Batch) -> Scores:
+        """Return the logits of the batch's events and of their negatives."""
+        h = None if self.node_x is None else self.node_x(batch.nodes)
+        for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
+            h = layer(h, block)
+        assert h is not None
+        scores: Scores = self.decoder(h, batch)
+        return scores

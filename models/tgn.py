@@ -1,0 +1,171 @@
+"""TGN: Temporal Graph Networks for Deep Learning on Dynamic Graphs, arXiv:2006.10637.
+
+Rossi, Chamberlain, Frasca, Eynard, Monti, Bronstein; ICML 2020 Workshop on Graph Representation
+Learning. Here: identity messages, last or mean aggregation, a GRU or RNN memory, attention
+embeddings (TGN-attn).
+
+Differs from the paper:
+    * The attention has no output projection: the merge layer's first map follows it with nothing
+      in between, so the projection would add parameters, but no function.
+    * The time in a message is that since the memory's last update when the message is used, also
+      under mean aggregation; the authors' code averages one per event.
+    * A node's first message has dt = 0, not the time since tick 0, which for Unix time is 50 years.
+    * Node features enter through a linear map, so that they may have any width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tgflow.model import Scores, TemporalModel
+from tgflow.nn import (
+    AttentionLayer,
+    LinkDecoder,
+    MemoryUpdater,
+    NodeFeatures,
+    NodeMemory,
+    TimeEncoding,
+    aggregate,
+)
+from tgflow.nn.memory import MemoryRows
+from tgflow.nn.messages import Aggregator
+from tgflow.nn.updater import Cell
+from tgflow.plan.batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TGNConfig:
+    """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are."""
+
+    edge_x_dim: int = 0
+    """Width of the edge features."""
+    memory_dim: int = 100
+    time_dim: int = 100
+    embedding_dim: int = 100
+    heads: int = 2
+    layers: int = 1
+    neighbors: int = 10
+    """Neighbours per node and layer."""
+    dropout: float = 0.1
+    """Share of attention weights dropped in training."""
+    cell: Cell = "gru"
+    aggregator: Aggregator = "last"
+    history: int = 0
+    """Overwritten memory rows to keep for replay; 0 if nothing is replayed."""
+    seconds_per_tick: float = 1.0
+    """The stream's time unit."""
+
+    def __post_init__(self) -> None:
+        for name in ("memory_dim", "time_dim", "embedding_dim", "heads", "layers", "neighbors"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("edge_x_dim", "history"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        if self.embedding_dim % self.heads:
+            raise ValueError(
+                f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
+            )
+        if self.aggregator not in ("last", "mean"):
+            raise ValueError(f'aggregator must be "last" or "mean", got {self.aggregator!r}')
+        if self.seconds_per_tick <= 0:
+            raise ValueError(f"seconds_per_tick must be positive, got {self.seconds_per_tick}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inputs:
+    """What `forward` found of a batch's nodes, and `commit` may write."""
+
+    batch: Batch
+    rows: MemoryRows
+    memory: Tensor
+
+
+class TGN(TemporalModel):
+    """A memory per node, updated by mail, read through attention over recent neighbours.
+
+    Args:
+        config: Settings.
+        node_x: Node features, float32 `[num_nodes, x_dim]`, or None.
+    """
+
+    strategy = "recent"
+    memory: NodeMemory
+
+    def __init__(self, config: TGNConfig | None = None, node_x: Tensor | None = None) -> None:
+        super().__init__()
+        self.config = c = TGNConfig() if config is None else config
+        self.fanouts = (c.neighbors,) * c.layers
+        mail_dim = c.memory_dim + c.edge_x_dim
+        self.memory = NodeMemory(c.memory_dim, mail_dim, c.history)
+        time = TimeEncoding(c.time_dim)
+        self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.cell, c.seconds_per_tick)
+        self.node_x = None if node_x is None else NodeFeatures(node_x)
+        self.of_node_x = None if node_x is None else nn.Linear(node_x.shape[1], c.memory_dim)
+        widths = [c.memory_dim] + [c.embedding_dim] * (c.layers - 1)
+        self.layers = nn.ModuleList(  # the roots' first, like the blocks
+            AttentionLayer(
+                time,
+                h_dim=width,
+                edge_x_dim=c.edge_x_dim,
+                dim=c.embedding_dim,
+                heads=c.heads,
+                dropout=c.dropout,
+            )
+            for width in reversed(widths)
+        )
+        self.decoder = LinkDecoder(c.embedding_dim)
+        self._seen: _Inputs | None = None
+
+    def forward(self, batch: Batch) -> Scores:
+        """Return the logits of the batch's events and of their negatives; changes no state."""
+        self._seen = inputs = self._read(batch)
+        h = inputs.memory
+        if self.node_x is not None and self.of_node_x is not None:
+            h = h + self.of_node_x(self.node_x(batch.nodes))
+        for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
+            h = layer(h, block)
+        scores: Scores = self.decoder(h, batch)
+        return scores
+
+    def _read(self, batch: Batch) -> _Inputs:
+        rows = self.memory.read(batch.nodes, batch.position)
+        return _Inputs(batch, rows, self.updater(rows))
+
+    @torch.no_grad()
+    def commit(self, batch: Batch) -> None:
+        """Store the updated memory of the new events' nodes, and leave them these events as mail.
+
+        Memory is what the last `forward` on this batch computed, or else what it would compute now.
+        """
+        seen = (
+            self._seen
+            if self._seen is not None and self._seen.batch is batch
+            else self._read(batch)
+        )
+        self._seen = None
+        n = batch.num_new
+        if n == 0:
+            return
+        row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
+        for block in batch.blocks:  # from the top frontier down to the inputs
+            row = block.target.index_select(0, row)
+        own = seen.memory.detach().index_select(0, row)
+        other = own.view(n, 2, -1).flip(1).view(2 * n, -1)
+        if batch.x is not None:
+            other = torch.cat([other, batch.x[:n].repeat_interleave(2, dim=0)], dim=1)
+        mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], other, self.config.aggregator)
+        before = seen.rows.select(row.index_select(0, mail.row))
+        self.memory.write(
+            mail.node,
+            own.index_select(0, mail.row),
+            torch.where(before.has_mail, before.mail_t, mail.t),
+            mail.x,
+            mail.t,
+            position=int(batch.eid[n - 1]) + 1,
+        )

@@ -1,0 +1,153 @@
+"""Attention against the formula it reorders, which projects every neighbour."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from tgflow.nn import AttentionLayer, MergeLayer, TemporalAttention, TimeEncoding
+from tgflow.plan.batch import Block
+
+
+def made_block(
+    size: int, k: int, below: int, x_dim: int, *, seed: int, dtype: torch.dtype = torch.float64
+) -> Block:
+    """A block with gaps anywhere, and with a first target that has no neighbours."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(size, k, generator=generator) < 0.7
+    mask[:1] = False
+    table = torch.randn(5, x_dim, generator=generator, dtype=dtype)
+    table[0] = 0
+    edge_row = torch.randint(1, 5, (size, k), generator=generator) * mask
+    return Block(
+        target=torch.randint(below, (size,), generator=generator),
+        neighbor=torch.randint(below, (size, k), generator=generator) * mask,
+        mask=mask,
+        dt=torch.rand(size, k, generator=generator).to(dtype) * 50 * mask,
+        eid=torch.where(mask, edge_row, -1),
+        edge_row=edge_row,
+        edge_table=table if x_dim else None,
+    )
+
+
+def plain_attention(
+    layer: TemporalAttention, target: Tensor | None, below: Tensor | None, block: Block
+) -> Tensor:
+    """The paper's formula: one query a target, one key and one value a neighbour, no shortcuts."""
+    out = []
+    for n in range(len(block.target)):
+        at_zero = layer.time(torch.zeros(1, dtype=block.dt.dtype))[0]
+        q = layer.query(at_zero if target is None else torch.cat([target[n], at_zero]))
+        keys, values = [], []
+        for j in block.mask[n].nonzero().flatten().tolist():
+            parts = [] if below is None else [below[block.neighbor[n, j]]]
+            parts += [] if block.edge_x is None else [block.edge_x[n, j]]
+            x = torch.cat([*parts, layer.time(block.dt[n, j : j + 1])[0]])
+            keys.append(layer.key(x) + 0.7)  # any bias will do: it cancels
+            values.append(layer.value(x))
+        if not keys:
+            out.append(torch.zeros_like(q))
+            continue
+        q_h = q.view(layer.heads, -1)
+        k_h, v_h = (torch.stack(y).view(len(y), layer.heads, -1) for y in (keys, values))
+        a = torch.softmax(torch.einsum("hd,jhd->hj", q_h, k_h) / math.sqrt(q_h.shape[1]), dim=1)
+        out.append(torch.einsum("hj,jhd->hd", a, v_h).flatten())
+    return torch.stack(out)
+
+
+def made_layer(h_dim: int, x_dim: int, heads: int, dropout: float = 0.0) -> TemporalAttention:
+    torch.manual_seed(1)
+    layer = TemporalAttention(
+        TimeEncoding(3), h_dim=h_dim, edge_x_dim=x_dim, dim=4, heads=heads, dropout=dropout
+    ).double()
+    torch.nn.init.normal_(layer.value.bias)
+    torch.nn.init.normal_(layer.time.phase)
+    return layer
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(2, 6),
+    k=st.integers(1, 4),
+    heads=st.sampled_from([1, 2, 4]),
+    h_dim=st.sampled_from([0, 3]),
+    x_dim=st.sampled_from([0, 2]),
+    seed=st.integers(0, 99),
+)
+def test_attention_matches_the_plain_formula(size, k, heads, h_dim, x_dim, seed):
+    block = made_block(size, k, 7, x_dim, seed=seed)
+    layer = made_layer(h_dim, x_dim, heads)
+    below = torch.randn(7, h_dim, dtype=torch.float64, requires_grad=True) if h_dim else None
+    target = below[block.target] if below is not None else None
+    sources = [*layer.parameters(), *([below] if below is not None else [])]
+    fast = layer(target, below, block)
+    target = below[block.target] if below is not None else None
+    plain = plain_attention(layer, target, below, block)
+    plain = plain + 0 * sum(p.sum() for p in layer.parameters())  # also if nobody has neighbours
+    torch.testing.assert_close(fast, plain)
+    weights = torch.randn(fast.shape, dtype=torch.float64)
+    for one, other in zip(
+        torch.autograd.grad((fast * weights).sum(), sources, materialize_grads=True),
+        torch.autograd.grad((plain * weights).sum(), sources, materialize_grads=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
+
+
+def test_attention_layer_has_right_gradients():
+    block = made_block(4, 3, 5, 2, seed=3)
+    torch.manual_seed(0)
+    layer = AttentionLayer(
+        TimeEncoding(3), h_dim=3, edge_x_dim=2, dim=4, heads=2, dropout=0.0
+    ).double()
+    below = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    sources = (below, *layer.parameters())
+    assert torch.autograd.gradcheck(lambda *_: layer(below, block), sources)
+
+
+def test_targets_without_neighbors_get_zeros_and_no_nan():
+    block = made_block(3, 2, 4, 2, seed=0)
+    layer = made_layer(3, 2, 2)
+    below = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    out = layer(below[block.target], below, block)
+    assert out[0].tolist() == [0.0] * 4
+    out.sum().backward()
+    assert below.grad is not None
+    assert bool(below.grad.isfinite().all())
+
+
+def test_no_targets_give_no_rows():
+    block = made_block(0, 3, 4, 2, seed=0)
+    layer = made_layer(3, 2, 2)
+    below = torch.randn(4, 3, dtype=torch.float64)
+    assert layer(below[block.target], below, block).shape == (0, 4)
+
+
+def test_dropout_drops_weights_in_training_only():
+    block = made_block(50, 4, 7, 0, seed=0)
+    layer = made_layer(3, 0, 2, dropout=0.5)
+    below = torch.randn(7, 3, dtype=torch.float64)
+    target = below[block.target]
+    layer.eval()
+    torch.testing.assert_close(layer(target, below, block), layer(target, below, block))
+    exact = layer(target, below, block)
+    layer.train()
+    draws = torch.stack([layer(target, below, block) for _ in range(500)])
+    assert not torch.equal(draws[0], draws[1])
+    torch.testing.assert_close(draws.mean(0), exact, atol=0.5, rtol=0)
+
+
+def test_heads_must_divide_dim():
+    with pytest.raises(ValueError, match="heads must divide dim, got 3 heads and dim 4"):
+        made_layer(0, 0, heads=3)
+
+
+def test_merge_matches_the_joined_map():
+    layer = MergeLayer(4, 3, 4, 4)
+    a, b = torch.randn(5, 4), torch.randn(5, 3)
+    joined = layer.second(F.relu(layer.first(torch.cat([a, b], dim=1))))
+    torch.testing.assert_close(layer(a, b), joined)

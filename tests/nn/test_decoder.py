@@ -1,0 +1,45 @@
+from types import SimpleNamespace
+
+import torch
+from torch.nn import functional as F
+
+from tgflow.nn import LinkDecoder
+
+
+def rows(num_events: int, num_negatives: int, num_rows: int) -> SimpleNamespace:
+    torch.manual_seed(0)
+    draw = lambda *shape: torch.randint(num_rows, shape)  # noqa: E731
+    return SimpleNamespace(
+        src_row=draw(num_events),
+        dst_row=draw(num_events),
+        negative_src_row=draw(num_events, num_negatives),
+        negative_dst_row=draw(num_events, num_negatives),
+    )
+
+
+def test_decoder_matches_the_joined_map():
+    decoder, batch = LinkDecoder(6), rows(5, 3, 9)
+    z = torch.randn(9, 6)
+    first = torch.cat([decoder.src.weight, decoder.dst.weight], dim=1)
+
+    def plain(src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([z[src], z[dst]], dim=-1)
+        return decoder.out(F.relu(F.linear(joined, first, decoder.src.bias))).squeeze(-1)
+
+    scores = decoder(z, batch)
+    torch.testing.assert_close(scores.positive, plain(batch.src_row, batch.dst_row))
+    torch.testing.assert_close(
+        scores.negative, plain(batch.negative_src_row, batch.negative_dst_row)
+    )
+
+
+def test_decoder_has_right_gradients():
+    decoder, batch = LinkDecoder(3).double(), rows(4, 2, 5)
+    z = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *_: decoder(z, batch), (z, *decoder.parameters()))
+
+
+def test_decoder_of_no_events():
+    scores = LinkDecoder(3)(torch.randn(0, 3), rows(0, 2, 1))
+    assert scores.positive.shape == (0,)
+    assert scores.negative.shape == (0, 2)

@@ -1,0 +1,155 @@
+"""Versions of memory against a dict of all that was ever written."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tgflow.nn import NodeMemory
+
+WRITES = st.lists(st.tuples(st.sets(st.integers(0, 5), max_size=4), st.integers(1, 3)), max_size=30)
+
+
+class DictMemory:
+    """Every version ever written, and how many of the overwritten ones are still kept."""
+
+    def __init__(self, history: int) -> None:
+        self.versions: dict[int, list[tuple[int, float]]] = {}
+        self.overwritten: list[tuple[int, int]] = []
+        self.history = history
+
+    def write(self, nodes: list[int], value: float, position: int) -> None:
+        for node in nodes:
+            versions = self.versions.setdefault(node, [])
+            if versions:
+                self.overwritten.append((node, versions[-1][0]))
+            versions.append((position, value))
+
+    def read(self, node: int, position: int) -> float:
+        versions = self.versions.get(node, [])
+        for i, (at, value) in reversed(list(enumerate(versions))):
+            if at <= position:
+                current = i == len(versions) - 1
+                return value if current or self.keeps(node, at) else 0.0
+        return 0.0
+
+    def keeps(self, node: int, at: int) -> bool:
+        return self.history > 0 and (node, at) in self.overwritten[-self.history :]
+
+
+def write(memory: NodeMemory, nodes: list[int], value: float, position: int) -> None:
+    n = len(nodes)
+    t = torch.full((n,), position)
+    memory.write(
+        torch.tensor(nodes, dtype=torch.int64),
+        torch.full((n, memory.dim), value),
+        t - 1,
+        torch.full((n, memory.mail_dim), -value),
+        t,
+        position,
+    )
+
+
+def written(writes, history: int) -> tuple[NodeMemory, DictMemory, int]:
+    memory, expected, position = NodeMemory(2, 1, history), DictMemory(history), 0
+    for i, (nodes, step) in enumerate(writes):
+        position += step
+        write(memory, sorted(nodes), float(i + 1), position)
+        expected.write(sorted(nodes), float(i + 1), position)
+    return memory, expected, position
+
+
+@settings(max_examples=80, deadline=None)
+@given(writes=WRITES, history=st.sampled_from([1, 3, 7, 1000]))
+def test_versions_match_a_dict(writes, history):
+    memory, expected, last = written(writes, history)
+    queries = [(node, at) for node in range(7) for at in range(last + 2)]
+    nodes, position = torch.tensor(queries).t()
+    rows = memory.read(nodes, position)
+    values = [expected.read(*query) for query in queries]
+    assert rows.memory[:, 1].tolist() == values
+    assert rows.mail[:, 0].tolist() == [-v for v in values]
+    assert rows.has_mail.tolist() == [v != 0 for v in values]
+    assert bool((rows.clock[:, -1] <= position).all())
+
+
+@settings(max_examples=20, deadline=None)
+@given(writes=WRITES, more=WRITES)
+def test_state_survives_a_checkpoint(writes, more):
+    memory, _, last = written(writes, 5)
+    restored = NodeMemory(2, 1, 5)
+    write(restored, [9], 3.0, 4)  # what was there before is gone
+    restored.load_state(memory.state())
+    for step, (nodes, _) in enumerate(more):
+        write(memory, sorted(nodes), 50.0 + step, last + step + 1)
+        write(restored, sorted(nodes), 50.0 + step, last + step + 1)
+    queries = [(node, at) for node in range(10) for at in range(last + len(more) + 2)]
+    nodes, position = torch.tensor(queries).t()
+    before, after = memory.read(nodes, position), restored.read(nodes, position)
+    assert torch.equal(before.state, after.state)
+    assert torch.equal(before.clock, after.clock)
+
+
+def test_long_chains_are_found_in_few_steps():
+    memory = NodeMemory(1, 0, history=5000)
+    for position in range(1, 1001):
+        write(memory, [0], float(position), position)
+    steps = 0
+    step = memory.history._step
+
+    def counted(*args):
+        nonlocal steps
+        steps += 1
+        return step(*args)
+
+    memory.history._step = counted
+    wanted = torch.tensor([1, 500, 999])
+    assert memory.read(torch.zeros(3, dtype=torch.int64), wanted).memory.flatten().tolist() == [
+        1.0,
+        500.0,
+        999.0,
+    ]
+    assert steps < 100
+
+
+def test_unknown_nodes_have_the_initial_state():
+    rows = NodeMemory(2, 3).read(torch.tensor([5, 1000]), torch.tensor([0, 7]))
+    assert rows.state.tolist() == [[0.0] * 5] * 2
+    assert rows.has_mail.tolist() == [False, False]
+
+
+def test_nothing_read_and_nothing_written():
+    memory = NodeMemory(2, 3, history=4)
+    none = torch.empty(0, dtype=torch.int64)
+    memory.write(none, torch.empty(0, 2), none, torch.empty(0, 3), none, 1)
+    assert len(memory.read(none, none)) == 0
+
+
+def test_reset_forgets_all_versions():
+    memory, _, last = written([({0, 1}, 1), ({0, 1}, 1)], 10)
+    memory.reset()
+    rows = memory.read(torch.tensor([0, 1, 0]), torch.tensor([last, last, 1]))
+    assert rows.state.abs().sum() == 0
+    assert not rows.has_mail.any()
+
+
+def test_old_position_without_history_is_an_error():
+    memory = NodeMemory(2, 0)
+    write(memory, [3], 1.0, 20)
+    with pytest.raises(
+        ValueError, match="node 3 is asked for as of position 10, but was written at 20"
+    ):
+        memory.read(torch.tensor([3]), torch.tensor([10]))
+
+
+def test_other_widths_and_histories_are_refused():
+    state = NodeMemory(2, 1, 5).state()
+    with pytest.raises(ValueError, match="has 3 columns, this one 4"):
+        NodeMemory(2, 2, 5).load_state(state)
+    with pytest.raises(ValueError, match="keeps 5 old rows, this one 6"):
+        NodeMemory(2, 1, 6).load_state(state)
+
+
+def test_sizes_are_checked():
+    with pytest.raises(ValueError, match="dim must be at least 1"):
+        NodeMemory(0, 1)

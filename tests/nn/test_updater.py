@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from tgflow.nn import MemoryRows, MemoryUpdater, TimeEncoding
+
+
+def made_rows(dtype: torch.dtype = torch.float64) -> MemoryRows:
+    torch.manual_seed(0)
+    clock = torch.tensor([[5, 9, 1, 3], [0, 0, 0, 0], [7, 7, 1, 3]])
+    return MemoryRows(torch.randn(3, 6, dtype=dtype), clock, dim=2)
+
+
+@pytest.mark.parametrize("cell", ["gru", "rnn"])
+def test_updater_is_torchs_cell_on_the_whole_message(cell):
+    rows = made_rows()
+    updater = MemoryUpdater(2, 4, TimeEncoding(3), cell, seconds_per_tick=0.5).double()
+    torch_cell = (torch.nn.GRUCell if cell == "gru" else torch.nn.RNNCell)(9, 2).double()
+    with torch.no_grad():
+        torch_cell.weight_ih.copy_(torch.cat([updater.of_state.weight, updater.of_time.weight], 1))
+        torch_cell.weight_hh.copy_(updater.of_memory.weight)
+        torch_cell.bias_ih.copy_(updater.of_state.bias)
+        torch_cell.bias_hh.copy_(updater.of_memory.bias)
+    dt = (rows.mail_t - rows.last_update).double() * 0.5
+    expected = torch_cell(torch.cat([rows.state, updater.time(dt)], 1), rows.memory)
+    expected[1] = rows.memory[1]  # has no mail
+    torch.testing.assert_close(updater(rows), expected)
+
+
+@pytest.mark.parametrize("cell", ["gru", "rnn"])
+def test_updater_has_right_gradients(cell):
+    updater = MemoryUpdater(2, 4, TimeEncoding(3), cell, 1.0).double()
+    assert torch.autograd.gradcheck(lambda *_: updater(made_rows()), tuple(updater.parameters()))
+
+
+def test_updater_without_any_mail_changes_nothing():
+    rows = made_rows(torch.float32)
+    rows = MemoryRows(rows.state, torch.zeros_like(rows.clock), 2)
+    assert torch.equal(MemoryUpdater(2, 4, TimeEncoding(3), "gru", 1.0)(rows), rows.memory)
+
+
+def test_unknown_cell():
+    with pytest.raises(ValueError, match="must be one of"):
+        MemoryUpdater(2, 4, TimeEncoding(3), "lstm", 1.0)

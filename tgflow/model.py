@@ -1,0 +1,43 @@
+"""What a trainer knows of a model: it scores batches, and it keeps what it has seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor, nn
+
+from tgflow.plan.batch import Batch
+
+if TYPE_CHECKING:
+    from tgflow.nn.memory import NodeMemory
+
+
+class Scores(NamedTuple):
+    """Logits: the higher, the likelier the event."""
+
+    positive: Tensor
+    """float32 `[B]`: the batch's events."""
+    negative: Tensor
+    """float32 `[B, m]`: the events that did not happen."""
+
+
+class TemporalModel(nn.Module):
+    """A model that scores the events of a batch, and then may take them in.
+
+    A trainer calls `forward`, learns from the scores or not, then calls `commit` on the same batch:
+    predict, then learn, then store.
+    """
+
+    fanouts: tuple[int, ...]
+    """Neighbours per hop the plan must sample, the roots' hop first; one block each."""
+    strategy: str
+    """How the paper samples them: "recent" or "uniform"."""
+    memory: NodeMemory | None
+    """Per-node state, or None for a model that only reads the graph."""
+
+    def forward(self, batch: Batch) -> Scores:
+        """Return the logits of the batch's events and of their negatives; changes no state."""
+        raise NotImplementedError
+
+    def commit(self, batch: Batch) -> None:
+        """Write what the batch's first `num_new` events change into `memory`, without gradients."""

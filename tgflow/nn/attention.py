@@ -1,0 +1,120 @@
+"""Multi-head attention of a target over its temporal neighbours, and the layer around it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tgflow.nn.attend import attend
+from tgflow.nn.layers import MergeLayer
+from tgflow.nn.time_encoding import TimeEncoding
+from tgflow.plan.batch import Block
+
+
+class TemporalAttention(nn.Module):
+    """Eqs. 5-7 of arXiv:2002.07962, reordered so that no neighbour is ever projected.
+
+    With x_j = [h_j | edge_x_j | time(dt_j)], a score q . (W_k x_j + b_k) is (W_k^T q) . x_j plus
+    what all neighbours of a target share, which the softmax cancels; and sum_j a_j (W_v x_j + b_v)
+    is W_v (sum_j a_j x_j) + (sum_j a_j) b_v. Two products per target take the place of two per
+    neighbour, and the result is the same. A target without neighbours gets zeros.
+
+    Args:
+        time: The time encoding, which layers may share.
+        h_dim: Width of the inputs of targets and neighbours; 0 if nodes have none.
+        edge_x_dim: Width of the edge features; 0 if there are none.
+        dim: Width of the result, all heads together.
+        heads: Number of heads; divides `dim`.
+        dropout: Share of the weights dropped in training.
+    """
+
+    def __init__(
+        self,
+        time: TimeEncoding,
+        *,
+        h_dim: int,
+        edge_x_dim: int,
+        dim: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"heads must divide dim, got {heads} heads and dim {dim}")
+        self.h_dim, self.heads, self.dropout = h_dim, heads, dropout
+        self.time = time
+        self.query = nn.Linear(h_dim + time.dim, dim)
+        self.key = nn.Linear(h_dim + edge_x_dim + time.dim, dim, bias=False)
+        self.value = nn.Linear(h_dim + edge_x_dim + time.dim, dim)
+        for layer in (self.query, self.key, self.value):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.query.bias)
+        nn.init.zeros_(self.value.bias)
+
+    def forward(self, target: Tensor | None, below: Tensor | None, block: Block) -> Tensor:
+        """Return what each target gathers from its neighbours, `[N, dim]`.
+
+        Args:
+            target: Inputs of the targets, float32 `[N, h_dim]`, or None if `h_dim` is 0.
+            below: Inputs of the frontier below, float32 `[F, h_dim]`, or None if `h_dim` is 0.
+            block: The neighbours.
+        """
+        keep = None
+        if self.training and self.dropout > 0:
+            ones = block.dt.new_ones((self.heads, *block.dt.shape))
+            keep = F.dropout(ones, self.dropout, inplace=True)
+        attended = attend(self._input_queries(target), below, block, self.time, keep)
+        value = self.value.weight.view(self.heads, -1, self.value.in_features)
+        gathered = torch.bmm(attended.inputs, value.transpose(1, 2))
+        bias = self.value.bias.view(self.heads, 1, -1)
+        gathered = torch.addcmul(gathered, attended.weight.unsqueeze(-1), bias)
+        return gathered.transpose(0, 1).flatten(1)
+
+    def _input_queries(self, target: Tensor | None) -> Tensor:
+        """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
+        weight = self.query.weight
+        common = weight[:, self.h_dim :] @ self.time.of_zero() + self.query.bias
+        q = common.unsqueeze(0)
+        if target is not None:
+            q = F.linear(target, weight[:, : self.h_dim], common)
+        width = q.shape[1] // self.heads
+        q = (q * (1 / math.sqrt(width))).view(-1, self.heads, width).transpose(0, 1)
+        return torch.bmm(q, self.key.weight.view(self.heads, width, -1))
+
+
+class AttentionLayer(nn.Module):
+    """Attention over the neighbours, merged with the target's inputs (Eq. 8 of arXiv:2002.07962).
+
+    Args:
+        time: The time encoding, which layers may share.
+        h_dim: Width of the inputs of targets and neighbours; 0 if nodes have none.
+        edge_x_dim: Width of the edge features; 0 if there are none.
+        dim: Width of the result.
+        heads: Number of heads; divides `dim`.
+        dropout: Share of attention weights dropped in training.
+    """
+
+    def __init__(
+        self,
+        time: TimeEncoding,
+        *,
+        h_dim: int,
+        edge_x_dim: int,
+        dim: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.attention = TemporalAttention(
+            time, h_dim=h_dim, edge_x_dim=edge_x_dim, dim=dim, heads=heads, dropout=dropout
+        )
+        self.merge = MergeLayer(dim, h_dim, dim, dim)
+
+    def forward(self, below: Tensor | None, block: Block) -> Tensor:
+        """Return embeddings `[N, dim]` of a block's targets; `below` as in `TemporalAttention`."""
+        target = None if below is None else below.index_select(0, block.target)
+        merged: Tensor = self.merge(self.attention(target, below, block), target)
+        return merged

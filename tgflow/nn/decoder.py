@@ -1,0 +1,51 @@
+"""From the embeddings of two nodes to the logit of an event between them."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tgflow.model import Scores
+from tgflow.plan.batch import Batch
+
+
+class LinkDecoder(nn.Module):
+    """w2 relu(W1 [z_src | z_dst] + b1) + b2, split as W_src z_src + W_dst z_dst.
+
+    The two products are made once per row of the frontier, so a hundred negatives an event cost
+    a hundred additions, not a hundred products.
+
+    Args:
+        dim: Width of an embedding.
+        hidden_dim: Width between the two maps; `dim` if None.
+    """
+
+    def __init__(self, dim: int, hidden_dim: int | None = None) -> None:
+        super().__init__()
+        hidden_dim = dim if hidden_dim is None else hidden_dim
+        self.src = nn.Linear(dim, hidden_dim)
+        self.dst = nn.Linear(dim, hidden_dim, bias=False)
+        self.out = nn.Linear(hidden_dim, 1)
+        spread = (2.0 / (2 * dim + hidden_dim)) ** 0.5  # Xavier's, of the map before it was split
+        nn.init.normal_(self.src.weight, std=spread)
+        nn.init.normal_(self.dst.weight, std=spread)
+        nn.init.xavier_normal_(self.out.weight)
+
+    def forward(self, z: Tensor, batch: Batch) -> Scores:
+        """Return the logits of a batch's events and negatives.
+
+        Args:
+            z: Embeddings of the top frontier, float32 `[N, dim]`.
+            batch: The events; none at all gives empty scores.
+        """
+        src, dst = self.src(z), self.dst(z)
+        return Scores(
+            self._pairs(src, batch.src_row, dst, batch.dst_row),
+            self._pairs(src, batch.negative_src_row, dst, batch.negative_dst_row),
+        )
+
+    def _pairs(self, src: Tensor, src_row: Tensor, dst: Tensor, dst_row: Tensor) -> Tensor:
+        hidden = src.index_select(0, src_row.flatten())
+        hidden = hidden.add_(dst.index_select(0, dst_row.flatten())).relu_()
+        logits = F.linear(hidden, self.out.weight, self.out.bias)
+        return logits.view(src_row.shape)

@@ -1,0 +1,161 @@
+"""The overwritten versions of a node memory: a ring of rows, linked per node."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+PREVIOUS, JUMP, DEPTH = range(3)
+LINK_WIDTH = 3
+NO_VERSION = -1
+
+
+class VersionHistory(nn.Module):
+    """The last `capacity` rows that were overwritten, over all nodes.
+
+    Rows are numbered as they come; number n lies in slot n mod capacity until n + capacity comes.
+    A row links to its node's previous one and, as in Myers' skew-binary lists (1983), to one much
+    further back, so that a version is found in a number of steps logarithmic in those of its node.
+
+    Args:
+        capacity: Rows to keep, at least 1.
+        width: Columns of a row.
+        clock_width: Columns of its clock; the last is the log position from which it held.
+    """
+
+    rows: Tensor
+    clock: Tensor
+    link: Tensor
+    head: Tensor
+
+    def __init__(self, capacity: int, width: int, clock_width: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.next = 0
+        self.register_buffer("rows", torch.zeros(0, width), persistent=False)
+        int_table = torch.zeros(0, clock_width, dtype=torch.int64)
+        self.register_buffer("clock", int_table, persistent=False)
+        self.register_buffer("link", int_table.new_zeros(0, LINK_WIDTH), persistent=False)
+        self.register_buffer("head", int_table.new_zeros(0), persistent=False)
+
+    def resize(self, num_nodes: int) -> None:
+        """Make room for `num_nodes` nodes."""
+        head = self.head.new_full((num_nodes,), NO_VERSION)
+        head[: len(self.head)] = self.head
+        self.head = head
+
+    def reset(self) -> None:
+        """Forget all rows."""
+        self.next = 0
+        self.head.fill_(NO_VERSION)
+
+    def append(self, nodes: Tensor, rows: Tensor, clock: Tensor) -> None:
+        """Keep a row of each of some distinct nodes; of more than `capacity`, the last ones.
+
+        Args:
+            nodes: int64 `[R]`.
+            rows: float32 `[R, width]`.
+            clock: int64 `[R, clock_width]`; positions above those kept of the same node.
+        """
+        nodes, rows, clock = (
+            nodes[-self.capacity :],
+            rows[-self.capacity :],
+            clock[-self.capacity :],
+        )
+        if len(nodes) == 0:
+            return
+        self._reserve(self.next + len(nodes))
+        number = torch.arange(self.next, self.next + len(nodes), device=nodes.device)
+        link = self._links(self.head.index_select(0, nodes))  # reads rows that are now written over
+        slot = number % self.capacity
+        self.rows.index_copy_(0, slot, rows)
+        self.clock.index_copy_(0, slot, clock)
+        self.link.index_copy_(0, slot, link)
+        self.head.index_copy_(0, nodes, number)
+        self.next += len(nodes)
+
+    def _links(self, previous: Tensor) -> Tensor:
+        """Return the links of rows that come after rows `previous` (numbers, int64 `[R]`)."""
+        depth, jump = self._step(previous, DEPTH), self._step(previous, JUMP)
+        far_depth, far = self._step(jump, DEPTH), self._step(jump, JUMP)
+        balanced = (depth - far_depth == far_depth - self._step(far, DEPTH)) & (far != NO_VERSION)
+        return torch.stack([previous, torch.where(balanced, far, previous), depth + 1], dim=1)
+
+    def _step(self, number: Tensor, column: int) -> Tensor:
+        """Return a link of rows, `NO_VERSION` (depth 0) for those that are none or have left."""
+        kept = self._is_kept(number)
+        link = self.link[:, column].index_select(0, torch.where(kept, number % self.capacity, 0))
+        return torch.where(kept, link, 0 if column == DEPTH else NO_VERSION)
+
+    def _is_kept(self, number: Tensor) -> Tensor:
+        return number >= max(self.next - self.capacity, 0)
+
+    def read(self, nodes: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the latest kept version at or before each position, zeros where there is none.
+
+        Args:
+            nodes: int64 `[Q]`.
+            position: int64 `[Q]`, below that of the node's current version.
+
+        Returns:
+            Rows, float32 `[Q, width]`, and clocks, int64 `[Q, clock_width]`.
+        """
+        number = self.head.index_select(0, nodes)
+        if len(self.rows) == 0:
+            return self.rows.new_zeros(len(nodes), self.rows.shape[1]), self.clock.new_zeros(
+                len(nodes), self.clock.shape[1]
+            )
+        while bool((late := self._is_later(number, position)).any()):
+            jump = self._step(number, JUMP)
+            jump = torch.where(self._is_later(jump, position), jump, self._step(number, PREVIOUS))
+            number = torch.where(late, jump, number)
+        kept = self._is_kept(number)
+        slot = torch.where(kept, number % self.capacity, 0)
+        kept = kept.unsqueeze(1)
+        rows = self.rows.index_select(0, slot).masked_fill_(~kept, 0.0)
+        return rows, self.clock.index_select(0, slot).masked_fill_(~kept, 0)
+
+    def _is_later(self, number: Tensor, position: Tensor) -> Tensor:
+        kept = self._is_kept(number)
+        slot = torch.where(kept, number % self.capacity, 0)
+        return kept & (self.clock[:, -1].index_select(0, slot) > position)
+
+    def _reserve(self, size: int) -> None:
+        """Grow the ring, up to its capacity, so that `size` rows fit; slots do not move."""
+        if size <= len(self.rows) or len(self.rows) == self.capacity:
+            return
+        slots = min(self.capacity, max(size, 2 * len(self.rows), 64))
+        for name in ("rows", "clock", "link"):
+            old = getattr(self, name)
+            new = old.new_zeros(slots, old.shape[1])
+            new[: len(old)] = old
+            setattr(self, name, new)
+
+    def state(self, num_nodes: int) -> dict[str, Tensor]:
+        """Return copies of the kept rows, in slot order, and of the links."""
+        size = min(self.next, self.capacity)
+        state = {name: getattr(self, name)[:size].clone() for name in ("rows", "clock", "link")}
+        return state | {
+            "head": self.head[:num_nodes].clone(),
+            "next": torch.tensor([self.next, self.capacity]),
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Become what `state` returned.
+
+        Raises:
+            ValueError: If the saved history is missing or has another capacity.
+        """
+        if "next" not in state or int(state["next"][1]) != self.capacity:
+            saved = int(state["next"][1]) if "next" in state else 0
+            raise ValueError(
+                f"the saved memory keeps {saved} old rows, this one {self.capacity}; "
+                f"set history={saved}"
+            )
+        self.reset()
+        size = len(state["rows"])
+        self._reserve(size)
+        for name in ("rows", "clock", "link", "head"):
+            table = getattr(self, name)
+            table[: len(state[name])] = state[name].to(table.device)
+        self.next = int(state["next"][0])
