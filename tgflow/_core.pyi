@@ -103,7 +103,15 @@ def draw_replay(begin: int, end: int, half_life: float, key: int, num: int, out:
 
 class NegativeRequest:
     def __init__(
-        self, key: int, src: int, dst: int, cut: int, size: int, num: int, limit: int, pairs_from: int
+        self,
+        key: int,
+        src: int,
+        dst: int,
+        cut: int,
+        size: int,
+        num: int,
+        limit: int,
+        pairs_from: int,
     ) -> None: ...
 
 class PairIndex:

@@ -60,10 +60,9 @@ class EventBatch:
 
     def __getitem__(self, index: slice | Tensor) -> EventBatch:
         """Return the events at `index`: a slice (views) or an int64 tensor of rows (copies)."""
-        return EventBatch(*(None if c is None else c[index] for c in self._columns()))
-
-    def _columns(self) -> tuple[Tensor | None, ...]:
-        return self.src, self.dst, self.t, self.x, self.label
+        x = None if self.x is None else self.x[index]
+        label = None if self.label is None else self.label[index]
+        return EventBatch(self.src[index], self.dst[index], self.t[index], x, label)
 
     @property
     def x_dim(self) -> int:
@@ -86,18 +85,16 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
     """
     if not batches:
         return empty_events()
-    columns: list[Tensor | None] = []
-    for name, parts in zip(
-        ("src", "dst", "t", "x", "label"),
-        zip(*(b._columns() for b in batches), strict=True),
-        strict=True,
-    ):
-        present = [part for part in parts if part is not None]
-        if present and len(present) != len(parts):
-            raise ValueError(f"{len(parts) - len(present)} of {len(parts)} batches lack {name}")
-        columns.append(torch.cat(present) if present else None)
-    src, dst, t, x, label = columns
-    assert src is not None
-    assert dst is not None
-    assert t is not None
-    return EventBatch(src, dst, t, x, label)
+    src, dst, t = (torch.cat([getattr(b, name) for b in batches]) for name in ("src", "dst", "t"))
+    return EventBatch(
+        src, dst, t, _concat_optional(batches, "x"), _concat_optional(batches, "label")
+    )
+
+
+def _concat_optional(batches: Sequence[EventBatch], name: str) -> Tensor | None:
+    parts = [part for b in batches if (part := getattr(b, name)) is not None]
+    if not parts:
+        return None
+    if len(parts) != len(batches):
+        raise ValueError(f"{len(batches) - len(parts)} of {len(batches)} batches lack {name}")
+    return torch.cat(parts)

@@ -1,0 +1,108 @@
+# `make demo` and `make test` do all their own set-up: a virtual environment in .venv, packages pinned by
+# .ci/constraints.txt, the native core. What is up to date is not done again.
+PYTHON ?= python3
+ARGS ?=
+
+BIN := .venv/bin
+CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu)
+PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
+INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
+say = @echo "tgflow: $(1)"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types native-test format bench gpu clean FORCE
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    watch a model learn from examples/data/collegemsg.csv.gz (more flags: ARGS='--model tgat')"
+	@echo "make test    check, then run every test"
+	@echo "make check   lint, formatting and types"
+	@echo "make format  rewrite the sources as check wants them"
+	@echo "make bench   measure speed on this machine"
+	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has"
+	@echo "make clean   remove the environment and everything built"
+
+demo: .venv/core
+	$(call say,tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS))
+	@$(BIN)/tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS)
+
+test: check native-test
+	$(call say,running the tests)
+	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest $(ARGS)
+
+check: lint types
+
+lint: .venv/tools
+	$(call say,checking style)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/clang-format --dry-run -Werror $(CPP)
+
+# streams/ and models/ are checked under the names they are installed as.
+types: .venv/tools
+	$(call say,checking types)
+	@rm -rf build/types && mkdir -p build/types/tgflow
+	@ln -s $(CURDIR)/tgflow/* $(CURDIR)/streams $(CURDIR)/models build/types/tgflow
+	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
+
+native-test: .venv/core .venv/tools
+	$(call say,testing the native core under sanitizers)
+	@export PATH="$(CURDIR)/$(BIN):$$PATH"; log=build/native-test.log; \
+	{ cmake -G Ninja -S csrc -B build/sanitize -DTGFLOW_TESTS=ON -DTGFLOW_SANITIZE=address,undefined \
+	  && cmake --build build/sanitize && ctest --test-dir build/sanitize --output-on-failure; } \
+	  > $$log 2>&1 || { cat $$log; exit 1; }
+
+format: .venv/tools
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CPP)
+
+bench: .venv/core
+	@$(BIN)/tgflow bench $(ARGS)
+
+# Uses no network and no environment of ours: a GPU machine has its own torch.
+gpu:
+	@$(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || { \
+	  echo "make gpu: $(PYTHON) has no torch that finds a CUDA device; set PYTHON to one that does" >&2; exit 1; }
+	$(call say,building the native core for $(PYTHON))
+	@rm -rf build/gpu
+	@$(PYTHON) -m pip -q install --no-index --no-build-isolation --no-deps --target build/gpu .
+	$(call say,running the tests that need a GPU)
+	@PYTHONSAFEPATH=1 PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu || test $$? = 5
+	@PYTHONSAFEPATH=1 PYTHONPATH=build/gpu $(PYTHON) -m tgflow bench --device cuda $(ARGS)
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/bin/python:
+	@command -v $(PYTHON) > /dev/null || { \
+	  echo "tgflow: there is no $(PYTHON); install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "tgflow needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) -V); name another: make PYTHON=python3.12" >&2; exit 1; }
+	@command -v $${CXX:-c++} > /dev/null || { \
+	  echo "tgflow: there is no C++ compiler; install one (apt-get install g++), or set CXX" >&2; exit 1; }
+	$(call say,creating .venv with $$($(PYTHON) -V))
+	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; \
+	  echo "tgflow: $(PYTHON) cannot create virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+.venv/packages: .venv/bin/python pyproject.toml .ci/constraints.txt .ci/packages.py
+	$(call say,installing the pinned packages; the first time takes a few minutes)
+	@$(BIN)/python .ci/packages.py build run > .venv/packages.txt
+	@$(INSTALL) -r .venv/packages.txt
+	@touch $@
+
+.venv/tools: .venv/packages
+	$(call say,installing the pinned tools for tests and checks)
+	@$(BIN)/python .ci/packages.py test check > .venv/tools.txt
+	@$(INSTALL) -r .venv/tools.txt
+	@touch $@
+
+# The installed package is a map to the sources: it is made anew when the core or the list of files changes.
+.venv/core: .venv/packages csrc/CMakeLists.txt $(CPP) .venv/sources
+	$(call say,building the native core)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) -q install --no-index --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/sources: FORCE | .venv/packages
+	@find tgflow streams models csrc -type f -not -name '*.pyc' | sort > .venv/sources.new
+	@cmp -s .venv/sources.new $@ || cp .venv/sources.new $@
