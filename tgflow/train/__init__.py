@@ -1,0 +1,18 @@
+"""Trainers: continual over a stream, and offline over a fixed log by the published protocol."""
+
+from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.learner import TrainingDiverged
+from tgflow.train.observe import BatchRecord, EpochRecord, Observer, StepRecord
+from tgflow.train.offline import OfflineConfig, OfflineTrainer
+
+__all__ = [
+    "BatchRecord",
+    "ContinualConfig",
+    "ContinualTrainer",
+    "EpochRecord",
+    "Observer",
+    "OfflineConfig",
+    "OfflineTrainer",
+    "StepRecord",
+    "TrainingDiverged",
+]

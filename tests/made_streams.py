@@ -1,0 +1,48 @@
+"""Streams made for tests of training: small, seeded, and with something to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tgflow.events import EventBatch
+from tgflow.models.tgn import TGN, TGNConfig
+
+NUM_USERS = 12
+NUM_ITEMS = 20
+
+
+def made_events(size: int, *, x_dim: int = 2, noise: float = 0.2, seed: int = 0) -> EventBatch:
+    """Users who mostly come back to an item of their own, with ties in time.
+
+    Sources are nodes 0 to 11, destinations 12 to 31.
+    """
+    g = torch.Generator().manual_seed(seed)
+    src = torch.randint(NUM_USERS, (size,), generator=g)
+    strays = torch.rand(size, generator=g) < noise
+    item = torch.where(
+        strays, torch.randint(NUM_ITEMS, (size,), generator=g), (src * 7) % NUM_ITEMS
+    )
+    t = 1_600_000_000 + torch.randint(0, 60, (size,), generator=g).cumsum(0)
+    x = torch.randn(size, x_dim, generator=g) if x_dim else None
+    return EventBatch(src, NUM_USERS + item, t, x)
+
+
+def pieces(events: EventBatch, *sizes: int) -> Iterator[EventBatch]:
+    """Cut `events` into batches of the given sizes, over and over."""
+    start = 0
+    while start < len(events):
+        for size in sizes:
+            yield events[start : start + size]
+            start += size
+
+
+def small_tgn(seed: int = 0, **changes: Any) -> TGN:
+    """A TGN that trains in milliseconds, with dropout, and history enough for replay."""
+    widths = {"memory_dim": 8, "time_dim": 4, "embedding_dim": 8, "neighbors": 3, "history": 10_000}
+    settings: dict[str, Any] = {"edge_x_dim": 2, "dropout": 0.1, **widths, **changes}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return TGN(TGNConfig(**settings))

@@ -1,0 +1,276 @@
+"""The continual loop: predict, learn, store; never from the future, whatever the threads."""
+
+import json
+import math
+
+import pytest
+import torch
+from made_streams import made_events, pieces, small_tgn
+
+from tgflow import checkpoint as ckpt
+from tgflow.events import EventBatch, concat
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.learner import TrainingDiverged
+from tgflow.train.observe import Observer
+
+TIMED = ("seconds", "per_second", "overhead", "freshness", "lag")
+
+
+def untimed(record):
+    return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
+
+
+class Recorder(Observer):
+    def __init__(self):
+        self.steps = []
+
+    def on_step(self, record):
+        self.steps.append(record.as_dict())
+
+
+def trainer_of(model=None, graph=None, **changes):
+    settings = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5, **changes}
+    graph = TemporalGraph("undirected", 2) if graph is None else graph
+    model = small_tgn() if model is None else model
+    return ContinualTrainer(model, graph, ContinualConfig(**settings))
+
+
+def run(events, *sizes, **changes):
+    recorder, trainer = Recorder(), trainer_of(**changes)
+    result = trainer.run(pieces(events, *sizes or (64,)), recorder)
+    return trainer, recorder.steps, result
+
+
+def state_of(trainer):
+    sections = trainer.checkpoint().sections
+    return {(part, name): x for part, tensors in sections.items() for name, x in tensors.items()}
+
+
+def assert_same_state(left, right):
+    left, right = state_of(left), state_of(right)
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+def test_it_learns_and_says_so():
+    trainer, steps, result = run(made_events(1500, noise=0.05), updates=2)
+    assert len(steps) == 75
+    assert trainer.position == trainer.graph.num_events == 1500
+    assert result["test.ap"] > 0.85 > result["prequential.ap"] > 0.6
+    assert result["test.start_event"] == 1280
+    assert result["num_events"] == 1500
+    assert steps[-1]["running.loss"] < 0.8 * steps[0]["loss"]
+    assert steps[-1]["stop"] == 1500
+    assert steps[-1]["lag_events"] == 0
+    assert result["visibility"] == "event"
+    assert 0 < result["overhead_share"] < 1
+    assert json.loads(json.dumps(result)) == result
+    assert json.loads(json.dumps(steps)) == steps
+
+
+def test_the_first_micro_batch_has_no_history_and_a_defined_answer():
+    _, steps, result = run(made_events(1), batch_size=4)
+    assert result["num_events"] == 1
+    assert result["num_fallbacks"] == 5  # no destination was known before
+    assert math.isfinite(steps[0]["loss"])
+
+
+def test_no_events_no_metrics():
+    trainer, steps, result = run(made_events(0))
+    assert steps == []
+    assert trainer.position == 0
+    assert result["num_events"] == 0
+    assert "test.ap" not in result
+
+
+def test_a_short_last_micro_batch_is_learnt_too():
+    trainer, steps, _ = run(made_events(47))
+    assert [step["stop"] - step["start"] for step in steps] == [20, 20, 7]
+    assert steps[-1]["loss"] is not None
+    clock = trainer.model.memory.clock
+    assert int(clock[:, -1].max()) == 47  # it is stored, too
+
+
+def test_learning_nothing_still_predicts_and_stores():
+    trainer, steps, result = run(made_events(60), updates=0)
+    assert all(step["loss"] is None for step in steps)
+    fresh = small_tgn().state_dict()
+    assert all(torch.equal(x, fresh[name]) for name, x in trainer.model.state_dict().items())
+    assert trainer.model.memory.rows.any()
+    assert "prequential.ap" in result
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+def test_threads_lookahead_and_cuts_of_the_stream_change_no_bit(visibility):
+    events = made_events(210)
+    base, steps, result = run(events, num_threads=0, visibility=visibility)
+    for sizes, changes in [
+        ((1, 90, 3), {"num_threads": 1, "lookahead": 1}),
+        ((500,), {"num_threads": 3, "lookahead": 7}),
+    ]:
+        other, other_steps, other_result = run(events, *sizes, visibility=visibility, **changes)
+        assert list(map(untimed, other_steps)) == list(map(untimed, steps))
+        assert untimed(other_result) == untimed(result)
+        assert_same_state(base, other)
+
+
+def test_the_seed_decides():
+    events = made_events(100)
+    results = [untimed(run(events, seed=seed)[2]) for seed in (0, 0, 1)]
+    assert results[0] == results[1]
+    assert results[0]["running.loss"] != results[2]["running.loss"]
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+@pytest.mark.parametrize("changed", [130, 139, 140])
+def test_a_changed_event_changes_no_earlier_prediction(visibility, changed):
+    """Within its micro-batch scores may differ in rounding, as matrices of other heights do."""
+    events = made_events(240)
+    others = concat([events[:changed], made_events(240, seed=9)[: 240 - changed]])
+    others = EventBatch(others.src, others.dst, events.t, others.x)
+    recorded = []
+    for stream in (events, others):
+        scores = {}
+        trainer = trainer_of(visibility=visibility, updates=2, replay_ratio=1.0)
+        predict = trainer._learner.predict
+
+        def keep(batch, predict=predict, scores=scores):
+            out = predict(batch)
+            scores.update(zip(batch.eid.tolist(), out.positive.tolist(), strict=True))
+            return out
+
+        trainer._learner.predict = keep
+        trainer.run(pieces(stream, 64))
+        recorded.append([scores[eid] for eid in range(240)])
+    before = changed // 20 * 20
+    assert recorded[0][:before] == recorded[1][:before]
+    assert recorded[0][before:changed] == pytest.approx(recorded[1][before:changed], abs=1e-6)
+    assert recorded[0][changed:] != recorded[1][changed:]
+
+
+def test_saved_and_loaded_it_goes_on_with_the_same_bits(tmp_path):
+    events = made_events(400)
+    straight, steps, result = run(events, updates=2, replay_ratio=0.7)
+    first, first_steps, _ = run(events[:200], updates=2, replay_ratio=0.7)
+    path = ckpt.save(tmp_path / "c", first.checkpoint())
+    second = ContinualTrainer.from_checkpoint(small_tgn(seed=99), ckpt.load(path))
+    assert second.position == 200
+    recorder = Recorder()
+    resumed = second.run(pieces(events[200:], 33), recorder)
+    assert list(map(untimed, first_steps + recorder.steps)) == list(map(untimed, steps))
+    assert untimed(resumed) == untimed(result)
+    assert_same_state(straight, second)
+
+
+def test_a_checkpoint_in_mid_stream_holds_what_is_stored_and_no_more(tmp_path):
+    events = made_events(300)
+    straight, steps, _ = run(events)
+    trainer = trainer_of()
+    for record in trainer.steps(pieces(events, 100)):
+        if record.stop == 160:
+            saved = trainer.checkpoint()
+            break
+    assert len(saved.sections["events"]["src"]) == saved.meta["position"] == 160
+    ckpt.save(tmp_path / "c", saved)
+    again = ContinualTrainer.from_checkpoint(small_tgn(), ckpt.load(tmp_path / "c"))
+    recorder = Recorder()
+    again.run(pieces(events[160:], 100), recorder)
+    assert list(map(untimed, recorder.steps)) == list(map(untimed, steps[8:]))
+    assert_same_state(straight, again)
+
+
+def test_left_early_it_goes_on_with_what_waits_in_the_graph():
+    events = made_events(300)
+    straight, _, _ = run(events)
+    trainer = trainer_of()
+    stream = pieces(events, 10)
+    for record in trainer.steps(stream):
+        if record.stop == 60:
+            break
+    waiting = trainer.graph.num_events
+    assert 60 <= waiting <= 60 + 5 * 20
+    trainer.run([events[waiting:]])
+    assert_same_state(straight, trainer)
+
+
+def test_after_a_partial_micro_batch_a_new_stretch_begins():
+    events = made_events(100)
+    trainer = trainer_of()
+    recorder = Recorder()
+    trainer.run([events[:50]], recorder)
+    trainer.run([events[50:]], recorder)
+    spans = [(step["start"], step["stop"]) for step in recorder.steps]
+    assert spans == [(0, 20), (20, 40), (40, 50), (50, 70), (70, 90), (90, 100)]
+
+
+def test_events_already_in_the_graph_are_history():
+    events = made_events(100)
+    graph = TemporalGraph.from_events(events[:30])
+    trainer = trainer_of(graph=graph)
+    recorder = Recorder()
+    trainer.run([events[30:]], recorder)
+    assert recorder.steps[0]["start"] == 30
+    assert recorder.steps[0]["num_fallbacks"] == 0
+    assert recorder.steps[-1]["stop"] == 100
+
+
+def test_other_models_checkpoints_are_refused(tmp_path):
+    trainer, _, _ = run(made_events(40))
+    saved = trainer.checkpoint()
+    with pytest.raises(ckpt.CheckpointError, match="does not fit this model"):
+        ContinualTrainer.from_checkpoint(small_tgn(memory_dim=6), saved)
+    saved.meta["trainer"] = "offline"
+    with pytest.raises(ckpt.CheckpointError, match="of trainer 'offline', not of 'continual'"):
+        ContinualTrainer.from_checkpoint(small_tgn(), saved)
+
+
+def test_a_feature_that_is_not_finite_stops_the_run_by_place():
+    events = made_events(100)
+    events.x[45] = math.inf
+    with pytest.raises(TrainingDiverged, match=r"events \[(40, 60|60, 80|80, 100)\)"):
+        run(events)
+
+
+def test_a_sources_error_surfaces():
+    def broken():
+        yield made_events(30)
+        raise OSError("the source is gone")
+
+    trainer = trainer_of()
+    with pytest.raises(OSError, match="the source is gone"):
+        trainer.run(broken())
+    assert trainer.position == 20
+
+
+class Memoryless(TemporalModel):
+    """Scores by whether the pair's latest neighbours agree; has no memory."""
+
+    fanouts = (2,)
+    strategy = "uniform"
+    memory = None
+
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, batch):
+        from tgflow.model import Scores
+
+        block = batch.blocks[0]
+        count = block.mask.sum(1).float()
+        return Scores(count[batch.dst_row] + self.bias, count[batch.negative_dst_row] - self.bias)
+
+    def commit(self, batch):
+        pass
+
+
+def test_a_model_without_memory_trains_and_resumes(tmp_path):
+    events = made_events(100)
+    trainer, _, result = run(events, model=Memoryless())
+    assert "prequential.ap" in result
+    ckpt.save(tmp_path / "c", trainer.checkpoint())
+    again = ContinualTrainer.from_checkpoint(Memoryless(), ckpt.load(tmp_path / "c"))
+    assert_same_state(trainer, again)

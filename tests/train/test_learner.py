@@ -1,0 +1,94 @@
+"""One step: its loss, its dropout, and what happens when numbers run away."""
+
+import math
+
+import pytest
+import torch
+from made_streams import made_events, small_tgn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tgflow.graph import TemporalGraph
+from tgflow.model import Scores
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.plan import Plan
+from tgflow.train.learner import Learner, TrainingDiverged, link_loss
+
+
+def some_batch(model, index=3, epoch=0):
+    plan = Plan(
+        TemporalGraph.from_events(made_events(60)),
+        seed=0,
+        batch_size=10,
+        fanouts=model.fanouts,
+        strategy="recent",
+        visibility="event",
+        negatives=NegativeSampler(),
+        seconds_per_tick=1.0,
+        with_memory=True,
+    )
+    return plan.batch(epoch, index)
+
+
+def test_the_loss_is_binary_cross_entropy_over_all_scores():
+    scores = Scores(torch.tensor([2.0, -1.0]), torch.tensor([[0.5], [3.0]]))
+    logits = torch.tensor([2.0, -1.0, 0.5, 3.0])
+    expected = binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    assert link_loss(scores).item() == pytest.approx(expected.item())
+
+
+def test_predicting_changes_nothing():
+    model = small_tgn()
+    learner = Learner(model, seed=0, learning_rate=1e-2)
+    batch = some_batch(model)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    first, second = learner.predict(batch), learner.predict(batch)
+    assert torch.equal(first.positive, second.positive)
+    assert not first.positive.requires_grad
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert not model.memory.rows.any()
+
+
+def test_learning_lowers_the_loss_of_the_same_batch():
+    model = small_tgn(dropout=0.0)
+    learner = Learner(model, seed=0, learning_rate=1e-2, grad_clip=1.0)
+    batch = some_batch(model)
+    losses = [learner.learn(batch).loss for _ in range(60)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_dropout_is_keyed_and_leaves_the_callers_draws_alone():
+    outcomes = []
+    for draws in (0, 5):
+        torch.manual_seed(1)
+        torch.rand(draws)
+        model = small_tgn(dropout=0.5)
+        state = torch.get_rng_state()
+        outcomes.append(Learner(model, seed=4, learning_rate=1e-2).learn(some_batch(model)).loss)
+        assert torch.equal(torch.get_rng_state(), state)
+    model = small_tgn(dropout=0.5)
+    other = Learner(model, seed=4, learning_rate=1e-2).learn(some_batch(model, epoch=1)).loss
+    assert outcomes[0] == outcomes[1] != other
+
+
+@pytest.mark.parametrize("step", ["predict", "learn"])
+def test_scores_that_are_not_finite_stop_the_run_by_place(step):
+    model = small_tgn()
+    learner = Learner(model, seed=0, learning_rate=1e-2)
+    next(model.decoder.parameters()).data.fill_(math.nan)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    with pytest.raises(
+        TrainingDiverged,
+        match=r"epoch 2, batch 3, events \[30, 40\): the positive score of event 30 is nan",
+    ):
+        getattr(learner, step)(some_batch(model, epoch=2))
+    after = model.state_dict()
+    assert all(torch.equal(x, after[name]) for name, x in before.items() if x.isfinite().all())
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch):
+    model = small_tgn()
+    monkeypatch.setattr(
+        "tgflow.train.learner.link_loss", lambda scores: scores.positive.sum() * math.inf
+    )
+    with pytest.raises(TrainingDiverged, match=r"the loss is -?inf; lower the learning rate"):
+        Learner(model, seed=0, learning_rate=1e-2).learn(some_batch(model))

@@ -1,0 +1,253 @@
+"""Offline training: the protocol, what memory sees and when, and that nothing leaks or starves."""
+
+import json
+
+import pytest
+import torch
+from made_streams import made_events, small_tgn
+
+from tgflow import checkpoint as ckpt
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.train.observe import Observer
+from tgflow.train.offline import OfflineConfig, OfflineTrainer
+from tgflow.train.state import graph_of, load_model
+
+TIMED = ("seconds", "per_second", "overhead")
+POSITION = -1
+
+
+def untimed(record):
+    return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
+
+
+class Recorder(Observer):
+    def __init__(self):
+        self.batches, self.epochs = [], []
+
+    def on_batch(self, record):
+        self.batches.append(record)
+
+    def on_epoch(self, record):
+        self.epochs.append(record.as_dict())
+
+
+def trainer_of(events=None, model=None, **changes):
+    settings = {"batch_size": 20, "learning_rate": 1e-2, "epochs": 2, "mrr_negatives": 5}
+    graph = TemporalGraph.from_events(made_events(300) if events is None else events)
+    model = small_tgn(history=0) if model is None else model
+    recorder = Recorder()
+    return OfflineTrainer(model, graph, OfflineConfig(**settings | changes), recorder), recorder
+
+
+def fit(events=None, **changes):
+    trainer, recorder = trainer_of(events, **changes)
+    return trainer, recorder, trainer.fit()
+
+
+def spy(trainer, step, note):
+    """Let `note(batch, answer)` see each call of a learner's `predict` or `learn`."""
+    original = getattr(trainer._learner, step)
+
+    def noted(batch):
+        answer = original(batch)
+        note(batch, answer)
+        return answer
+
+    setattr(trainer._learner, step, noted)
+
+
+def test_it_learns_and_reports_the_protocol():
+    trainer, recorder, result = fit(made_events(600, noise=0.05), epochs=8)
+    assert result["protocol"] == "offline 70/15/15"
+    assert result["visibility"] == "event"
+    assert result["negatives"] == "random"
+    assert result["test.ap"] > 0.75
+    assert 0 < result["test.mrr"] <= 1
+    assert {"test.auc", "test.hits@10", "inductive.test.ap", "val.ap", "test.ap_pooled"} <= set(
+        result
+    )
+    assert result["val.ap"] == max(epoch["val.ap"] for epoch in recorder.epochs)
+    assert recorder.epochs[-1]["loss"] < 0.9 * recorder.epochs[0]["loss"]
+    assert json.loads(json.dumps(result)) == result
+    split = trainer.split
+    assert result["test.num_events"] == 600 - split.test_start
+    assert result["inductive.test.num_events"] == int(split.touches_new[split.test_start :].sum())
+
+
+def test_tiny_data_are_overfitted():
+    """Four pairs take turns: whoever was met before is met again."""
+    src = torch.arange(100) % 4
+    _, recorder, result = fit(
+        EventBatch(src, src + 4, torch.arange(100) * 10),
+        model=small_tgn(dropout=0.0, edge_x_dim=0, history=0),
+        batch_size=10,
+        epochs=25,
+        patience=25,
+        learning_rate=2e-2,
+        new_node_ratio=0.0,
+    )
+    assert recorder.epochs[-1]["loss"] < 0.1
+    assert result["test.ap"] == result["test.mrr"] == 1.0
+
+
+def test_every_training_event_is_learnt_in_every_epoch_the_last_short_batch_too():
+    trainer, recorder = trainer_of()
+    learnt = []
+    spy(trainer, "learn", lambda batch, _: learnt.append((batch.epoch, batch.eid.tolist())))
+    trainer.fit()
+    num_train = len(trainer.split.train)
+    assert num_train % 20
+    for epoch in range(2):
+        own = [eid for e, batch in learnt for eid in batch if e == epoch]
+        assert own == list(range(num_train))
+    told = [record.num_events for record in recorder.batches if record.stage == "train"]
+    assert sum(told) == 2 * num_train
+
+
+def test_training_sees_training_events_alone():
+    trainer, _ = trainer_of()
+    events, seen = made_events(300), trainer._train_plan.graph
+    train = events[trainer.split.train]
+    assert torch.equal(seen.log.read(0, seen.num_events).dst, train.dst)
+    assert torch.equal(seen.edge_x.gather(torch.arange(seen.num_events)), train.x)
+    negatives = []
+    spy(trainer, "learn", lambda batch, _: negatives.append(batch.negative_dst.flatten()))
+    trainer.fit()
+    assert set(torch.cat(negatives).tolist()) <= set(train.dst.tolist())
+
+
+def test_memory_goes_from_training_to_validation_to_test_and_each_epoch_starts_empty():
+    trainer, _ = trainer_of()
+    memory, split = trainer.model.memory, trainer.split
+    seen = []
+
+    def note(batch, _):
+        seen.append((batch.index, int(memory.clock[:, POSITION].max())))
+
+    spy(trainer, "learn", note)
+    spy(trainer, "predict", note)
+    trainer.fit()
+    at_start = [position for index, position in seen if index == 0]
+    end_of_training = len(split.train)
+    assert at_start == [0, end_of_training, 0, end_of_training, split.test_start]
+    assert int(memory.clock[:, POSITION].max()) == 300
+
+
+def test_evaluation_leaves_no_trace_in_training(monkeypatch):
+    _, recorder, _ = fit(epochs=3)
+    silent, silent_recorder = trainer_of(epochs=3)
+    monkeypatch.setattr(silent, "_evaluate", lambda *_: {"ap": 0.5})
+    silent.fit()
+    losses = [epoch["loss"] for epoch in recorder.epochs]
+    assert losses == [epoch["loss"] for epoch in silent_recorder.epochs]
+    assert len(losses) == 3
+
+
+def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
+    whole, _, result = fit(epochs=1)
+    trainer, recorder = trainer_of(epochs=50, patience=2)
+    original, answers = trainer._evaluate, iter([0.9, 0.3, 0.2, 0.1])
+
+    def judged(stage, epoch, plan):
+        measured = original(stage, epoch, plan)
+        return measured | {"ap": next(answers)} if stage == "val" else measured
+
+    monkeypatch.setattr(trainer, "_evaluate", judged)
+    other = trainer.fit()
+    assert [epoch["is_best"] for epoch in recorder.epochs] == [True, False, False]
+    assert other["best_epoch"] == 0
+    assert other["num_epochs"] == 3
+    for name, value in result.items():
+        if name.startswith(("test.", "inductive.test.")):
+            assert other[name] == value, name
+    best = whole.checkpoint().sections
+    for part in ("model", "memory"):
+        for name, tensor in trainer.checkpoint().sections[part].items():
+            assert torch.equal(tensor, best[part][name]), name
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+def test_threads_and_lookahead_change_no_bit(visibility):
+    results = [
+        untimed(fit(num_threads=threads, lookahead=lookahead, visibility=visibility)[2])
+        for threads, lookahead in [(0, 1), (1, 1), (3, 9)]
+    ]
+    assert results[0] == results[1] == results[2]
+
+
+def test_the_seed_decides_and_evaluation_is_the_same_for_all_seeds():
+    drawn = []
+    for seed in (0, 1):
+        trainer, recorder = trainer_of(seed=seed)
+        negatives = []
+        spy(trainer, "predict", lambda batch, _, to=negatives: to.append(batch.negative_dst))
+        trainer.fit()
+        drawn.append((recorder.epochs[0]["loss"], torch.cat([n.flatten() for n in negatives])))
+    assert drawn[0][0] != drawn[1][0]
+    assert torch.equal(drawn[0][1], drawn[1][1])
+
+
+def test_several_kinds_of_negatives_are_tested_as_if_each_were_alone():
+    both = fit(negatives=("random", "historical"))[2]
+    alone = fit(negatives=("random",))[2]
+    assert {name: both[name] for name in untimed(alone)} == untimed(alone)
+    assert both["test.historical.ap"] != both["test.ap"]
+    assert "inductive.test.historical.mrr" in both
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+@pytest.mark.parametrize("changed", [220, 280])
+def test_a_changed_event_changes_nothing_earlier(visibility, changed):
+    """Its source and features change, but not the sets the published protocol takes as known."""
+    events = made_events(300, noise=0.5)
+    src, x = events.src.clone(), events.x.clone()
+    src[changed] = (src[changed] + 1) % 12
+    x[changed:] += 1.0
+    others = EventBatch(src, events.dst, events.t, x)
+    recorded = []
+    for stream in (events, others):
+        trainer, recorder = trainer_of(stream, visibility=visibility)
+        scores = {}
+        spy(
+            trainer,
+            "predict",
+            lambda batch, out, to=scores: to.update(
+                zip(batch.eid.tolist(), out.positive.tolist(), strict=True)
+            ),
+        )
+        trainer.fit()
+        losses = [epoch["loss"] for epoch in recorder.epochs]
+        recorded.append((trainer.split, losses, [scores[e] for e in sorted(scores)]))
+    (split, losses, scores), (other_split, other_losses, other_scores) = recorded
+    assert torch.equal(split.train, other_split.train)
+    assert losses == other_losses
+    start = split.val_start if changed < split.test_start else split.test_start
+    batch_start = start + (changed - start) // 20 * 20 - split.val_start
+    assert scores[:batch_start] == other_scores[:batch_start]
+    assert scores[batch_start:] != other_scores[batch_start:]
+
+
+def test_a_fitted_model_can_be_saved_and_served(tmp_path):
+    trainer, _, _ = fit()
+    saved = ckpt.load(ckpt.save(tmp_path / "c", trainer.checkpoint()))
+    model, graph = small_tgn(seed=5, history=0), graph_of(saved)
+    load_model(model, saved)
+    assert graph.num_events == 300
+    graph.append(made_events(320)[300:])
+    trainer.graph.append(made_events(320)[300:])
+    scores = []
+    for served, its_graph in ((trainer.model, trainer.graph), (model, graph)):
+        plan = trainer._plan(its_graph, NegativeSampler(), 0, 300)
+        scores.append(served.eval()(plan.batch(0, 0)).positive)
+    assert torch.equal(*scores)
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match="got 0 and 20"):
+        OfflineConfig(epochs=0)
+    with pytest.raises(ValueError, match="at least one kind"):
+        OfflineConfig(negatives=())
+    with pytest.raises(ValueError, match="leaves no"):
+        trainer_of(made_events(3))

@@ -1,0 +1,78 @@
+"""Running means and the timeline against recounting."""
+
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.train.observe import RunningMean
+from tgflow.train.progress import Progress
+from tgflow.train.timeline import Timeline
+
+
+@given(
+    batches=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 8)), min_size=1, max_size=60),
+    share=st.floats(0, 1),
+)
+def test_timeline_means_match_recounting(batches, share):
+    timeline, position, spans = Timeline(capacity=4), 100, []
+    for size, value in batches:
+        timeline.add(position, position + size, {"ap": value / 8, "mrr": value / 8})
+        spans.append((position, size, value / 8))
+        position += size
+    assert len(timeline.stretches) <= 4
+    since = timeline.tail_start(share)
+    assert since in [start for start, _, _ in spans]
+    if since != timeline.stretches[-1].start:
+        assert position - since <= share * (position - 100)
+    for start in (None, since):
+        tail = [span for span in spans if start is None or span[0] >= start]
+        means = timeline.mean(start)
+        assert means["ap"] == pytest.approx(sum(v for _, _, v in tail) / len(tail))
+        total = sum(size for _, size, _ in tail)
+        assert means["mrr"] == pytest.approx(sum(size * v for _, size, v in tail) / total)
+
+
+def test_a_short_timeline_knows_its_tail_exactly():
+    timeline = Timeline()
+    for start in range(0, 1000, 10):
+        timeline.add(start, start + 10, {"ap": float(start >= 850)})
+    assert timeline.tail_start(0.15) == 850
+    assert timeline.mean(850) == {"ap": 1.0}
+    assert timeline.mean() == {"ap": 0.15}
+
+
+def test_an_empty_timeline_has_no_means():
+    assert Timeline().mean() == {}
+    assert Timeline().tail_start(0.15) == 0
+
+
+def test_running_means_halve_the_weight_of_the_past():
+    running = RunningMean(half_life=1)
+    running.add({"ap": 1.0, "mrr": math.nan})
+    assert running.means() == {"ap": 1.0}
+    running.add({"ap": 0.0})
+    assert running.means() == {"ap": pytest.approx(1 / 3)}
+
+
+def test_progress_passes_through_json():
+    progress = Progress.new(3.0)
+    progress.resume(0.0)
+    for start in range(0, 50, 10):
+        progress.add(
+            start,
+            start + 10,
+            {"ap": 0.1 * start + 0.07, "mrr": 0.3},
+            loss=0.7,
+            replay_ap=0.9 - start / 100 if start else None,
+            num_fallbacks=1,
+            compute_seconds=start / 1e6,
+        )
+    saved = json.loads(json.dumps(asdict(progress)))
+    again = Progress.of(saved)
+    assert asdict(again) == asdict(progress)
+    assert again.forgetting() == progress.forgetting() > 0
+    assert again.summary() == progress.summary()

@@ -1,0 +1,272 @@
+"""Continual learning: each micro-batch of a stream is predicted, then learnt, then stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tgflow.checkpoint import Checkpoint
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.metrics import LinkMetrics, average_precision
+from tgflow.model import TemporalModel
+from tgflow.plan.batch import Batch
+from tgflow.plan.keys import key
+from tgflow.plan.loader import Loader
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.plan import Plan, Strategy, Visibility
+from tgflow.plan.replay import Replay
+from tgflow.train.learner import Learner, Learnt
+from tgflow.train.microbatch import Feeder, MicroBatchPlans
+from tgflow.train.observe import Observer, StepRecord
+from tgflow.train.progress import Progress
+from tgflow.train.state import graph_of, load_learner, snapshot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContinualConfig:
+    """Settings of continual learning."""
+
+    seed: int = 0
+    """Seeds negatives, replay, uniform neighbours and dropout; not the model's first parameters."""
+    batch_size: int = 200
+    """Events per micro-batch."""
+    updates: int = 1
+    """Optimiser steps per micro-batch, each with other negatives and replay; 0 learns nothing."""
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    grad_clip: float | None = None
+    """Largest norm of the gradients, or None."""
+    replay_ratio: float = 0.5
+    """Replayed events per new one. With a memory its history must be kept (see `NodeMemory`)."""
+    replay_horizon: int = 50_000
+    """Events to look back for replay."""
+    replay_half_life: float = 10_000.0
+    """An event this many events older is half as likely to be replayed."""
+    mrr_negatives: int = 20
+    """Negatives per event in prediction; AP and AUC use the first of them."""
+    visibility: Visibility = "event"
+    strategy: Strategy | None = None
+    """How neighbours are sampled; None as the model's paper does."""
+    seconds_per_tick: float = 1.0
+    num_threads: int = 1
+    """Threads that prepare batches; 0 prepares them in line."""
+    lookahead: int = 4
+    """Micro-batches to prepare ahead."""
+    half_life: float = 20.0
+    """Of the running metrics, in micro-batches."""
+    test_share: float = 0.15
+    """The last part of the events, over which the result's `test.*` are taken."""
+
+
+class ContinualTrainer:
+    """Learns from a stream as it comes, and tells how well each event was predicted before.
+
+    The graph may already hold events: they are history, neither predicted nor learnt.
+
+    Args:
+        model: Model to train, memory included.
+        graph: Grows by the stream's events; append to it nowhere else.
+        config: Settings.
+    """
+
+    def __init__(
+        self, model: TemporalModel, graph: TemporalGraph, config: ContinualConfig | None = None
+    ) -> None:
+        self.config = c = ContinualConfig() if config is None else config
+        self.model = model
+        self.graph = graph
+        self.position = graph.num_events
+        """Events predicted, learnt and stored (or history); the graph's others wait their turn."""
+        self.progress = Progress.new(c.half_life)
+        self._learner = Learner(
+            model,
+            seed=c.seed,
+            learning_rate=c.learning_rate,
+            weight_decay=c.weight_decay,
+            grad_clip=c.grad_clip,
+        )
+        self._stretch_start = self.position
+        self._index = 0
+
+    def run(self, stream: Iterable[EventBatch], observer: Observer | None = None) -> dict[str, Any]:
+        """Learn from all of `stream` and return `result()`.
+
+        Args:
+            stream: Batches of any size, in order; read as needed, from another thread.
+            observer: Hears of each step.
+
+        Raises:
+            TrainingDiverged: If a loss or score is not finite.
+            BatchError: If a batch cannot be prepared.
+            ValueError: What the stream or the graph raises, such as for a time that decreases.
+        """
+        for record in self.steps(stream):
+            if observer is not None:
+                observer.on_step(record)
+        return self.result()
+
+    def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
+        """Do what `run` does, step by step; between steps a checkpoint may be taken.
+
+        Left early, up to `lookahead` micro-batches of the stream wait in the graph: they come first
+        when this is called again.
+        """
+        c = self.config
+        feeder = Feeder(self.graph, self._stretch_start, self._index, c.batch_size, c.updates)
+        loader = Loader.of_tasks(
+            self._plans(),
+            feeder.tasks(stream),
+            num_threads=c.num_threads,
+            lookahead=c.lookahead * (1 + c.updates),
+        )
+        self.progress.resume(self._learner.compute_seconds)
+        with closing(iter(loader)) as batches:  # type: ignore[type-var]
+            for batch in batches:
+                yield self._step(batch, batches, feeder)
+
+    def _plans(self) -> MicroBatchPlans:
+        c = self.config
+        common: dict[str, Any] = {
+            "batch_size": c.batch_size,
+            "fanouts": self.model.fanouts,
+            "strategy": c.strategy or self.model.strategy,
+            "visibility": c.visibility,
+            "seconds_per_tick": c.seconds_per_tick,
+            "start": self._stretch_start,
+            "with_memory": self.model.memory is not None,
+            "seed": key(c.seed, self._stretch_start),
+        }
+        replay = Replay(c.replay_ratio, c.replay_horizon, c.replay_half_life)
+        return MicroBatchPlans(
+            Plan(self.graph, negatives=NegativeSampler(num=c.mrr_negatives), **common),
+            Plan(
+                self.graph,
+                negatives=NegativeSampler(),
+                replay=replay if c.replay_ratio else None,
+                **common,
+            ),
+        )
+
+    def _step(self, batch: Batch, following: Iterator[Batch], feeder: Feeder) -> StepRecord:
+        """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
+        scores = self._learner.predict(batch)
+        measured = LinkMetrics(pooled=False).add(scores.positive, scores.negative)
+        learnt, fallbacks = None, batch.num_fallbacks
+        for _ in range(self.config.updates):
+            batch = next(following)
+            learnt = self._learner.learn(batch)
+        self._learner.commit(batch)
+        start, self.position = self.position, self.position + batch.num_new
+        if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
+            self._stretch_start, self._index = self.position, 0
+        else:
+            self._index += 1
+        return self._record(start, batch, measured, learnt, fallbacks, feeder)
+
+    def _record(
+        self,
+        start: int,
+        batch: Batch,
+        measured: dict[str, float],
+        learnt: Learnt | None,
+        num_fallbacks: int,
+        feeder: Feeder,
+    ) -> StepRecord:
+        progress = self.progress
+        progress.add(
+            start,
+            self.position,
+            measured,
+            loss=None if learnt is None else learnt.loss,
+            replay_ap=None if learnt is None else _replay_ap(learnt, batch.num_new),
+            num_fallbacks=num_fallbacks,
+            compute_seconds=self._learner.compute_seconds,
+        )
+        t, t_last = int(batch.t[batch.num_new - 1]), self.graph.log.t_last
+        assert t_last is not None
+        return StepRecord(
+            index=batch.index,
+            start=start,
+            stop=self.position,
+            t=t,
+            loss=None if learnt is None else learnt.loss,
+            metrics=measured,
+            running=progress.running.means(),
+            prequential=progress.timeline.mean(),
+            forgetting=progress.forgetting(),
+            num_fallbacks=num_fallbacks,
+            lag_events=self.graph.num_events - self.position,
+            lag_seconds=(t_last - t) * self.config.seconds_per_tick,
+            freshness_seconds=time.perf_counter() - feeder.arrivals.popleft(),
+            seconds=progress.step_seconds,
+            events_per_second=progress.events_per_second(),
+            overhead_share=progress.overhead_share(),
+        )
+
+    def result(self) -> dict[str, Any]:
+        """Return the run's metrics so far, flat and fit for JSON; undefined ones are left out.
+
+        `prequential.*` are over all events, `test.*` over the last `test_share` of them, from
+        `test.start_event` on; each event was predicted before it was learnt. AP and AUC are means
+        over micro-batches, MRR and Hits@k over events. Times add up over resumed runs.
+        """
+        c, progress = self.config, self.progress
+        test_start = progress.timeline.tail_start(c.test_share)
+        out: dict[str, Any] = {
+            "protocol": "prequential",
+            "visibility": c.visibility,
+            "seed": c.seed,
+            "num_parameters": sum(p.numel() for p in self.model.parameters()),
+            "num_events": progress.num_events,
+            "num_nodes": self.graph.num_nodes,
+            "test.start_event": test_start,
+        }
+        for name, since in (("prequential", None), ("test", test_start)):
+            means = progress.timeline.mean(since)
+            out |= {f"{name}.{metric}": value for metric, value in means.items()}
+        return out | progress.summary()
+
+    def checkpoint(self) -> Checkpoint:
+        """Return all that `from_checkpoint` needs to go on as if nothing had happened.
+
+        It holds the events up to `position`: resume the stream from there. Add sections or meta
+        of your own, such as `NodeIds.state()`, before you save it.
+        """
+        sections, meta = snapshot(self._learner, self.graph, self.position)
+        meta |= {
+            "trainer": "continual",
+            "config": asdict(self.config),
+            "stretch_start": self._stretch_start,
+            "index": self._index,
+            "progress": asdict(self.progress),
+        }
+        return Checkpoint(sections, meta)
+
+    @classmethod
+    def from_checkpoint(cls, model: TemporalModel, checkpoint: Checkpoint) -> ContinualTrainer:
+        """Return a trainer that goes on where `checkpoint` was taken.
+
+        Args:
+            model: Built with the configuration it had then; its parameters are overwritten.
+            checkpoint: From `checkpoint()`, by way of `save` and `load`.
+
+        Raises:
+            CheckpointError: If it is not of a continual trainer, or the model does not fit it.
+        """
+        meta = checkpoint.meta
+        trainer = cls(model, graph_of(checkpoint, "continual"), ContinualConfig(**meta["config"]))
+        load_learner(trainer._learner, checkpoint)
+        trainer._stretch_start, trainer._index = meta["stretch_start"], meta["index"]
+        trainer.progress = Progress.of(meta["progress"])
+        return trainer
+
+
+def _replay_ap(learnt: Learnt, num_new: int) -> float | None:
+    positive = learnt.scores.positive[num_new:]
+    if not len(positive):
+        return None
+    return average_precision(positive, learnt.scores.negative[num_new:, 0])

@@ -1,0 +1,54 @@
+"""A pass over events that predicts and stores, but does not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from tgflow.metrics import LinkMetrics
+from tgflow.plan.batch import Batch
+from tgflow.train.learner import Learner
+
+INDUCTIVE = "inductive."
+"""Prefix of metrics over the events that touch a new node."""
+
+
+def evaluate(
+    learner: Learner,
+    batches: Iterable[Batch],
+    touches_new: Tensor,
+    batch_size: int,
+    on_batch: Callable[[Batch], None],
+) -> dict[str, float]:
+    """Predict each batch, then store it in memory; return metrics of all events and of new nodes'.
+
+    Args:
+        learner: Its parameters stay as they are; its memory moves on by the batches' events.
+        batches: Of new events only, in order.
+        touches_new: Which events of the log touch a node unseen in training, bool `[N]`.
+        batch_size: Events over which AP and AUC of new nodes' events are taken before averaging,
+            as they are too few in a batch of all events.
+        on_batch: Called when a batch is done.
+
+    Returns:
+        As `LinkMetrics.result`, and the same with `inductive.` in front; plus `num_events`.
+    """
+    metrics, inductive = LinkMetrics(), LinkMetrics()
+    kept: list[tuple[Tensor, Tensor]] = []
+    for batch in batches:
+        scores = learner.predict(batch)
+        learner.commit(batch)
+        metrics.add(scores.positive, scores.negative)
+        new = touches_new.index_select(0, batch.eid)
+        kept.append((scores.positive[new], scores.negative[new]))
+        on_batch(batch)
+    if kept:
+        positive, negative = (torch.cat(column) for column in zip(*kept, strict=True))
+        for start in range(0, len(positive), batch_size):
+            rows = slice(start, start + batch_size)
+            inductive.add(positive[rows], negative[rows])
+    out = metrics.result() | {"num_events": metrics.num_events}
+    out |= {INDUCTIVE + name: value for name, value in inductive.result().items()}
+    return out | {INDUCTIVE + "num_events": inductive.num_events}

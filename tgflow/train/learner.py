@@ -1,0 +1,135 @@
+"""One step of learning, shared by all trainers: score, check, descend, store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from tgflow.model import Scores, TemporalModel
+from tgflow.plan.batch import Batch
+from tgflow.plan.keys import key
+
+_MASK_63_BITS = (1 << 63) - 1
+
+
+class TrainingDiverged(RuntimeError):  # noqa: N818 (as the other stops are called)
+    """A loss or score that is not finite; the message says where, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What one update saw."""
+
+    loss: float
+    """Mean binary cross-entropy of the batch before the update, positives and negatives alike."""
+    scores: Scores
+    """Detached logits, in training mode (with dropout)."""
+
+
+class Learner:
+    """Steps a model over batches: `predict`, `learn` and `commit`, in this order or part of it.
+
+    Dropout is keyed by (seed, epoch, index), so a step is the same wherever a run was resumed; the
+    caller's random state is left as it was.
+
+    Args:
+        model: Model to train.
+        seed: Seeds dropout.
+        learning_rate: Adam's, above 0.
+        weight_decay: Adam's, at least 0.
+        grad_clip: Largest norm of all gradients together, or None.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        *,
+        seed: int,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        grad_clip: float | None = None,
+    ) -> None:
+        self.model = model
+        self.seed = seed
+        self.grad_clip = grad_clip
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.Adam(
+            self._parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
+        )
+        self.compute_seconds = 0.0
+        """Time in forward, backward and optimiser; all else is a trainer's overhead."""
+
+    def predict(self, batch: Batch) -> Scores:
+        """Return the logits of `batch` in evaluation mode, without gradients; changes nothing.
+
+        Raises:
+            TrainingDiverged: If a score is not finite.
+        """
+        begin = time.perf_counter()
+        self.model.eval()
+        with torch.no_grad():
+            scores = self.model(batch)
+        self.compute_seconds += time.perf_counter() - begin
+        _check_finite(batch, scores)
+        return scores  # type: ignore[no-any-return]
+
+    def learn(self, batch: Batch) -> Learnt:
+        """Take one optimiser step on all events of `batch`; memory is left as it is.
+
+        Raises:
+            TrainingDiverged: If the loss or a score is not finite; the parameters are unchanged.
+        """
+        begin = time.perf_counter()
+        self.model.train()
+        caller = torch.get_rng_state()
+        torch.manual_seed(key(self.seed, batch.epoch, batch.index) & _MASK_63_BITS)
+        scores = self.model(batch)
+        loss = link_loss(scores)
+        torch.set_rng_state(caller)
+        _check_finite(batch, scores, loss)
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.grad_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
+        self.optimizer.step()
+        self.compute_seconds += time.perf_counter() - begin
+        return Learnt(loss.item(), Scores(scores.positive.detach(), scores.negative.detach()))
+
+    def commit(self, batch: Batch) -> None:
+        """Store the batch's new events in the model's memory."""
+        self.model.commit(batch)
+
+
+def link_loss(scores: Scores) -> Tensor:
+    """Return the binary cross-entropy of logits, half of it from positives, half from negatives.
+
+    With one negative a positive this is the mean over all scores.
+    """
+    return (softplus(-scores.positive).mean() + softplus(scores.negative).mean()) / 2
+
+
+def _check_finite(batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
+    for name, values in (("positive", scores.positive), ("negative", scores.negative)):
+        if not bool(values.isfinite().all()):
+            flat = values.detach().reshape(len(batch), -1)
+            row = int((~flat.isfinite()).any(1).nonzero()[0])
+            bad = flat[row][~flat[row].isfinite()][0].item()
+            raise TrainingDiverged(
+                f"{_where(batch)}: the {name} score of event {int(batch.eid[row])} is {bad}; "
+                f"{_WAY_OUT}"
+            )
+    if loss is not None and not bool(loss.isfinite()):
+        raise TrainingDiverged(f"{_where(batch)}: the loss is {loss.item()}; {_WAY_OUT}")
+
+
+_WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
+
+
+def _where(batch: Batch) -> str:
+    new = batch.eid[: batch.num_new]
+    events = f"events [{int(new[0])}, {int(new[-1]) + 1})" if len(new) else "no new events"
+    return f"epoch {batch.epoch}, batch {batch.index}, {events}"

@@ -1,0 +1,85 @@
+"""From a stream of batches of any size to micro-batches of one size, with their plans."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tgflow.events import EventBatch, empty_events
+from tgflow.graph import TemporalGraph
+from tgflow.plan.batch import Batch
+from tgflow.plan.loader import Task
+from tgflow.plan.plan import Plan
+
+PREDICT = 0
+"""Epoch of the batches to predict; update `u` of a micro-batch, from 1, is epoch `u`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchPlans:
+    """The plans of one stretch of a stream, side by side, as one source for the loader."""
+
+    predict: Plan
+    learn: Plan
+
+    def __len__(self) -> int:
+        return len(self.predict)
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """Return what is predicted of micro-batch `index`, or what update `epoch` learns from."""
+        return (self.predict if epoch == PREDICT else self.learn).batch(epoch, index)
+
+
+@dataclass(slots=True)
+class Feeder:
+    """Appends a stream to a graph, and names the batches to prepare as micro-batches fill up.
+
+    The log never runs further ahead than to the end of the micro-batch that is named next, so the
+    loader's look-ahead bounds it.
+
+    Args:
+        graph: Graph to append to.
+        start: Log position of the first event of micro-batch 0.
+        index: Number of the next micro-batch; events of it may be in the log already.
+        batch_size: Events per micro-batch.
+        updates: Updates per micro-batch.
+    """
+
+    graph: TemporalGraph
+    start: int
+    index: int
+    batch_size: int
+    updates: int
+    arrivals: deque[float] = field(default_factory=deque)
+    """When each micro-batch named was complete, oldest first; whoever reads one takes it out."""
+
+    def tasks(self, stream: Iterable[EventBatch]) -> Iterator[Task]:
+        """Yield the tasks of each micro-batch once its events are in the log, then of the rest."""
+        for events in itertools.chain([empty_events()], stream):
+            rest = events
+            while (room := self._room()) <= len(rest):
+                rest = self._append(rest, room)
+                yield from self._name()
+            self._append(rest, len(rest))
+        if self._room() < self.batch_size:
+            yield from self._name()
+
+    def _append(self, events: EventBatch, num: int) -> EventBatch:
+        """Append the first `num` events to the graph and return the others."""
+        if num:
+            self.graph.append(events[:num])
+        return events[num:]
+
+    def _room(self) -> int:
+        """Return how many events the next micro-batch still lacks, 0 if it is complete."""
+        end = self.start + (self.index + 1) * self.batch_size
+        return max(0, end - self.graph.num_events)
+
+    def _name(self) -> Iterator[Task]:
+        self.arrivals.append(time.perf_counter())
+        index = self.index
+        self.index += 1
+        return ((epoch, index) for epoch in range(PREDICT, self.updates + 1))

@@ -1,0 +1,132 @@
+"""What a trainer tells while it works: one record per batch, epoch or step, to whoever observes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Stage = Literal["train", "val", "test"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """A batch of an offline pass is done."""
+
+    stage: Stage
+    epoch: int
+    index: int
+    num_batches: int
+    num_events: int
+    loss: float | None
+    """None where nothing is learnt."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """An epoch is trained and validated."""
+
+    epoch: int
+    loss: float
+    """Mean over the epoch's batches."""
+    val: dict[str, float]
+    """Validation metrics, as `LinkMetrics.result` names them."""
+    is_best: bool
+    seconds: float
+    """Of training alone, without validation."""
+    events_per_second: float
+    overhead_share: float
+    """Share of `seconds` outside forward, backward and optimiser."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a flat dict that JSON can hold."""
+        return _flat(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A micro-batch is predicted, learnt and stored."""
+
+    index: int
+    """Micro-batches before this one, since the start or since the last partial one."""
+    start: int
+    """Log position of its first event."""
+    stop: int
+    """Log position after its last event."""
+    t: int
+    """Time of its last event in ticks."""
+    loss: float | None
+    """Of the last update, before it; None if nothing was learnt."""
+    metrics: dict[str, float]
+    """Of this micro-batch, predicted before it was learnt: `ap`, `auc`, `mrr`, `hits@k`."""
+    running: dict[str, float]
+    """The same, `loss` and `replay_ap`, weighted exponentially towards the latest micro-batches."""
+    prequential: dict[str, float]
+    """The same over all events so far: AP and AUC as means over micro-batches, MRR over events."""
+    forgetting: float | None
+    """How far the running AP on replayed events is below its highest; None without replay."""
+    num_fallbacks: int
+    """Negatives of the prediction that had no eligible candidate (see `NegativeSampler`)."""
+    lag_events: int
+    """Events received but not yet stored."""
+    lag_seconds: float
+    """Stream time between the last event stored and the last one received."""
+    freshness_seconds: float
+    """Wall time from the arrival of the micro-batch's last event until it was stored."""
+    seconds: float
+    """Wall time of this step, waiting for its events included."""
+    events_per_second: float
+    """Over the whole run so far."""
+    overhead_share: float
+    """Share of the run's wall time outside forward, backward and optimiser, waiting included."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a flat dict that JSON can hold, such as {"start": 0, "running.ap": 0.9, ...}."""
+        return _flat(asdict(self))
+
+
+class Observer:
+    """Is told of progress; override what is of interest. An exception in it stops the run."""
+
+    def on_batch(self, record: BatchRecord) -> None:
+        """Hear of a batch of `OfflineTrainer`."""
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Hear of an epoch of `OfflineTrainer`."""
+
+    def on_step(self, record: StepRecord) -> None:
+        """Hear of a micro-batch of `ContinualTrainer`."""
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """Means that forget: a value counts half as much after `half_life` more of them.
+
+    Started from nothing, not from zero: the first mean is the first value.
+    """
+
+    half_life: float
+    sums: dict[str, list[float]] = field(default_factory=dict)
+    """Weighted sum and weight by name."""
+
+    def add(self, values: dict[str, float]) -> None:
+        """Take one value of each name in; NaN is left out."""
+        decay = 0.5 ** (1 / self.half_life)
+        for name, value in values.items():
+            if not math.isnan(value):
+                total, weight = self.sums.get(name, [0.0, 0.0])
+                self.sums[name] = [total * decay + value, weight * decay + 1]
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each name seen."""
+        return {name: total / weight for name, (total, weight) in self.sums.items()}
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            out |= _flat(value, f"{prefix}{name}.")
+        else:
+            out[prefix + name] = value
+    return out

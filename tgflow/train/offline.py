@@ -1,0 +1,309 @@
+"""Offline training: epochs over the first part of a log, chosen and tested on what follows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tgflow.checkpoint import Checkpoint
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.plan.batch import Batch
+from tgflow.plan.keys import key
+from tgflow.plan.loader import Loader
+from tgflow.plan.negatives import NegativeKind, NegativeSampler
+from tgflow.plan.plan import Plan, Strategy, Visibility
+from tgflow.train.evaluate import INDUCTIVE, evaluate
+from tgflow.train.learner import Learner
+from tgflow.train.observe import BatchRecord, EpochRecord, Observer, Stage
+from tgflow.train.split import Split, chronological_split
+from tgflow.train.state import snapshot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfflineConfig:
+    """Settings of offline training; the defaults are the protocol of DyGLib's published figures."""
+
+    seed: int = 0
+    """Seeds training negatives, uniform neighbours and dropout; not the first parameters."""
+    data_seed: int = 0
+    """Seeds what runs to be compared share: which nodes are new, and evaluation's negatives."""
+    batch_size: int = 200
+    epochs: int = 100
+    patience: int = 20
+    """Epochs without a better validation AP to stop after."""
+    learning_rate: float = 1e-4
+    weight_decay: float = 0.0
+    grad_clip: float | None = None
+    """Largest norm of the gradients, or None."""
+    val_ratio: float = 0.15
+    test_ratio: float = 0.15
+    new_node_ratio: float = 0.1
+    """Share of the nodes whose events training does not see."""
+    negatives: tuple[NegativeKind, ...] = ("random",)
+    """Kinds to test with; the first chooses the best epoch. Training's are random."""
+    mrr_negatives: int = 20
+    """Negatives per event in the test; AP and AUC use the first of them."""
+    visibility: Visibility = "event"
+    strategy: Strategy | None = None
+    """How neighbours are sampled; None as the model's paper does."""
+    seconds_per_tick: float = 1.0
+    num_threads: int = 1
+    """Threads that prepare batches; 0 prepares them in line."""
+    lookahead: int = 4
+    """Batches to prepare ahead."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.patience < 1:
+            raise ValueError(
+                f"epochs and patience must be at least 1, got {self.epochs} and {self.patience}"
+            )
+        if not self.negatives:
+            raise ValueError('negatives must name at least one kind, such as ("random",)')
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Best:
+    """The best epoch so far, and the model as it was after that epoch's validation."""
+
+    epoch: int
+    val: dict[str, float]
+    parameters: dict[str, Tensor]
+    memory: dict[str, Tensor] | None
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What all training passes took together."""
+
+    epochs: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    compute_seconds: float = 0.0
+
+
+class OfflineTrainer:
+    """Trains on the first 70 % of a log, chooses the epoch on the next 15 %, tests on the last.
+
+    Training samples a graph of training events alone; evaluation samples the whole graph. Memory
+    starts each epoch empty, and goes on from training into validation and from there into the test,
+    so that nothing evaluated leaves a trace in what training sees.
+
+    Args:
+        model: Model to train, memory included.
+        graph: All events; not modified.
+        config: Settings.
+        observer: Hears of batches and epochs.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        graph: TemporalGraph,
+        config: OfflineConfig | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.config = c = OfflineConfig() if config is None else config
+        self.model = model
+        self.graph = graph
+        self._observer = observer or Observer()
+        self.split = chronological_split(
+            graph.log.read(0, graph.num_events),
+            val_ratio=c.val_ratio,
+            test_ratio=c.test_ratio,
+            new_node_ratio=c.new_node_ratio,
+            seed=c.data_seed,
+        )
+        self._learner = Learner(
+            model,
+            seed=c.seed,
+            learning_rate=c.learning_rate,
+            weight_decay=c.weight_decay,
+            grad_clip=c.grad_clip,
+        )
+        sampler = NegativeSampler(cut=len(self.split.train))
+        self._train_plan = self._plan(_training_graph(graph, self.split), sampler, c.seed)
+        self._val_plan = self._evaluation_plan("val", c.negatives[0], 1)
+        self._totals = _Totals()
+
+    def fit(self) -> dict[str, Any]:
+        """Train, choose, test; the model is left with the best parameters and all events stored.
+
+        Returns:
+            Flat and fit for JSON: `test.ap`, `test.mrr`, `inductive.test.ap`, `val.ap`, ... A
+            further kind of negatives goes by its name, as in `test.historical.ap`. AP and AUC
+            are means over batches (`ap_pooled` over all scores), MRR and Hits@k over events.
+
+        Raises:
+            TrainingDiverged: If a loss or score is not finite.
+            BatchError: If a batch cannot be prepared.
+        """
+        best = None
+        for epoch in range(self.config.epochs):
+            best = self._epoch(epoch, best)
+            if epoch - best.epoch >= self.config.patience:
+                break
+        assert best is not None
+        out = self._summary(best) | _named("val", best.val)
+        self.model.load_state_dict(best.parameters)
+        for kind in self.config.negatives:
+            self._load_memory(best.memory)
+            name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
+            plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
+            out |= _named(name, self._evaluate("test", best.epoch, plan))
+        return out
+
+    def checkpoint(self) -> Checkpoint:
+        """Return model, memory, optimiser and events as they are; after `fit`, the best of them."""
+        sections, meta = snapshot(self._learner, self.graph, self.graph.num_events)
+        return Checkpoint(sections, meta | {"trainer": "offline", "config": asdict(self.config)})
+
+    def _epoch(self, epoch: int, best: _Best | None) -> _Best:
+        """Train and validate once; return the best epoch, which may be this one."""
+        before = asdict(self._totals)
+        loss = self._train(epoch)
+        val = self._evaluate("val", epoch, self._val_plan)
+        is_best = best is None or val["ap"] > best.val["ap"]
+        took = {name: value - before[name] for name, value in asdict(self._totals).items()}
+        self._observer.on_epoch(
+            EpochRecord(
+                epoch=epoch,
+                loss=loss,
+                val=val,
+                is_best=is_best,
+                seconds=took["seconds"],
+                events_per_second=took["events"] / took["seconds"],
+                overhead_share=1 - took["compute_seconds"] / took["seconds"],
+            )
+        )
+        if best is not None and not is_best:
+            return best
+        memory = self.model.memory
+        parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
+        return _Best(epoch, val, parameters, None if memory is None else memory.state())
+
+    def _train(self, epoch: int) -> float:
+        """Learn from all training events, from an empty memory; return the mean loss."""
+        if self.model.memory is not None:
+            self.model.memory.reset()
+        begin, compute = time.perf_counter(), self._learner.compute_seconds
+        total = 0.0
+        told = self._teller("train", epoch, self._train_plan)
+        for batch in self._load(self._train_plan, epoch):
+            loss = self._learner.learn(batch).loss
+            self._learner.commit(batch)
+            total += loss
+            told(batch, loss)
+        self._totals.epochs += 1
+        self._totals.events += len(self.split.train)
+        self._totals.seconds += time.perf_counter() - begin
+        self._totals.compute_seconds += self._learner.compute_seconds - compute
+        return total / len(self._train_plan)
+
+    def _evaluate(self, stage: Stage, epoch: int, plan: Plan) -> dict[str, float]:
+        told = self._teller(stage, epoch, plan)
+        return evaluate(
+            self._learner, self._load(plan, 0), self.split.touches_new, plan.batch_size, told
+        )
+
+    def _load(self, plan: Plan, epoch: int) -> Loader:
+        c = self.config
+        return Loader(plan, epoch, num_threads=c.num_threads, lookahead=c.lookahead)
+
+    def _load_memory(self, state: dict[str, Tensor] | None) -> None:
+        if self.model.memory is not None and state is not None:
+            self.model.memory.load_state(state)
+
+    def _teller(self, stage: Stage, epoch: int, plan: Plan) -> Callable[..., None]:
+        """Return what tells the observer of a batch, and of its loss if there is one."""
+        num_batches = len(plan)
+
+        def tell(batch: Batch, loss: float | None = None) -> None:
+            self._observer.on_batch(
+                BatchRecord(stage, epoch, batch.index, num_batches, batch.num_new, loss)
+            )
+
+        return tell
+
+    def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
+        """Return a plan of the whole graph's validation or test events.
+
+        Random negatives come from all destinations of the data set, as is published; the other
+        kinds from pairs seen before the batch.
+        """
+        split, end = self.split, self.graph.num_events
+        sampler = NegativeSampler(
+            kind, num, cut=end if kind == "random" else None, train_stop=split.val_start
+        )
+        start, stop = (
+            (split.val_start, split.test_start) if stage == "val" else (split.test_start, end)
+        )
+        return self._plan(self.graph, sampler, self.config.data_seed, start, stop)
+
+    def _plan(
+        self,
+        graph: TemporalGraph,
+        negatives: NegativeSampler,
+        seed: int,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> Plan:
+        c = self.config
+        stop = graph.num_events if stop is None else stop
+        return Plan(
+            graph,
+            seed=key(seed, start),
+            batch_size=c.batch_size,
+            fanouts=self.model.fanouts,
+            strategy=c.strategy or self.model.strategy,  # type: ignore[arg-type]
+            visibility=c.visibility,
+            negatives=negatives,
+            seconds_per_tick=c.seconds_per_tick,
+            start=start,
+            stop=stop,
+            with_memory=self.model.memory is not None,
+        )
+
+    def _summary(self, best: _Best) -> dict[str, Any]:
+        totals = self._totals
+        return {
+            "protocol": "offline 70/15/15" if self._is_published_split() else "offline",
+            "visibility": self.config.visibility,
+            "negatives": self.config.negatives[0],
+            "seed": self.config.seed,
+            "num_parameters": sum(p.numel() for p in self.model.parameters()),
+            "num_events": self.graph.num_events,
+            "num_nodes": self.graph.num_nodes,
+            "train.num_events": len(self.split.train),
+            "best_epoch": best.epoch,
+            "num_epochs": totals.epochs,
+            "epoch_seconds": totals.seconds / totals.epochs,
+            "events_per_second": totals.events / totals.seconds,
+            "overhead_share": 1 - totals.compute_seconds / totals.seconds,
+        }
+
+    def _is_published_split(self) -> bool:
+        return (self.config.val_ratio, self.config.test_ratio) == (0.15, 0.15)
+
+
+def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
+    """Return a graph of the training events alone, which have other positions there."""
+    events = graph.log.gather(split.train)
+    x = None if graph.edge_x is None else graph.edge_x.gather(split.train)
+    with_x = EventBatch(events.src, events.dst, events.t, x, events.label)
+    return TemporalGraph.from_events(with_x, graph.direction)
+
+
+def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:
+    """Put the part in front of each metric's name: `test.ap`, `inductive.test.ap`."""
+    return {
+        f"{INDUCTIVE}{part}.{name.removeprefix(INDUCTIVE)}"
+        if name.startswith(INDUCTIVE)
+        else f"{part}.{name}": value
+        for name, value in metrics.items()
+    }

@@ -1,0 +1,106 @@
+"""The counters and metrics of a continual run, which a checkpoint carries on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tgflow.train.observe import RunningMean
+from tgflow.train.timeline import Stretch, Timeline
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run has done so far; numbers only, so that it passes through JSON unchanged."""
+
+    running: RunningMean
+    timeline: Timeline = field(default_factory=Timeline)
+    num_events: int = 0
+    num_steps: int = 0
+    num_fallbacks: int = 0
+    wall_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    step_seconds: float = 0.0
+    """Wall time of the latest step."""
+    best_replay_ap: float | None = None
+    """The highest running AP on replayed events."""
+    clock: float = 0.0
+    """When the latest step ended; of this process only."""
+    compute_clock: float = 0.0
+    """The learner's compute time then."""
+
+    @classmethod
+    def new(cls, half_life: float) -> Progress:
+        """Return the progress of a run that has not begun."""
+        return cls(RunningMean(half_life))
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Progress:
+        """Return the progress that `dataclasses.asdict` turned into `saved`."""
+        timeline = dict(saved["timeline"])
+        timeline["stretches"] = [Stretch(**stretch) for stretch in timeline["stretches"]]
+        timeline["total"] = Stretch(**timeline["total"])
+        return cls(
+            **saved | {"running": RunningMean(**saved["running"]), "timeline": Timeline(**timeline)}
+        )
+
+    def resume(self, compute_seconds: float) -> None:
+        """Start the clock; `compute_seconds` is the learner's, which only grows."""
+        self.clock = time.perf_counter()
+        self.compute_clock = compute_seconds
+
+    def add(
+        self,
+        start: int,
+        stop: int,
+        measured: dict[str, float],
+        *,
+        loss: float | None,
+        replay_ap: float | None,
+        num_fallbacks: int,
+        compute_seconds: float,
+    ) -> None:
+        """Take in the step over events `[start, stop)`, just done."""
+        learnt = {"loss": loss, "replay_ap": replay_ap}
+        known = {name: value for name, value in learnt.items() if value is not None}
+        self.running.add(measured | known)
+        self.timeline.add(start, stop, measured | known)
+        self.num_events += stop - start
+        self.num_steps += 1
+        self.num_fallbacks += num_fallbacks
+        if replay_ap is not None:
+            latest = self.running.means()["replay_ap"]
+            self.best_replay_ap = max(latest, self.best_replay_ap or latest)
+        now = time.perf_counter()
+        self.step_seconds = now - self.clock
+        self.wall_seconds += self.step_seconds
+        self.compute_seconds += compute_seconds - self.compute_clock
+        self.clock, self.compute_clock = now, compute_seconds
+
+    def forgetting(self) -> float | None:
+        """Return how far the running AP on replayed events is below its highest, at least 0."""
+        if self.best_replay_ap is None:
+            return None
+        return self.best_replay_ap - self.running.means()["replay_ap"]
+
+    def events_per_second(self) -> float:
+        """Return events over wall time, 0 before the first step."""
+        return self.num_events / self.wall_seconds if self.wall_seconds else 0.0
+
+    def overhead_share(self) -> float:
+        """Return the share of wall time outside forward, backward and optimiser."""
+        return 1 - self.compute_seconds / self.wall_seconds if self.wall_seconds else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a result says of the run as a whole; no key for what is unknown."""
+        out: dict[str, Any] = {
+            "num_steps": self.num_steps,
+            "num_fallbacks": self.num_fallbacks,
+            "epoch_seconds": self.wall_seconds,
+            "events_per_second": self.events_per_second(),
+            "overhead_share": self.overhead_share(),
+            "forgetting": self.forgetting(),
+        }
+        out |= {f"running.{name}": value for name, value in self.running.means().items()}
+        return {name: value for name, value in out.items() if value is not None}

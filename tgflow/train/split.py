@@ -1,0 +1,106 @@
+"""The published protocol of offline evaluation: three parts in time, and nodes kept unseen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow.events import EventBatch
+from tgflow.plan.keys import key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """Training, validation and test events of a log, chronological."""
+
+    train: Tensor
+    """int64 `[T]`: positions of the training events, ascending; none touches a new node."""
+    val_start: int
+    """Position of the first validation event; training events lie before it."""
+    test_start: int
+    """Position of the first test event; the test part ends with the log."""
+    touches_new: Tensor
+    """bool `[N]`: whether an event touches a node that no training event does."""
+
+
+def chronological_split(
+    events: EventBatch,
+    *,
+    val_ratio: float = 0.15,
+    test_ratio: float = 0.15,
+    new_node_ratio: float = 0.1,
+    seed: int = 0,
+) -> Split:
+    """Split events by quantiles of time, as DyGLib does, so that equal times stay together.
+
+    Of the nodes that appear after the training part, some are drawn to be new: training sees none
+    of their events. Their number is a share of all nodes.
+
+    Args:
+        events: All events, times ascending.
+        val_ratio: Share of the events for validation, above 0.
+        test_ratio: Share for testing, above 0.
+        new_node_ratio: Share of all nodes to draw as new, at least 0.
+        seed: Seeds the draw.
+
+    Raises:
+        ValueError: If a ratio is out of range, or a part would have no events.
+    """
+    if not (val_ratio > 0 and test_ratio > 0 and val_ratio + test_ratio < 1):
+        raise ValueError(
+            "val_ratio and test_ratio must be above 0 and leave events to train on, "
+            f"got {val_ratio} and {test_ratio}"
+        )
+    if not 0 <= new_node_ratio < 1:
+        raise ValueError(f"new_node_ratio must be in [0, 1), got {new_node_ratio}")
+    val_start = _after_quantile(events.t, 1 - val_ratio - test_ratio)
+    test_start = _after_quantile(events.t, 1 - test_ratio)
+    num_nodes = int(torch.cat([events.src, events.dst]).max()) + 1 if len(events) else 0
+    new = _draw_new_nodes(events, val_start, num_nodes, new_node_ratio, seed)
+    touches_drawn = new[events.src] | new[events.dst]
+    train = (~touches_drawn[:val_start]).nonzero().flatten()
+    _check_parts(len(events), len(train), val_start, test_start)
+    known = torch.zeros(num_nodes, dtype=torch.bool)
+    known[events.src[train]] = True
+    known[events.dst[train]] = True
+    return Split(train, val_start, test_start, ~(known[events.src] & known[events.dst]))
+
+
+def _after_quantile(t: Tensor, q: float) -> int:
+    """Return how many times are at most the `q` quantile, interpolated as numpy does it.
+
+    The quantile lies between two neighbours in order, and no time lies between them: the earlier
+    one decides, in integers.
+    """
+    if not len(t):
+        return 0
+    return int(torch.searchsorted(t, t[math.floor(q * (len(t) - 1))], right=True))
+
+
+def _draw_new_nodes(
+    events: EventBatch, start: int, num_nodes: int, ratio: float, seed: int
+) -> Tensor:
+    """Return which nodes are drawn, bool `[num_nodes]`, out of those with events after `start`."""
+    late = torch.cat([events.src[start:], events.dst[start:]]).unique().tolist()  # type: ignore[no-untyped-call]
+    num_present = len(torch.cat([events.src, events.dst]).unique())  # type: ignore[no-untyped-call]
+    drawn = sorted(late, key=lambda node: key(seed, node))[: int(ratio * num_present)]
+    new = torch.zeros(num_nodes, dtype=torch.bool)
+    new[drawn] = True
+    return new
+
+
+def _check_parts(num_events: int, num_train: int, val_start: int, test_start: int) -> None:
+    parts = {
+        "training": num_train,
+        "validation": test_start - val_start,
+        "test": num_events - test_start,
+    }
+    for name, size in parts.items():
+        if size == 0:
+            raise ValueError(
+                f"the split leaves no {name} events: {num_events} events gave {parts}; "
+                "use more events, other ratios, or times that differ"
+            )

@@ -1,0 +1,96 @@
+"""A trainer's state as tensors: parameters, optimiser, memory, and the events themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tgflow.checkpoint import Checkpoint, CheckpointError, Tensors
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.train.learner import Learner
+
+
+def snapshot(
+    learner: Learner, graph: TemporalGraph, position: int
+) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    """Return a checkpoint's sections and meta for a trainer that has stored `position` events."""
+    sections = {
+        "model": dict(learner.model.state_dict()),
+        "optimizer": _optimizer_tensors(learner.optimizer),
+        "events": _event_tensors(graph, position),
+    }
+    if learner.model.memory is not None:
+        sections["memory"] = learner.model.memory.state()
+    dim = 0 if graph.edge_x is None else graph.edge_x.dim
+    meta = {"position": position, "graph": {"direction": graph.direction, "edge_x_dim": dim}}
+    return sections, meta
+
+
+def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGraph:
+    """Return the graph of a checkpoint's events.
+
+    Args:
+        checkpoint: A trainer's.
+        trainer: Which trainer's it must be ("continual" or "offline"); None takes either.
+
+    Raises:
+        CheckpointError: If it is another trainer's, or has no events.
+    """
+    found = checkpoint.meta.get("trainer")
+    if trainer is not None and found != trainer:
+        raise CheckpointError(f"this is a checkpoint of trainer {found!r}, not of {trainer!r}")
+    try:
+        graph = TemporalGraph(**checkpoint.meta["graph"])
+        graph.append(EventBatch(**checkpoint.sections["events"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint's events cannot be used: {error!r}") from None
+    return graph
+
+
+def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
+    """Give `model` the parameters and the memory of `checkpoint`.
+
+    Raises:
+        CheckpointError: If they do not fit it.
+    """
+    try:
+        model.load_state_dict(checkpoint.sections["model"])
+        if model.memory is not None:
+            model.memory.load_state(checkpoint.sections["memory"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            "the checkpoint does not fit this model; build it with the saved configuration: "
+            f"{error}"
+        ) from None
+
+
+def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
+    """Give `learner` the model, the memory and the optimiser of `checkpoint`.
+
+    Raises:
+        CheckpointError: If they do not fit it.
+    """
+    load_model(learner.model, checkpoint)
+    state: dict[int, Tensors] = {}
+    for name, tensor in checkpoint.sections["optimizer"].items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    groups = learner.optimizer.state_dict()["param_groups"]
+    learner.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
+    """Return the optimiser's state as "{parameter}.{name}"; its settings are in the config."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": x for index, entry in state.items() for name, x in entry.items()}
+
+
+def _event_tensors(graph: TemporalGraph, stop: int) -> Tensors:
+    events = graph.log.read(0, stop)
+    columns = {"src": events.src, "dst": events.dst, "t": events.t, "label": events.label}
+    if graph.edge_x is not None:
+        columns["x"] = graph.edge_x.gather(torch.arange(stop))
+    return {name: column for name, column in columns.items() if column is not None}
