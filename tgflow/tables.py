@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tgflow import _core
+
 
 class FeatureTable:
     """Float32 rows in host memory; row `i` belongs to id `i`.
@@ -58,13 +60,21 @@ class FeatureTable:
         Args:
             ids: Ids below `len(self)`, or -1.
             out: Contiguous float32 `[..., dim]` to fill and return instead of a new tensor.
+
+        Raises:
+            ValueError: If `ids` or `out` has another dtype or shape.
+            IndexError: If an id is not below `len(self)`.
         """
-        rows = self._rows
+        if ids.dtype != torch.int64:
+            raise ValueError(f"ids must be int64, got {ids.dtype}")
+        size, rows = self._size, self._rows  # in this order: an append may replace the rows
+        ids = ids.contiguous()
+        shape = (*ids.shape, self.dim)
         if out is None:
-            out = torch.empty(*ids.shape, self.dim)
-        flat = ids.reshape(-1)
-        missing = flat < 0
-        if len(self) == 0:
-            return out.zero_()
-        torch.index_select(rows, 0, flat.clamp(min=0), out=out.view(-1, self.dim))
-        return out.masked_fill_(missing.view(*ids.shape, 1), 0.0)
+            out = torch.empty(shape)
+        elif out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous():
+            raise ValueError(f"out must be contiguous float32 {list(shape)}, got {list(out.shape)}")
+        _core.gather_rows(
+            rows.data_ptr(), self.dim, size, ids.data_ptr(), ids.numel(), out.data_ptr()
+        )
+        return out

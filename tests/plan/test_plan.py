@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -191,6 +192,28 @@ def test_batches_stay_as_they_were_while_the_log_grows(variant: dict[str, Any]) 
     graph.append(events[60:])
     for index in (3, 2, 1, 0):
         assert_same_batch(plan.batch(0, index), before[index])
+
+
+@each_variant
+def test_batches_planned_while_another_thread_appends_are_the_same(variant: dict[str, Any]) -> None:
+    events = made_events(600)
+    expected = plan_of(TemporalGraph.from_events(events), **variant)
+    graph = TemporalGraph(edge_x_dim=3)
+    plan = plan_of(graph, **variant)
+
+    def append() -> None:
+        for begin in range(0, 600, 10):
+            graph.append(events[begin : begin + 10])
+
+    with ThreadPoolExecutor(3) as pool:
+        appending = pool.submit(append)
+        for index in range((600 - plan.start) // 10):
+            while graph.num_events < plan.start + (index + 1) * 10:
+                assert not appending.done() or appending.result() is None
+                time.sleep(0)
+            for batch in pool.map(lambda i: plan.batch(0, i), [index, index // 2]):
+                assert_same_batch(batch, expected.batch(0, batch.index))
+        appending.result()
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])

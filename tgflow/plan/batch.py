@@ -27,7 +27,7 @@ class Block:
     eid: Tensor
     """int64 `[N, k]`: the neighbour's event."""
     edge_row: Tensor
-    """int64 `[N, k]`: the row of the neighbour's event in `edge_table`; 0 where there is none."""
+    """int64 `[N, k]`: the row of the event in `edge_table`; 0 where there is no event or table."""
     edge_table: Tensor | None
     """float32 `[R, x_dim]`: features of the batch's distinct events, one table for all its blocks;
     row 0 is zeros. Project it first and gather by `edge_row` after: events recur in a batch."""

@@ -20,6 +20,8 @@ from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
 Strategy = Literal["recent", "uniform"]
 Visibility = Literal["event", "batch"]
 
+_NO_ROW = torch.zeros((), dtype=torch.int64)
+
 
 class Plan:
     """Batches of consecutive events of a log, each with negatives, replay and neighbourhoods.
@@ -152,6 +154,8 @@ class Plan:
 
     def _starts(self, eid: Tensor) -> Tensor:
         """Return the position at which the batch of each event started, int64 of `eid`'s shape."""
+        if self.replay is None:  # all are of this batch
+            return eid[:1].expand_as(eid).contiguous()
         size = self.batch_size
         index = torch.div(eid - self.start, size, rounding_mode="floor")
         return (self.start + index * size).clamp_(min=0)
@@ -205,8 +209,10 @@ class Plan:
     def _blocks(self, links: list[Links]) -> tuple[Block, ...]:
         if not links:
             return ()
+        if self.graph.edge_x is None:
+            return tuple(link.block(_NO_ROW.expand_as(link.eid), None) for link in links)
         edges, rows = unique_events([link.eid for link in links])
-        table = None if self.graph.edge_x is None else self.graph.edge_x.gather(edges)
+        table = self.graph.edge_x.gather(edges)
         return tuple(link.block(row, table) for link, row in zip(links, rows, strict=True))
 
 

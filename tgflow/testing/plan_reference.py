@@ -77,8 +77,9 @@ def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str,
         "blocks": [],
     }
     queries = list(frontier.rows)
-    edges = Distinct()
-    edges.add(-1)
+    edges = Distinct() if events.x is not None else None
+    if edges is not None:
+        edges.add(-1)
     end = batch.index * spec.batch_size + spec.start + batch.num_new
     for hop, k in enumerate(spec.fanouts):
         lowest = hop + 1 == len(spec.fanouts)
@@ -98,7 +99,7 @@ def _expected_block(
     *,
     k: int,
     end: int,
-    edges: Distinct,
+    edges: Distinct | None,
     spec: PlanSpec,
     lowest: bool,
 ) -> tuple[dict[str, Any], list[Any]]:
@@ -118,7 +119,8 @@ def _expected_block(
         dt = [_float32((t - when) * spec.seconds_per_tick) for _, when, _ in found]
         block["dt"].append(dt + [0.0] * missing)
         block["eid"].append([eid for _, _, eid in found] + [-1] * missing)
-        block["edge_row"].append([edges.add(eid) for _, _, eid in found] + [0] * missing)
+        rows = [edges.add(eid) if edges is not None else 0 for _, _, eid in found]
+        block["edge_row"].append(rows + [0] * missing)
     return block, list(below.rows)
 
 
