@@ -1,4 +1,4 @@
-"""Prints the packages that pyproject.toml asks for: `packages.py build|run|EXTRA ...`, one a line."""
+"""Prints the packages that pyproject.toml asks for: packages.py build|run|EXTRA ..., one a line."""
 
 import sys
 import tomllib

@@ -1,0 +1,123 @@
+"""Who may know whom: the directions between the rooms, and what stays out of all of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What a room may import of tgflow, itself included.
+ALLOWED = {
+    "streams": {"tgflow.streams", "tgflow.events", "tgflow.ids", "tgflow.units"},
+    "models": {"tgflow.models", "tgflow.nn", "tgflow.model", "tgflow.plan.batch", "tgflow.events"},
+}
+COMPOSERS = ("tgflow.cli", "tgflow.bench")  # these put the rooms together
+
+
+def modules():
+    """Yield (room, module name, path) of every Python file that is shipped."""
+    for room, package in (
+        ("tgflow", "tgflow"),
+        ("streams", "tgflow.streams"),
+        ("models", "tgflow.models"),
+    ):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            parts = path.relative_to(ROOT / room).with_suffix("").parts
+            name = ".".join([package, *parts])
+            yield room, name.removesuffix(".__init__"), path
+
+
+def imports(name, path):
+    """Yield the modules that a file imports, those for type checkers and within functions too."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level])
+            module = ".".join(filter(None, [base if node.level else "", node.module]))
+            # `from tgflow import streams` names a module, `from tgflow.ids import Side` does not.
+            yield from (
+                f"{module}.{alias.name}" if is_module(f"{module}.{alias.name}") else module
+                for alias in node.names
+            )
+
+
+def is_module(name):
+    path = name.replace(".", "/")
+    path = re.sub(r"^tgflow/(streams|models)\b", r"\1", path)
+    return any((ROOT / f"{path}{end}").exists() for end in (".py", ".pyi", "/__init__.py"))
+
+
+def within(module, packages):
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("room", ["streams", "models"])
+def test_a_room_imports_only_what_it_may_know(room):
+    for name, path in ((n, p) for r, n, p in modules() if r == room):
+        ours = {m for m in imports(name, path) if within(m, ["tgflow", "streams", "models"])}
+        wrong = {m for m in ours if not within(m, ALLOWED[room])}
+        assert not wrong, f"{name} imports {wrong}"
+
+
+def test_tgflow_knows_neither_streams_nor_models():
+    for room, name, path in modules():
+        if room == "tgflow" and not within(name, COMPOSERS):
+            wrong = {
+                m for m in imports(name, path) if within(m, ["tgflow.streams", "tgflow.models"])
+            }
+            assert not wrong, f"{name} imports {wrong}"
+
+
+def test_nothing_but_the_command_line_imports_the_command_line():
+    for _, name, path in modules():
+        if not within(name, ["tgflow.cli", "tgflow.__main__"]):
+            wrong = {m for m in imports(name, path) if within(m, ["tgflow.cli", "typer"])}
+            assert not wrong, f"{name} imports {wrong}"
+
+
+def test_the_core_knows_neither_python_nor_torch():
+    wrong = re.compile(r"#\s*include\s*[<\"](torch|ATen|c10|pybind11|Python\.h|numpy)")
+    for path in (ROOT / "csrc").rglob("*.[chi]*"):
+        if "bindings" not in path.parts and path.is_file():
+            assert not wrong.search(path.read_text()), path
+
+
+def test_no_file_names_a_machine_or_a_package_host():
+    git = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if git.returncode != 0:
+        pytest.skip("git does not list the files")
+    hosts = [
+        "pypi" + r"\.org",
+        r"python" + r"hosted\.org",
+        r"download\." + r"pytorch",
+        "conda" + r"\.org",
+    ]
+    paths = [f"/{folder}/" for folder in ("work", "root", "home", "opt", "Users")]
+    wrong = re.compile("|".join([*hosts, *(rf"(?<![\w.$)}}]){path}" for path in paths)]))
+    for name in filter(None, git.stdout.decode().split("\0")):
+        path = ROOT / name
+        if path == Path(__file__) or path.suffix in {".gz", ".npy", ".png", ".parquet", ".arrow"}:
+            continue
+        found = wrong.search(path.read_text()) if path.is_file() else None
+        assert not found, f"{name} names {found.group()}"
+
+
+def test_import_is_quick_and_light():
+    script = (
+        "import sys, time, torch, numpy, pyarrow; start = time.process_time(); import tgflow\n"
+        "print(time.process_time() - start, *sys.modules)"
+    )
+    command = [sys.executable, "-c", script]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    seconds, *loaded = out.split()
+    assert float(seconds) < 1.5
+    heavy = {"matplotlib", "typer", "rich", "pandas", "scipy", "sklearn", "hypothesis", "pytest"}
+    assert not heavy & set(loaded)

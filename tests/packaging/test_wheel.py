@@ -1,0 +1,112 @@
+"""What a wheel and a source archive hold, and that the wheel works away from the repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = {"tgflow": "tgflow", "streams": "tgflow/streams", "models": "tgflow/models"}
+PIP = ("-m", "pip", "-q", "--disable-pip-version-check")
+
+if not (ROOT / "csrc").is_dir():
+    pytest.skip("needs the repository's sources", allow_module_level=True)
+
+
+def python_files(folder):
+    return {
+        path.relative_to(ROOT / folder).as_posix()
+        for path in (ROOT / folder).rglob("*.py*")
+        if path.suffix in (".py", ".pyi")
+    }
+
+
+def python(*arguments, **options):
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    tools = Path(sys.executable).parent  # cmake and ninja, as installed beside this Python
+    python(
+        *(*PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", folder, ROOT),
+        env={**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"},
+    )
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def names(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_every_room_under_its_name(names):
+    for folder, package in ROOMS.items():
+        missing = {f"{package}/{file}" for file in python_files(folder)} - names
+        assert not missing, missing
+
+
+def test_the_wheel_holds_the_core_its_types_and_its_kernels(names):
+    assert [n for n in names if re.fullmatch(r"tgflow/_core\.[^/]*\.(so|pyd)", n)]
+    assert {"tgflow/_core.pyi", "tgflow/py.typed"} <= names
+    for header in (ROOT / "csrc/include").rglob("*.hpp"):
+        assert f"tgflow/kernels/include/{header.relative_to(ROOT / 'csrc/include')}" in names
+    for kernel in (ROOT / "csrc/cuda").glob("*.cu"):
+        assert f"tgflow/kernels/cuda/{kernel.name}" in names
+
+
+def test_the_wheel_holds_nothing_else(names):
+    tops = {name.split("/")[0] for name in names}
+    assert "tgflow" in tops
+    assert all(top == "tgflow" or re.fullmatch(r"tgflow-[\d.]+\.dist-info", top) for top in tops)
+    kinds = {Path(name).suffix for name in names if name.startswith("tgflow/")}
+    assert kinds <= {".py", ".pyi", ".typed", ".so", ".pyd", ".hpp", ".cu", ".html", ".css"}, kinds
+
+
+def test_the_installed_wheel_works_away_from_the_repository(wheel, tmp_path):
+    site = tmp_path / "site"
+    python(*PIP, "install", "--no-index", "--no-deps", "--target", site, wheel)
+    script = (
+        "import tgflow, tgflow.streams, tgflow.models; from tgflow.ids import NodeIds\n"
+        "print(NodeIds().encode(['a'], ['b'])[1].item())\n"
+        "print(tgflow._core.__file__, tgflow.streams.__file__, tgflow.models.__file__)"
+    )
+    # Without `site` no editable install is found: only the wheel, and what this Python can import.
+    path = os.pathsep.join([str(site), *(p for p in sys.path if Path(p).name == "site-packages")])
+    out = python("-S", "-c", script, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    answer, files = out.split("\n", 1)
+    assert answer == "1"
+    assert files.count(str(site)) == 3, files
+
+
+def test_the_source_archive_holds_all_that_a_build_needs(tmp_path):
+    script = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+    python("-c", script, tmp_path, cwd=ROOT)
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        held = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    needed = {"pyproject.toml", "README.md", "LICENSE", "csrc/CMakeLists.txt"}
+    for folder in ("tgflow", "streams", "models"):
+        needed |= {f"{folder}/{file}" for file in python_files(folder)}
+    for pattern in ("*.cpp", "*.hpp", "*.cu"):
+        needed |= {p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc").rglob(pattern)}
+    assert not needed - held, needed - held
+    assert not [name for name in held if name.startswith((".venv", "build/", "runs/"))]

@@ -1,0 +1,169 @@
+"""Looks at the machine and says what tgflow finds on it, what is missing, and what to do."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+Status = Literal["ok", "warn", "missing"]
+
+_GB = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding: `missing` stops something from working, `warn` makes it slower or smaller."""
+
+    name: str
+    status: Status
+    detail: str
+    """What was found."""
+    advice: str = ""
+    """What to do about it; empty if nothing."""
+
+
+def report(folder: Path | None = None) -> list[Check]:
+    """Return what this machine has, in the order a reader needs it; never raises.
+
+    Args:
+        folder: Where runs will be written, the current folder by default; its disk is looked at.
+    """
+    place = folder or Path.cwd()
+    checks: list[tuple[str, Callable[[], Check]]] = [
+        ("python", _python),
+        ("tgflow", _native_core),
+        ("torch", lambda: _package("torch")),
+        ("pyarrow", lambda: _package("pyarrow")),
+        ("threads", _threads),
+        ("memory", _memory),
+        ("disk", lambda: _disk(place)),
+        ("compiler", _compiler),
+        ("CUDA device", _cuda_device),
+        ("CuPy", lambda: _cupy(torch.cuda.is_available())),
+        ("nvcc", _nvcc),
+    ]
+    return [_guarded(name, check) for name, check in checks]
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except Exception as error:  # a report must not fail on the very trouble it is to name
+        detail = f"{type(error).__name__}: {error}"
+        return Check(name, "missing", detail, "this check itself failed; please report it")
+
+
+def _python() -> Check:
+    return Check("python", "ok", f"{platform.python_version()} at {sys.executable}")
+
+
+def _native_core() -> Check:
+    from tgflow import _core
+
+    ids = _core.IntIdMap(bipartite=False)
+    edge = torch.tensor([7, 7])
+    ids.encode((edge.data_ptr(), 0), (edge.data_ptr(), 0), 2, edge.data_ptr(), edge.data_ptr())
+    if len(ids) != 1:
+        return Check("tgflow", "missing", "the native core gives wrong answers", "reinstall tgflow")
+    return Check("tgflow", "ok", f"{_version('tgflow')}, native core at {_core.__file__}")
+
+
+def _package(name: str) -> Check:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        return Check(name, "missing", str(error), f"pip install {name}")
+    return Check(name, "ok", _version(name))
+
+
+def _threads() -> Check:
+    from tgflow import _core
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    detail = f"{cores} cores; the core uses {_core.num_threads()}, torch {torch.get_num_threads()}"
+    if torch.get_num_threads() > (cores or 1):
+        advice = f"set OMP_NUM_THREADS={cores}: more threads than cores slow each other down"
+        return Check("threads", "warn", detail, advice)
+    return Check("threads", "ok", detail)
+
+
+def _memory() -> Check:
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = _meminfo().get("MemAvailable", free)
+    detail = f"{available / _GB:.1f} GB available"
+    if available < 2 * _GB:
+        return Check("memory", "warn", detail, "close other programs, or use a smaller stream")
+    return Check("memory", "ok", detail)
+
+
+def _meminfo() -> dict[str, int]:
+    path = Path("/proc/meminfo")
+    if not path.exists():
+        return {}
+    rows = (line.split() for line in path.read_text().splitlines())
+    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if row[2:] == ["kB"]}
+
+
+def _disk(folder: Path) -> Check:
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / _GB:.1f} GB free at {folder}"
+    if free < _GB:
+        return Check("disk", "warn", detail, "free some space, or write runs elsewhere")
+    return Check("disk", "ok", detail)
+
+
+def _compiler() -> Check:
+    found = shutil.which(os.environ.get("CXX", "c++"))
+    if found is None:
+        advice = "only needed to build tgflow from source: install g++ or clang++, or set CXX"
+        return Check("compiler", "warn", "no C++ compiler", advice)
+    return Check("compiler", "ok", _version_lines(found)[0])
+
+
+def _cuda_device() -> Check:
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return Check("CUDA device", "ok", f"{', '.join(names)}; CUDA {torch.version.cuda}")
+    if torch.version.cuda is None:
+        return Check("CUDA device", "warn", "this torch is a CPU build", "all runs on the CPU")
+    return Check("CUDA device", "warn", "torch finds none", "all runs on the CPU")
+
+
+def _cupy(has_device: bool) -> Check:
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError:
+        advice = "pip install 'tgflow[cuda]'" if has_device else "only of use with a CUDA device"
+        return Check("CuPy", "warn", "not installed", advice)
+    return Check("CuPy", "ok", str(cupy.__version__))
+
+
+def _nvcc() -> Check:
+    found = shutil.which("nvcc")
+    if found is None:
+        return Check("nvcc", "ok", "not found, and not needed: kernels are compiled at first use")
+    return Check("nvcc", "ok", _version_lines(found)[-1])
+
+
+def _version_lines(program: str) -> list[str]:
+    run = [program, "--version"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=10, check=False)
+    return done.stdout.strip().splitlines() or [program]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed, only importable"
