@@ -1,5 +1,111 @@
-"""tgflow: continual learning on temporal graphs."""
+"""tgflow: continual learning on temporal graphs.
 
-from tgflow.events import NO_NODE, EventBatch
+Everything public is here, and is imported when it is first used: `import tgflow` itself is quick.
+"""
 
-__all__ = ["NO_NODE", "EventBatch"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tgflow._core import num_threads, set_num_threads
+    from tgflow.checkpoint import Checkpoint, load, save
+    from tgflow.events import NO_NODE, EventBatch
+    from tgflow.graph import TemporalGraph
+    from tgflow.ids import NodeIds
+    from tgflow.log import EventLog
+    from tgflow.model import Scores, TemporalModel
+    from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+    from tgflow.plan import Batch, Loader, NegativeSampler, Plan, Replay
+    from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
+    from tgflow.streams import Source, open_stream, replay
+    from tgflow.tables import FeatureTable
+    from tgflow.train.continual import ContinualConfig, ContinualTrainer
+    from tgflow.train.observe import Observer
+    from tgflow.train.offline import OfflineConfig, OfflineTrainer
+
+_HOME = {
+    "Batch": "plan",
+    "Checkpoint": "checkpoint",
+    "ContinualConfig": "train.continual",
+    "ContinualTrainer": "train.continual",
+    "EventBatch": "events",
+    "EventLog": "log",
+    "FeatureTable": "tables",
+    "Loader": "plan",
+    "NO_NODE": "events",
+    "NegativeSampler": "plan",
+    "Neighbors": "sampling",
+    "NodeIds": "ids",
+    "Observer": "train.observe",
+    "OfflineConfig": "train.offline",
+    "OfflineTrainer": "train.offline",
+    "Plan": "plan",
+    "Replay": "plan",
+    "Scores": "model",
+    "Source": "streams",
+    "TGAT": "models",
+    "TGATConfig": "models",
+    "TGN": "models",
+    "TGNConfig": "models",
+    "TemporalGraph": "graph",
+    "TemporalModel": "model",
+    "load": "checkpoint",
+    "num_threads": "_core",
+    "open_stream": "streams",
+    "recent_neighbors": "sampling",
+    "replay": "streams",
+    "save": "checkpoint",
+    "set_num_threads": "_core",
+    "uniform_neighbors": "sampling",
+}
+"""The module of tgflow that each public name lives in."""
+
+__all__ = [
+    "NO_NODE",
+    "TGAT",
+    "TGN",
+    "Batch",
+    "Checkpoint",
+    "ContinualConfig",
+    "ContinualTrainer",
+    "EventBatch",
+    "EventLog",
+    "FeatureTable",
+    "Loader",
+    "NegativeSampler",
+    "Neighbors",
+    "NodeIds",
+    "Observer",
+    "OfflineConfig",
+    "OfflineTrainer",
+    "Plan",
+    "Replay",
+    "Scores",
+    "Source",
+    "TGATConfig",
+    "TGNConfig",
+    "TemporalGraph",
+    "TemporalModel",
+    "load",
+    "num_threads",
+    "open_stream",
+    "recent_neighbors",
+    "replay",
+    "save",
+    "set_num_threads",
+    "uniform_neighbors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'tgflow' has no attribute {name!r}")
+    value = getattr(import_module(f"tgflow.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -69,7 +69,8 @@ def test_a_room_imports_only_what_it_may_know(room):
 
 def test_tgflow_knows_neither_streams_nor_models():
     for room, name, path in modules():
-        if room == "tgflow" and not within(name, COMPOSERS):
+        # the package itself names all that is public; it imports it when it is asked for
+        if room == "tgflow" and name != "tgflow" and not within(name, COMPOSERS):
             wrong = {
                 m for m in imports(name, path) if within(m, ["tgflow.streams", "tgflow.models"])
             }

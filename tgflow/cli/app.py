@@ -1,0 +1,64 @@
+"""The commands, and what is common to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from tgflow.cli import bench, doctor, info, replay, run, train
+from tgflow.cli.options import teach
+
+app = typer.Typer(
+    name="tgflow",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Continual learning on temporal graphs: from a stream of timed edges to a model that "
+        "keeps learning.\n\n"
+        "[bold]Start here[/bold]\n\n"
+        "  tgflow run --stream examples/data/collegemsg.csv.gz\n\n"
+        "It learns from the stream as it arrives, and leaves a report. `tgflow COMMAND --help` has "
+        "examples for each command."
+    ),
+    epilog=(
+        "Exit codes: 0 done, 2 wrong usage or settings, 65 bad data, 66 no input, 70 a fault of "
+        "ours, 74 reading or writing failed. `--traceback` with any command (or "
+        "TGFLOW_TRACEBACK=1) shows where an error arose."
+    ),
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tgflow {version('tgflow')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version.")
+    ] = False,
+) -> None:
+    """Hold the options that come before a command."""
+
+
+LEARN, LOOK = "Learn", "Look and check"
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    LEARN: {"run": run.run, "train": train.train},
+    LOOK: {
+        "replay": replay.replay,
+        "info": info.info,
+        "bench": bench.bench,
+        "doctor": doctor.doctor,
+    },
+}
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, help=teach(command), rich_help_panel=panel)(command)

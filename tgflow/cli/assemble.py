@@ -1,0 +1,164 @@
+"""From settings to the parts of a run: source, model, run directory."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tgflow.cli.errors import NO_INPUT, CliError
+from tgflow.config import Config, ConfigError, StreamConfig
+from tgflow.events import EventBatch
+from tgflow.graph import Direction, TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.models import MODELS
+from tgflow.run.machine import num_cores
+from tgflow.streams import EventSource, open_stream
+from tgflow.units import seconds_per_tick
+
+
+def open_source(config: Config) -> EventSource:
+    """Open the stream that `config` describes.
+
+    Raises:
+        CliError: If no stream is named, or there is none.
+    """
+    c = config.stream
+    if not c.path:
+        raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
+    try:
+        return open_stream(
+            c.path,
+            src=c.src,
+            dst=c.dst,
+            t=c.t,
+            label=c.label,
+            features=_features(c),
+            time_unit=c.time_unit,
+            tick_unit=c.tick_unit,
+            format=c.format,
+            bipartite=True if config.graph.direction == "bipartite" else None,
+            sort=c.sort,
+        )
+    except FileNotFoundError as error:
+        raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
+
+
+def _features(config: StreamConfig) -> str | list[str] | None:
+    """Return feature columns as `open_stream` takes them: `["f*"]` is the prefix "f"."""
+    match config.features:
+        case [prefix] if prefix.endswith("*"):
+            return prefix[:-1]
+        case columns:
+            return columns
+
+
+def num_events(source: EventSource, limit: int | None) -> int | None:
+    """Return how many events a run will read, or None if that is not known."""
+    if source.num_events is None:
+        return None
+    return min(source.num_events, limit) if limit else source.num_events
+
+
+def first(batches: Iterable[EventBatch], limit: int | None) -> Iterator[EventBatch]:
+    """Yield the first `limit` events of `batches`; all of them without a limit."""
+    left = math.inf if limit is None else limit
+    for batch in batches:
+        if len(batch) >= left:
+            yield batch[: int(left)]
+            return
+        left -= len(batch)
+        yield batch
+
+
+def read_graph(config: Config, source: EventSource) -> TemporalGraph:
+    """Return a graph of all events of `source`, up to the limit of `config`."""
+    graph = TemporalGraph(direction_of(config, source), source.x_dim)
+    for batch in first(source, config.stream.limit):
+        graph.append(batch)
+    return graph
+
+
+def direction_of(config: Config, source: EventSource) -> Direction:
+    """Return how events become edges: bipartite if the source's ids are."""
+    return "bipartite" if source.ids.bipartite else config.graph.direction
+
+
+def make_model(config: Config, edge_x_dim: int, unit: str) -> TemporalModel:
+    """Build the model that `config` names, its first parameters drawn with the run's seed.
+
+    Args:
+        config: The run's settings.
+        edge_x_dim: Width of the edge features.
+        unit: What a tick of the stream is.
+
+    Raises:
+        ConfigError: If there is no such model, or its sizes do not fit together.
+    """
+    settings: dict[str, Any] = {
+        "edge_x_dim": edge_x_dim,
+        "memory_dim": config.model.dim,
+        "time_dim": config.model.dim,
+        "embedding_dim": config.model.dim,
+        "heads": config.model.heads,
+        "layers": config.model.layers,
+        "neighbors": config.model.neighbors,
+        "dropout": config.model.dropout,
+        "strategy": config.plan.strategy,
+        "history": 2 * config.train.replay_horizon if config.train.replay_ratio else 0,
+        "seconds_per_tick": seconds_per_tick(unit),
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    torch.manual_seed(config.run.seed)
+    if ":" in config.model.name:
+        return _own_model(config.model.name, settings)
+    if config.model.name not in MODELS:
+        known = ", ".join(MODELS)
+        raise ConfigError(
+            f"model.name must be one of {known}, or module:Class, got {config.model.name!r}"
+        )
+    entry = MODELS[config.model.name]
+    taken = {field.name for field in fields(entry.config)}
+    try:
+        chosen: Any = entry.config(**{k: v for k, v in settings.items() if k in taken})
+    except ValueError as error:
+        raise ConfigError(f"[model] does not fit together: {error}") from None
+    return entry.model(chosen)
+
+
+def _own_model(name: str, settings: dict[str, Any]) -> TemporalModel:
+    """Import `module:Class` from the working directory or the path, and call it by keywords."""
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module), attribute)(**settings)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ConfigError(f"cannot build model {name!r}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    if not isinstance(made, TemporalModel):
+        raise ConfigError(f"{name!r} made a {type(made).__name__}, not a tgflow.TemporalModel")
+    return made
+
+
+def use_threads(config: Config) -> int:
+    """Let torch and the core use the CPU threads that `config` allows; return how many."""
+    from tgflow._core import set_num_threads
+
+    threads = config.run.threads or num_cores()
+    torch.set_num_threads(threads)
+    set_num_threads(threads)
+    return threads
+
+
+def run_name(config: Config) -> str:
+    """Return what a run is called where nobody named it, such as collegemsg-tgn."""
+    stem = Path(config.stream.path).name.split(".")[0] or "stream"
+    return f"{stem}-{config.model.name.rpartition(':')[2].lower()}"

@@ -1,0 +1,98 @@
+"""What `tgflow info` says of a stream."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tgflow.cli import assemble
+from tgflow.cli.summary import print_table
+from tgflow.config import Config
+from tgflow.events import EventBatch, concat
+from tgflow.run.figures import duration, stream_time
+from tgflow.units import seconds_per_tick
+
+QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+
+
+def describe_stream(config: Config, as_json: bool) -> None:
+    """Read the whole stream of `config` and print what is in it."""
+    source = assemble.open_source(config)
+    events = concat(list(assemble.first(source, config.stream.limit)))
+    found = {
+        "path": config.stream.path,
+        "unit": source.unit,
+        "bipartite": source.ids.bipartite,
+        "x_dim": source.x_dim,
+        **facts(events),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    else:
+        print_table((config.stream.path, ""), _rows(found))
+
+
+def facts(events: EventBatch) -> dict[str, Any]:
+    """Return counts and spans of `events`; of none, the counts are 0 and the rest is None."""
+    size = len(events)
+    ends = torch.cat([events.src, events.dst])
+    degree = torch.bincount(ends) if size else ends
+    degree = degree[degree > 0]
+    pairs = _distinct(events.src * (int(ends.max()) + 1) + events.dst) if size else ends
+    return {
+        "num_events": size,
+        "num_nodes": len(degree),
+        "num_sources": len(_distinct(events.src)),
+        "num_destinations": len(_distinct(events.dst)),
+        "num_pairs": len(pairs),
+        "repeat_share": 1 - len(pairs) / size if size else None,
+        "self_loops": int((events.src == events.dst).sum()),
+        "first_t": int(events.t[0]) if size else None,
+        "last_t": int(events.t[-1]) if size else None,
+        "num_times": len(_distinct(events.t)),
+        "tie_share": 1 - len(_distinct(events.t)) / size if size else None,
+        "num_labels": None if events.label is None else len(_distinct(events.label)),
+        "degree": _quantiles(degree),
+    }
+
+
+def _distinct(values: Tensor) -> Tensor:
+    return torch.unique(values)  # type: ignore[no-any-return]
+
+
+def _quantiles(values: Tensor) -> dict[str, int] | None:
+    if not len(values):
+        return None
+    ordered = values.sort().values
+    return {name: int(ordered[round(q * (len(ordered) - 1))]) for name, q in QUANTILES.items()}
+
+
+def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("events", f"{found['num_events']:,}"),
+        ("nodes", f"{found['num_nodes']:,}  ({_sides(found)})"),
+        ("distinct pairs", f"{found['num_pairs']:,}"),
+    ]
+    if found["num_events"]:
+        unit, first, last = found["unit"], found["first_t"], found["last_t"]
+        show, _ = stream_time(first, last, unit)
+        span = "" if unit == "tick" else f"  ({duration((last - first) * seconds_per_tick(unit))})"
+        rows += [
+            ("time", f"{show(first)} to {show(last)}{span}"),
+            ("repeated pairs", f"{found['repeat_share']:.1%} of events"),
+            ("tied times", f"{found['tie_share']:.1%} of events"),
+            ("degree", ", ".join(f"{name} {n:,}" for name, n in found["degree"].items())),
+        ]
+    rows.append(("self-loops", f"{found['self_loops']:,}"))
+    rows.append(("edge features", str(found["x_dim"] or "none")))
+    if found["num_labels"] is not None:
+        rows.append(("labels", f"{found['num_labels']:,} distinct"))
+    return rows
+
+
+def _sides(found: dict[str, Any]) -> str:
+    return f"{found['num_sources']:,} sources, {found['num_destinations']:,} destinations"

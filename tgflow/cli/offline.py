@@ -1,0 +1,183 @@
+"""What `tgflow train` does: an offline trainer per seed, shown, recorded, reported."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Any, Self
+
+from rich.console import Console
+
+from tgflow.checkpoint import save
+from tgflow.cli import assemble
+from tgflow.cli.summary import print_summary
+from tgflow.config import Config
+from tgflow.graph import TemporalGraph
+from tgflow.run.figures import compact, duration, score
+from tgflow.run.machine import describe, peak_rss_bytes
+from tgflow.run.report import offline_report
+from tgflow.run.rundir import RunDir, to_json
+from tgflow.streams import EventSource
+from tgflow.train.observe import BatchRecord, EpochRecord, Observer
+from tgflow.train.offline import OfflineConfig, OfflineTrainer
+from tgflow.units import seconds_per_tick
+
+PER_RUN = ("seed", "best_epoch", "num_epochs")
+"""What is another thing in each run, so that its mean says nothing."""
+
+
+def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
+    """Train on the stream of `config`, once a seed, and leave a run directory.
+
+    Args:
+        config: The run's settings.
+        num_seeds: Train with seeds `config.run.seed` and the `num_seeds - 1` after it.
+        as_json: Print the figures as JSON, not as a table.
+    """
+    source = assemble.open_source(config)
+    threads = assemble.use_threads(config)
+    graph = assemble.read_graph(config, source)
+    rundir = RunDir.choose(config.run.out, assemble.run_name(config) + "-offline")
+    rundir.write_config(config)
+    results = []
+    with _Progress(Console(stderr=True), config.train.epochs, rundir) as progress:
+        for seed in range(config.run.seed, config.run.seed + num_seeds):
+            progress.seed = seed
+            target = rundir.checkpoint / str(seed) if num_seeds > 1 else rundir.checkpoint
+            trainer = _trainer(_with_seed(config, seed), graph, source, progress)
+            results.append(trainer.fit())
+            checkpoint = trainer.checkpoint()
+            checkpoint.sections["ids"] = source.ids.state()
+            checkpoint.meta["model"] = config.model.model_dump()
+            save(target, checkpoint)
+    metrics = {
+        "command": "train",
+        "stream": config.stream.path,
+        "model": config.model.name,
+        **average(results),
+        "threads": threads,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "machine": describe(),
+    }
+    rundir.write_metrics(metrics)
+    rundir.write_report(offline_report(progress.records, metrics, config))
+    if as_json:
+        sys.stdout.write(to_json(metrics, indent=2) + "\n")
+    else:
+        _summary(metrics, rundir)
+
+
+def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of each figure of several runs, its deviation as `KEY_std`, and the runs.
+
+    The deviation is the sample's (divided by one less than the runs). Of one run: that run.
+    """
+    if len(results) == 1:
+        return dict(results[0])
+    out: dict[str, Any] = {"seeds": [result["seed"] for result in results]}
+    for key, value in results[0].items():
+        values = [result[key] for result in results if key in result]
+        if key in PER_RUN or len(values) < len(results):
+            continue
+        if isinstance(value, float):
+            out[key] = statistics.fmean(values)
+            out[f"{key}_std"] = statistics.stdev(values)
+        else:
+            out[key] = value
+    return out | {"runs": [dict(result) for result in results]}
+
+
+def _with_seed(config: Config, seed: int) -> Config:
+    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+
+
+def _trainer(
+    config: Config, graph: TemporalGraph, source: EventSource, observer: Observer
+) -> OfflineTrainer:
+    plan, train = config.plan, config.train
+    model = assemble.make_model(config, source.x_dim, source.unit)
+    settings = OfflineConfig(
+        seed=config.run.seed,
+        batch_size=plan.batch_size,
+        epochs=train.epochs,
+        patience=train.patience,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        grad_clip=train.grad_clip,
+        val_ratio=train.val_ratio,
+        test_ratio=train.test_ratio,
+        new_node_ratio=train.new_node_ratio,
+        negatives=tuple(train.negatives),
+        mrr_negatives=plan.mrr_negatives,
+        visibility=plan.visibility,
+        strategy=plan.strategy,
+        seconds_per_tick=seconds_per_tick(source.unit),
+        num_threads=plan.workers,
+        lookahead=plan.lookahead,
+    )
+    return OfflineTrainer(model, graph, settings, observer)
+
+
+class _Progress(Observer):
+    """Says what training does: a line an epoch, and on a terminal the batch in between."""
+
+    def __init__(self, console: Console, epochs: int, rundir: RunDir) -> None:
+        self._console, self._epochs, self._rundir = console, epochs, rundir
+        self._status = console.status("reading") if console.is_terminal else None
+        self.seed = 0
+        self.records: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+        self._rundir.close()
+
+    def on_batch(self, record: BatchRecord) -> None:
+        """Show where training is."""
+        if self._status is not None:
+            self._status.update(
+                f"seed {self.seed}  epoch {record.epoch + 1}/{self._epochs}  {record.stage}"
+                f"  batch {record.index + 1}/{record.num_batches}"
+            )
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """Print a line and log a record."""
+        self.records.append({"seed": self.seed, **record.as_dict()})
+        self._rundir.log(self.records[-1])
+        self._console.print(
+            f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
+            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}"
+            f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
+            f"  {compact(record.events_per_second)} events/s",
+            highlight=False,
+        )
+
+
+def _summary(metrics: Mapping[str, Any], rundir: RunDir) -> None:
+    parts = ("val", "test", "inductive.test")
+    rows = [
+        (name, *(_figure(metrics, f"{part}.{key}") for part in parts))
+        for name, key in (("AP", "ap"), ("AUC", "auc"), ("MRR", "mrr"))
+    ]
+    seeds = metrics.get("seeds") or [metrics["seed"]]
+    print_summary(
+        ("", "validation", "test", "test, new nodes"),
+        rows,
+        f"{metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
+        f"{duration(metrics['epoch_seconds'])} an epoch, "
+        f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
+        f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}",
+        rundir.path,
+    )
+
+
+def _figure(metrics: Mapping[str, Any], key: str) -> str:
+    deviation = metrics.get(f"{key}_std")
+    return score(metrics.get(key, nan)) + (f" ± {deviation:.4f}" if deviation is not None else "")

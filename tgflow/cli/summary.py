@@ -1,0 +1,38 @@
+"""What a command prints when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+FILES = {
+    "report.html": "plots; open it in a browser",
+    "metrics.json": "all figures",
+    "checkpoint": "model, memory, events",
+    "config.toml": "these settings, for --config",
+}
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a small table: texts left, other columns right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left", style="" if i else "bold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def print_summary(
+    header: Sequence[str], rows: Sequence[Sequence[str]], note: str, path: Path
+) -> None:
+    """Print a run's figures, a note about them, and where its files are."""
+    print_table(header, rows)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(note, style="dim")
+    for name, what in FILES.items():
+        console.print(f"  {path / name}  [dim]{what}[/dim]")

@@ -1,0 +1,304 @@
+"""One typed schema for everything that can be set, by a TOML file or by flags.
+
+Read it with `load_config`, write it with `to_toml`; what is written reads back to the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
+Negatives = Literal["random", "historical", "inductive"]
+
+
+class ConfigError(ValueError):
+    """A setting that is unknown, of another type or out of range; the message names its key."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class StreamConfig(_Section):
+    """Where the events come from and how they are read."""
+
+    path: str = Field(
+        default="", description="File or folder: CSV, Parquet, Arrow or JSONL; also .gz."
+    )
+    format: Literal["csv", "tsv", "jodie", "parquet", "arrow", "jsonl"] | None = Field(
+        default=None, description="Format; unset: by the name's ending."
+    )
+    src: str = Field(default="src", description="Column of the source node.")
+    dst: str = Field(default="dst", description="Column of the destination node.")
+    t: str = Field(default="t", description="Column of the time.")
+    label: str | None = Field(default=None, description="Column of the edge type or label.")
+    features: list[str] | None = Field(
+        default=None, description="Columns of edge features, each one or a prefix as f*."
+    )
+    time_unit: Unit = Field(default="s", description="Unit of the time column.")
+    tick_unit: Unit | None = Field(
+        default=None,
+        description="Unit to keep times in; finer than time_unit if they have decimals.",
+    )
+    sort: bool = Field(default=False, description="Read all first and sort by time.")
+    limit: int | None = Field(default=None, ge=1, description="Stop after this many events.")
+    speed: float | None = Field(
+        default=None, gt=0, description="Play at this multiple of real time; unset: at full speed."
+    )
+
+
+class GraphConfig(_Section):
+    """How events become edges."""
+
+    direction: Literal["undirected", "directed", "bipartite"] = Field(
+        default="undirected",
+        description="Who is whose neighbour; bipartite: two name spaces of ids.",
+    )
+
+
+class ModelConfig(_Section):
+    """The model and its sizes."""
+
+    name: str = Field(default="tgn", description="tgn, tgat, or your own as module:Class.")
+    dim: int = Field(default=100, ge=1, description="Width of memory, embedding and time encoding.")
+    heads: int = Field(default=2, ge=1, description="Attention heads.")
+    neighbors: int | None = Field(
+        default=None, ge=1, description="Neighbours per hop; unset: the paper's (tgn 10, tgat 20)."
+    )
+    layers: int | None = Field(
+        default=None, ge=1, le=4, description="Hops; unset: the paper's (tgn 1, tgat 2)."
+    )
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="Dropout while training.")
+
+
+class PlanConfig(_Section):
+    """How batches are made."""
+
+    batch_size: int = Field(default=200, ge=1, description="Events per batch.")
+    visibility: Literal["event", "batch"] = Field(
+        default="event",
+        description="What a query sees: all that is earlier, or the state at batch start.",
+    )
+    strategy: Literal["recent", "uniform"] | None = Field(
+        default=None, description="Which neighbours are sampled; unset: as the model's paper."
+    )
+    mrr_negatives: int = Field(
+        default=20, ge=1, description="False destinations per event to rank it among."
+    )
+    workers: int = Field(
+        default=1, ge=0, description="Threads that prepare batches ahead; 0: none."
+    )
+    lookahead: int = Field(default=4, ge=1, description="Batches to prepare ahead.")
+
+
+class TrainConfig(_Section):
+    """How the model learns."""
+
+    learning_rate: float = Field(default=1e-3, gt=0, description="Adam's learning rate.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Adam's weight decay.")
+    grad_clip: float | None = Field(
+        default=None, gt=0, description="Largest norm of all gradients."
+    )
+    updates: int = Field(
+        default=1, ge=0, description="run: optimiser steps per micro-batch; 0: no learning."
+    )
+    replay_ratio: float = Field(
+        default=0.5, ge=0, description="run: old events learnt again per new one."
+    )
+    replay_horizon: int = Field(
+        default=50_000, ge=1, description="run: events to look back for replay."
+    )
+    replay_half_life: float = Field(
+        default=10_000.0, gt=0, description="run: this many events older is half as likely."
+    )
+    epochs: int = Field(
+        default=100, ge=1, description="train: passes over the training part, at most."
+    )
+    patience: int = Field(
+        default=20, ge=1, description="train: stop after so many epochs without a better."
+    )
+    val_ratio: float = Field(
+        default=0.15, gt=0, lt=1, description="train: part held out to choose by."
+    )
+    test_ratio: float = Field(
+        default=0.15, gt=0, lt=1, description="train: part held out to report."
+    )
+    new_node_ratio: float = Field(
+        default=0.1, ge=0, lt=1, description="train: share of nodes that training never sees."
+    )
+    negatives: list[Negatives] = Field(
+        default=["random"],
+        min_length=1,
+        description="train: kinds of false destinations to test with.",
+    )
+
+
+class RunConfig(_Section):
+    """The run itself."""
+
+    seed: int = Field(default=0, ge=0, description="Seed of every random draw.")
+    out: str | None = Field(default=None, description="Run directory; unset: runs/STREAM-MODEL.")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads; unset: one per core.")
+
+
+class Config(_Section):
+    """All settings, by section; each has a default except `stream.path`."""
+
+    stream: StreamConfig = StreamConfig()
+    graph: GraphConfig = GraphConfig()
+    model: ModelConfig = ModelConfig()
+    plan: PlanConfig = PlanConfig()
+    train: TrainConfig = TrainConfig()
+    run: RunConfig = RunConfig()
+
+
+FLAGS = {"stream.path": "--stream", "model.name": "--model"}
+"""Flags that are not called after their key."""
+
+
+def flag_of(key: str) -> str:
+    """Return the flag that sets "section.key", such as "--batch-size"."""
+    return FLAGS.get(key, "--" + key.split(".")[1].replace("_", "-"))
+
+
+def fields() -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every setting as ("section.key", its field), in the schema's order."""
+    for section, info in Config.model_fields.items():
+        assert isinstance(info.annotation, type)
+        assert issubclass(info.annotation, BaseModel)
+        for key, field in info.annotation.model_fields.items():
+            yield f"{section}.{key}", field
+
+
+def load_config(
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Config:
+    """Return the settings of `file`, with `flags` over them and `defaults` under them.
+
+    Args:
+        file: TOML file with the schema's sections, or None.
+        flags: Values by "section.key"; they win over the file. None stands for "not given".
+        defaults: Values by "section.key" that replace the schema's defaults.
+
+    Raises:
+        ConfigError: If a key is unknown, or a value has another type or is out of range.
+        OSError: If `file` cannot be read.
+    """
+    table = _read_toml(file) if file is not None else {}
+    for key, value in (defaults or {}).items():
+        section, name = key.split(".")
+        if isinstance(table.setdefault(section, {}), dict):
+            table[section].setdefault(name, value)
+    flags = {key: value for key, value in (flags or {}).items() if value is not None}
+    for key, value in flags.items():
+        section, name = key.split(".")
+        if isinstance(table.setdefault(section, {}), dict):
+            table[section][name] = value
+    try:
+        return Config.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, file, flags)) from None
+
+
+def to_toml(config: Config) -> str:
+    """Return `config` as TOML that `load_config` reads back, each key with what it means."""
+    lines: list[str] = []
+    last = ""
+    for key, field in fields():
+        section, name = key.split(".")
+        if section != last:
+            lines += ["", f"[{section}]"]
+            last = section
+        value = getattr(getattr(config, section), name)
+        setting = f"# {name} =" if value is None else f"{name} = {_toml_value(value)}"
+        lines.append(f"{setting:<28} # {field.description}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]) -> str:
+    """Say of the first problem which key it is, what arrived and what is allowed."""
+    problem = error.errors()[0]
+    path = [str(part) for part in problem["loc"]]
+    key = ".".join(path[:2])
+    origin = flag_of(key) if key in flags else str(file or "configuration")
+    if problem["type"] == "extra_forbidden":
+        return f"{origin}: {_unknown_key(path)}"
+    if len(path) == 1:
+        return f"{origin}: [{key}] must be a section, got {_shown(problem['input'])}"
+    more = len(error.errors()) - 1
+    also = f" ({more} more like this)" if more else ""
+    return f"{origin}: {key} must be {_allowed(key)}, got {_shown(problem['input'])}{also}"
+
+
+def _unknown_key(path: list[str]) -> str:
+    """Say that the key at `path` does not exist, and which one may have been meant."""
+    known = [key for key, _ in fields()]
+    if len(path) == 1:
+        choices = list(Config.model_fields)
+        what, allowed = f"unknown section [{path[0]}]", f"sections are {', '.join(choices)}"
+    else:
+        choices = [key.split(".")[1] for key in known if key.startswith(f"{path[0]}.")]
+        what, allowed = f"unknown key {path[0]}.{path[1]}", f"[{path[0]}] has {', '.join(choices)}"
+    elsewhere = [key for key in known if key.split(".")[1] == path[-1]]
+    meant = difflib.get_close_matches(path[-1], choices, n=1) or elsewhere
+    hint = f"; did you mean {meant[0]}?" if meant else ""
+    return f"{what}{hint} ({allowed})"
+
+
+def _allowed(key: str) -> str:
+    """Describe the values that the setting `key` accepts, from the schema."""
+    section, name = key.split(".")
+    schema = Config.model_json_schema()
+    part = schema["$defs"][Config.model_fields[section].annotation.__name__]["properties"][name]  # type: ignore[union-attr]
+    choices = [choice for choice in part.get("anyOf", [part]) if choice.get("type") != "null"]
+    return " or ".join(_described(choice) for choice in choices)
+
+
+def _described(part: Mapping[str, Any]) -> str:
+    if "enum" in part:
+        return "one of " + ", ".join(json.dumps(choice) for choice in part["enum"])
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "string": "a string",
+        "array": "a list of strings",
+        "boolean": "true or false",
+    }
+    limits = {
+        "minimum": "at least",
+        "exclusiveMinimum": "more than",
+        "maximum": "at most",
+        "exclusiveMaximum": "less than",
+    }
+    bounds = [f"{word} {part[limit]:g}" for limit, word in limits.items() if limit in part]
+    return " ".join([words[part["type"]], " and ".join(bounds)]).strip()
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

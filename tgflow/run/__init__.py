@@ -1,0 +1,1 @@
+"""What a run leaves behind and shows while it goes: directory, records, report, display."""

@@ -1,0 +1,157 @@
+"""What a run shows while it goes: a live panel on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.align import Align
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tgflow.run.figures import compact, duration, num_bytes, score
+
+Record = Mapping[str, Any]
+SECONDS_PER_LINE = 5.0
+SHOWN = ("running.ap", "running.mrr", "running.loss", "events_per_second")
+SPARK = "▁▂▃▄▅▆▇█"
+
+
+class Display:
+    """Progress of a run, fed one record a micro-batch; a context manager.
+
+    Args:
+        console: Where to; stderr, so that stdout stays free for results.
+        title: What is going on, one line.
+        total: Events to come, or None if unknown.
+    """
+
+    def __init__(self, console: Console, title: str, total: int | None) -> None:
+        self._console, self._title, self._total = console, title, total
+        self._history: dict[str, list[float]] = {key: [] for key in SHOWN}
+        self._last: Record = {}
+        self._start = self._said = time.monotonic()
+        self._live = (
+            Live(get_renderable=self._panel, console=console, refresh_per_second=8)
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        else:
+            self._console.print(self._title)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self._last:
+            self._say()
+
+    def update(self, record: Record) -> None:
+        """Show the figures of one more micro-batch."""
+        self._last = record
+        for key, history in self._history.items():
+            if key in record:
+                history.append(record[key])
+        now = time.monotonic()
+        if self._live is None and now - self._said >= SECONDS_PER_LINE:
+            self._said = now
+            self._say()
+
+    def _say(self) -> None:
+        self._console.print(self._line(), soft_wrap=True, highlight=False)
+
+    @property
+    def _done(self) -> float:
+        """Which share of the stream is done; 0 if that cannot be known."""
+        if self._total:
+            return min(float(self._last.get("stop", 0)) / self._total, 1.0)
+        return float(self._last.get("progress", 0.0))
+
+    def _events(self) -> str:
+        events = f"{self._last.get('stop', 0):,}"
+        return f"{events} of {self._total:,} events" if self._total else f"{events} events"
+
+    def _value(self, key: str) -> float:
+        value = self._last.get(key)
+        return math.nan if value is None else float(value)
+
+    def _lag(self) -> str:
+        return f"lag {duration(self._value('freshness_seconds'))}"
+
+    def _line(self) -> str:
+        return (
+            f"{self._done:4.0%}  {self._events()}"
+            f"  {compact(self._value('events_per_second'))} events/s  {self._lag()}"
+            f"  loss {score(self._value('running.loss'))}"
+            f"  AP {score(self._value('running.ap'))}  MRR {score(self._value('running.mrr'))}"
+        )
+
+    def _panel(self) -> Panel:
+        elapsed = time.monotonic() - self._start
+        bar = Table.grid(expand=True, padding=(0, 1))
+        bar.add_column(ratio=1)
+        bar.add_column(justify="right", no_wrap=True)
+        left = elapsed * (1 - self._done) / self._done if self._done > 0.005 else math.nan
+        clock = f"{self._done:.0%} · {duration(left)} left"
+        known = self._total is not None or "progress" in self._last
+        bar.add_row(
+            Align(ProgressBar(total=1.0, completed=self._done, pulse=not known), vertical="middle"),
+            Text(f"{self._events()} · {clock if known else duration(elapsed)}", style="dim"),
+        )
+        return Panel(
+            Group(bar, Text(), self._figures()),
+            title=f"[bold]{self._title}[/bold]",
+            title_align="left",
+            border_style="dim",
+            padding=(1, 2),
+        )
+
+    def _figures(self) -> Table:
+        grid = Table.grid(expand=True, padding=(0, 2))
+        for ratio in (3, 3, 3, 4):
+            grid.add_column(ratio=ratio, no_wrap=True)
+        grid.add_row(*(Text(name, style="dim") for name in ("AP", "MRR", "Loss", "Speed")))
+        colors = dict(zip(SHOWN, ("cyan", "green", "yellow", "magenta"), strict=True))
+        ap, mrr, loss = (score(self._value(key)) for key in SHOWN[:3])
+        speed = f"{compact(self._value('events_per_second'))} events/s"
+        figures = zip((ap, mrr, loss, speed), colors.values(), strict=True)
+        grid.add_row(*(Text(text, style=f"bold {color}") for text, color in figures))
+        width = max(8, min(24, self._console.width // 6))
+        sparks = {key: sparkline(self._history[key], width) for key in SHOWN}
+        grid.add_row(*(Text(sparks[key], style=color) for key, color in colors.items()))
+        grid.add_row(
+            Text(f"{score(self._value('prequential.ap'))} since start", style="dim"),
+            Text(f"{score(self._value('prequential.mrr'))} since start", style="dim"),
+            Text("of the newest", style="dim"),
+            Text(f"{self._lag()} · {num_bytes(self._last.get('rss_bytes', 0))}", style="dim"),
+        )
+        return grid
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw `values` with `width` block characters, each the mean of its share; '' for none."""
+    if not values:
+        return ""
+    width = min(width, len(values))
+    cuts = [i * len(values) // width for i in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
+    low, high = min(means), max(means)
+    scale = (len(SPARK) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARK[round((mean - low) * scale)] for mean in means)

@@ -1,0 +1,78 @@
+"""How numbers, times and sizes are written for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+SECONDS_PER_TICK = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+}
+"""Units whose ticks are a known time; "tick" is not among them."""
+
+
+def compact(value: float) -> str:
+    """Write `value` with three digits and a suffix, such as 59.8k; NaN as a dash."""
+    if not math.isfinite(value):
+        return "–"
+    for limit, divisor, suffix in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / divisor:.3g}{suffix}"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def score(value: float) -> str:
+    """Write a metric in `[0, 1]` with four decimals; NaN as a dash."""
+    return f"{value:.4f}" if math.isfinite(value) else "–"
+
+
+def duration(seconds: float) -> str:
+    """Write a time span with its two largest units, such as 1 min 12 s."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    left, parts = round(seconds), []
+    for name, size in units:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])
+
+
+def num_bytes(size: float) -> str:
+    """Write a size in bytes, such as 512 MB."""
+    for limit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= limit:
+            return f"{size / limit:.3g} {name}"
+    return f"{size:.0f} B"
+
+
+def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str]:
+    """Return how to write a stream's times from `first` to `last`, and what its axis is called.
+
+    Times 20 years or more from zero are taken as Unix time and written as UTC dates, other ones
+    as the time since `first`.
+    """
+    seconds = SECONDS_PER_TICK.get(unit)
+    if seconds is None:
+        return compact, "stream time (ticks)"
+    if first * seconds < 20 * 365.25 * 86400:
+        return lambda t: duration((t - first) * seconds), "time since the stream's first event"
+    span = (last - first) * seconds
+    form = "%Y-%m-%d" if span > 3 * 86400 else "%m-%d %H:%M" if span > 3600 else "%H:%M:%S"
+    return (
+        lambda t: datetime.fromtimestamp(t * seconds, UTC).strftime(form),
+        "stream time (UTC)",
+    )

@@ -1,0 +1,42 @@
+"""What a run says of the machine it ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from importlib.metadata import version
+
+PAGE_SIZE = resource.getpagesize()
+
+
+def rss_bytes() -> int:
+    """Return the memory that the process holds now; its highest where the system says no more."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * PAGE_SIZE
+    except OSError:
+        return peak_rss_bytes()
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory that the process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def num_cores() -> int:
+    """Return the CPU cores that the process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe() -> dict[str, str | int]:
+    """Return the machine and the versions that a figure depends on."""
+    return {
+        "cores": num_cores(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "tgflow": version("tgflow"),
+    }

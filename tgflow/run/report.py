@@ -1,0 +1,292 @@
+"""report.html: one self-contained page about a run, that needs neither network nor JavaScript."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from tgflow.config import Config
+from tgflow.run.chart import Chart, Line, render_chart
+from tgflow.run.figures import compact, duration, num_bytes, score, stream_time
+
+Record = Mapping[str, Any]
+Tile = tuple[str, str, str]
+"""Name, value and note of a headline figure."""
+
+
+def continual_report(records: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
+    """Return the page of a `tgflow run`.
+
+    Args:
+        records: The lines of metrics.jsonl, in order.
+        metrics: The content of metrics.json.
+        config: The run's settings.
+    """
+    flat = flatten(metrics)
+    name = _stream_name(config)
+    tiles = _continual_tiles(flat, config)
+    charts = _continual_charts(records, config)
+    title = f"{config.model.name.upper()} learning from {name}"
+    lead = (
+        f"Every micro-batch of {config.plan.batch_size} events was predicted first, then learnt, "
+        "then stored. What is plotted was measured before the model had seen the events."
+    )
+    return _page("continual run", title, lead, tiles, charts, flat, config)
+
+
+def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
+    """Return the page of a `tgflow train`.
+
+    Args:
+        history: One record an epoch, with `seed`, `epoch`, `loss` and `val.ap`.
+        metrics: The content of metrics.json.
+        config: The run's settings.
+    """
+    flat = flatten(metrics)
+    tiles = _offline_tiles(flat, config)
+    charts = _offline_charts(history)
+    title = f"{config.model.name.upper()} trained on {_stream_name(config)}"
+    lead = (
+        "Chronological split: the first events train, the next choose the epoch, and the last are "
+        "reported. Test figures are of the epoch with the best validation AP."
+    )
+    return _page("offline training", title, lead, tiles, charts, flat, config)
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one, with keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def windowed(records: Sequence[Record], key: str, window: int) -> list[float | None]:
+    """Return for each record the mean of `key` over it and the `window - 1` before it."""
+    means: list[float | None] = []
+    for i in range(len(records)):
+        part = [r[key] for r in records[max(0, i + 1 - window) : i + 1] if r.get(key) is not None]
+        means.append(sum(part) / len(part) if part else None)
+    return means
+
+
+def _stream_name(config: Config) -> str:
+    return config.stream.path.replace("\\", "/").rsplit("/", 1)[-1].split(".")[0] or "a stream"
+
+
+def _tile(
+    flat: Mapping[str, Any], key: str, name: str, show: Callable[[float], str], note: str = ""
+) -> list[Tile]:
+    value = flat.get(key)
+    return [] if value is None else [(name, show(float(value)), note)]
+
+
+def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
+    negatives = config.plan.mrr_negatives
+    return [
+        *_tile(flat, "prequential.ap", "Average precision", score, "prequential, over all events"),
+        *_tile(flat, "prequential.mrr", "MRR", score, f"1 against {negatives} negatives"),
+        *_tile(flat, "prequential.auc", "AUC", score),
+        *_tile(flat, "events_per_second", "Events per second", compact, "predict + learn + store"),
+        *_tile(flat, "num_events", "Events", compact, "in stream order"),
+        *_tile(flat, "num_nodes", "Nodes", compact),
+        *_tile(flat, "epoch_seconds", "Wall time", duration),
+        *_tile(flat, "peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+    ]
+
+
+def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
+    negatives = config.plan.mrr_negatives
+    return [
+        *_tile(flat, "test.ap", "Test AP", score, _spread(flat, "test.ap_std")),
+        *_tile(flat, "test.auc", "Test AUC", score, _spread(flat, "test.auc_std")),
+        *_tile(flat, "test.mrr", "Test MRR", score, f"1 against {negatives} negatives"),
+        *_tile(flat, "val.ap", "Validation AP", score),
+        *_tile(flat, "events_per_second", "Events per second", compact, "while training"),
+        *_tile(flat, "epoch_seconds", "Epoch", duration),
+        *_tile(flat, "num_events", "Events", compact),
+        *_tile(flat, "peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+    ]
+
+
+def _spread(flat: Mapping[str, Any], key: str) -> str:
+    return f"± {flat[key]:.4f} over seeds" if flat.get(key) else ""
+
+
+def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
+    window = max(5, len(records) // 40)
+    times = [float(r["t"]) for r in records]
+    counts = [float(r["stop"]) for r in records]
+    records = [{**r, "rate": (r["stop"] - r["start"]) / r["seconds"]} for r in records]
+    first, last = (int(times[0]), int(times[-1])) if times else (0, 0)
+    show_t, time_name = stream_time(first, last, config.stream.time_unit)
+    over_time = {"x": times, "show_x": show_t, "x_name": time_name}
+    over_events = {"x": counts, "show_x": compact, "x_name": "events"}
+    events = window * config.plan.batch_size
+    return [
+        _curve(records, "metrics.ap", "Average precision", window, 1, over_time,
+               f"mean of the last {events:,} events; dashed: since the start", wide=True),
+        _curve(records, "metrics.mrr", "Mean reciprocal rank", window, 2, over_time,
+               f"1 against {config.plan.mrr_negatives} negatives"),
+        _curve(records, "loss", "Loss", window, 3, over_events, "of the new and replayed events"),
+        _curve(records, "rate", "Throughput", window, 1, over_events,
+               "events per second, all steps", low=0.0, show_y=compact),
+        _curve(records, "rss_bytes", "Memory", 1, 4, over_events, "resident, whole process",
+               low=0.0, show_y=num_bytes),
+    ]  # fmt: skip
+
+
+def _curve(
+    records: Sequence[Record],
+    key: str,
+    title: str,
+    window: int,
+    color: int,
+    axis: Mapping[str, Any],
+    note: str,
+    *,
+    wide: bool = False,
+    low: float | None = None,
+    show_y: Callable[[float], str] = lambda y: f"{y:.3g}",
+) -> Chart:
+    """Return a chart of one record key: as measured (faint), windowed, and if wide, its mean."""
+    x, raw = axis["x"], [r.get(key) for r in records]
+    mean = windowed(records, key, window)
+    lines = [Line(title, x, mean, color, fill=True)]
+    if window > 1:
+        lines.insert(0, Line("each batch", x, raw, color, "faint"))
+    if wide:
+        since_start = [r.get(key.replace("metrics.", "prequential.")) for r in records]
+        lines.append(Line("since the start", x, since_start, color, "dashed"))
+    present = [y for y in mean if y is not None]
+    if low is None and present:
+        low = min(present)
+    high = max(present) if present and key == "rate" else None
+    return Chart(title, note, lines, axis["show_x"], show_y, axis["x_name"], low, high, wide)
+
+
+def _offline_charts(history: Sequence[Record]) -> list[Chart]:
+    seeds = sorted({r.get("seed", 0) for r in history})
+    charts = []
+    for key, title, note in (
+        ("val.ap", "Validation AP", "by epoch, one line a seed"),
+        ("loss", "Training loss", "by epoch, one line a seed"),
+        ("seconds", "Seconds per epoch", "training part"),
+    ):
+        lines = []
+        for color, seed in enumerate(seeds):
+            part = [r for r in history if r.get("seed", 0) == seed and key in r]
+            x, y = [float(r["epoch"] + 1) for r in part], [r[key] for r in part]
+            lines.append(Line(f"seed {seed}", x, y, 1 + color % 4, fill=len(seeds) == 1))
+        low = 0.0 if key == "seconds" else None
+        charts.append(
+            Chart(title, note, lines, lambda x: f"{x:.0f}", lambda y: f"{y:.4g}", "epoch", low,
+                  None, key == "val.ap")
+        )  # fmt: skip
+    return charts
+
+
+def _page(
+    kind: str,
+    title: str,
+    lead: str,
+    tiles: Sequence[Tile],
+    charts: Sequence[Chart],
+    flat: Mapping[str, Any],
+    config: Config,
+) -> str:
+    here = files("tgflow.run")
+    css = here.joinpath("report.css").read_text(encoding="utf-8")
+    js = here.joinpath("report.js").read_text(encoding="utf-8")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)} · tgflow</title>
+<style>{css}</style>
+</head>
+<body>
+<main>
+<header>
+<div class="eyebrow"><b>tgflow</b> · {escape(kind)}</div>
+<h1>{escape(title)}</h1>
+<p>{escape(lead)}</p>
+</header>
+<dl class="tiles">{_tiles_html(tiles)}</dl>
+<div class="charts">{"".join(render_chart(chart) for chart in charts)}</div>
+<h2>Protocol</h2>
+<div class="card">{_table(_protocol(flat, config))}</div>
+<h2>Settings</h2>
+<div class="card settings">{_settings_html(config)}</div>
+<footer>Written by tgflow {escape(str(flat.get("machine.tgflow", "")))}. All figures are in
+metrics.json; <code>--config config.toml</code> starts the same run again.</footer>
+</main>
+<script>{js}</script>
+</body>
+</html>
+"""
+
+
+def _tiles_html(tiles: Sequence[Tile]) -> str:
+    parts = []
+    for i, (name, value, note) in enumerate(tiles):
+        text = re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", escape(value))
+        lead = ' class="lead"' if i < 2 else ""
+        parts.append(
+            f"<div{lead}><dt>{escape(name)}</dt><dd>{text}</dd>"
+            f'<span class="note">{escape(note)}</span></div>'
+        )
+    return "".join(parts)
+
+
+def _protocol(flat: Mapping[str, Any], config: Config) -> list[tuple[str, str]]:
+    """Return what one must know to compare the figures with others'."""
+    sees = {
+        "batch": "batch: a query sees the state at the start of its batch",
+        "event": "event: a query sees every event strictly before it",
+    }
+    machine = ", ".join(
+        f"{key.removeprefix('machine.')} {value}"
+        for key, value in flat.items()
+        if key.startswith("machine.")
+    )
+    negatives = flat.get("negatives", "random")
+    rows = [
+        ("Protocol", str(flat.get("protocol", ""))),
+        ("Visibility", sees[config.plan.visibility]),
+        ("Negatives", f"{negatives}; 1 for AP and AUC, {config.plan.mrr_negatives} for MRR"),
+        ("Averages", "AP and AUC over batches, MRR over events"),
+        ("Batch", f"{config.plan.batch_size} events"),
+        ("Seeds", ", ".join(map(str, flat.get("seeds", [config.run.seed])))),
+        ("Machine", machine),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _settings_html(config: Config) -> str:
+    parts = []
+    for section, settings in config.model_dump().items():
+        rows = [(k, "not set" if v is None else _shown(v)) for k, v in settings.items()]
+        parts.append(f"<section><h3>[{section}]</h3>{_table(rows)}</section>")
+    return "".join(parts)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
+    return str(value) or "–"
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
+    return f"<table>{cells}</table>"
