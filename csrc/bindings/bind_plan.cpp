@@ -1,3 +1,7 @@
+#include <pybind11/stl.h>
+
+#include <vector>
+
 #include "bindings.hpp"
 #include "tgflow/frontier.hpp"
 #include "tgflow/gather.hpp"
@@ -49,8 +53,12 @@ tgflow::BlockOut block_out(address_t target, address_t neighbor, address_t mask,
   return {at<int64_t>(target), at<int64_t>(neighbor), at<bool>(mask), at<float>(dt)};
 }
 
-int64_t unique_events(address_t eid, int64_t size, address_t out, address_t row) {
-  return tgflow::unique_events(at<const tgflow::eid_t>(eid), size, at<tgflow::eid_t>(out), at<int64_t>(row));
+tgflow::EventList event_list(address_t eid, int64_t size, address_t row) {
+  return {at<const tgflow::eid_t>(eid), size, at<int64_t>(row)};
+}
+
+int64_t unique_events(const std::vector<tgflow::EventList>& lists, address_t out) {
+  return tgflow::unique_events(lists, at<tgflow::eid_t>(out));
 }
 
 int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, int64_t num, address_t out) {
@@ -87,8 +95,9 @@ void bind_frontier(py::module_& m) {
   m.def("unique_queries", &unique_queries, py::arg("queries"), py::arg("out"), py::arg("row"), no_gil());
   m.def("expand_frontier", &tgflow::expand_frontier, py::arg("targets"), py::arg("neighbors"),
         py::arg("seconds_per_tick"), py::arg("below"), py::arg("block"), no_gil());
-  m.def("unique_events", &unique_events, py::arg("eid"), py::arg("size"), py::arg("out"), py::arg("row"),
-        no_gil());
+  py::class_<tgflow::EventList>(m, "EventList")
+      .def(py::init(&event_list), py::arg("eid"), py::arg("size"), py::arg("row"));
+  m.def("unique_events", &unique_events, py::arg("lists"), py::arg("out"), no_gil());
 }
 
 }  // namespace

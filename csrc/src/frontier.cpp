@@ -99,18 +99,22 @@ int64_t expand_frontier(const Queries& targets, const NeighborsIn& neighbors, do
   return frontier.size();
 }
 
-int64_t unique_events(const eid_t* eid, int64_t size, eid_t* out, int64_t* row) {
-  RowIndex index(size);
+int64_t unique_events(const std::vector<EventList>& lists, eid_t* out) {
+  int64_t total = 0;
+  for (const EventList& list : lists) total += list.size;
+  RowIndex index(total);
   int64_t count = 0;
   out[count++] = kNoEvent;
-  for (int64_t i = 0; i < size; ++i) {
-    const eid_t e = eid[i];
-    if (e == kNoEvent) {
-      row[i] = 0;
-      continue;
+  for (const EventList& list : lists) {
+    for (int64_t i = 0; i < list.size; ++i) {
+      const eid_t e = list.eid[i];
+      int64_t row = 0;
+      if (e != kNoEvent) {
+        row = index.find_or(mix64(static_cast<uint64_t>(e)), count, [&](int64_t r) { return out[r] == e; });
+        if (row == count) out[count++] = e;
+      }
+      list.row[i] = row;
     }
-    row[i] = index.find_or(mix64(static_cast<uint64_t>(e)), count, [&](int64_t r) { return out[r] == e; });
-    if (row[i] == count) out[count++] = e;
   }
   return count;
 }

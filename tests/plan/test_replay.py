@@ -86,7 +86,7 @@ def test_nothing_to_replay_is_no_event() -> None:
         ({"ratio": -0.1}, "at least 0, got -0.1"),
         ({"ratio": math.nan}, "got nan"),
         ({"ratio": 1, "horizon": 0}, "at least 1 event, got 0"),
-        ({"ratio": 1, "half_life": 0.0}, "above 0 events, got 0.0"),
+        ({"ratio": 1, "half_life": 0.0}, "at least 1e-6 events, got 0.0"),
     ],
 )
 def test_bad_replay_is_refused(arguments: dict[str, float], message: str) -> None:

@@ -1,4 +1,8 @@
-"""Frontiers: the distinct queries of a batch, and the blocks that lead from one to the next."""
+"""Frontiers: the distinct queries of a batch, and the blocks that lead from one to the next.
+
+What grows with the neighbourhoods is filled by the core: a torch operation on many elements would
+start torch's own threads under each of the loader's.
+"""
 
 from __future__ import annotations
 
@@ -56,16 +60,19 @@ class _Draft:
 
     def __init__(self, capacity: int, by_time: bool, by_start: bool) -> None:
         self.node = torch.empty(capacity, dtype=torch.int64)
-        self.t = torch.empty_like(self.node) if by_time else torch.zeros_like(self.node)
-        self.start = torch.empty_like(self.node) if by_start else torch.zeros_like(self.node)
+        self.t = torch.empty_like(self.node) if by_time else None
+        self.start = torch.empty_like(self.node) if by_start else None
         self.out = _core.QueriesOut(
             self.node.data_ptr(),
-            self.t.data_ptr() if by_time else 0,
-            self.start.data_ptr() if by_start else 0,
+            0 if self.t is None else self.t.data_ptr(),
+            0 if self.start is None else self.start.data_ptr(),
         )
 
     def frontier(self, size: int) -> Frontier:
-        return Frontier(self.node[:size], self.t[:size], self.start[:size])
+        node = self.node[:size]
+        t = torch.zeros_like(node) if self.t is None else self.t[:size]
+        start = torch.zeros_like(node) if self.start is None else self.start[:size]
+        return Frontier(node, t, start)
 
 
 def unique_queries(node: Tensor, t: Tensor, start: Tensor) -> tuple[Frontier, Tensor]:
@@ -120,9 +127,10 @@ def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         int64 `[R]`: -1 and then the events in order of first appearance; and for each tensor of
         `eids` the rows, int64 of its shape, 0 where it holds -1.
     """
-    flat = eids[0].reshape(-1) if len(eids) == 1 else torch.cat([e.reshape(-1) for e in eids])
-    distinct = torch.empty(len(flat) + 1, dtype=torch.int64)
-    row = torch.empty_like(flat)
-    size = _core.unique_events(flat.data_ptr(), len(flat), distinct.data_ptr(), row.data_ptr())
-    rows = torch.split(row, [e.numel() for e in eids])
-    return distinct[:size], [r.reshape(e.shape) for r, e in zip(rows, eids, strict=True)]
+    rows = [torch.empty_like(eid) for eid in eids]
+    distinct = torch.empty(1 + sum(eid.numel() for eid in eids), dtype=torch.int64)
+    lists = [
+        _core.EventList(eid.data_ptr(), eid.numel(), row.data_ptr())
+        for eid, row in zip(eids, rows, strict=True)
+    ]
+    return distinct[: _core.unique_events(lists, distinct.data_ptr())], rows

@@ -24,8 +24,8 @@ class Replay:
             uniformly.
 
     Raises:
-        ValueError: If `ratio` is negative or not finite, `horizon` is below 1, or `half_life` is
-            not above 0.
+        ValueError: If `ratio` is negative or not finite, `horizon` is below 1, or `half_life` below
+            1e-6.
     """
 
     ratio: float
@@ -37,8 +37,8 @@ class Replay:
             raise ValueError(f"replay ratio must be finite and at least 0, got {self.ratio}")
         if self.horizon < 1:
             raise ValueError(f"replay horizon must be at least 1 event, got {self.horizon}")
-        if not self.half_life > 0:
-            raise ValueError(f"replay half_life must be above 0 events, got {self.half_life}")
+        if not self.half_life >= 1e-6:
+            raise ValueError(f"replay half_life must be at least 1e-6 events, got {self.half_life}")
 
     def draw(self, key: int, before: int, num_new: int) -> Tensor:
         """Return the log positions to replay beside `num_new` events that start at `before`.

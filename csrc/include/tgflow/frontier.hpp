@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tgflow/types.hpp"
 
@@ -48,8 +49,15 @@ struct BlockOut {
 int64_t expand_frontier(const Queries& targets, const NeighborsIn& neighbors, double seconds_per_tick,
                         const QueriesOut& below, const BlockOut& block);
 
-/// Writes `kNoEvent` and then the distinct events of `eid` to `out` (room for size + 1), in order of first
-/// appearance, and to `row[i]` where event `i` went: 0 for `kNoEvent`. Returns how many, at least 1.
-int64_t unique_events(const eid_t* eid, int64_t size, eid_t* out, int64_t* row);
+/// Events of a batch's blocks, one block after another.
+struct EventList {
+  const eid_t* eid;
+  int64_t size;
+  int64_t* row;  ///< [size]: where each event went
+};
+
+/// Writes `kNoEvent` and then the distinct events of `lists` to `out` (room for all of them and one more), in
+/// order of first appearance; row 0 is `kNoEvent`'s. Returns how many, at least 1.
+int64_t unique_events(const std::vector<EventList>& lists, eid_t* out);
 
 }  // namespace tgflow
