@@ -21,7 +21,7 @@ def with_times(times):
     ratios=st.sampled_from([(0.15, 0.15), (0.1, 0.2), (0.3, 0.3)]),
 )
 def test_parts_end_where_numpy_says(steps, ratios):
-    events = with_times(np.cumsum(steps).tolist())
+    events = with_times((1_600_000_000 + np.cumsum(steps)).tolist())
     t = events.t.numpy()
     val_time, test_time = np.quantile(t, [1 - ratios[0] - ratios[1], 1 - ratios[1]])
     expected = int((t <= val_time).sum()), int((t <= test_time).sum())

@@ -77,7 +77,8 @@ def _after_quantile(t: Tensor, q: float) -> int:
     """
     if not len(t):
         return 0
-    return int(torch.searchsorted(t, t[math.floor(q * (len(t) - 1))], right=True))
+    place = math.floor(q * (len(t) - 1) + 1e-9)  # 0.4 * 20 is 8, not the 7.99... of 1 - 0.3 - 0.3
+    return int(torch.searchsorted(t, t[place], right=True))
 
 
 def _draw_new_nodes(
