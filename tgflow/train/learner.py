@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -69,13 +71,11 @@ class Learner:
         Raises:
             TrainingDiverged: If a score is not finite.
         """
-        begin = time.perf_counter()
         self.model.eval()
-        with torch.no_grad():
-            scores = self.model(batch)
-        self.compute_seconds += time.perf_counter() - begin
+        with torch.no_grad(), self._computing():
+            scores: Scores = self.model(batch)
         _check_finite(batch, scores)
-        return scores  # type: ignore[no-any-return]
+        return scores
 
     def learn(self, batch: Batch) -> Learnt:
         """Take one optimiser step on all events of `batch`; memory is left as it is.
@@ -83,25 +83,28 @@ class Learner:
         Raises:
             TrainingDiverged: If the loss or a score is not finite; the parameters are unchanged.
         """
-        begin = time.perf_counter()
         self.model.train()
-        caller = torch.get_rng_state()
-        torch.manual_seed(key(self.seed, batch.epoch, batch.index) & _MASK_63_BITS)
-        scores = self.model(batch)
-        loss = link_loss(scores)
-        torch.set_rng_state(caller)
+        with _keyed_draws(key(self.seed, batch.epoch, batch.index)), self._computing():
+            scores = self.model(batch)
+            loss = link_loss(scores)
         _check_finite(batch, scores, loss)
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self.grad_clip is not None:
-            torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
-        self.optimizer.step()
-        self.compute_seconds += time.perf_counter() - begin
+        with self._computing():
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self.grad_clip is not None:
+                torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
+            self.optimizer.step()
         return Learnt(loss.item(), Scores(scores.positive.detach(), scores.negative.detach()))
 
     def commit(self, batch: Batch) -> None:
         """Store the batch's new events in the model's memory."""
         self.model.commit(batch)
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.compute_seconds += time.perf_counter() - begin
 
 
 def link_loss(scores: Scores) -> Tensor:
@@ -110,6 +113,22 @@ def link_loss(scores: Scores) -> Tensor:
     With one negative a positive this is the mean over all scores.
     """
     return (softplus(-scores.positive).mean() + softplus(scores.negative).mean()) / 2
+
+
+@contextmanager
+def _keyed_draws(seed: int) -> Iterator[None]:
+    """Seed torch's draws on the CPU, and give the caller's state back afterwards.
+
+    On the generator itself: `torch.manual_seed` takes milliseconds on a machine without a GPU, as
+    it notes down where it was called, for when there is one.
+    """
+    generator = torch.default_generator
+    caller = generator.get_state()
+    generator.manual_seed(seed & _MASK_63_BITS)
+    try:
+        yield
+    finally:
+        generator.set_state(caller)
 
 
 def _check_finite(batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
