@@ -148,3 +148,40 @@ class EventList:
     def __init__(self, eid: int, size: int, row: int) -> None: ...
 
 def unique_events(lists: list[EventList], out: int) -> int: ...
+
+class Attention:
+    def __init__(
+        self,
+        *,
+        num_targets: int,
+        k: int,
+        num_heads: int,
+        query: int,
+        shared_query: bool,
+        below: int,
+        num_below: int,
+        h_dim: int,
+        neighbor: int,
+        edge_table: int,
+        x_dim: int,
+        edge_row: int,
+        mask: int,
+        dt: int,
+        frequency: int,
+        phase: int,
+        time_dim: int,
+        keep: int,
+    ) -> None: ...
+
+def attend(attention: Attention, *, weight: int, inputs: int, total: int) -> None: ...
+def attend_backward(
+    attention: Attention,
+    *,
+    weight: int,
+    grad_inputs: int,
+    grad_total: int,
+    grad_query: int,
+    grad_below: int,
+    grad_frequency: int,
+    grad_phase: int,
+) -> None: ...

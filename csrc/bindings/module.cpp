@@ -10,5 +10,6 @@ PYBIND11_MODULE(_core, m) {
   bind_sampling(m);
   bind_id_map(m);
   bind_plan(m);
+  bind_attention(m);
   bind_threads(m);
 }

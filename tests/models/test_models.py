@@ -34,10 +34,10 @@ def made_model(
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("x_dim", [0, 3])
 def test_model_overfits_a_tiny_stream(name, x_dim):
-    events = made_events(120, x_dim)
+    events = made_events(60, x_dim)
     # With a regular clock and without features, no model could tell one node from another.
     model = made_model(name, x_dim, torch.eye(12), layers=1)
-    batches = [slow_batch(events, i, 20, model.fanouts) for i in range(6)]
+    batches = [slow_batch(events, i, 20, model.fanouts) for i in range(3)]
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         labels, scores = [], []

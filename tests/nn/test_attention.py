@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from tgflow import _core
 from tgflow.nn import AttentionLayer, MergeLayer, TemporalAttention, TimeEncoding
+from tgflow.nn.attend import attend, attend_plain
 from tgflow.plan.batch import Block
 
 
@@ -96,6 +98,62 @@ def test_attention_matches_the_plain_formula(size, k, heads, h_dim, x_dim, seed)
         strict=True,
     ):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
+
+
+@given(
+    size=st.integers(0, 70), k=st.integers(1, 4), heads=st.sampled_from([1, 2, 3]),
+    h_dim=st.sampled_from([0, 5, 40]), x_dim=st.sampled_from([0, 3, 37]),
+    shared=st.booleans(), dropped=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_native_core_matches_torch(size, k, heads, h_dim, x_dim, shared, dropped, seed):
+    torch.manual_seed(seed)
+    block = made_block(size, k, 7, x_dim, seed=seed, dtype=torch.float32)
+    time = TimeEncoding(5)
+    torch.nn.init.normal_(time.phase)
+    query = torch.randn(heads, 1 if shared else size, h_dim + x_dim + 5, requires_grad=True)
+    below = torch.randn(7, h_dim, requires_grad=True) if h_dim else None
+    keep = torch.rand(heads, size, k) * 2 if dropped else None
+    arguments = (query, below, block, time, keep)
+    sources = [query, *time.parameters(), *([] if below is None else [below])]
+    results = []
+    for op in (attend, attend_plain):
+        out = op(*arguments)
+        torch.manual_seed(seed)
+        loss = (out.inputs * torch.randn(out.inputs.shape)).sum() + out.weight.square().sum()
+        results.append([*out, *torch.autograd.grad(loss, sources)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-4)
+
+
+def test_native_cosines_are_exact_for_decades():
+    block = Block(
+        target=torch.zeros(3, dtype=torch.int64),
+        neighbor=torch.zeros(3, 1, dtype=torch.int64),
+        mask=torch.ones(3, 1, dtype=torch.bool),
+        dt=torch.tensor([[1.0], [3.1e6], [3.1e9]]),
+        eid=torch.zeros(3, 1, dtype=torch.int64),
+        edge_row=torch.zeros(3, 1, dtype=torch.int64),
+        edge_table=None,
+    )
+    time = TimeEncoding(20)
+    out = attend(torch.randn(1, 3, 20), None, block, time, None).inputs[0]
+    expected = torch.cos((block.dt * time.frequency).double()).float()
+    torch.testing.assert_close(out, expected, atol=1e-6, rtol=0)
+
+
+def test_native_core_is_the_same_at_any_number_of_threads():
+    block = made_block(500, 4, 50, 3, seed=0, dtype=torch.float32)
+    layer = AttentionLayer(TimeEncoding(5), h_dim=3, edge_x_dim=3, dim=4, heads=2, dropout=0.0)
+    below, results = torch.randn(50, 3, requires_grad=True), []
+    for num_threads in (1, 2, 5):
+        _core.set_num_threads(num_threads)
+        out = layer(below, block)
+        results.append(
+            [out, *torch.autograd.grad(out.square().sum(), [below, *layer.parameters()])]
+        )
+    _core.set_num_threads(2)
+    for other in results[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))
 
 
 def test_attention_layer_has_right_gradients():

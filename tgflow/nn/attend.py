@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tgflow.nn._native import Attend, can_attend
 from tgflow.nn.time_encoding import TimeEncoding
 from tgflow.plan.batch import Block
 
@@ -37,7 +38,21 @@ def attend(
         time: Encodes `block.dt`; with `below` and `block.edge_x` it makes up `D`, in the order
             [below | edge_x | time].
         keep: Factors of the weights after the softmax (dropout), float32 `[H, N, k]`, or None.
+
+    On the CPU in float32 the native core does it in one pass that gathers nothing.
     """
+    if not can_attend(query, block):
+        return attend_plain(query, below, block, time, keep)
+    below = None if below is None else below.contiguous()
+    return Attended(
+        *Attend.apply(query.contiguous(), below, time.frequency, time.phase, keep, block)
+    )
+
+
+def attend_plain(
+    query: Tensor, below: Tensor | None, block: Block, time: TimeEncoding, keep: Tensor | None
+) -> Attended:
+    """Do the same in torch, for any device and type."""
     parts = list(_parts(below, block, time))
     query = query.expand(-1, len(block.target), -1).transpose(0, 1)
     queries = torch.split(query, [part.shape[-1] for part in parts], dim=-1)

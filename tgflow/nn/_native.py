@@ -1,0 +1,107 @@
+"""Attention by the native core: float32 on the CPU, one pass over the neighbours, nothing gathered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tgflow import _core
+from tgflow.plan.batch import Block
+
+
+class Attend(torch.autograd.Function):
+    """`attend_plain` for contiguous float32 tensors on the CPU, with all its gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        below: Tensor | None,
+        frequency: Tensor,
+        phase: Tensor,
+        keep: Tensor | None,
+        block: Block,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the weighted inputs `[H, N, D]` and the sums of weights `[H, N]`."""
+        heads, _, width = query.shape
+        size, k = block.mask.shape
+        weight, inputs = query.new_empty(heads, size, k), query.new_empty(heads, size, width)
+        total = query.new_empty(heads, size)
+        _core.attend(
+            _arguments(query, below, frequency, phase, keep, block),
+            weight=weight.data_ptr(),
+            inputs=inputs.data_ptr(),
+            total=total.data_ptr(),
+        )
+        ctx.save_for_backward(query, below, frequency, phase, keep, weight)
+        ctx.block = block
+        return inputs, total
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad_inputs: Tensor, grad_total: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of query, below, frequency and phase."""
+        query, below, frequency, phase, keep, weight = ctx.saved_tensors
+        grad_inputs, grad_total = grad_inputs.contiguous(), grad_total.contiguous()
+        gradients = [None if x is None else torch.empty_like(x) for x in (query, below)]
+        gradients += [torch.empty_like(frequency), torch.empty_like(phase)]
+        _core.attend_backward(
+            _arguments(query, below, frequency, phase, keep, ctx.block),
+            weight=weight.data_ptr(),
+            grad_inputs=grad_inputs.data_ptr(),
+            grad_total=grad_total.data_ptr(),
+            grad_query=_address(gradients[0]),
+            grad_below=_address(gradients[1]),
+            grad_frequency=_address(gradients[2]),
+            grad_phase=_address(gradients[3]),
+        )
+        return *gradients, None, None
+
+
+def can_attend(query: Tensor, block: Block) -> bool:
+    """Return whether `Attend` serves such tensors."""
+    columns = (block.neighbor, block.mask, block.dt, block.edge_row, block.edge_table)
+    return (
+        query.device.type == "cpu"
+        and query.dtype == torch.float32
+        and all(column is None or column.is_contiguous() for column in columns)
+    )
+
+
+def _arguments(
+    query: Tensor,
+    below: Tensor | None,
+    frequency: Tensor,
+    phase: Tensor,
+    keep: Tensor | None,
+    block: Block,
+) -> _core.Attention:
+    size, k = block.mask.shape
+    table = block.edge_table
+    return _core.Attention(
+        num_targets=size,
+        k=k,
+        num_heads=len(query),
+        query=query.data_ptr(),
+        shared_query=query.shape[1] == 1 and size != 1,
+        below=_address(below),
+        num_below=0 if below is None else len(below),
+        h_dim=0 if below is None else below.shape[1],
+        neighbor=block.neighbor.data_ptr(),
+        edge_table=_address(table),
+        x_dim=0 if table is None else table.shape[1],
+        edge_row=block.edge_row.data_ptr(),
+        mask=block.mask.data_ptr(),
+        dt=block.dt.data_ptr(),
+        frequency=frequency.data_ptr(),
+        phase=phase.data_ptr(),
+        time_dim=len(frequency),
+        keep=_address(keep),
+    )
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
