@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+# Before torch reads it: idle threads that spin make a busy machine many times slower.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 import torch
 from hypothesis import settings

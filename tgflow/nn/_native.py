@@ -1,4 +1,4 @@
-"""Attention by the native core: float32 on the CPU, one pass over the neighbours, nothing gathered."""
+"""Attention by the native core, float32 on the CPU: one pass over neighbours, nothing gathered."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Attend(torch.autograd.Function):
         return inputs, total
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_inputs: Tensor, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, below, frequency and phase."""
         query, below, frequency, phase, keep, weight = ctx.saved_tensors

@@ -44,9 +44,8 @@ def attend(
     if not can_attend(query, block):
         return attend_plain(query, below, block, time, keep)
     below = None if below is None else below.contiguous()
-    return Attended(
-        *Attend.apply(query.contiguous(), below, time.frequency, time.phase, keep, block)
-    )
+    arguments = (query.contiguous(), below, time.frequency, time.phase, keep, block)
+    return Attended(*Attend.apply(*arguments))  # type: ignore[no-untyped-call]
 
 
 def attend_plain(
