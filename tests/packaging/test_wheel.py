@@ -78,7 +78,7 @@ def test_the_wheel_holds_nothing_else(names):
     assert "tgflow" in tops
     assert all(top == "tgflow" or re.fullmatch(r"tgflow-[\d.]+\.dist-info", top) for top in tops)
     kinds = {Path(name).suffix for name in names if name.startswith("tgflow/")}
-    assert kinds <= {".py", ".pyi", ".typed", ".so", ".pyd", ".hpp", ".cu", ".html", ".css"}, kinds
+    assert kinds <= {".py", ".pyi", ".typed", ".so", ".pyd", ".hpp", ".cu", ".html", ".css", ".js"}, kinds
 
 
 def test_the_installed_wheel_works_away_from_the_repository(wheel, tmp_path):
