@@ -6,7 +6,7 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tgflow.graph import Direction, TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.run.machine import num_cores
-from tgflow.streams import EventSource, open_stream
+from tgflow.streams import EventSource, open_stream, replay
 from tgflow.units import seconds_per_tick
 
 
@@ -60,28 +60,46 @@ def _features(config: StreamConfig) -> str | list[str] | None:
             return columns
 
 
-def num_events(source: EventSource, limit: int | None) -> int | None:
-    """Return how many events a run will read, or None if that is not known."""
-    if source.num_events is None:
-        return None
-    return min(source.num_events, limit) if limit else source.num_events
+class Feed:
+    """The first `limit` events of a source when they are due, counted as they are read.
 
+    Args:
+        source: Where they come from.
+        limit: How many at most, or None.
+        speed: Multiple of real time, or None for full speed.
+    """
 
-def first(batches: Iterable[EventBatch], limit: int | None) -> Iterator[EventBatch]:
-    """Yield the first `limit` events of `batches`; all of them without a limit."""
-    left = math.inf if limit is None else limit
-    for batch in batches:
-        if len(batch) >= left:
-            yield batch[: int(left)]
-            return
-        left -= len(batch)
-        yield batch
+    def __init__(self, source: EventSource, limit: int | None, speed: float | None = None) -> None:
+        self._source, self._limit, self._speed = source, limit, speed
+        self._read = 0
+        known = source.num_events
+        self.num_events = min(known, limit) if known is not None and limit else known
+        """How many there will be, or None if that is not known."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        left = math.inf if self._limit is None else self._limit
+        for batch in replay(self._source, self._speed):
+            part = batch if len(batch) <= left else batch[: int(left)]
+            self._read += len(part)
+            left -= len(part)
+            yield part
+            if left == 0:
+                return
+
+    def share(self, done: int) -> float:
+        """Return which share of all events `done` of them are, 0 to 1, as far as can be told."""
+        if self.num_events is not None:
+            return min(done / self.num_events, 1.0) if self.num_events else 1.0
+        if not self._read:
+            return 0.0
+        estimate = self._read / max(self._source.progress, 1e-9)
+        return min(done / min(estimate, self._limit or estimate), 1.0)
 
 
 def read_graph(config: Config, source: EventSource) -> TemporalGraph:
     """Return a graph of all events of `source`, up to the limit of `config`."""
     graph = TemporalGraph(direction_of(config, source), source.x_dim)
-    for batch in first(source, config.stream.limit):
+    for batch in Feed(source, config.stream.limit):
         graph.append(batch)
     return graph
 

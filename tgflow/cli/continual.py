@@ -22,7 +22,7 @@ from tgflow.run.figures import compact, score
 from tgflow.run.machine import describe, peak_rss_bytes, rss_bytes
 from tgflow.run.report import continual_report
 from tgflow.run.rundir import RunDir, read_records, to_json
-from tgflow.streams import EventSource, replay
+from tgflow.streams import EventSource
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.units import seconds_per_tick
 
@@ -95,19 +95,17 @@ def _trainer(
 
 def _learn(trainer: ContinualTrainer, source: EventSource, config: Config, rundir: RunDir) -> bool:
     """Learn from the whole stream, showing and recording each step; True if interrupted."""
-    limit = config.stream.limit
-    events = assemble.first(replay(source, config.stream.speed), limit)
+    feed = assemble.Feed(source, config.stream.limit, config.stream.speed)
     title = f"{config.model.name.upper()} learning from {config.stream.path}"
     start = time.perf_counter()
-    with Display(Console(stderr=True), title, assemble.num_events(source, limit)) as display:
+    with Display(Console(stderr=True), title, feed.num_events) as display:
         try:
-            for step in trainer.steps(events):
-                share = source.progress if limit is None else min(step.stop / limit, 1.0)
+            for step in trainer.steps(feed):
                 record = {
                     **step.as_dict(),
                     "elapsed": time.perf_counter() - start,
                     "rss_bytes": rss_bytes(),
-                    "progress": share,
+                    "progress": feed.share(step.stop),
                 }
                 rundir.log(record)
                 display.update(record)

@@ -22,7 +22,7 @@ QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 def describe_stream(config: Config, as_json: bool) -> None:
     """Read the whole stream of `config` and print what is in it."""
     source = assemble.open_source(config)
-    events = concat(list(assemble.first(source, config.stream.limit)))
+    events = concat(list(assemble.Feed(source, config.stream.limit)))
     found = {
         "path": config.stream.path,
         "unit": source.unit,

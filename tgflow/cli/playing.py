@@ -16,8 +16,6 @@ from tgflow.cli.errors import USAGE, CliError
 from tgflow.config import Config
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams import EventSource
-from tgflow.streams import replay as paced
 from tgflow.streams.write import write_events
 
 
@@ -25,7 +23,6 @@ from tgflow.streams.write import write_events
 class _Played:
     """A source's events when they are due, up to a limit; itself a source."""
 
-    source: EventSource
     batches: Iterable[EventBatch]
     num_events: int | None
     x_dim: int
@@ -39,10 +36,8 @@ class _Played:
 def play(config: Config, to: Path | None) -> None:
     """Write the stream of `config` to the file `to`, or without one as CSV to stdout."""
     source = assemble.open_source(config)
-    limit = config.stream.limit
-    events = assemble.first(paced(source, config.stream.speed), limit)
-    total = assemble.num_events(source, limit)
-    played = _Played(source, events, total, source.x_dim, source.ids, source.unit)
+    feed = assemble.Feed(source, config.stream.limit, config.stream.speed)
+    played = _Played(feed, feed.num_events, source.x_dim, source.ids, source.unit)
     if to is None:
         _to_stdout(played)
         return

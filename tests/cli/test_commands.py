@@ -1,0 +1,160 @@
+"""The smaller commands, the help, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+from small_runs import SMALL
+
+from tgflow.cli.errors import exit_code
+from tgflow.config import ConfigError
+
+COMMANDS = ("run", "train", "replay", "info", "bench", "doctor")
+
+
+def plain(text):
+    """Return help without frames and breaks."""
+    return re.sub(r"[\s│╭╮╰╯─]+", " ", re.sub(r"\x1b\[[0-9;]*m", "", text))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_with_examples(tgflow, command):
+    ran = tgflow(command, "--help")
+    assert ran.code == 0
+    assert f"tgflow {command}" in ran.out.split("Examples")[1]
+
+
+def test_help_lists_commands_and_exit_codes(tgflow):
+    text = plain(tgflow("--help").out)
+    for command in COMMANDS:
+        assert f" {command} " in text
+    assert "65 bad data" in text
+
+
+def test_version(tgflow):
+    ran = tgflow("--version")
+    assert ran.code == 0
+    assert re.fullmatch(r"tgflow \d+\.\d+\.\d+\S*\n", ran.out)
+
+
+def test_help_needs_no_torch():
+    script = "import sys; from tgflow.cli import main; main(['run', '--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not {"torch", "pyarrow"} & set(done.stdout.split())
+
+
+def test_info_of_a_stream(tgflow, tmp_path):
+    (tmp_path / "few.csv").write_text("src,dst,t\na,b,10\na,b,10\nb,c,20\nc,c,40\n")
+    found = tgflow("info", "few.csv", "--json").json
+    assert found["num_events"] == 4
+    assert found["num_nodes"] == 3
+    assert found["num_pairs"] == 3
+    assert found["repeat_share"] == 0.25
+    assert found["tie_share"] == 0.25
+    assert found["self_loops"] == 1
+    assert (found["first_t"], found["last_t"]) == (10, 40)
+    assert found["degree"] == {"min": 2, "p50": 3, "p90": 3, "p99": 3, "max": 3}
+    assert "25.0% of events" in tgflow("info", "few.csv").out
+
+
+def test_info_of_an_empty_stream(tgflow, tmp_path):
+    (tmp_path / "none.csv").write_text("src,dst,t\n")
+    assert tgflow("info", "none.csv", "--json").json["num_nodes"] == 0
+    assert tgflow("info", "none.csv").code == 0
+
+
+def test_info_of_a_run(tgflow, events_csv):
+    tgflow("run", "-s", events_csv, "--limit", 100, "-o", "out", *SMALL)
+    found = tgflow("info", "out", "--json").json
+    assert found["metrics"]["num_events"] == 100
+    assert found["config"]["plan"]["batch_size"] == 50
+    assert found["checkpoint"]["bytes"] > 0
+    assert found["report"]
+    assert "prequential.ap" in tgflow("info", "out").out
+
+
+def test_replay_writes_the_same_events_as_csv(tgflow, events_csv):
+    ran = tgflow("replay", events_csv)
+    assert ran.out == events_csv.read_text()
+
+
+def test_replay_converts_and_reads_back(tgflow, events_csv):
+    assert tgflow("replay", events_csv, "--to", "made.parquet", "--limit", 30).code == 0
+    rows = list(csv.reader(io.StringIO(tgflow("replay", "made.parquet").out)))
+    assert rows == list(csv.reader(io.StringIO(events_csv.read_text())))[:31]
+
+
+def test_replay_keeps_to_the_speed(tgflow, tmp_path):
+    (tmp_path / "slow.csv").write_text("src,dst,t\n1,2,0\n1,2,100\n")
+    ran = tgflow("replay", "slow.csv", "--speed", 1000)
+    assert ran.out.splitlines()[-1] == "1,2,100"
+
+
+def test_replay_to_a_closed_pipe_is_silent(events_csv):
+    command = f"{sys.executable} -m tgflow replay {events_csv} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stdout == "src,dst,t\n"
+    assert done.stderr == ""
+
+
+def test_doctor_reports_the_core(tgflow):
+    checks = {check["name"]: check for check in tgflow("doctor", "--json").json}
+    assert checks["tgflow"]["status"] == "ok"
+    assert "threads" in tgflow("doctor").out
+
+
+def test_bench_names_its_benchmarks(tgflow):
+    ran = tgflow("bench", "samples")
+    assert ran.code == 2
+    assert "there is no benchmark 'samples'; choose from sample, store" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (["run"], 66, "name a file of events: --stream events.csv"),
+        (["run", "-s", "nowhere.csv"], 66, "no file or folder 'nowhere.csv'"),
+        (["run", "-s", "made.csv", "--batch-size", "0"], 2, "plan.batch_size must be a whole"),
+        (["run", "-s", "made.csv", "--model", "tgm"], 2, "model.name must be one of tgat, tgn"),
+        (["run", "-s", "made.csv", "--heads", "3"], 2, "heads must divide embedding_dim"),
+        (["run", "-s", "made.csv", "--src", "from"], 65, "'from'"),
+        (["run", "-s", "bad.csv"], 65, "line 3"),
+        (["run", "-s", "made.csv", "-c", "bad.toml"], 2, "did you mean learning_rate?"),
+        (["run", "--strem", "x"], 2, "No such option: --strem"),
+        (["fly"], 2, "No such command"),
+        (["replay", "made.csv", "--to", "out.xyz"], 2, "tells no format"),
+        (["replay", "made.csv", "--to", "no/such/out.csv"], 66, "no/such"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(tgflow, events_csv, tmp_path, args, code, text):
+    (tmp_path / "bad.csv").write_text("src,dst,t\n1,2,3\n1,x,4\n")
+    (tmp_path / "bad.toml").write_text("[train]\nlearning_rat = 1\n")
+    ran = tgflow(*args)
+    assert text in plain(ran.err)
+    assert ran.code == code
+    assert "Traceback" not in ran.err
+    assert not ran.out
+
+
+def test_traceback_on_demand(tgflow):
+    with pytest.raises(ConfigError):
+        tgflow("run", "-s", "x", "--batch-size", "0", "--traceback")
+
+
+def test_traceback_by_the_environment(tgflow, monkeypatch):
+    monkeypatch.setenv("TGFLOW_TRACEBACK", "1")
+    with pytest.raises(ConfigError):
+        tgflow("run", "-s", "x", "--batch-size", "0")
+
+
+def test_faults_of_ours_and_of_the_disk_have_their_codes():
+    assert exit_code(KeyError("x")) == 70
+    assert exit_code(OSError(28, "No space left on device")) == 74
+    assert exit_code(FileNotFoundError(2, "No such file", "x")) == 66

@@ -1,0 +1,63 @@
+"""`tgflow train` from end to end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from small_runs import SMALL
+
+from tgflow.cli.offline import average
+
+FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
+
+
+def test_train_writes_the_published_figures(tgflow, events_csv, tmp_path):
+    ran = tgflow("train", "--data", events_csv, "-o", "out", *FEW)
+    assert ran.code == 0
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    for key in ("test.ap", "test.auc", "test.mrr", "epoch_seconds", "events_per_second"):
+        assert metrics[key] > 0
+    assert metrics["protocol"] == "offline 70/15/15"
+    records = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in records] == [0, 1]
+    assert (tmp_path / "out" / "checkpoint" / "manifest.json").exists()
+    assert "Test AP" in (tmp_path / "out" / "report.html").read_text()
+    assert "val AP" in ran.err
+
+
+def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
+    ran = tgflow("train", "-s", events_csv, "--seeds", 2, "--json", "-o", "out", *FEW)
+    metrics = ran.json
+    assert metrics["seeds"] == [0, 1]
+    each = [run["test.ap"] for run in metrics["runs"]]
+    assert metrics["test.ap"] == pytest.approx(sum(each) / 2)
+    assert metrics["test.ap_std"] > 0
+    assert (tmp_path / "out" / "checkpoint" / "1" / "manifest.json").exists()
+
+
+def test_kinds_of_negatives_are_tested_one_by_one(tgflow, events_csv):
+    ran = tgflow(
+        "train", "-s", events_csv, "--negatives", "random", "--negatives", "historical",
+        "--json", *FEW,
+    )  # fmt: skip
+    assert {"test.ap", "test.historical.ap"} <= set(ran.json)
+
+
+def test_too_few_events_to_split_is_bad_data(tgflow, events_csv):
+    ran = tgflow("train", "-s", events_csv, "--limit", 2, *FEW)
+    assert ran.code == 65
+    assert "leaves no" in ran.err
+
+
+def test_average_leaves_out_what_has_no_mean():
+    runs = [
+        {"seed": 0, "test.ap": 0.5, "best_epoch": 3, "num_events": 10, "model": "tgn"},
+        {"seed": 1, "test.ap": 0.7, "best_epoch": 9, "num_events": 10, "model": "tgn"},
+    ]
+    mean = average(runs)
+    assert mean["test.ap"] == pytest.approx(0.6)
+    assert mean["test.ap_std"] == pytest.approx(0.02**0.5)
+    assert mean["num_events"] == 10
+    assert "best_epoch" not in mean
+    assert "seed" not in mean

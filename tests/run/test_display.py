@@ -1,0 +1,75 @@
+"""What is shown while a run goes."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from tgflow.run.display import Display, sparkline
+from tgflow.run.figures import compact, duration, num_bytes, score, stream_time
+
+RECORD = {
+    "stop": 200, "running.ap": 0.91234, "running.mrr": 0.5, "running.loss": 0.4,
+    "prequential.ap": 0.9, "prequential.mrr": 0.4, "events_per_second": 1234.0,
+    "freshness_seconds": 0.05, "rss_bytes": 5e8, "progress": 0.5,
+}  # fmt: skip
+
+
+def show(terminal, records, total=400):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=90, color_system=None)
+    with Display(console, "a title", total) as display:
+        for record in records:
+            display.update(record)
+    return out.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines():
+    text = show(False, [RECORD])
+    assert text.splitlines() == [
+        "a title",
+        " 50%  200 of 400 events  1,234 events/s  lag 50 ms  loss 0.4000  AP 0.9123  MRR 0.5000",
+    ]
+
+
+@pytest.mark.parametrize("total", [400, None])
+def test_on_a_terminal_there_is_a_panel(total):
+    text = show(True, [RECORD, RECORD | {"stop": 400}], total)
+    for part in ("a title", "0.9123", "0.9000 since start", "1,234 events/s", "500 MB", "400"):
+        assert part in text
+
+
+def test_nothing_learnt_and_nothing_known_is_shown_as_dashes():
+    assert "loss –  AP –" in show(False, [{"stop": 3, "progress": 0.1}], None)
+
+
+def test_a_run_without_records_shows_its_title():
+    assert show(False, []) == "a title\n"
+
+
+def test_sparkline():
+    assert sparkline([], 8) == ""
+    assert sparkline([1.0], 8) == "▁"
+    assert sparkline([0.0, 7.0], 8) == "▁█"
+    assert sparkline([float(i) for i in range(80)], 8) == "▁▂▃▄▅▆▇█"
+
+
+def test_figures_for_people():
+    shown = [compact(x) for x in (0, 3, 99.5, 1234, 59835, 2.5e6, float("nan"))]
+    assert shown == ["0", "3", "99.5", "1,234", "59.8k", "2.5M", "–"]
+    spans = [duration(s) for s in (0.0123, 2, 59.94, 60, 71.2, 3600, 90061, float("nan"))]
+    assert spans == ["12.3 ms", "2 s", "59.9 s", "1 min", "1 min 11 s", "1 h", "1 d 1 h", "–"]
+    assert [num_bytes(n) for n in (7, 2e3, 5.3e8, 1.2e10)] == ["7 B", "2 kB", "530 MB", "12 GB"]
+    assert score(0.5) == "0.5000"
+
+
+def test_times_are_dates_if_they_are_unix_times():
+    show_t, name = stream_time(1_600_000_000, 1_700_000_000, "s")
+    assert show_t(1_600_000_000) == "2020-09-13"
+    assert name == "stream time (UTC)"
+    show_t, _ = stream_time(1_600_000_000_000, 1_600_000_900_000, "ms")
+    assert show_t(1_600_000_000_000) == "12:26:40"
+    assert stream_time(5, 100, "d")[0](8) == "3 d"
+    assert stream_time(5, 100, "tick")[0](8) == "8"

@@ -1,0 +1,134 @@
+"""The page about a run: whole in itself, true to the records, and safe with any name."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+
+import pytest
+
+from tgflow.config import load_config
+from tgflow.run.chart import MAX_POINTS, Chart, Line, render_chart
+from tgflow.run.report import continual_report, offline_report, windowed
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that tags nest, and keeps the texts."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.texts, self.attributes = [], [], []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def records(size):
+    return [
+        {
+            "index": i, "start": 200 * i, "stop": 200 * (i + 1), "t": 1_082_000_000 + 9000 * i,
+            "loss": 1 / (i + 1), "metrics.ap": 0.5 + i / (4 * size), "metrics.mrr": 0.3,
+            "prequential.ap": 0.6, "seconds": 0.1, "rss_bytes": 4e8,
+        }
+        for i in range(size)
+    ]  # fmt: skip
+
+
+METRICS = {
+    "prequential.ap": 0.9123, "prequential.mrr": 0.5612, "num_events": 2000, "num_nodes": 30,
+    "events_per_second": 812.0, "epoch_seconds": 71.2, "peak_rss_bytes": 5e8,
+    "protocol": "prequential", "machine": {"cores": 2, "tgflow": "0.1.0"},
+}  # fmt: skip
+
+
+def config(name="events.csv"):
+    return load_config(flags={"stream.path": name})
+
+
+def test_the_page_is_whole_in_itself():
+    page = continual_report(records(10), METRICS, config())
+    Page(page)
+    assert not re.search(r"(?i)(src|href)\s*=|@import|url\(|https?:|//[a-z]", page)
+
+
+def test_the_page_shows_figures_plots_protocol_and_settings():
+    page = Page(continual_report(records(10), METRICS, config()))
+    text = " ".join(page.texts)
+    figures = ["0.9123", "0.5612"]
+    plots = ["Average precision", "Mean reciprocal rank", "Loss", "Throughput", "Memory"]
+    for part in (*figures, *plots, "every event strictly before", "batch_size", "cores 2"):
+        assert part in text
+    assert sum(name == "d" for name, _ in page.attributes) > 20
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3 * MAX_POINTS])
+def test_any_number_of_records_makes_a_page(size):
+    page = continual_report(records(size), METRICS, config())
+    Page(page)
+    assert "nan" not in page
+    assert len(page) < 800_000
+    assert ("Nothing was measured." in page) == (size == 0)
+
+
+def test_what_was_not_measured_is_left_out():
+    some = [record | {"loss": None} for record in records(4)]
+    page = continual_report(some, {"num_events": 800}, config())
+    Page(page)
+    assert page.count("Nothing was measured.") == 1
+    assert "MRR</dt>" not in page
+
+
+def test_names_cannot_break_the_page():
+    evil = "<script>alert(1)</script>&'\"</style>.csv"
+    page = continual_report(records(3), METRICS, config(f"a/{evil}"))
+    Page(page)
+    assert "<script>alert" not in page
+
+
+def test_offline_page_has_a_line_a_seed():
+    history = [
+        {"seed": s, "epoch": e, "loss": 1.0, "val.ap": 0.8, "seconds": 2.0}
+        for s in (0, 1)
+        for e in range(5)
+    ]
+    metrics = {
+        "test.ap": 0.92,
+        "test.ap_std": 0.01,
+        "seeds": [0, 1],
+        "protocol": "offline 70/15/15",
+    }
+    page = Page(offline_report(history, metrics, config()))
+    text = " ".join(page.texts)
+    for part in ("seed 0", "seed 1", "0.9200", "± 0.0100 over seeds", "Validation AP"):
+        assert part in text
+
+
+def test_windowed_means_by_hand():
+    values = [{"a": 1.0}, {"a": None}, {}, {"a": 4.0}, {"a": 6.0}]
+    assert windowed(values, "a", 2) == [1.0, 1.0, None, 4.0, 5.0]
+
+
+def test_a_thinned_line_keeps_means_and_ends_of_the_axis():
+    size = 10 * MAX_POINTS
+    line = Line("x", list(range(size)), [float(i % 2) for i in range(size)])
+    chart = Chart("x", "", [line], str, lambda y: f"{y:g}", "x")
+    page = render_chart(chart)
+    data = json.loads(re.search(r"<script[^>]*>(.*)</script>", page).group(1))
+    assert len(data["points"]) == MAX_POINTS
+    assert {point[2] for point in data["points"]} == {"0.5"}
