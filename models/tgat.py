@@ -6,6 +6,7 @@ Differs from the paper:
     * The attention has no output projection: the merge layer's first map follows it with nothing
       in between, so the projection would add parameters, but no function. Nor has it the residual
       and layer norm that are in the authors' code, but not in the text.
+    * Time encodings have fixed frequencies; see `tgflow.nn.TimeEncoding` for why.
     * Without node features a layer reads none, where the authors' code reads zeros: the same
       function, at less cost.
 """

@@ -9,6 +9,7 @@ Differs from the paper:
       in between, so the projection would add parameters, but no function.
     * The time in a message is that since the memory's last update when the message is used, also
       under mean aggregation; the authors' code averages one per event.
+    * Time encodings have fixed frequencies; see `tgflow.nn.TimeEncoding` for why.
     * A node's first message has dt = 0, not the time since tick 0, which for Unix time is 50 years.
     * Node features enter through a linear map, so that they may have any width.
 """

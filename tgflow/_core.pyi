@@ -144,6 +144,7 @@ def expand_frontier(
     below: QueriesOut,
     block: BlockOut,
 ) -> int: ...
+
 class EventList:
     def __init__(self, eid: int, size: int, row: int) -> None: ...
 
@@ -168,7 +169,6 @@ class Attention:
         mask: int,
         dt: int,
         frequency: int,
-        phase: int,
         time_dim: int,
         keep: int,
     ) -> None: ...
@@ -182,6 +182,4 @@ def attend_backward(
     grad_total: int,
     grad_query: int,
     grad_below: int,
-    grad_frequency: int,
-    grad_phase: int,
 ) -> None: ...

@@ -11,7 +11,7 @@ void bind_attention(py::module_& m) {
       .def(py::init([](int64_t num_targets, int64_t k, int64_t num_heads, address_t query, bool shared_query,
                        address_t below, int64_t num_below, int64_t h_dim, address_t neighbor,
                        address_t edge_table, int64_t x_dim, address_t edge_row, address_t mask, address_t dt,
-                       address_t frequency, address_t phase, int64_t time_dim, address_t keep) {
+                       address_t frequency, int64_t time_dim, address_t keep) {
              return Attention{num_targets,
                               k,
                               num_heads,
@@ -27,14 +27,13 @@ void bind_attention(py::module_& m) {
                               at<const bool>(mask),
                               at<const float>(dt),
                               at<const float>(frequency),
-                              at<const float>(phase),
                               time_dim,
                               at<const float>(keep)};
            }),
            py::kw_only(), py::arg("num_targets"), py::arg("k"), py::arg("num_heads"), py::arg("query"),
            py::arg("shared_query"), py::arg("below"), py::arg("num_below"), py::arg("h_dim"),
            py::arg("neighbor"), py::arg("edge_table"), py::arg("x_dim"), py::arg("edge_row"), py::arg("mask"),
-           py::arg("dt"), py::arg("frequency"), py::arg("phase"), py::arg("time_dim"), py::arg("keep"));
+           py::arg("dt"), py::arg("frequency"), py::arg("time_dim"), py::arg("keep"));
   m.def(
       "attend",
       [](const Attention& attention, address_t weight, address_t inputs, address_t total) {
@@ -44,12 +43,11 @@ void bind_attention(py::module_& m) {
   m.def(
       "attend_backward",
       [](const Attention& attention, address_t weight, address_t grad_inputs, address_t grad_total,
-         address_t grad_query, address_t grad_below, address_t grad_frequency, address_t grad_phase) {
+         address_t grad_query, address_t grad_below) {
         attend_backward(attention, AttentionGradients{at<const float>(weight), at<const float>(grad_inputs),
                                                       at<const float>(grad_total), at<float>(grad_query),
-                                                      at<float>(grad_below), at<float>(grad_frequency),
-                                                      at<float>(grad_phase)});
+                                                      at<float>(grad_below)});
       },
       py::arg("attention"), py::kw_only(), py::arg("weight"), py::arg("grad_inputs"), py::arg("grad_total"),
-      py::arg("grad_query"), py::arg("grad_below"), py::arg("grad_frequency"), py::arg("grad_phase"), no_gil);
+      py::arg("grad_query"), py::arg("grad_below"), no_gil);
 }

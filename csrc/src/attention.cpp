@@ -58,13 +58,18 @@ TGFLOW_INLINE void softmax(float* weight, const bool* mask, int64_t k) {
   }
 }
 
+/// Fills `time`, [k, time_dim], for the filled slots of target `n`.
+TGFLOW_INLINE void encode_times(const Attention& a, int64_t n, float* time) {
+  for (int64_t slot = n * a.k; slot < (n + 1) * a.k; ++slot, time += a.time_dim) {
+    if (a.mask[slot]) simd::cosines(time, a.frequency, a.dt[slot], a.time_dim);
+  }
+}
+
 /// `time` is scratch for the encodings of one target's slots, [k, time_dim].
 TGFLOW_INLINE void attend_target(const Attention& a, const AttentionOut& out, int64_t n, float* time) {
   const int64_t d = a.h_dim + a.x_dim + a.time_dim;
   const bool* mask = a.mask + n * a.k;
-  for (int64_t j = 0; j < a.k; ++j) {
-    if (mask[j]) simd::cosines(time + j * a.time_dim, a.frequency, a.dt[n * a.k + j], a.phase, a.time_dim);
-  }
+  encode_times(a, n, time);
   for (int64_t h = 0; h < a.num_heads; ++h) {
     const int64_t row = h * a.num_targets + n;
     float* weight = out.weight + row * a.k;
@@ -102,13 +107,6 @@ struct SlotGradients {
   std::vector<float> score;  ///< gradient of the score
 };
 
-/// Sums over a chunk of targets, added up in chunk order afterwards.
-struct ChunkSums {
-  float* frequency;
-  float* phase;
-  float* query;  ///< [H, D], or null unless the query is shared.
-};
-
 /// Gradients of the weights of one head, then of its scores and query. `time`: [k, time_dim].
 TGFLOW_INLINE void head_backward(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
                                  int64_t h, int64_t n, const float* time, float* query) {
@@ -132,57 +130,23 @@ TGFLOW_INLINE void head_backward(const Attention& a, const AttentionGradients& g
   }
 }
 
-/// Gradients of the frequencies and phases through one slot. `sine`, `scratch`: [time_dim].
-TGFLOW_INLINE void time_backward(const Attention& a, const AttentionGradients& g, const SlotGradients& slots,
-                                 int64_t n, int64_t j, const float* sine, float* scratch,
-                                 const ChunkSums& sums) {
-  const int64_t offset = a.h_dim + a.x_dim;
-  const int64_t d = offset + a.time_dim;
-  std::fill_n(scratch, a.time_dim, 0.0f);
-  for (int64_t h = 0; h < a.num_heads; ++h) {
-    const int64_t row = h * a.num_targets + n;
-    const float kept = slots.kept[row * a.k + j];
-    const float score = slots.score[row * a.k + j];
-    const float* __restrict inputs = g.inputs + row * d + offset;
-    const float* __restrict q = query_of(a, h, n) + offset;
-    for (int64_t i = 0; i < a.time_dim; ++i) scratch[i] += kept * inputs[i] + score * q[i];
-  }
-  const float dt = a.dt[n * a.k + j];
-  float* __restrict phase = sums.phase;
-  float* __restrict frequency = sums.frequency;
-  for (int64_t i = 0; i < a.time_dim; ++i) {
-    const float slope = scratch[i] * sine[i];
-    phase[i] -= slope;
-    frequency[i] -= slope * dt;
-  }
-}
-
-/// `scratch`: [2 * k + 1, time_dim].
+/// `shared_query` is the gradient of a shared query over this chunk, [H, D], or null. `time`: [k, time_dim].
 TGFLOW_INLINE void backward_range(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                  int64_t begin, int64_t end, const ChunkSums& sums, float* scratch) {
-  const int64_t d = a.h_dim + a.x_dim + a.time_dim;
-  float* sine = scratch + a.k * a.time_dim;
-  float* rest = sine + a.k * a.time_dim;
+                                  int64_t begin, int64_t end, float* shared_query, float* time) {
+  const int64_t d = width(a);
   for (int64_t n = begin; n < end; ++n) {
-    for (int64_t j = 0; j < a.k; ++j) {
-      if (!a.mask[n * a.k + j]) continue;
-      simd::cosines_and_sines(scratch + j * a.time_dim, sine + j * a.time_dim, a.frequency, a.dt[n * a.k + j],
-                              a.phase, a.time_dim);
-    }
+    encode_times(a, n, time);
     for (int64_t h = 0; h < a.num_heads; ++h) {
-      float* query = a.shared_query ? sums.query + h * d : g.query + (h * a.num_targets + n) * d;
+      float* query = a.shared_query ? shared_query + h * d : g.query + (h * a.num_targets + n) * d;
       if (!a.shared_query) std::fill_n(query, d, 0.0f);
-      head_backward(a, g, slots, h, n, scratch, query);
-    }
-    for (int64_t j = 0; j < a.k; ++j) {
-      if (a.mask[n * a.k + j]) time_backward(a, g, slots, n, j, sine + j * a.time_dim, rest, sums);
+      head_backward(a, g, slots, h, n, time, query);
     }
   }
 }
 
 TGFLOW_AVX2 void backward_range_avx2(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                     int64_t begin, int64_t end, const ChunkSums& sums, float* scratch) {
-  backward_range(a, g, slots, begin, end, sums, scratch);
+                                     int64_t begin, int64_t end, float* shared_query, float* time) {
+  backward_range(a, g, slots, begin, end, shared_query, time);
 }
 
 /// The slots of each row of the frontier below, in slot order: compressed rows.
@@ -250,18 +214,14 @@ void attend_backward(const Attention& a, const AttentionGradients& g) {
   const int64_t size = a.num_heads * a.num_targets * a.k;
   const int64_t shared = a.shared_query ? a.num_heads * width(a) : 0;
   SlotGradients slots{std::vector<float>(size), std::vector<float>(size)};
-  std::vector<float> frequency(num_chunks(a) * a.time_dim);
-  std::vector<float> phase(num_chunks(a) * a.time_dim);
   std::vector<float> query(num_chunks(a) * shared);
   parallel_for(num_chunks(a), 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch((2 * a.k + 1) * a.time_dim);
+    std::vector<float> time(a.k * a.time_dim);
     for (int64_t c = begin; c < end; ++c) {
-      const ChunkSums sums{&frequency[c * a.time_dim], &phase[c * a.time_dim], query.data() + c * shared};
-      range(a, g, slots, c * kChunk, std::min((c + 1) * kChunk, a.num_targets), sums, scratch.data());
+      range(a, g, slots, c * kChunk, std::min((c + 1) * kChunk, a.num_targets), query.data() + c * shared,
+            time.data());
     }
   });
-  sum_rows(frequency.data(), num_chunks(a), a.time_dim, g.frequency);
-  sum_rows(phase.data(), num_chunks(a), a.time_dim, g.phase);
   if (a.shared_query) sum_rows(query.data(), num_chunks(a), shared, g.query);
   if (a.h_dim == 0) return;
   const SlotsOfRows rows = slots_of_rows(a);

@@ -21,7 +21,6 @@ class Attend(torch.autograd.Function):
         query: Tensor,
         below: Tensor | None,
         frequency: Tensor,
-        phase: Tensor,
         keep: Tensor | None,
         block: Block,
     ) -> tuple[Tensor, Tensor]:
@@ -31,34 +30,31 @@ class Attend(torch.autograd.Function):
         weight, inputs = query.new_empty(heads, size, k), query.new_empty(heads, size, width)
         total = query.new_empty(heads, size)
         _core.attend(
-            _arguments(query, below, frequency, phase, keep, block),
+            _arguments(query, below, frequency, keep, block),
             weight=weight.data_ptr(),
             inputs=inputs.data_ptr(),
             total=total.data_ptr(),
         )
-        ctx.save_for_backward(query, below, frequency, phase, keep, weight)
+        ctx.save_for_backward(query, below, frequency, keep, weight)
         ctx.block = block
         return inputs, total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_inputs: Tensor, grad_total: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of query, below, frequency and phase."""
-        query, below, frequency, phase, keep, weight = ctx.saved_tensors
+        """Return the gradients of query and below."""
+        query, below, frequency, keep, weight = ctx.saved_tensors
         grad_inputs, grad_total = grad_inputs.contiguous(), grad_total.contiguous()
         gradients = [None if x is None else torch.empty_like(x) for x in (query, below)]
-        gradients += [torch.empty_like(frequency), torch.empty_like(phase)]
         _core.attend_backward(
-            _arguments(query, below, frequency, phase, keep, ctx.block),
+            _arguments(query, below, frequency, keep, ctx.block),
             weight=weight.data_ptr(),
             grad_inputs=grad_inputs.data_ptr(),
             grad_total=grad_total.data_ptr(),
             grad_query=_address(gradients[0]),
             grad_below=_address(gradients[1]),
-            grad_frequency=_address(gradients[2]),
-            grad_phase=_address(gradients[3]),
         )
-        return *gradients, None, None
+        return *gradients, None, None, None
 
 
 def can_attend(query: Tensor, block: Block) -> bool:
@@ -75,7 +71,6 @@ def _arguments(
     query: Tensor,
     below: Tensor | None,
     frequency: Tensor,
-    phase: Tensor,
     keep: Tensor | None,
     block: Block,
 ) -> _core.Attention:
@@ -97,7 +92,6 @@ def _arguments(
         mask=block.mask.data_ptr(),
         dt=block.dt.data_ptr(),
         frequency=frequency.data_ptr(),
-        phase=phase.data_ptr(),
         time_dim=len(frequency),
         keep=_address(keep),
     )

@@ -44,7 +44,7 @@ def attend(
     if not can_attend(query, block):
         return attend_plain(query, below, block, time, keep)
     below = None if below is None else below.contiguous()
-    arguments = (query.contiguous(), below, time.frequency, time.phase, keep, block)
+    arguments = (query.contiguous(), below, time.frequency, keep, block)
     return Attended(*Attend.apply(*arguments))  # type: ignore[no-untyped-call]
 
 

@@ -18,7 +18,7 @@ class MemoryUpdater(nn.Module):
     """cell([s_i | s_j | x | time(t - last update of i)], s_i): Eqs. 1 and 3 of arXiv:2006.10637.
 
     The message is never put together: memory and mail lie side by side in a `NodeMemory`'s rows,
-    where the cell reads them, and only the time encoding has gradients as an input.
+    where the cell reads them; no input has gradients.
 
     Args:
         memory_dim: Width of the memory.
@@ -45,8 +45,7 @@ class MemoryUpdater(nn.Module):
         self.of_time = nn.Linear(time.dim, gates, bias=False)
         self.of_memory = nn.Linear(memory_dim, gates)
         for parameter in self.parameters():
-            if parameter is not time.frequency and parameter is not time.phase:
-                nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
+            nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
 
     def forward(self, rows: MemoryRows) -> Tensor:
         """Return the memory `[U, memory_dim]` after the mail of `rows`; without mail, as it was."""

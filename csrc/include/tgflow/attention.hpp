@@ -23,7 +23,6 @@ struct Attention {
   const bool* mask;         ///< Whether a slot holds a neighbour.
   const float* dt;          ///< Seconds.
   const float* frequency;   ///< [time_dim].
-  const float* phase;       ///< [time_dim].
   int64_t time_dim;
   const float* keep;  ///< [H, N, k]: factors of the weights after the softmax, or null for 1.
 };
@@ -40,8 +39,6 @@ struct AttentionGradients {
   const float* total;   ///< [H, N]: with respect to `AttentionOut::total`.
   float* query;         ///< Like `Attention::query`.
   float* below;         ///< [F, h_dim].
-  float* frequency;     ///< [time_dim].
-  float* phase;         ///< [time_dim].
 };
 
 /// Fills `out`. The same bits at any number of threads.

@@ -43,12 +43,12 @@ TGFLOW_INLINE void add_scaled(float* __restrict y, float a, const float* __restr
   for (int64_t i = 0; i < size; ++i) y[i] += a * x[i];
 }
 
-/// The phase w * dt + b in float32, rounded after the product as torch does, brought to [-pi / 2, pi / 2]
+/// The phase w * dt in float32, rounded as torch does, brought to [-pi / 2, pi / 2]
 /// by whole turns and then halved. Exact to float32 for any float32 phase: turns are counted in double.
-TGFLOW_INLINE float half_angle(float w, float dt, float b) {
+TGFLOW_INLINE float half_angle(float w, float dt) {
   constexpr double kTurn = 6.283185307179586;
   constexpr double kRound = 6755399441055744.0;  // adding and taking it away rounds to an integer
-  const double phase = static_cast<float>(static_cast<double>(w) * dt) + b;
+  const double phase = static_cast<float>(static_cast<double>(w) * dt);
   const double turns = (phase * (1 / kTurn) + kRound) - kRound;
   return static_cast<float>((phase - turns * kTurn) * 0.5);
 }
@@ -64,35 +64,11 @@ TGFLOW_INLINE float short_sin(float x) {
   return x + x * y * p;
 }
 
-TGFLOW_INLINE float short_cos(float x) {
-  const float y = x * x;
-  float p = 2.0876757e-9f;
-  p = p * y - 2.7557319e-7f;
-  p = p * y + 2.4801587e-5f;
-  p = p * y - 1.3888889e-3f;
-  p = p * y + 4.1666667e-2f;
-  p = p * y - 0.5f;
-  return 1 + y * p;
-}
-
-/// out[i] = cos(w[i] * dt + b[i]).
-TGFLOW_INLINE void cosines(float* __restrict out, const float* __restrict w, float dt,
-                           const float* __restrict b, int64_t size) {
+/// out[i] = cos(w[i] * dt).
+TGFLOW_INLINE void cosines(float* __restrict out, const float* __restrict w, float dt, int64_t size) {
   for (int64_t i = 0; i < size; ++i) {
-    const float s = short_sin(half_angle(w[i], dt, b[i]));
+    const float s = short_sin(half_angle(w[i], dt));
     out[i] = 1 - 2 * s * s;
-  }
-}
-
-/// The same, and the sines.
-TGFLOW_INLINE void cosines_and_sines(float* __restrict cosine, float* __restrict sine,
-                                     const float* __restrict w, float dt, const float* __restrict b,
-                                     int64_t size) {
-  for (int64_t i = 0; i < size; ++i) {
-    const float half = half_angle(w[i], dt, b[i]);
-    const float s = short_sin(half);
-    cosine[i] = 1 - 2 * s * s;
-    sine[i] = 2 * s * short_cos(half);
   }
 }
 
