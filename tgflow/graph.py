@@ -36,9 +36,9 @@ class TemporalGraph:
     `num_events`, the snapshot, which moves when an append is complete.
 
     Args:
-        direction: "undirected": both ends of an event are each other's neighbours; a self-loop counts
-            once. "directed": `dst` is a neighbour of `src` only. "bipartite": like "undirected", and
-            a node may be a source or a destination but not both.
+        direction: "undirected": both ends of an event are each other's neighbours, and a self-loop
+            counts once. "directed": `dst` is a neighbour of `src` only. "bipartite": as undirected,
+            and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without.
     """
 
@@ -64,8 +64,8 @@ class TemporalGraph:
         """Add `events`, all or none of them, and return the first one's position.
 
         Raises:
-            ValueError: If a time is earlier than the one before it, a node id is too large, a node is
-                on both sides of a bipartite graph, or features or labels are missing or too many.
+            ValueError: If a time is earlier than the one before it, a node id is too large, a node
+                is on both sides of a bipartite graph, or features or labels do not fit the graph's.
         """
         columns = Columns(events)
         with self._appending:

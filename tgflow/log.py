@@ -55,7 +55,7 @@ class EventLog:
         return int(self._native.columns(size - 1, size)[2][0]) if size else None
 
     def read(self, start: int, stop: int) -> EventBatch:
-        """Return the events at positions `[start, stop)` as views, not copies: do not write to them.
+        """Return the events at `[start, stop)` as views, not copies: do not write to them.
 
         Raises:
             IndexError: If the range is not within the log.
@@ -79,10 +79,17 @@ class EventLog:
         if eid.dtype != torch.int64 or eid.dim() != 1:
             raise ValueError(f"eid must be int64 [N], got {eid.dtype} {list(eid.shape)}")
         eid = eid.contiguous()
-        columns = [torch.empty_like(eid) for _ in range(4 if self._native.has_label else 3)]
-        addresses = [column.data_ptr() for column in columns]
-        self._native.gather(eid.data_ptr(), len(eid), *addresses, *[0] * (4 - len(addresses)))
-        return EventBatch(*columns[:3], label=columns[3] if len(columns) == 4 else None)
+        src, dst, t = torch.empty(3, len(eid), dtype=torch.int64).unbind(0)
+        label = torch.empty_like(eid) if self._native.has_label else None
+        self._native.gather(
+            eid.data_ptr(),
+            len(eid),
+            src.data_ptr(),
+            dst.data_ptr(),
+            t.data_ptr(),
+            0 if label is None else label.data_ptr(),
+        )
+        return EventBatch(src, dst, t, label=label)
 
     def position(self, t: int) -> int:
         """Return the number of events strictly before time `t`: a time mapped to a position."""

@@ -33,7 +33,7 @@ class Neighbors:
 
     @property
     def mask(self) -> Tensor:
-        """bool `[Q, k]`: whether the slot holds a neighbour."""
+        """Bool `[Q, k]`: whether the slot holds a neighbour."""
         return self.nodes != NO_NODE
 
 
@@ -44,7 +44,7 @@ def recent_neighbors(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and nodes the graph does not know have no neighbours.
+        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbours.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbours per query, at least 1.
         before: See only events at log positions below this, one for all or int64 `[Q]`.
@@ -75,7 +75,7 @@ def uniform_neighbors(
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and nodes the graph does not know have no neighbours.
+        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbours.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbours per query, at least 1. A node with at most `k` gives them all.
         key: Random key, `0 <= key < 2**64`.
@@ -105,7 +105,7 @@ def _sample(
     """Check the queries, allocate the answer and have `native` fill it."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    size = nodes.shape[0] if nodes.dim() else 0
+    size = nodes.numel()
     nodes = _column("nodes", nodes, size)
     t = _column("t", t, size)
     limits, limit = 0, _EVERYTHING
@@ -132,12 +132,13 @@ def _sample(
         out + 2 * step,
         count.data_ptr(),
     )
-    return Neighbors(*rows.unbind(0), count)
+    out_nodes, out_t, out_eid = rows.unbind(0)
+    return Neighbors(out_nodes, out_t, out_eid, count)
 
 
 def _column(name: str, values: Tensor, size: int) -> Tensor:
-    """Return `values` as the core reads them, or raise if they are not int64 `[size]` on the CPU."""
-    if values.dtype != torch.int64 or values.shape != (size,) or values.device.type != "cpu":
+    """Return `values` as the core reads them: int64 `[size]` on the CPU, or ValueError."""
+    if values.dtype is not torch.int64 or values.shape != (size,) or not values.is_cpu:
         raise ValueError(
             f"{name} must be int64 [{size}] on the CPU, "
             f"got {values.dtype} {list(values.shape)} on {values.device}"

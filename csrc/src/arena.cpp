@@ -19,11 +19,12 @@ namespace {
 constexpr size_t kFirstChunk = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-/// Chunks grow with the arena, so that a small graph stays small, in whole huge pages once they fill.
+/// Chunks grow with the arena, so that a small graph stays small and a large one lies in huge pages.
 size_t chunk_size(size_t held, size_t wanted) {
-  const size_t grown = std::clamp(held / 8, kFirstChunk, 16 * kHugePage);
-  const size_t step = std::max(grown, wanted) >= kHugePage ? kHugePage : size_t{4096};
-  return (std::max(grown, wanted) + step - 1) / step * step;
+  const size_t least =
+      std::max(wanted, held < 4 * kFirstChunk ? kFirstChunk : std::min(held / 8, 16 * kHugePage));
+  const size_t step = held < 4 * kFirstChunk && least < kHugePage ? size_t{4096} : kHugePage;
+  return (least + step - 1) / step * step;
 }
 
 }  // namespace
@@ -35,19 +36,24 @@ Arena::~Arena() {
   }
 }
 
+std::vector<void*>& Arena::free_of(size_t bytes) {
+  const size_t units = bytes / alignment_;
+  return units < kSmall ? free_[units] : free_large_[bytes];
+}
+
 void* Arena::allocate(size_t bytes) {
   bytes = (bytes + alignment_ - 1) / alignment_ * alignment_;
-  const auto held = free_.find(bytes);
-  if (held == free_.end() || held->second.empty()) return carve(bytes);
-  void* piece = held->second.back();
-  held->second.pop_back();
+  std::vector<void*>& held = free_of(bytes);
+  if (held.empty()) return carve(bytes);
+  void* piece = held.back();
+  held.pop_back();
   ASAN_UNPOISON_MEMORY_REGION(piece, bytes);
   return piece;
 }
 
 void Arena::free(void* piece, size_t bytes) {
   bytes = (bytes + alignment_ - 1) / alignment_ * alignment_;
-  free_[bytes].push_back(piece);
+  free_of(bytes).push_back(piece);
   ASAN_POISON_MEMORY_REGION(piece, bytes);
 }
 

@@ -15,6 +15,7 @@ constexpr int64_t kMinChained = 16;  // capacities of the blocks that follow
 constexpr int64_t kMaxChained = 16384;
 constexpr int64_t kGrowth = 8;  // a new block holds this fraction of what the node has
 constexpr int64_t kMaxOffset = 0xffffffff;
+constexpr size_t kAhead = 8;  // runs between the steps of a look-up made ahead
 constexpr uint8_t kSource = 1;
 constexpr uint8_t kDestination = 2;
 
@@ -102,13 +103,29 @@ void BlockStore::insert(const Events& events, eid_t first_eid) {
   int64_t num_nodes = num_nodes_.load(std::memory_order_relaxed);
   num_nodes = std::max(num_nodes, static_cast<int64_t>(pairs.back().node) + 1);
   heads_.grow(num_nodes);
-  for (size_t begin = 0, end; begin < pairs.size(); begin = end) {
-    for (end = begin + 1; end < pairs.size() && pairs[end].node == pairs[begin].node;) ++end;
-    append_run(&pairs[begin], static_cast<int64_t>(end - begin), events, first_eid);
+  std::vector<const Pair*> runs;  // of pairs of one node, and the end
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (i == 0 || pairs[i].node != pairs[i - 1].node) runs.push_back(&pairs[i]);
+  }
+  const size_t num_runs = runs.size();
+  runs.push_back(pairs.data() + pairs.size());
+  for (size_t i = 0; i < num_runs; ++i) {
+    if (i + 3 * kAhead < num_runs) prefetch_ahead(&runs[i]);
+    append_run(runs[i], runs[i + 1] - runs[i], events, first_eid);
   }
   num_nodes_.store(num_nodes, std::memory_order_release);
   position_.store(first_eid + events.size, std::memory_order_release);
   epochs_.collect();
+}
+
+void BlockStore::prefetch_ahead(const Pair* const* runs) const {
+  __builtin_prefetch(&heads_[runs[3 * kAhead]->node]);
+  __builtin_prefetch(heads_[runs[2 * kAhead]->node]);
+  const Directory* dir = heads_[runs[kAhead]->node];
+  if (dir == nullptr) return;
+  const Block& tail = dir->blocks()[dir->num_blocks - 1];
+  __builtin_prefetch(tail.entries + (dir->total - tail.start), 1);
+  __builtin_prefetch(tail.entries);  // a small block may have to be copied
 }
 
 void BlockStore::append_run(const Pair* run, int64_t size, const Events& events, eid_t first_eid) {
@@ -182,7 +199,8 @@ Directory& BlockStore::with_new_block(node_t v, Directory* old, int64_t num_entr
 
 Directory& BlockStore::with_room(Directory* old) {
   if (old != nullptr && old->num_blocks < old->max_blocks) return *old;
-  const int64_t max_blocks = old == nullptr ? 1 : 2 * int64_t{old->max_blocks} + 1;  // a power of two with its header
+  const int64_t max_blocks =
+      old == nullptr ? 1 : 2 * int64_t{old->max_blocks} + 1;  // a power of two with its header
   auto* dir = static_cast<Directory*>(directories_.allocate(directory_bytes(max_blocks)));
   if (old == nullptr) {
     *dir = {0, 0, 0, 0, 0};

@@ -10,45 +10,129 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kGroup = 32;  // queries in flight: enough to hide memory latency, few enough to stay cached
-constexpr int64_t kGrain = 1024;  // queries that are worth waking a thread for
+constexpr int64_t kGrain = 1024;     // queries that are worth waking a thread for
+constexpr int64_t kLanes = 4;        // searches in flight
+constexpr int64_t kPrefetched = 16;  // entries of a row
 
 void prefetch(const void* address) { __builtin_prefetch(address); }
 
-/// Queries [begin, begin + size) of a call, one stage at a time so that their cache misses overlap.
-struct Group {
+/// Fetches a row of `size` entries that ends at `newest`, wherever the block begins: a fetch cannot fail.
+void prefetch_row(const Entry* newest, int64_t size) {
+  const uintptr_t last = reinterpret_cast<uintptr_t>(newest);
+  const uintptr_t bytes = static_cast<uintptr_t>(size) * sizeof(Entry);
+  prefetch(newest);
+  prefetch(reinterpret_cast<const void*>(last - bytes / 2));
+  prefetch(reinterpret_cast<const void*>(last - bytes));
+}
+
+/// Runs `size` searches to their ends, several at a time so that their cache misses overlap.
+/// `searches` and its companions have room for `kLanes` more.
+template <typename Item>
+void run_searches(Search<Item>* searches, const tick_t* t, const int64_t* limit, int64_t size) {
+  static const Item nobody{};
+  for (int64_t i = size; i < size + kLanes - 1; ++i) searches[i] = {&nobody, 1};
+  for (int64_t i = 0; i < size; i += kLanes) {
+    Search<Item> lane[kLanes];
+    int64_t open = 0;
+#pragma GCC unroll 8
+    for (int64_t j = 0; j < kLanes; ++j) {
+      lane[j] = searches[i + j];
+      open |= lane[j].size - 1;
+    }
+    while (open != 0) {
+      open = 0;
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < kLanes; ++j) {
+        narrow(lane[j], t[i + j], limit[i + j]);
+        open |= lane[j].size - 1;
+      }
+    }
+#pragma GCC unroll 8
+    for (int64_t j = 0; j < kLanes; ++j) searches[i + j] = lane[j];
+  }
+}
+
+/// Queries [begin, begin + size) of a call. Each step is done for all before the next, so that their cache
+/// misses overlap; `find_visible` is the same for one query.
+class Group {
+ public:
+  int64_t begin = 0;
+  int64_t size = 0;
   const Directory* dir[kGroup];
   Visible seen[kGroup];
-  int64_t begin;
-  int64_t size;
 
   void find(const StoreView& view, const Queries& queries, int64_t k) {
+    const node_t* node = queries.node + begin;
     for (int64_t i = 0; i < size; ++i) {
-      const node_t v = queries.node[begin + i];
-      if (v >= 0 && v < view.num_nodes) prefetch(view.heads + v);
+      if (node[i] >= 0 && node[i] < view.num_nodes) prefetch(view.heads + node[i]);
     }
     for (int64_t i = 0; i < size; ++i) {
-      dir[i] = view.directory(queries.node[begin + i]);
+      dir[i] = view.directory(node[i]);
       prefetch(dir[i]);
     }
     for (int64_t i = 0; i < size; ++i) {
       if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (load_acquire(&dir[i]->num_blocks) - 1));
     }
+    const int64_t row = std::min(k, kPrefetched);
     for (int64_t i = 0; i < size; ++i) {
-      if (dir[i] != nullptr) prefetch_tail(*dir[i], k);
+      tail_[i] = tail_of(dir[i]);
+      prefetch_row(tail_[i].newest, row);
     }
+    look_at_tails(queries);
+    search(row);
+  }
+
+ private:
+  void look_at_tails(const Queries& queries) {
+    num_open_ = 0;
     for (int64_t i = 0; i < size; ++i) {
-      seen[i] = visible(dir[i], queries.t[begin + i], queries.limit(begin + i));
+      const tick_t t = queries.t[begin + i];
+      const eid_t before = queries.limit(begin + i);
+      const Tail& tail = tail_[i];
+      seen[i] = {0, 0};
+      if (tail.total == 0) continue;
+      const Block* blocks = dir[i]->blocks();
+      if (sees(tail.newest->t, blocks[tail.last].base_eid + tail.newest->eid_offset, t, before)) {
+        seen[i] = {tail.total, tail.last};
+        continue;
+      }
+      open_[num_open_] = i;
+      t_[num_open_] = t;
+      limit_[num_open_] = before;
+      blocks_[num_open_] = {blocks, tail.last + 1};
+      num_open_ += sees(blocks[0], t, before);
     }
   }
 
-  static void prefetch_tail(const Directory& directory, int64_t k) {
-    const int64_t total = load_acquire(&directory.total);
-    const Block& tail = directory.blocks()[load_acquire(&directory.num_blocks) - 1];
-    if (total <= tail.start) return;
-    const Entry* end = load_acquire(&tail.entries) + (total - tail.start);
-    const Entry* first = end - std::min({k, total - tail.start, int64_t{16}});
-    for (const Entry* entry = end - 1; entry >= first; entry -= 4) prefetch(entry);
+  void search(int64_t row) {
+    run_searches(blocks_, t_, limit_, num_open_);
+    for (int64_t j = 0; j < num_open_; ++j) {
+      const int64_t i = open_[j];
+      const Block* blocks = dir[i]->blocks();
+      const Block* found = blocks_[j].low;
+      limit_[j] -= found->base_eid;
+      entries_[j] = entries_of(blocks, found - blocks, tail_[i]);
+      first_[j] = entries_[j].low;
+      prefetch(entries_[j].probe());
+    }
+    run_searches(entries_, t_, limit_, num_open_);
+    for (int64_t j = 0; j < num_open_; ++j) {
+      const int64_t i = open_[j];
+      const Block* found = blocks_[j].low;
+      prefetch_row(entries_[j].low, row);
+      seen[i] = {found->start + (entries_[j].low - first_[j]) + 1, found - dir[i]->blocks()};
+    }
   }
+
+  Tail tail_[kGroup];
+  // Queries that do not see the newest entry but do see some.
+  int64_t num_open_ = 0;
+  int64_t open_[kGroup];
+  tick_t t_[kGroup + kLanes];
+  int64_t limit_[kGroup + kLanes];
+  Search<Block> blocks_[kGroup + kLanes];
+  Search<Entry> entries_[kGroup + kLanes];
+  const Entry* first_[kGroup];
 };
 
 /// Calls `each(group)` for all queries, found in the store's current snapshot.

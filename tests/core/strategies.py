@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tgflow.events import EventBatch
 
-# A small clock makes ties; the offsets are Unix seconds and Unix nanoseconds, which float32 cannot tell apart.
+# Unix seconds and nanoseconds, which float32 cannot tell apart, and a clock that starts below 0.
 CLOCKS = (0, -5, 1_600_000_000, 1_600_000_000_000_000_000)
 
 

@@ -1,6 +1,7 @@
 """Samplers against plain Python, and against the bugs that other systems had."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def test_bipartite_matches_reference(events, k):
 def test_any_split_into_batches_gives_the_same_graph(events, cuts, k):
     graph = TemporalGraph()
     bounds = sorted({0, len(events), *(min(cut, len(events)) for cut in cuts)})
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         assert graph.append(events[start:stop]) == start
     nodes, t = every_query(events)
     whole = TemporalGraph.from_events(events)

@@ -80,7 +80,7 @@ def draw_below(key: int, item: int, draw: int, bound: int) -> int:
     """Draw number `draw` of `item`, in `[0, bound)`: Lemire's method over Philox."""
     attempt = 0
     while True:
-        counter = (item % _WORD, item // _WORD, draw // 4, attempt)
+        counter = (draw // 4, attempt, item % _WORD, item // _WORD)
         product = philox(key, counter)[draw % 4] * bound
         if product % _WORD >= _WORD % bound:
             return product // _WORD
@@ -116,4 +116,5 @@ def _neighbors(rows: list[list[tuple[int, int, int]]], k: int) -> Neighbors:
         padded.append(newest_first + [(NO_NODE, 0, -1)] * (k - len(row)))
     table = torch.tensor(padded, dtype=torch.int64).view(len(rows), k, 3)
     count = torch.tensor([len(row) for row in rows], dtype=torch.int32)
-    return Neighbors(*table.unbind(2), count)
+    nodes, t, eid = table.unbind(2)
+    return Neighbors(nodes, t, eid, count)

@@ -12,7 +12,7 @@ namespace tgflow {
 class Arena {
  public:
   /// Sizes and addresses are multiples of `alignment`, a power of two of at least 16.
-  explicit Arena(size_t alignment) : alignment_(alignment) {}
+  explicit Arena(size_t alignment) : alignment_(alignment), free_(kSmall) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -24,16 +24,20 @@ class Arena {
   int64_t bytes() const { return bytes_; }
 
  private:
+  static constexpr size_t kSmall = 64;
+
   struct Chunk {
     void* data;
     size_t size;
   };
 
   void* carve(size_t bytes);
+  std::vector<void*>& free_of(size_t bytes);
 
   size_t alignment_;
   std::vector<Chunk> chunks_;
-  std::map<size_t, std::vector<void*>> free_;  // by size
+  std::vector<std::vector<void*>> free_;             // by size in units of the alignment, of small pieces
+  std::map<size_t, std::vector<void*>> free_large_;  // by size
   std::byte* next_ = nullptr;
   std::byte* end_ = nullptr;
   int64_t bytes_ = 0;

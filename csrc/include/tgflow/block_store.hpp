@@ -51,6 +51,8 @@ class BlockStore {
 
   std::vector<Pair> sorted_pairs(const Events& events) const;
   void mark_sides(const Events& events, std::vector<uint8_t*>& marked);
+  /// Fetches what the runs after `runs[0]` will need, one step of their look-ups at a time.
+  void prefetch_ahead(const Pair* const* runs) const;
   void append_run(const Pair* run, int64_t size, const Events& events, eid_t first_eid);
   int64_t fill_tail(Directory& dir, const Pair* run, int64_t size, const Events& events, eid_t first_eid);
   void grow_only_block(Directory& dir, int64_t num_entries);

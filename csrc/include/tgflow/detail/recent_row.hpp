@@ -3,12 +3,36 @@
 
 #include "tgflow/detail/visible.hpp"
 
+#if defined(__SSE2__) && !defined(__CUDACC__)
+#include <emmintrin.h>
+#endif
+
 namespace tgflow {
 
 TGFLOW_HD inline void write_slot(const NeighborRows& out, int64_t slot, const Entry& entry, eid_t base_eid) {
   out.node[slot] = entry.nbr;
   out.t[slot] = entry.t;
   out.eid[slot] = base_eid + entry.eid_offset;
+}
+
+/// Writes the `size` entries before `end`, newest first, to slots from `slot` on.
+TGFLOW_HD inline void write_slots(const NeighborRows& out, int64_t slot, const Entry* end, int64_t size,
+                                  eid_t base_eid) {
+  const int64_t stop = slot + size;
+#if defined(__SSE2__) && !defined(__CUDACC__)
+  const __m128i low_half = _mm_set1_epi64x(0xffffffff);
+  const __m128i base = _mm_set1_epi64x(base_eid);
+  for (; slot + 1 < stop; slot += 2, end -= 2) {  // two entries to two slots of each column
+    const __m128i newer = _mm_loadu_si128(reinterpret_cast<const __m128i*>(end - 1));
+    const __m128i older = _mm_loadu_si128(reinterpret_cast<const __m128i*>(end - 2));
+    const __m128i ids = _mm_unpackhi_epi64(newer, older);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.t + slot), _mm_unpacklo_epi64(newer, older));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.node + slot), _mm_and_si128(ids, low_half));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.eid + slot),
+                     _mm_add_epi64(_mm_srli_epi64(ids, 32), base));
+  }
+#endif
+  for (; slot < stop; ++slot) write_slot(out, slot, *--end, base_eid);
 }
 
 /// Marks the slots [`slot`, `end`) as holding nobody.
@@ -23,19 +47,19 @@ TGFLOW_HD inline void pad_slots(const NeighborRows& out, int64_t slot, int64_t e
 /// Writes row `i`: the newest `k` of the first `seen.count` entries of `dir`, newest first, padded.
 TGFLOW_HD inline void recent_row(const Directory* dir, Visible seen, int64_t i, const NeighborRows& out) {
   const int64_t count = seen.count < out.k ? seen.count : out.k;
+  out.count[i] = static_cast<int32_t>(count);
   int64_t slot = i * out.k;
   const int64_t filled = slot + count;
   int64_t end = seen.count;
   for (int64_t b = seen.block; slot < filled; --b) {
     const Block& block = dir->blocks()[b];
-    const Entry* entry = load_acquire(&block.entries) + (end - block.start);
-    const int64_t here = end - block.start < filled - slot ? end - block.start : filled - slot;
-    for (const int64_t stop = slot + here; slot < stop; ++slot)
-      write_slot(out, slot, *--entry, block.base_eid);
+    const int64_t here = end - block.start;
+    const int64_t size = here < filled - slot ? here : filled - slot;
+    write_slots(out, slot, load_acquire(&block.entries) + here, size, block.base_eid);
+    slot += size;
     end = block.start;
   }
   pad_slots(out, filled, (i + 1) * out.k);
-  out.count[i] = static_cast<int32_t>(count);
 }
 
 }  // namespace tgflow

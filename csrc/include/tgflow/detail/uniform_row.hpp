@@ -1,7 +1,7 @@
 // The `uniform` sampler, one query at a time: draw entry numbers, then read the entries. No `std::` here.
 #pragma once
 
-#include "tgflow/detail/philox.hpp"
+#include "tgflow/detail/draws.hpp"
 #include "tgflow/detail/recent_row.hpp"
 
 namespace tgflow {

@@ -1,0 +1,147 @@
+#include <cstdint>
+#include <random>
+#include <set>
+#include <utility>
+
+#include "check.hpp"
+#include "graph_of.hpp"
+#include "tgflow/radix_sort.hpp"
+
+namespace tgflow {
+namespace {
+
+void ask_at_random(Asked& asked, node_t num_nodes, tick_t latest, eid_t end, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (size_t i = 0; i < asked.node.size(); ++i) {
+    asked.node[i] = static_cast<node_t>(random() % static_cast<uint64_t>(num_nodes + 2)) - 1;
+    asked.t[i] = static_cast<tick_t>(random() % static_cast<uint64_t>(latest + 8)) - 4;
+    asked.before[i] = static_cast<eid_t>(random() % static_cast<uint64_t>(end + 2));
+  }
+}
+
+void check_recent(const Expected& expected, const Asked& asked) {
+  for (size_t i = 0; i < asked.node.size(); ++i) {
+    const auto row = expected.recent(asked.node[i], asked.t[i], asked.before[i], asked.k);
+    CHECK(asked.count[i] == static_cast<int32_t>(row.size()));
+    for (size_t j = 0; j < static_cast<size_t>(asked.k); ++j) {
+      const size_t slot = i * static_cast<size_t>(asked.k) + j;
+      const Expected::Item item = j < row.size() ? row[j] : Expected::Item{0, kNoEvent, kNoNode};
+      CHECK(asked.out_node[slot] == item.nbr && asked.out_t[slot] == item.t &&
+            asked.out_eid[slot] == item.eid);
+    }
+  }
+}
+
+void check_uniform(const Expected& expected, const Asked& asked) {
+  for (size_t i = 0; i < asked.node.size(); ++i) {
+    const auto all = expected.recent(asked.node[i], asked.t[i], asked.before[i], INT64_MAX);
+    std::set<std::pair<eid_t, node_t>> known;
+    for (const auto& item : all) known.insert({item.eid, item.nbr});
+    CHECK(asked.count[i] == std::min<int64_t>(asked.k, static_cast<int64_t>(all.size())));
+    for (size_t j = 0; j < static_cast<size_t>(asked.count[i]); ++j) {
+      const size_t slot = i * static_cast<size_t>(asked.k) + j;
+      CHECK(known.count({asked.out_eid[slot], asked.out_node[slot]}) == 1);
+      CHECK(j == 0 || asked.out_eid[slot] < asked.out_eid[slot - 1]);
+    }
+  }
+}
+
+TEST(samplers_match_brute_force_for_any_batching) {
+  const int64_t size = 3000;
+  const node_t num_nodes = 30;
+  const Columns columns = made_events(size, num_nodes, 1);
+  std::vector<eid_t> eids(static_cast<size_t>(size));
+  for (size_t i = 0; i < eids.size(); ++i) eids[i] = static_cast<eid_t>(i);
+  for (const Direction direction : {Direction::kUndirected, Direction::kDirected}) {
+    const Expected expected(columns, direction, eids);
+    for (const int64_t batch : {int64_t{1}, int64_t{7}, int64_t{333}, size}) {
+      TemporalGraph graph(direction);
+      for (int64_t at = 0; at < size; at += batch) {
+        CHECK(graph.append(columns.slice(at, std::min(size, at + batch))) == at);
+      }
+      for (const int64_t k : {1, 10, 200}) {
+        Asked asked(500, k);
+        ask_at_random(asked, num_nodes, columns.t.back(), size, static_cast<uint64_t>(k));
+        recent_neighbors(graph.store(), asked.queries(), asked.rows());
+        check_recent(expected, asked);
+        uniform_neighbors(graph.store(), asked.queries(), 9, asked.rows());
+        check_uniform(expected, asked);
+      }
+    }
+  }
+}
+
+TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
+  const Columns columns = made_events(60, 3, 2);
+  BlockStore store(Direction::kUndirected);
+  std::vector<eid_t> eids;
+  for (int64_t at = 0; at < 60; at += 20) {
+    const eid_t first = at * (eid_t{1} << 28);  // 0, 5e9, 1e10
+    store.insert(columns.slice(at, at + 20), first);
+    for (int64_t i = 0; i < 20; ++i) eids.push_back(first + i);
+  }
+  const Expected expected(columns, Direction::kUndirected, eids);
+  Asked asked(300, 25);
+  ask_at_random(asked, 3, columns.t.back(), eids.back(), 4);
+  recent_neighbors(store, asked.queries(), asked.rows());
+  check_recent(expected, asked);
+}
+
+TEST(a_rejected_batch_changes_nothing) {
+  TemporalGraph graph(Direction::kBipartite);
+  const Columns good{{0, 1}, {5, 6}, {10, 20}};
+  graph.append(good.slice(0, 2));
+  const Columns late{{2, 3}, {7, 7}, {30, 29}};
+  CHECK(message_of([&] { graph.append(late.slice(0, 2)); }) ==
+        "event 1 has t=29 but event 0 before it is at t=30; sort the batch or use a reorder buffer");
+  const Columns crossed{{2, 5}, {7, 7}, {30, 31}};
+  CHECK(message_of([&] { graph.append(crossed.slice(0, 2)); }).find("node 5 is the source of event 1") == 0);
+  CHECK(graph.log().size() == 2 && graph.store().position() == 2 && graph.stats().num_entries == 4);
+  const Columns other_side{{7}, {2}, {30}};  // sides of rejected events are not remembered
+  CHECK(graph.append(other_side.slice(0, 1)) == 2);
+}
+
+TEST(slack_and_directories_stay_small) {
+  const Columns columns = made_events(200000, 2000, 3);
+  TemporalGraph graph(Direction::kUndirected);
+  for (int64_t at = 0; at < columns.size(); at += 1000) {
+    graph.append(columns.slice(at, std::min(columns.size(), at + 1000)));
+  }
+  const StoreStats stats = graph.stats();
+  CHECK(stats.num_entries > 390000 && stats.num_entries <= 400000);
+  CHECK(static_cast<double>(stats.num_entries) > 0.9 * static_cast<double>(stats.capacity));
+  CHECK(stats.max_blocks < 80);
+  CHECK(stats.bytes < 32 * stats.num_entries);  // whole chunks, which weigh on a small graph
+}
+
+TEST(retired_memory_waits_for_its_readers) {
+  Arena arena(16);
+  Epochs epochs;
+  void* piece = arena.allocate(32);
+  {
+    const Epochs::Reader reader(epochs);
+    epochs.retire(arena, piece, 32);
+    epochs.collect();
+    epochs.collect();
+    CHECK(epochs.num_retired() == 1);
+    const Epochs::Reader later(epochs);  // came after: does not hold the piece up
+  }
+  epochs.collect();
+  epochs.collect();
+  CHECK(epochs.num_retired() == 0);
+  CHECK(arena.allocate(32) == piece);
+}
+
+TEST(radix_sort_is_stable) {
+  std::mt19937 random(5);
+  std::vector<std::pair<uint32_t, int>> items;
+  for (int i = 0; i < 5000; ++i) items.push_back({random() >> (random() % 32), i});
+  auto expected = items;
+  std::stable_sort(expected.begin(), expected.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  radix_sort(items, [](const auto& item) { return item.first; });
+  CHECK(items == expected);
+}
+
+}  // namespace
+}  // namespace tgflow

@@ -1,0 +1,86 @@
+"""The graph as one thing to append to: all or nothing, whatever is wrong."""
+
+import pytest
+import torch
+from strategies import graph_events
+
+from tgflow.events import EventBatch, empty_events
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import recent_neighbors
+
+
+def with_x(events: EventBatch, dim: int) -> EventBatch:
+    return EventBatch(events.src, events.dst, events.t, torch.rand(len(events), dim))
+
+
+def state(graph: TemporalGraph) -> tuple[int, ...]:
+    rows = 0 if graph.edge_x is None else len(graph.edge_x)
+    return graph.num_events, len(graph.log), graph.num_nodes, graph.stats().num_entries, rows
+
+
+def test_features_follow_their_events():
+    first, second = (with_x(graph_events((0, 1, t), (1, 2, t)), 3) for t in (5, 6))
+    graph = TemporalGraph.from_events(first)
+    assert graph.append(second) == 2
+    neighbors = recent_neighbors(graph, torch.tensor([2]), torch.tensor([9]), 3)
+    assert neighbors.eid.tolist() == [[3, 1, -1]]
+    assert graph.edge_x is not None
+    rows = graph.edge_x.gather(neighbors.eid)
+    assert torch.equal(rows, torch.stack([second.x[1], first.x[1], torch.zeros(3)])[None])
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (
+            with_x(graph_events((0, 9, 6), (9, 3, 6)), 2),
+            "node 9 is the source of event 1 but was a des",
+        ),
+        (with_x(graph_events((5, 5, 6)), 2), "node 5 is the destination of event 0"),
+        (with_x(graph_events((0, 5, 6), (0, 6, 5)), 2), "event 1 has t=5"),
+        (graph_events((0, 5, 6)), "edge features of width 2, the batch has 0"),
+        (with_x(graph_events((0, 5, 6)), 3), "edge features of width 2, the batch has 3"),
+    ],
+)
+def test_a_rejected_batch_changes_nothing(batch, message):
+    graph = TemporalGraph("bipartite", edge_x_dim=2)
+    graph.append(with_x(graph_events((0, 4, 5)), 2))
+    before = state(graph)
+    with pytest.raises(ValueError, match=message):
+        graph.append(batch)
+    assert state(graph) == before
+    graph.append(with_x(graph_events((9, 5, 6)), 2))  # sides in rejected batches are forgotten
+
+
+def test_empty_batches_are_ordinary():
+    graph = TemporalGraph()
+    assert graph.append(empty_events()) == 0
+    assert state(graph) == (0, 0, 0, 0, 0)
+    graph.append(graph_events((0, 1, 5)))
+    assert graph.append(empty_events()) == 1
+    assert TemporalGraph(edge_x_dim=4).append(empty_events()) == 0
+
+
+def test_the_graphs_log_is_appended_to_through_the_graph():
+    with pytest.raises(RuntimeError, match="append to the graph instead"):
+        TemporalGraph().log.append(graph_events((0, 1, 5)))
+
+
+def test_unknown_directions_are_named():
+    with pytest.raises(ValueError, match=r"direction must be .* got 'both'"):
+        TemporalGraph("both")  # type: ignore[arg-type]
+
+
+def test_entries_and_slack_are_counted():
+    t = torch.arange(30_000)
+    graph = TemporalGraph()
+    for start in range(0, len(t), 1000):
+        part = t[start : start + 1000]
+        graph.append(EventBatch(part * part % 17, part % 400 + 17, part))
+    stats = graph.stats()
+    assert stats.num_entries == 60_000
+    assert stats.slack < 0.15
+    assert stats.max_blocks < 60
+    directed = TemporalGraph.from_events(graph.log.read(0, 1000), "directed")
+    assert directed.stats().num_entries == 1000
+

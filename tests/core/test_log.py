@@ -1,0 +1,112 @@
+"""The event log: order, validation, zero-copy reads."""
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import event_lists, graph_events
+
+from tgflow.events import EventBatch
+from tgflow.log import EventLog
+
+
+def labelled(events: EventBatch) -> EventBatch:
+    return EventBatch(events.src, events.dst, events.t, label=events.t * 3)
+
+
+@given(events=event_lists(), cut=st.integers(0, 40), with_label=st.booleans())
+def test_a_log_returns_what_was_appended(events, cut, with_label):
+    events = labelled(events) if with_label else events
+    log = EventLog()
+    assert log.append(events[:cut]) == 0
+    assert log.append(events[cut:]) == min(cut, len(events))
+    assert len(log) == len(events)
+    for read in (log.read(0, len(log)), log.gather(torch.arange(len(events)))):
+        for name in ("src", "dst", "t"):
+            assert torch.equal(getattr(read, name), getattr(events, name))
+        if with_label and len(events):
+            assert torch.equal(read.label, events.label)
+        else:
+            assert read.label is None
+    for t in {0, *events.t.tolist()}:
+        assert log.position(t) == int((events.t < t).sum())
+    assert log.t_last == (int(events.t[-1]) if len(events) else None)
+    ends = events.src.tolist() + events.dst.tolist()
+    assert log.num_nodes == max(ends, default=-1) + 1
+
+
+def test_gather_takes_any_order_and_repeats():
+    log = EventLog()
+    log.append(graph_events((0, 1, 5), (2, 3, 6), (4, 5, 7)))
+    assert log.gather(torch.tensor([2, 0, 2])).src.tolist() == [4, 0, 4]
+    assert len(log.gather(torch.empty(0, dtype=torch.int64))) == 0
+    with pytest.raises(IndexError, match=r"eid 3 at row 1 is not in the log.* events \[0, 3\)"):
+        log.gather(torch.tensor([0, 3]))
+
+
+def test_a_read_outlives_its_log_and_later_appends():
+    log = EventLog()
+    log.append(graph_events((0, 1, 5)))
+    read = log.read(0, 1)
+    for t in range(6, 3000):
+        log.append(graph_events((7, 8, t)))
+    del log
+    assert (read.src.tolist(), read.dst.tolist(), read.t.tolist()) == ([0], [1], [5])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(0, 1, 57), (2, 3, 60), (4, 5, 58)], "event 2 has t=58 but event 1 before it is at t=60"),
+        ([(0, 1, 40)], "event 0 has t=40 but the log is at t=57; sort the batch or use a reorder"),
+        ([(0, 2**31 - 1, 57)], "event 0 has dst=2147483647; node ids must be in .0, 2147483646."),
+    ],
+)
+def test_a_rejected_batch_is_explained_and_changes_nothing(rows, message):
+    log = EventLog()
+    log.append(graph_events((0, 1, 57)))
+    with pytest.raises(ValueError, match=message):
+        log.append(graph_events(*rows))
+    assert (len(log), log.num_nodes, log.t_last) == (1, 2, 57)
+
+
+def test_labels_are_for_all_events_or_none():
+    log = EventLog()
+    log.append(labelled(graph_events((0, 1, 5))))
+    with pytest.raises(ValueError, match="the log has labels but the batch has none"):
+        log.append(graph_events((0, 1, 5)))
+    log = EventLog()
+    log.append(graph_events((0, 1, 5)))
+    with pytest.raises(ValueError, match="the batch has labels but the log has none"):
+        log.append(labelled(graph_events((0, 1, 5))))
+
+
+def test_ranges_outside_the_log_are_named():
+    with pytest.raises(IndexError, match=r"the log holds events \[0, 0\), asked for \[0, 1\)"):
+        EventLog().read(0, 1)
+
+
+def test_reading_while_appending_sees_finished_events():
+    log = EventLog()
+    size, batch = 50_000, 500
+    t = torch.arange(size)
+    events = EventBatch(t % 97, t % 89, t)
+    wrong: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            end = len(log)
+            seen = log.read(0, end)
+            if end and not (int(seen.t[-1]) == end - 1 == int(seen.t.max())):
+                wrong.append(end)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for start in range(0, size, batch):
+        log.append(events[start : start + batch])
+    done.set()
+    reader.join()
+    assert not wrong

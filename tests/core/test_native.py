@@ -1,0 +1,49 @@
+"""The core's own tests under sanitizers, and its kernels through nvcc."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).parents[2] / "csrc"
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def build_tests(sanitizers: str, folder: Path) -> Path:
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    options = ["-DTGFLOW_TESTS=ON", f"-DTGFLOW_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=Test"]
+    flags = "-DCMAKE_CXX_FLAGS=-O1 -fno-sanitize-recover=all"
+    run("cmake", "-S", CSRC, "-B", folder, *generator, *options, flags)
+    run("cmake", "--build", folder, "--target", "core_tests", "-j", "2")
+    return folder / "core_tests"
+
+
+needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+
+
+@needs_cmake
+def test_the_cores_own_tests_pass_under_address_and_undefined_sanitizers(tmp_path):
+    tests = build_tests("address,undefined", tmp_path)
+    assert "\n0 of " in "\n" + run(tests).splitlines()[-1]
+
+
+@needs_cmake
+def test_reading_beside_a_writer_has_no_data_race(tmp_path):
+    tests = build_tests("thread", tmp_path)
+    assert "\n0 of " in "\n" + run(tests, "stress").splitlines()[-1]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("kernels", sorted((CSRC / "cuda").glob("*.cu")), ids=lambda p: p.name)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_kernels_compile(kernels, arch, tmp_path):
+    target = ["-arch", arch, "-std=c++17", "-I", CSRC / "include"]
+    run("nvcc", *target, "-cubin", "-o", tmp_path / "kernels.cubin", kernels)
