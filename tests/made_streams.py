@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tgflow.events import EventBatch
+from tgflow.models.tgat import TGAT, TGATConfig
 from tgflow.models.tgn import TGN, TGNConfig
 
 NUM_USERS = 12
@@ -46,3 +47,10 @@ def small_tgn(seed: int = 0, **changes: Any) -> TGN:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return TGN(TGNConfig(**settings))
+
+
+def small_tgat(seed: int = 0) -> TGAT:
+    """A TGAT of two hops that trains in milliseconds, with dropout and uniform neighbours."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return TGAT(TGATConfig(edge_x_dim=2, time_dim=4, embedding_dim=8, neighbors=3))

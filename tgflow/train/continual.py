@@ -61,6 +61,18 @@ class ContinualConfig:
     test_share: float = 0.15
     """The last part of the events, over which the result's `test.*` are taken."""
 
+    def __post_init__(self) -> None:
+        if self.updates < 0 or self.lookahead < 1:
+            raise ValueError(
+                "updates must be at least 0 and lookahead at least 1, "
+                f"got {self.updates} and {self.lookahead}"
+            )
+        if not (self.half_life > 0 and 0 < self.test_share <= 1):
+            raise ValueError(
+                "half_life must be above 0 and test_share in (0, 1], "
+                f"got {self.half_life} and {self.test_share}"
+            )
+
 
 class ContinualTrainer:
     """Learns from a stream as it comes, and tells how well each event was predicted before.
@@ -71,12 +83,17 @@ class ContinualTrainer:
         model: Model to train, memory included.
         graph: Grows by the stream's events; append to it nowhere else.
         config: Settings.
+
+    Raises:
+        ValueError: If events are to be replayed, and the model's memory keeps no history to read
+            them with.
     """
 
     def __init__(
         self, model: TemporalModel, graph: TemporalGraph, config: ContinualConfig | None = None
     ) -> None:
         self.config = c = ContinualConfig() if config is None else config
+        _check_history(model, c)
         self.model = model
         self.graph = graph
         self.position = graph.num_events
@@ -263,6 +280,15 @@ class ContinualTrainer:
         trainer._stretch_start, trainer._index = meta["stretch_start"], meta["index"]
         trainer.progress = Progress.of(meta["progress"])
         return trainer
+
+
+def _check_history(model: TemporalModel, config: ContinualConfig) -> None:
+    replays = config.replay_ratio > 0 and config.updates > 0
+    if replays and model.memory is not None and model.memory.history is None:
+        raise ValueError(
+            f"replay_ratio is {config.replay_ratio}, but the model's memory keeps no history; "
+            "build it with one, such as TGNConfig(history=200_000), or set replay_ratio=0"
+        )
 
 
 def _replay_ap(learnt: Learnt, num_new: int) -> float | None:

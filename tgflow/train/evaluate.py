@@ -34,6 +34,8 @@ def evaluate(
 
     Returns:
         As `LinkMetrics.result`, and the same with `inductive.` in front; plus `num_events`.
+        Inductive metrics take the negatives that all events have, where DyGLib draws others, from
+        the destinations of new nodes' events.
     """
     metrics, inductive = LinkMetrics(), LinkMetrics()
     kept: list[tuple[Tensor, Tensor]] = []
