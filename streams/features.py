@@ -23,7 +23,7 @@ def feature_columns(batch: pa.RecordBatch, names: Sequence[str], x_dim: int) -> 
     finite = np.isfinite(x)
     if not finite.all():
         row, column = (int(i) for i in np.argwhere(~finite)[0])
-        name = names[column] if len(names) == x_dim else f"feature {column}"
+        name = names[column] if len(names) == x_dim else f"{names[0]}[{column}]"
         text = f"{name} is {x[row, column]} in float32; features must be finite: mend or drop it"
         raise RowError(row, "nan" if np.isnan(x[row, column]) else "inf", text)
     return x

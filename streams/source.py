@@ -112,22 +112,24 @@ class EventSource:
                 continue
             for rows in decoder.read(columns, self._id_kind, self._schema.time):
                 events, fault = self._good(rows.batch, columns)
-                yield rows, events
+                if events is not None:
+                    yield rows, events
                 if fault is not None:
                     raise rows.fault(fault)
         self._current = len(self._decoders)
 
     def _good(
         self, batch: pa.RecordBatch, columns: Columns
-    ) -> tuple[EventColumns, RowError | None]:
-        """Return the events before the first bad row, and what is wrong with that one."""
+    ) -> tuple[EventColumns | None, RowError | None]:
+        """Return the events before the first bad row, if any, and what is wrong with that one."""
         fault = None
-        while True:
+        while len(batch):
             try:
                 time = self._schema.time
                 return event_columns(batch, columns, self._id_kind, time, self.x_dim), fault
             except RowError as found:
                 batch, fault = batch.slice(0, found.row), found
+        return None, fault
 
     def _batch(self, events: EventColumns) -> EventBatch:
         src, dst = self.ids.encode(events.src, events.dst)
@@ -153,8 +155,6 @@ def _in_order(decoded: Iterator[tuple[Rows, EventColumns]]) -> Iterator[EventCol
     """Yield the events, making sure that times never decrease."""
     latest: int | None = None
     for rows, events in decoded:
-        if len(events) == 0:
-            continue
         before = np.concatenate(([events.t[0] if latest is None else latest], events.t[:-1]))
         late = events.t < before
         if late.any():
@@ -170,7 +170,7 @@ def _in_order(decoded: Iterator[tuple[Rows, EventColumns]]) -> Iterator[EventCol
 
 def _by_time(decoded: Iterator[tuple[Rows, EventColumns]]) -> Iterator[EventColumns]:
     """Yield all events sorted by time, ties in the order they came; reads everything first."""
-    parts = [events for _, events in decoded if len(events)]
+    parts = [events for _, events in decoded]
     if not parts:
         return
     label = [part.label for part in parts if part.label is not None]

@@ -96,14 +96,13 @@ def _decimal_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
     words = np.frombuffer(array.buffers()[1], dtype="<i8").reshape(-1, 2)
     low, high = words[array.offset : array.offset + len(array)].T
     step = Fraction(scale.per_unit, 10**scale.digits)
+    whole, rest = (low, 0) if step.denominator == 1 else np.divmod(low, step.denominator)
     limit = INT64_MAX // step.numerator
-    bad = (high != low >> 63) | (low > limit) | (low < -limit)
-    if step != 1:
-        bad |= low % step.denominator != 0
-    if bad.any():
-        row = int(bad.argmax())
-        _exact_ticks(array[row].as_py(), row, name, scale)
-    return np.ascontiguousarray(low) if step == 1 else low * step.numerator // step.denominator
+    unsure = (high != low >> 63) | (rest != 0) | (whole > limit) | (whole < -limit)
+    ticks = np.multiply(whole, step.numerator)
+    for row in np.flatnonzero(unsure):  # mostly faults, which end it
+        ticks[row] = _exact_ticks(array[int(row)].as_py(), int(row), name, scale)
+    return ticks
 
 
 def _exact_ticks(value: Decimal, row: int, name: str, scale: Scale) -> int:
@@ -121,14 +120,14 @@ def _float_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
     held = np.abs(scaled) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
     bad = ~held | ((scaled / ten).astype(values.dtype) != values)
     step = Fraction(scale.per_unit, 10**scale.digits)
-    numbers = np.where(bad, 0, scaled).astype(np.int64)
-    bad |= (np.abs(numbers) > INT64_MAX // step.numerator) | (numbers % step.denominator != 0)
+    whole, rest = np.divmod(np.where(bad, 0, scaled).astype(np.int64), step.denominator)
+    bad |= (rest != 0) | (np.abs(whole) > INT64_MAX // step.numerator)
     if bad.any():
         row = int(bad.argmax())
         fault = number_fault(name, Decimal(str(values[row])), scale)
         text = f"{name} is {values[row]}, which {values.dtype} cannot hold to the tick"
         raise RowError(row, *(fault or ("time_precision", f"{text}; store integers")))
-    return numbers * step.numerator // step.denominator
+    return np.asarray(whole * step.numerator)
 
 
 def number_fault(name: str, value: object, scale: Scale) -> tuple[str, str] | None:
@@ -146,7 +145,8 @@ def number_fault(name: str, value: object, scale: Scale) -> tuple[str, str] | No
     except InvalidOperation:
         number = Decimal("nan")
     if not number.is_finite() or isinstance(value, bool):
-        return "time_type", f"{name} is {shown(value)}, expected {_expected(scale)}"
+        what = str(number).lower() if isinstance(value, Decimal) else shown(value)
+        return "time_type", f"{name} is {what}, expected {_expected(scale)}"
     if number and number.adjusted() > PRECISION:  # before anything expands it
         return "time_range", f"{name} is {shown(value)}, beyond int64 ticks of 1 {scale.tick}"
     if (number and number.adjusted() < -PRECISION) or (Fraction(number) * scale.per_unit) % 1:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from tgflow.streams.blocks import count_lines, parser_block
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.formats.text import Explain, Parse, TextDecoder, undecodable
@@ -47,7 +48,11 @@ class CsvDecoder(TextDecoder):
         fault = undecodable(head[0])
         if fault is not None:
             raise StreamError(f"{self.name}, line 1", *fault)
-        return [name.strip() for name in self._values(head[0])]
+        names = self._values(head[0])
+        if not names:
+            text = f"a quote is not closed in the header {shown(head[0].decode())}; mend it"
+            raise StreamError(f"{self.name}, line 1", "syntax", text)
+        return [name.strip() for name in names]
 
     def first(self, columns: Columns) -> Mapping[str, Any] | None:
         """Return the values of line 2; ids that look like numbers as numbers."""
@@ -60,7 +65,7 @@ class CsvDecoder(TextDecoder):
     def parser(self, columns: Columns, ids: IdKind, time: Scale) -> tuple[Parse, Explain]:
         """Return how lines become typed columns: times decimal, so that they are never floats."""
         names = list(self.names())
-        reading = pa.csv.ReadOptions(column_names=names, use_threads=False)
+        reading = pa.csv.ReadOptions(column_names=names)
         parsing = pa.csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False)
         types = _types(columns, ids, time)
         converting = _strict(types)
@@ -68,13 +73,14 @@ class CsvDecoder(TextDecoder):
         as_text = _strict(dict.fromkeys(both, pa.string()))
 
         def table(lines: bytes, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
-            reading.block_size = len(lines) + 1
             table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
             return table.combine_chunks().to_batches()[0]
 
         def parse(lines: bytes) -> pa.RecordBatch:
+            num_lines = count_lines(lines)
+            reading.block_size = parser_block(len(lines), num_lines)
             batch = table(lines, converting)
-            if len(batch) != lines.count(b"\n") + (not lines.endswith(b"\n")):
+            if len(batch) != num_lines:
                 raise pa.ArrowInvalid("a value holds a line end")
             if ids == "int" and (b"x" in lines or b"X" in lines):
                 _refuse_hex(table(lines, as_text))

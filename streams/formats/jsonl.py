@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
+from tgflow.streams.blocks import count_lines, parser_block
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.formats.text import Explain, Parse, TextDecoder, undecodable
@@ -40,15 +41,16 @@ class JsonlDecoder(TextDecoder):
     def parser(self, columns: Columns, ids: IdKind, time: Scale) -> tuple[Parse, Explain]:
         """Return how lines become typed columns: times decimal, so that they are never floats."""
         types = _types(columns, ids, time, self._first_object() or {})
-        reading = pa.json.ReadOptions(use_threads=False)
+        reading = pa.json.ReadOptions()
         parsing = pa.json.ParseOptions(
             explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore"
         )
 
         def parse(lines: bytes) -> pa.RecordBatch:
-            reading.block_size = len(lines) + 1
+            num_lines = count_lines(lines)
+            reading.block_size = parser_block(len(lines), num_lines)
             table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
-            if len(table) != lines.count(b"\n") + (not lines.endswith(b"\n")):
+            if len(table) != num_lines:
                 raise pa.ArrowInvalid("not one object a line")
             batch = table.combine_chunks().to_batches()[0]
             batch.validate(full=True)  # strings may hold bytes that are not UTF-8
@@ -87,7 +89,7 @@ def _object(line: bytes) -> tuple[dict[str, Any], tuple[str, str] | None]:
     if fault := undecodable(line):
         return {}, fault
     try:
-        value = json.loads(line, parse_float=Decimal, object_pairs_hook=_unique)
+        value = json.loads(line.rstrip(b"\r\n"), parse_float=Decimal, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         what = f"not JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
         return {}, ("syntax", f"{what}; write one object a line")

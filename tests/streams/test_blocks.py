@@ -1,0 +1,93 @@
+import gzip
+import io
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.streams.blocks import TextBlock, TextFile, count_lines, parse_lines
+
+texts = st.lists(
+    st.sampled_from([b"a", b"bb", b"\n", b"ccc\n", b"\r\n", b"bad\n"]), max_size=40
+).map(b"".join)
+
+
+def split(text):
+    return io.BytesIO(text).readlines()
+
+
+@given(text=texts, block_bytes=st.integers(1, 12))
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".bz2"])
+def test_blocks_are_whole_lines_with_their_numbers_and_offsets(tmp_path, ending, text, block_bytes):
+    path = tmp_path / f"lines{ending}"
+    with pa.output_stream(str(path), compression="detect") as file:
+        file.write(text)
+    line, offset = 1, 0
+    for block in TextFile(path).blocks(block_bytes):
+        assert (block.line, block.offset) == (line, offset)
+        assert block.data.endswith(b"\n") or text.endswith(block.data)
+        assert text[offset:].startswith(block.data)
+        line, offset = line + len(split(block.data)), offset + len(block.data)
+    assert offset == len(text)
+
+
+@given(texts.filter(bool))
+def test_count_lines_counts_a_last_line_without_end(text):
+    assert count_lines(text) == len(split(text))
+
+
+@given(texts.filter(bool))
+def test_halves_lose_nothing(text):
+    block = TextBlock(text, 5, 100)
+    halves = block.halves()
+    if halves is None:
+        assert len(split(text)) == 1
+        return
+    first, second = halves
+    assert first.data + second.data == text
+    assert first.data.endswith(b"\n")
+    assert (first.line, second.line) == (5, 5 + len(split(first.data)))
+    assert second.offset == 100 + len(first.data)
+
+
+@given(texts.filter(bool))
+def test_parse_lines_isolates_every_bad_line(text):
+    def parse(lines):
+        if b"bad\n" in lines:
+            raise pa.ArrowInvalid("bad")
+        return pa.record_batch({"line": split(lines)})
+
+    seen = []
+    for block, rows in parse_lines(TextBlock(text, 1, 0), parse):
+        assert block.line == len(seen) + 1
+        seen += [None] if rows is None else rows["line"].to_pylist()
+    assert seen == [None if b"bad\n" in line else line for line in split(text)]
+
+
+@given(texts, st.integers(0, 5))
+def test_head_is_the_first_lines(tmp_path, text, num_lines):
+    path = tmp_path / "lines"
+    path.write_bytes(text)
+    expected = [line.rstrip(b"\r\n") for line in split(text)[:num_lines]]
+    assert TextFile(path).head(num_lines) == expected
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"\xef\xbb\xbfsrc\n1\n")
+    assert TextFile(path).head(1) == [b"src"]
+
+
+def test_gzip_members_one_after_another_are_one_text(tmp_path):
+    path = tmp_path / "lines.gz"
+    path.write_bytes(gzip.compress(b"1\n2") + gzip.compress(b"3\n"))
+    assert [block.data for block in TextFile(path).blocks()] == [b"1\n23\n"]
+
+
+def test_progress_counts_the_bytes_of_the_file(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"12345678\n" * 4)
+    file = TextFile(path)
+    assert file.progress() == 0.0
+    assert [round(file.progress(), 2) for _ in file.blocks(9)] == [0.25, 0.5, 0.75, 1.0]

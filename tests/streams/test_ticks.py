@@ -1,0 +1,143 @@
+from decimal import Decimal
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.streams import StreamError, open_stream
+from tgflow.units import UNITS, seconds_per_tick, ticks_per_unit
+
+INT64_MAX = 2**63 - 1
+
+
+def ticks(column, **schema):
+    rows = {"src": [0] * len(column), "dst": [1] * len(column), "t": column}
+    source = open_stream(pa.table(rows), sort=True, **schema)
+    return sorted(t for batch in source for t in batch.t.tolist())
+
+
+def csv_ticks(tmp_path, texts, ending="csv", **schema):
+    path = tmp_path / f"events.{ending}"
+    if ending == "csv":
+        path.write_text("src,dst,t\n" + "".join(f"0,1,{text}\n" for text in texts))
+    else:
+        path.write_text("".join(f'{{"src": 0, "dst": 1, "t": {text}}}\n' for text in texts))
+    return [t for batch in open_stream(path, **schema) for t in batch.t.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"),
+    [("s", 1), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("m", 60), ("h", 3600), ("day", 86400)],
+)
+def test_seconds_per_tick(unit, seconds):
+    assert seconds_per_tick(unit) == seconds
+    assert seconds_per_tick("tick") == 1.0
+    assert seconds_per_tick("d") == 86400.0
+
+
+def test_units_that_are_unknown_or_have_no_length_are_refused():
+    with pytest.raises(ValueError, match="unknown time unit 'sec'; choose one of ns, us, ms, s"):
+        seconds_per_tick("sec")
+    with pytest.raises(ValueError, match="cannot turn 's' into 'tick'"):
+        ticks_per_unit("s", "tick")
+    with pytest.raises(ValueError, match="tick_unit='s' is coarser than time_unit='ms'"):
+        open_stream({"src": [], "dst": [], "t": []}, time_unit="ms", tick_unit="s")
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_stream_says_its_tick(unit):
+    assert open_stream({"src": [1], "dst": [2], "t": [3]}, time_unit=unit).unit == unit
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@given(t=st.integers(-INT64_MAX, INT64_MAX))
+def test_text_keeps_nanoseconds_to_the_last(tmp_path, ending, t):
+    assert csv_ticks(tmp_path, [t], ending, time_unit="ns") == [t]
+    seconds = Decimal(t).scaleb(-9)
+    text = f"{seconds:f}"
+    assert csv_ticks(tmp_path, [text], ending, time_unit="s", tick_unit="ns") == [t]
+
+
+@given(
+    st.decimals(-(10**9), 10**9, places=4),
+    st.sampled_from(["day", "h", "m", "s", "ms"]),
+    st.sampled_from(["h", "m", "s", "ms", "us"]),
+)
+def test_a_decimal_is_the_exact_tick_or_an_error(tmp_path, value, unit, tick):
+    per_unit = ticks_per_unit(unit, tick)
+    if per_unit < 1:
+        return
+    exact = Decimal(per_unit.numerator) * value
+    text, column = [f"{value:f}"], pa.array([value], pa.decimal128(30, 6))
+    for read in (partial(ticks, column), partial(csv_ticks, tmp_path, text)):
+        if exact == exact.to_integral_value() and abs(exact) <= INT64_MAX:
+            assert read(time_unit=unit, tick_unit=tick) == [int(exact)]
+        else:
+            with pytest.raises(StreamError, match=r"between two ticks|beyond int64"):
+                read(time_unit=unit, tick_unit=tick)
+
+
+def test_float_text_of_whole_seconds_is_whole(tmp_path):
+    assert csv_ticks(tmp_path, ["36.0", "1e3", "1001.", "001002"]) == [36, 1000, 1001, 1002]
+
+
+def test_a_tick_unit_that_fits_is_named(tmp_path):
+    with pytest.raises(StreamError, match="pass tick_unit='us' to keep it exactly"):
+        csv_ticks(tmp_path, ["0.123456"])
+    assert csv_ticks(tmp_path, ["0.123456"], tick_unit="us") == [123456]
+
+
+@given(st.integers(-(2**50), 2**50), st.sampled_from(["s", "ms", "us"]))
+def test_a_float64_is_the_decimal_it_stands_for(t, tick):
+    digits = {"s": 0, "ms": 3, "us": 6}[tick]
+    assert ticks(pa.array([t / 10**digits]), tick_unit=tick) == [t]
+
+
+def test_a_float_too_wide_to_be_exact_is_refused():
+    assert ticks(pa.array([2.0**53 - 1])) == [2**53 - 1]
+    for column in (pa.array([2.0**53]), pa.array([2.0**24], pa.float32()), pa.array([1.7e18])):
+        with pytest.raises(StreamError, match=r"cannot hold to the tick; store integers"):
+            ticks(column)
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.uint32(), pa.uint64(), pa.float32()])
+def test_narrow_numbers_are_read(kind):
+    assert ticks(pa.array(np.array([1, 100], dtype=kind.to_pandas_dtype())), tick_unit="ms") == [
+        1000,
+        100_000,
+    ]
+
+
+def test_timestamps_and_dates_know_their_unit():
+    micros = pa.array([1_700_000_000_123_456], pa.timestamp("us", tz="UTC"))
+    assert ticks(micros, time_unit="us") == [1_700_000_000_123_456]
+    assert ticks(micros, tick_unit="ns") == [1_700_000_000_123_456_000]
+    assert ticks(pa.array([3], pa.date32()), time_unit="s") == [3 * 86400]
+    assert ticks(pa.array([3], pa.date32()), time_unit="day") == [3]
+    assert ticks(pa.array([5], pa.duration("ms")), tick_unit="us") == [5000]
+    with pytest.raises(StreamError, match=r"no whole int64 number of s; pass tick_unit='us'"):
+        ticks(micros)
+    with pytest.raises(StreamError, match=r"timestamp\[us, tz=UTC\]; pass time_unit='us'"):
+        ticks(micros, time_unit="tick")
+
+
+def test_ticks_beyond_int64_are_refused():
+    assert ticks([INT64_MAX // 1000], tick_unit="ms") == [INT64_MAX // 1000 * 1000]
+    with pytest.raises(StreamError, match="beyond int64 ticks of 1 ms"):
+        ticks([INT64_MAX // 1000 + 1], tick_unit="ms")
+    with pytest.raises(StreamError, match="beyond int64 ticks of 1 ns"):
+        ticks([Decimal(10**15)], tick_unit="ns")
+
+
+def test_decimals_whose_digits_exceed_int64_are_still_exact(tmp_path):
+    # In days, 16 decimals may make a whole nanosecond: 21 digits, where int64 has 19.
+    assert csv_ticks(tmp_path, ["34160.6372"], time_unit="day", tick_unit="us") == [
+        2951479054080000
+    ]
+    assert csv_ticks(tmp_path, ["99999.5", "100000"], time_unit="day", tick_unit="ns") == [
+        8639956800000000000,
+        8640000000000000000,
+    ]
