@@ -99,7 +99,7 @@ def _decimal_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
     whole, rest = (low, 0) if step.denominator == 1 else np.divmod(low, step.denominator)
     limit = INT64_MAX // step.numerator
     unsure = (high != low >> 63) | (rest != 0) | (whole > limit) | (whole < -limit)
-    ticks = np.multiply(whole, step.numerator)
+    ticks: Int64s = np.multiply(whole, step.numerator)
     for row in np.flatnonzero(unsure):  # mostly faults, which end it
         ticks[row] = _exact_ticks(array[int(row)].as_py(), int(row), name, scale)
     return ticks

@@ -19,8 +19,8 @@ def split(text):
 
 @given(text=texts, block_bytes=st.integers(1, 12))
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".bz2"])
-def test_blocks_are_whole_lines_with_their_numbers_and_offsets(tmp_path, ending, text, block_bytes):
-    path = tmp_path / f"lines{ending}"
+def test_blocks_are_whole_lines_with_their_numbers_and_offsets(scratch, ending, text, block_bytes):
+    path = scratch / f"lines{ending}"
     with pa.output_stream(str(path), compression="detect") as file:
         file.write(text)
     line, offset = 1, 0
@@ -66,8 +66,8 @@ def test_parse_lines_isolates_every_bad_line(text):
 
 
 @given(texts, st.integers(0, 5))
-def test_head_is_the_first_lines(tmp_path, text, num_lines):
-    path = tmp_path / "lines"
+def test_head_is_the_first_lines(scratch, text, num_lines):
+    path = scratch / "lines"
     path.write_bytes(text)
     expected = [line.rstrip(b"\r\n") for line in split(text)[:num_lines]]
     assert TextFile(path).head(num_lines) == expected

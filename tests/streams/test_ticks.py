@@ -54,11 +54,11 @@ def test_the_stream_says_its_tick(unit):
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 @given(t=st.integers(-INT64_MAX, INT64_MAX))
-def test_text_keeps_nanoseconds_to_the_last(tmp_path, ending, t):
-    assert csv_ticks(tmp_path, [t], ending, time_unit="ns") == [t]
+def test_text_keeps_nanoseconds_to_the_last(scratch, ending, t):
+    assert csv_ticks(scratch, [t], ending, time_unit="ns") == [t]
     seconds = Decimal(t).scaleb(-9)
     text = f"{seconds:f}"
-    assert csv_ticks(tmp_path, [text], ending, time_unit="s", tick_unit="ns") == [t]
+    assert csv_ticks(scratch, [text], ending, time_unit="s", tick_unit="ns") == [t]
 
 
 @given(
@@ -66,13 +66,13 @@ def test_text_keeps_nanoseconds_to_the_last(tmp_path, ending, t):
     st.sampled_from(["day", "h", "m", "s", "ms"]),
     st.sampled_from(["h", "m", "s", "ms", "us"]),
 )
-def test_a_decimal_is_the_exact_tick_or_an_error(tmp_path, value, unit, tick):
+def test_a_decimal_is_the_exact_tick_or_an_error(scratch, value, unit, tick):
     per_unit = ticks_per_unit(unit, tick)
     if per_unit < 1:
         return
     exact = Decimal(per_unit.numerator) * value
     text, column = [f"{value:f}"], pa.array([value], pa.decimal128(30, 6))
-    for read in (partial(ticks, column), partial(csv_ticks, tmp_path, text)):
+    for read in (partial(ticks, column), partial(csv_ticks, scratch, text)):
         if exact == exact.to_integral_value() and abs(exact) <= INT64_MAX:
             assert read(time_unit=unit, tick_unit=tick) == [int(exact)]
         else:
