@@ -183,3 +183,13 @@ def attend_backward(
     grad_query: int,
     grad_below: int,
 ) -> None: ...
+
+class Gru:
+    def __init__(
+        self, *, num_rows: int, dim: int, memory: int, memory_stride: int, own: int
+    ) -> None: ...
+
+def gru_forward(gru: Gru, *, gates: int, out: int) -> None: ...
+def gru_backward(
+    gru: Gru, *, gates: int, grad_out: int, grad_gates: int, grad_own: int
+) -> None: ...

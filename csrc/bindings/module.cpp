@@ -11,5 +11,6 @@ PYBIND11_MODULE(_core, m) {
   bind_id_map(m);
   bind_plan(m);
   bind_attention(m);
+  bind_gru(m);
   bind_threads(m);
 }

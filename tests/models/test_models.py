@@ -199,5 +199,5 @@ def test_configs_check_their_own_settings():
         TGNConfig(seconds_per_tick=0)
     with pytest.raises(ValueError, match='strategy must be "uniform" or "recent"'):
         TGATConfig(strategy="window")
-    with pytest.raises(ValueError, match="cell must be one of"):
+    with pytest.raises(ValueError, match='cell must be "gru" or "rnn"'):
         TGN(TGNConfig(cell="lstm"))

@@ -43,7 +43,9 @@ def plain_attention(
     out = []
     for n in range(len(block.target)):
         at_zero = layer.time(torch.zeros(1, dtype=block.dt.dtype))[0]
-        q = layer.query(at_zero if target is None else torch.cat([target[n], at_zero]))
+        q = layer.query_time(at_zero)
+        if target is not None:
+            q = q + layer.query(target[n])
         keys, values = [], []
         for j in block.mask[n].nonzero().flatten().tolist():
             parts = [] if below is None else [below[block.neighbor[n, j]]]
@@ -205,5 +207,6 @@ def test_heads_must_divide_dim():
 def test_merge_matches_the_joined_map():
     layer = MergeLayer(4, 3, 4, 4)
     a, b = torch.randn(5, 4), torch.randn(5, 3)
-    joined = layer.second(F.relu(layer.first(torch.cat([a, b], dim=1))))
+    first = torch.cat([layer.of_a.weight, layer.of_b.weight], dim=1)
+    joined = layer.out(F.relu(F.linear(torch.cat([a, b], dim=1), first, layer.of_a.bias)))
     torch.testing.assert_close(layer(a, b), joined)

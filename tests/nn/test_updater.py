@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from tgflow.nn import MemoryRows, MemoryUpdater, TimeEncoding
+from tgflow.nn._native import GruStep
 
 
 def made_rows(dtype: torch.dtype = torch.float64) -> MemoryRows:
@@ -17,9 +18,12 @@ def test_updater_is_torchs_cell_on_the_whole_message(cell):
     torch_cell = (torch.nn.GRUCell if cell == "gru" else torch.nn.RNNCell)(9, 2).double()
     with torch.no_grad():
         torch_cell.weight_ih.copy_(torch.cat([updater.of_state.weight, updater.of_time.weight], 1))
-        torch_cell.weight_hh.copy_(updater.of_memory.weight)
         torch_cell.bias_ih.copy_(updater.of_state.bias)
-        torch_cell.bias_hh.copy_(updater.of_memory.bias)
+        torch_cell.weight_hh.zero_()  # maps s_i once more than needed
+        torch_cell.bias_hh.zero_()
+        if cell == "gru":
+            torch_cell.weight_hh[-2:] = updater.of_memory.weight
+            torch_cell.bias_hh[-2:] = updater.of_memory.bias
     dt = (rows.mail_t - rows.last_update).double() * 0.5
     expected = torch_cell(torch.cat([rows.state, updater.time(dt)], 1), rows.memory)
     expected[1] = rows.memory[1]  # has no mail
@@ -32,6 +36,34 @@ def test_updater_has_right_gradients(cell):
     assert torch.autograd.gradcheck(lambda *_: updater(made_rows()), tuple(updater.parameters()))
 
 
+def test_native_step_matches_torch():
+    torch.manual_seed(0)
+    clock = torch.tensor([[0, 9, 1, 0]]).repeat(200, 1)
+    rows = MemoryRows(torch.randn(200, 30) * 4, clock, dim=13)
+    updater = MemoryUpdater(13, 17, TimeEncoding(5), "gru", 1.0)
+    fast = updater(rows)
+    slow = updater.double()(MemoryRows(rows.state.double(), clock, 13))
+    torch.testing.assert_close(fast, slow.float(), atol=1e-6, rtol=1e-5)
+    weights = torch.randn(200, 13)
+    exact = torch.autograd.grad((slow * weights).sum(), [*updater.parameters()])
+    quick = updater.float()(rows)
+    for one, other in zip(
+        torch.autograd.grad((quick * weights).sum(), [*updater.parameters()]), exact, strict=True
+    ):
+        torch.testing.assert_close(one, other.float(), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [-1e4, -90.0, -5.0, 0.0, 5.0, 90.0, 1e4])
+def test_native_step_is_finite_and_right_for_any_gate(size):
+    gates = torch.full((1, 3), size)
+    out = GruStep.apply(gates, torch.full((1, 1), 0.5), torch.full((1, 1), 0.25))
+    keep = torch.sigmoid(torch.tensor(size, dtype=torch.float64))
+    new = torch.tanh(size + keep * 0.5)
+    torch.testing.assert_close(
+        out[0, 0].double(), keep * 0.25 + (1 - keep) * new, atol=1e-6, rtol=0
+    )
+
+
 def test_updater_without_any_mail_changes_nothing():
     rows = made_rows(torch.float32)
     rows = MemoryRows(rows.state, torch.zeros_like(rows.clock), 2)
@@ -39,5 +71,5 @@ def test_updater_without_any_mail_changes_nothing():
 
 
 def test_unknown_cell():
-    with pytest.raises(ValueError, match="must be one of"):
+    with pytest.raises(ValueError, match='must be "gru" or "rnn"'):
         MemoryUpdater(2, 4, TimeEncoding(3), "lstm", 1.0)

@@ -1,4 +1,4 @@
-"""Attention by the native core, float32 on the CPU: one pass over neighbours, nothing gathered."""
+"""Attention and memory cells by the native core: float32 on the CPU, one pass over the data."""
 
 from __future__ import annotations
 
@@ -57,13 +57,66 @@ class Attend(torch.autograd.Function):
         return *gradients, None, None, None
 
 
+class GruStep(torch.autograd.Function):
+    """The step of a GRU after its matrix products; takes `gates` over."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, own: Tensor, memory: Tensor) -> Tensor:
+        """Return keep * memory + (1 - keep) * tanh(new + reset * own), `[R, dim]`.
+
+        `gates` holds [reset | keep | new] before activation, `[R, 3 * dim]`, and is overwritten;
+        `own` is `[R, dim]`; `memory` is `[R, dim]`, and has no gradient.
+        """
+        out = torch.empty_like(own)
+        gru = _gru(own, memory)
+        _core.gru_forward(gru, gates=gates.data_ptr(), out=out.data_ptr())
+        ctx.save_for_backward(gates.detach(), own, memory)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return the gradients of gates and own."""
+        gates, own, memory = ctx.saved_tensors
+        grad_out, grad_gates, grad_own = (
+            grad_out.contiguous(),
+            torch.empty_like(gates),
+            torch.empty_like(own),
+        )
+        _core.gru_backward(
+            _gru(own, memory),
+            gates=gates.data_ptr(),
+            grad_out=grad_out.data_ptr(),
+            grad_gates=grad_gates.data_ptr(),
+            grad_own=grad_own.data_ptr(),
+        )
+        return grad_gates, grad_own, None
+
+
+def can_step(memory: Tensor) -> bool:
+    """Return whether `GruStep` serves memory like this."""
+    return memory.device.type == "cpu" and memory.dtype == torch.float32
+
+
+def _gru(own: Tensor, memory: Tensor) -> _core.Gru:
+    return _core.Gru(
+        num_rows=len(own),
+        dim=own.shape[1],
+        memory=memory.data_ptr(),
+        memory_stride=memory.stride(0),
+        own=own.data_ptr(),
+    )
+
+
 def can_attend(query: Tensor, block: Block) -> bool:
     """Return whether `Attend` serves such tensors."""
-    columns = (block.neighbor, block.mask, block.dt, block.edge_row, block.edge_table)
+    columns = [block.neighbor, block.mask, block.dt]
+    if block.edge_table is not None:
+        columns += [block.edge_row, block.edge_table]
     return (
         query.device.type == "cpu"
         and query.dtype == torch.float32
-        and all(column is None or column.is_contiguous() for column in columns)
+        and all(column.is_contiguous() for column in columns)
     )
 
 

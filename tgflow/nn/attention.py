@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.nn.attend import attend
-from tgflow.nn.layers import MergeLayer
+from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.time_encoding import TimeEncoding
 from tgflow.plan.batch import Block
 
@@ -46,13 +46,15 @@ class TemporalAttention(nn.Module):
             raise ValueError(f"heads must divide dim, got {heads} heads and dim {dim}")
         self.h_dim, self.heads, self.dropout = h_dim, heads, dropout
         self.time = time
-        self.query = nn.Linear(h_dim + time.dim, dim)
+        self.query = nn.Linear(h_dim, dim, bias=False) if h_dim else None
+        self.query_time = nn.Linear(time.dim, dim)
         self.key = nn.Linear(h_dim + edge_x_dim + time.dim, dim, bias=False)
         self.value = nn.Linear(h_dim + edge_x_dim + time.dim, dim)
-        for layer in (self.query, self.key, self.value):
+        init_split(self.query_time, self.query)
+        for layer in (self.key, self.value):
             nn.init.xavier_uniform_(layer.weight)
-        nn.init.zeros_(self.query.bias)
-        nn.init.zeros_(self.value.bias)
+        for layer in (self.query_time, self.value):
+            nn.init.zeros_(layer.bias)
 
     def forward(self, target: Tensor | None, below: Tensor | None, block: Block) -> Tensor:
         """Return what each target gathers from its neighbours, `[N, dim]`.
@@ -75,11 +77,9 @@ class TemporalAttention(nn.Module):
 
     def _input_queries(self, target: Tensor | None) -> Tensor:
         """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
-        weight = self.query.weight
-        common = weight[:, self.h_dim :] @ self.time.of_zero() + self.query.bias
-        q = common.unsqueeze(0)
-        if target is not None:
-            q = F.linear(target, weight[:, : self.h_dim], common)
+        q = self.query_time(self.time.of_zero().unsqueeze(0))
+        if target is not None and self.query is not None:
+            q = q + self.query(target)
         width = q.shape[1] // self.heads
         q = (q * (1 / math.sqrt(width))).view(-1, self.heads, width).transpose(0, 1)
         return torch.bmm(q, self.key.weight.view(self.heads, width, -1))

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.model import Scores
+from tgflow.nn.layers import init_split
 from tgflow.plan.batch import Batch
 
 
@@ -26,9 +27,7 @@ class LinkDecoder(nn.Module):
         self.src = nn.Linear(dim, hidden_dim)
         self.dst = nn.Linear(dim, hidden_dim, bias=False)
         self.out = nn.Linear(hidden_dim, 1)
-        spread = (2.0 / (2 * dim + hidden_dim)) ** 0.5  # Xavier's, of the map before it was split
-        nn.init.normal_(self.src.weight, std=spread)
-        nn.init.normal_(self.dst.weight, std=spread)
+        init_split(self.src, self.dst)
         nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, z: Tensor, batch: Batch) -> Scores:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 
 class MergeLayer(nn.Module):
@@ -19,16 +17,24 @@ class MergeLayer(nn.Module):
 
     def __init__(self, a_dim: int, b_dim: int, hidden_dim: int, out_dim: int) -> None:
         super().__init__()
-        self.a_dim = a_dim
-        self.first = nn.Linear(a_dim + b_dim, hidden_dim)
-        self.second = nn.Linear(hidden_dim, out_dim)
-        nn.init.xavier_normal_(self.first.weight)
-        nn.init.xavier_normal_(self.second.weight)
+        self.of_a = nn.Linear(a_dim, hidden_dim)
+        self.of_b = nn.Linear(b_dim, hidden_dim, bias=False) if b_dim else None
+        self.out = nn.Linear(hidden_dim, out_dim)
+        init_split(self.of_a, self.of_b)
+        nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, a: Tensor, b: Tensor | None) -> Tensor:
         """Return `[N, out_dim]` of `a` `[N, a_dim]` and `b` `[N, b_dim]`, None if `b_dim` is 0."""
-        weight = self.first.weight
-        hidden = F.linear(a, weight[:, : self.a_dim], self.first.bias)
-        if b is not None:
-            hidden = torch.addmm(hidden, b, weight[:, self.a_dim :].t())
-        return F.linear(F.relu(hidden, inplace=True), self.second.weight, self.second.bias)
+        hidden = self.of_a(a)
+        if b is not None and self.of_b is not None:
+            hidden = hidden.addmm_(b, self.of_b.weight.t())
+        out: Tensor = self.out(hidden.relu_())
+        return out
+
+
+def init_split(*parts: nn.Linear | None) -> None:
+    """Give the parts of a linear map, split by its inputs, Xavier's normal weights of the whole."""
+    present = [part for part in parts if part is not None]
+    fan = sum(part.in_features for part in present) + present[0].out_features
+    for part in present:
+        nn.init.normal_(part.weight, std=(2 / fan) ** 0.5)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from tgflow.nn._native import GruStep, can_step
 from tgflow.nn.memory import MemoryRows
 from tgflow.nn.time_encoding import TimeEncoding
 
 Cell = Literal["gru", "rnn"]
-CELL_GATES = {"gru": 3, "rnn": 1}
 
 
 class MemoryUpdater(nn.Module):
     """cell([s_i | s_j | x | time(t - last update of i)], s_i): Eqs. 1 and 3 of arXiv:2006.10637.
 
     The message is never put together: memory and mail lie side by side in a `NodeMemory`'s rows,
-    where the cell reads them; no input has gradients.
+    where the cell reads them, and only the time encoding has gradients as an input. As s_i is part
+    of the message, the cell's second map of s_i would only repeat what the first can do, but for
+    the candidate of a GRU, where it goes through the reset gate: there it is kept.
 
     Args:
         memory_dim: Width of the memory.
@@ -37,15 +39,16 @@ class MemoryUpdater(nn.Module):
         seconds_per_tick: float,
     ) -> None:
         super().__init__()
-        if cell not in CELL_GATES:
-            raise ValueError(f"cell must be one of {sorted(CELL_GATES)}, got {cell!r}")
-        self.cell, self.time, self.seconds_per_tick = cell, time, seconds_per_tick
-        gates = CELL_GATES[cell] * memory_dim
+        if cell not in get_args(Cell):
+            raise ValueError(f'cell must be "gru" or "rnn", got {cell!r}')
+        self.time, self.seconds_per_tick = time, seconds_per_tick
+        gates = 3 * memory_dim if cell == "gru" else memory_dim
         self.of_state = nn.Linear(memory_dim + mail_dim, gates)
         self.of_time = nn.Linear(time.dim, gates, bias=False)
-        self.of_memory = nn.Linear(memory_dim, gates)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
+        self.of_memory = nn.Linear(memory_dim, memory_dim) if cell == "gru" else None
+        for layer in (self.of_state, self.of_time, self.of_memory):
+            for parameter in () if layer is None else layer.parameters():
+                nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
 
     def forward(self, rows: MemoryRows) -> Tensor:
         """Return the memory `[U, memory_dim]` after the mail of `rows`; without mail, as it was."""
@@ -57,13 +60,13 @@ class MemoryUpdater(nn.Module):
 
     def _step(self, rows: MemoryRows) -> Tensor:
         dt = (rows.mail_t - rows.last_update).to(rows.state.dtype) * self.seconds_per_tick
-        given = self.of_state(rows.state) + self.of_time(self.time(dt))
+        given = self.of_state(rows.state).addmm_(self.time(dt), self.of_time.weight.t())
+        if self.of_memory is None:
+            return torch.tanh(given)
         own = self.of_memory(rows.memory)
-        if self.cell == "rnn":
-            return torch.tanh(given + own)
-        reset_given, keep_given, new_given = given.chunk(3, dim=1)
-        reset_own, keep_own, new_own = own.chunk(3, dim=1)
-        reset = torch.sigmoid(reset_given + reset_own)
-        keep = torch.sigmoid(keep_given + keep_own)
-        new = torch.tanh(new_given + reset * new_own)
-        return torch.lerp(new, rows.memory, keep)
+        if can_step(rows.state):
+            stepped: Tensor = GruStep.apply(given, own, rows.memory)  # type: ignore[no-untyped-call]
+            return stepped
+        reset, keep, new = given.chunk(3, dim=1)
+        new = torch.tanh(new + torch.sigmoid(reset) * own)
+        return torch.lerp(new, rows.memory, torch.sigmoid(keep))

@@ -72,5 +72,28 @@ TGFLOW_INLINE void cosines(float* __restrict out, const float* __restrict w, flo
   }
 }
 
+/// exp(x) to float32's precision for |x| < 87; beyond, what it is there.
+TGFLOW_INLINE float exp(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 87.0f ? 87.0f : x;
+  constexpr float kRound = 12582912.0f;  // adding and taking it away rounds to an integer
+  const float power = (x * 1.44269504f + kRound) - kRound;
+  const float rest = (x - power * 0.693359375f) + power * 2.12194440e-4f;  // ln 2 in two parts
+  float p = 1.3888889e-3f;
+  p = p * rest + 8.3333333e-3f;
+  p = p * rest + 4.1666667e-2f;
+  p = p * rest + 1.6666667e-1f;
+  p = p * rest + 0.5f;
+  p = p * rest * rest + rest + 1;
+  const int32_t bits = (static_cast<int32_t>(power) + 127) << 23;
+  float scale;
+  __builtin_memcpy(&scale, &bits, sizeof scale);
+  return p * scale;
+}
+
+TGFLOW_INLINE float sigmoid(float x) { return 1 / (1 + exp(-x)); }
+
+TGFLOW_INLINE float tanh(float x) { return 1 - 2 / (1 + exp(2 * x)); }
+
 }  // namespace simd
 }  // namespace tgflow

@@ -1,0 +1,85 @@
+#include "tgflow/gru.hpp"
+
+#include "tgflow/detail/simd.hpp"
+#include "tgflow/thread_pool.hpp"
+
+namespace tgflow {
+namespace {
+
+constexpr int64_t kGrain = 64;  // rows
+
+TGFLOW_INLINE void forward_row(const float* __restrict memory, const float* __restrict own, int64_t dim,
+                               float* __restrict reset, float* __restrict keep, float* __restrict fresh,
+                               float* __restrict out) {
+  for (int64_t i = 0; i < dim; ++i) {
+    reset[i] = simd::sigmoid(reset[i]);
+    keep[i] = simd::sigmoid(keep[i]);
+    fresh[i] = simd::tanh(fresh[i] + reset[i] * own[i]);
+    out[i] = fresh[i] + keep[i] * (memory[i] - fresh[i]);
+  }
+}
+
+TGFLOW_INLINE void forward_range(const Gru& gru, float* gates, float* out, int64_t begin, int64_t end) {
+  const int64_t dim = gru.dim;
+  for (int64_t r = begin; r < end; ++r) {
+    float* gate = gates + 3 * r * dim;
+    forward_row(gru.memory + r * gru.memory_stride, gru.own + r * dim, dim, gate, gate + dim, gate + 2 * dim,
+                out + r * dim);
+  }
+}
+
+TGFLOW_AVX2 void forward_range_avx2(const Gru& gru, float* gates, float* out, int64_t begin, int64_t end) {
+  forward_range(gru, gates, out, begin, end);
+}
+
+/// Pointers to one row of everything.
+struct BackwardRow {
+  const float *memory, *own, *reset, *keep, *fresh, *grad_out;
+  float *grad_reset, *grad_keep, *grad_fresh, *grad_own;
+};
+
+TGFLOW_INLINE void backward_row(const BackwardRow& row, int64_t dim) {
+  const float* __restrict memory = row.memory, * __restrict own = row.own, * __restrict reset = row.reset, * __restrict keep = row.keep, * __restrict fresh = row.fresh, * __restrict grad_out = row.grad_out;
+  float* __restrict grad_reset = row.grad_reset, * __restrict grad_keep = row.grad_keep, * __restrict grad_fresh = row.grad_fresh, * __restrict grad_own = row.grad_own;
+  for (int64_t i = 0; i < dim; ++i) {
+    const float candidate = grad_out[i] * (1 - keep[i]) * (1 - fresh[i] * fresh[i]);
+    grad_fresh[i] = candidate;
+    grad_own[i] = candidate * reset[i];
+    grad_reset[i] = candidate * own[i] * reset[i] * (1 - reset[i]);
+    grad_keep[i] = grad_out[i] * (memory[i] - fresh[i]) * keep[i] * (1 - keep[i]);
+  }
+}
+
+TGFLOW_INLINE void backward_range(const Gru& gru, const float* gates, const float* grad_out,
+                                  float* grad_gates, float* grad_own, int64_t begin, int64_t end) {
+  const int64_t dim = gru.dim;
+  for (int64_t r = begin; r < end; ++r) {
+    const float* gate = gates + 3 * r * dim;
+    float* grad = grad_gates + 3 * r * dim;
+    backward_row({gru.memory + r * gru.memory_stride, gru.own + r * dim, gate, gate + dim, gate + 2 * dim,
+                  grad_out + r * dim, grad, grad + dim, grad + 2 * dim, grad_own + r * dim},
+                 dim);
+  }
+}
+
+TGFLOW_AVX2 void backward_range_avx2(const Gru& gru, const float* gates, const float* grad_out,
+                                     float* grad_gates, float* grad_own, int64_t begin, int64_t end) {
+  backward_range(gru, gates, grad_out, grad_gates, grad_own, begin, end);
+}
+
+}  // namespace
+
+void gru_forward(const Gru& gru, float* gates, float* out) {
+  const auto range = TGFLOW_HAS_AVX2() ? forward_range_avx2 : forward_range;
+  parallel_for(gru.num_rows, kGrain, [&](int64_t begin, int64_t end) { range(gru, gates, out, begin, end); });
+}
+
+void gru_backward(const Gru& gru, const float* gates, const float* grad_out, float* grad_gates,
+                  float* grad_own) {
+  const auto range = TGFLOW_HAS_AVX2() ? backward_range_avx2 : backward_range;
+  parallel_for(gru.num_rows, kGrain, [&](int64_t begin, int64_t end) {
+    range(gru, gates, grad_out, grad_gates, grad_own, begin, end);
+  });
+}
+
+}  // namespace tgflow
