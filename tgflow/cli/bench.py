@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 BENCHMARKS = {
     "sample": "temporal neighbour sampling: recent and uniform, one hop and two",
+    "prepare": "preparing whole batches for TGN and TGAT, on one thread",
     "store": "inserting batches of events into the block store",
     "train": "training TGN and TGAT, against the peers that are installed",
 }
