@@ -26,6 +26,7 @@ extern "C" __global__ void uniform_kernel(StoreView store, Queries queries, uint
     const Directory* dir = store.directory(queries.node[i]);
     const Visible seen = find_visible(dir, queries.t[i], queries.limit(i));
     uniform_draw(seen, key, i, out);
+    uniform_locate(dir, seen, i, out);
     uniform_read(dir, seen, i, out);
   }
 }

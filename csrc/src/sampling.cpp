@@ -161,8 +161,12 @@ void recent_neighbors(BlockStore& store, const Queries& queries, const NeighborR
 
 void uniform_neighbors(BlockStore& store, const Queries& queries, uint64_t key, const NeighborRows& out) {
   for_each_group(store, queries, out.k, [&](const Group& group) {
-    for (int64_t i = 0; i < group.size; ++i) uniform_draw(group.seen[i], key, group.begin + i, out);
-    for (int64_t i = 0; i < group.size; ++i) uniform_read(group.dir[i], group.seen[i], group.begin + i, out);
+    const auto each_row = [&](const auto& step) {
+      for (int64_t i = 0; i < group.size; ++i) step(i, group.begin + i);
+    };
+    each_row([&](int64_t i, int64_t row) { uniform_draw(group.seen[i], key, row, out); });
+    each_row([&](int64_t i, int64_t row) { uniform_locate(group.dir[i], group.seen[i], row, out); });
+    each_row([&](int64_t i, int64_t row) { uniform_read(group.dir[i], group.seen[i], row, out); });
   });
 }
 

@@ -1,5 +1,6 @@
 #include "tgflow/thread_pool.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -51,13 +52,15 @@ class ThreadPool {
 
   int num_helpers() const { return static_cast<int>(threads_.size()); }
 
-  void run(Job& job) {
+  /// Works on `job` together with up to `helpers` of the pool's threads.
+  void run(Job& job, int helpers) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       job_ = &job;
+      seats_ = helpers;
       ++ticket_;
     }
-    wake_.notify_all();
+    for (int i = 0; i < helpers; ++i) wake_.notify_one();
     job.work();
     std::unique_lock<std::mutex> lock(mutex_);
     job_ = nullptr;  // a helper that wakes from here on finds nothing to do
@@ -69,10 +72,11 @@ class ThreadPool {
     uint64_t seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [&] { return stop_ || (job_ != nullptr && ticket_ != seen); });
+      wake_.wait(lock, [&] { return stop_ || (job_ != nullptr && seats_ > 0 && ticket_ != seen); });
       if (stop_) return;
       seen = ticket_;
       Job* job = job_;
+      --seats_;
       ++busy_;
       lock.unlock();
       job->work();
@@ -87,6 +91,7 @@ class ThreadPool {
   std::condition_variable done_;
   Job* job_ = nullptr;
   uint64_t ticket_ = 0;
+  int seats_ = 0;  // helpers that may still join the job
   int busy_ = 0;
   bool stop_ = false;
 };
@@ -128,9 +133,11 @@ void parallel_for(int64_t size, int64_t grain, const std::function<void(int64_t,
     body(0, size);
     return;
   }
-  const int64_t share = (size + 4 * threads - 1) / (4 * threads);
-  Job job{&body, size, share > grain ? share : grain};
-  pool_of(threads - 1).run(job);
+  // Waking a thread costs as much as `grain` items; once awake, small ranges keep all busy to the end.
+  const int64_t chunk = std::max((size + 4 * threads - 1) / (4 * threads), (grain + 7) / 8);
+  const int64_t helpers = std::min<int64_t>(threads - 1, (size + grain - 1) / grain - 1);
+  Job job{&body, size, chunk};
+  pool_of(threads - 1).run(job, static_cast<int>(helpers));
   if (job.error) std::rethrow_exception(job.error);
 }
 

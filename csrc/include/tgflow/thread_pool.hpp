@@ -11,7 +11,8 @@ void set_num_threads(int num_threads);
 int num_threads();
 
 /// Calls `body(begin, end)` over disjoint ranges that cover [0, size); returns when all are done.
-/// Runs on the caller alone when `size <= grain`, or when the pool serves another caller.
+/// Wakes one thread more per `grain` items: the caller is alone when `size <= grain`, or when the pool serves
+/// another caller.
 /// An exception thrown by `body` is rethrown here after every range has ended.
 void parallel_for(int64_t size, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 

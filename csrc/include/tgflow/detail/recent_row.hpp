@@ -20,16 +20,18 @@ TGFLOW_HD inline void write_slots(const NeighborRows& out, int64_t slot, const E
                                   eid_t base_eid) {
   const int64_t stop = slot + size;
 #if defined(__SSE2__) && !defined(__CUDACC__)
+  node_t* node = out.node;  // the compiler cannot know that the stores leave `out` alone
+  tick_t* t = out.t;
+  eid_t* eid = out.eid;
   const __m128i low_half = _mm_set1_epi64x(0xffffffff);
   const __m128i base = _mm_set1_epi64x(base_eid);
   for (; slot + 1 < stop; slot += 2, end -= 2) {  // two entries to two slots of each column
     const __m128i newer = _mm_loadu_si128(reinterpret_cast<const __m128i*>(end - 1));
     const __m128i older = _mm_loadu_si128(reinterpret_cast<const __m128i*>(end - 2));
     const __m128i ids = _mm_unpackhi_epi64(newer, older);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.t + slot), _mm_unpacklo_epi64(newer, older));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.node + slot), _mm_and_si128(ids, low_half));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out.eid + slot),
-                     _mm_add_epi64(_mm_srli_epi64(ids, 32), base));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(t + slot), _mm_unpacklo_epi64(newer, older));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(node + slot), _mm_and_si128(ids, low_half));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(eid + slot), _mm_add_epi64(_mm_srli_epi64(ids, 32), base));
   }
 #endif
   for (; slot < stop; ++slot) write_slot(out, slot, *--end, base_eid);
