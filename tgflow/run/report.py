@@ -121,7 +121,7 @@ def _spread(flat: Mapping[str, Any], key: str) -> str:
 
 
 def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
-    window = max(5, len(records) // 40)
+    window = max(5, len(records) // 25)
     times = [float(r["t"]) for r in records]
     counts = [float(r["stop"]) for r in records]
     records = [{**r, "rate": (r["stop"] - r["start"]) / r["seconds"]} for r in records]

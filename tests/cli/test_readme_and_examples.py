@@ -1,0 +1,73 @@
+"""What the README and the examples show works as it stands."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tgflow.cli import app
+from tgflow.config import load_config
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language):
+    """Return the first block of the README in `language`."""
+    return re.search(rf"```{language}\n(.*?)```", README, re.DOTALL).group(1)
+
+
+def test_the_readme_opens_with_two_commands():
+    assert block("sh").splitlines()[0].startswith("make demo")
+    assert block("sh").splitlines()[1].startswith("make test")
+
+
+def test_the_first_example_is_short_and_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = block("python")
+    assert len(code.splitlines()) < 15
+    assert "10_000" in code
+    code = code.replace("10_000", "1_000").replace("examples/data", f"{ROOT}/examples/data")
+    (tmp_path / "first.py").write_text(code)
+    runpy.run_path(str(tmp_path / "first.py"))
+    assert re.fullmatch(r"1000 events  AP 0\.\d{3}  MRR 0\.\d{3}\n", capsys.readouterr().out)
+    assert (tmp_path / "runs" / "first" / "manifest.json").exists()
+
+
+def test_the_settings_of_the_readme_are_valid(tmp_path):
+    (tmp_path / "run.toml").write_text(block("toml"))
+    assert load_config(tmp_path / "run.toml").stream.src == "user"
+
+
+def test_the_readme_names_every_command():
+    for commands in app.COMMANDS.values():
+        for name in commands:
+            assert f"| `tgflow {name}` |" in README
+
+
+@pytest.mark.parametrize(
+    ("script", "args", "text"),
+    [
+        ("quickstart.py", ["--limit", 2000], "was last in touch with"),
+        ("compare_models.py", ["--limit", 600, "--epochs", 1], "TGAT"),
+        ("own_model.py", ["--limit", 1000], "1000 events: AP 0."),
+    ],
+)
+def test_examples_run(script, args, text, monkeypatch, capsys):
+    path = ROOT / "examples" / script
+    monkeypatch.setattr("sys.argv", [str(path), *map(str, args)])
+    runpy.run_path(str(path), run_name="__main__")
+    assert text in capsys.readouterr().out
+
+
+def test_examples_are_short_and_open_with_their_command():
+    for path in (ROOT / "examples").glob("*.py"):
+        code = path.read_text(encoding="utf-8")
+        assert len(code.splitlines()) < 150
+        opening = code.split('"""')[1]
+        assert f"python examples/{path.name}" in opening
+        for word in ("Shows:", "rotocol", "Expect:"):
+            assert word in opening, (path.name, word)
