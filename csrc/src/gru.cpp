@@ -39,14 +39,16 @@ struct BackwardRow {
 };
 
 TGFLOW_INLINE void backward_row(const BackwardRow& row, int64_t dim) {
-  const float* __restrict memory = row.memory, * __restrict own = row.own, * __restrict reset = row.reset, * __restrict keep = row.keep, * __restrict fresh = row.fresh, * __restrict grad_out = row.grad_out;
-  float* __restrict grad_reset = row.grad_reset, * __restrict grad_keep = row.grad_keep, * __restrict grad_fresh = row.grad_fresh, * __restrict grad_own = row.grad_own;
+#pragma GCC ivdep
   for (int64_t i = 0; i < dim; ++i) {
-    const float candidate = grad_out[i] * (1 - keep[i]) * (1 - fresh[i] * fresh[i]);
-    grad_fresh[i] = candidate;
-    grad_own[i] = candidate * reset[i];
-    grad_reset[i] = candidate * own[i] * reset[i] * (1 - reset[i]);
-    grad_keep[i] = grad_out[i] * (memory[i] - fresh[i]) * keep[i] * (1 - keep[i]);
+    const float reset = row.reset[i];
+    const float keep = row.keep[i];
+    const float fresh = row.fresh[i];
+    const float candidate = row.grad_out[i] * (1 - keep) * (1 - fresh * fresh);
+    row.grad_fresh[i] = candidate;
+    row.grad_own[i] = candidate * reset;
+    row.grad_reset[i] = candidate * row.own[i] * reset * (1 - reset);
+    row.grad_keep[i] = row.grad_out[i] * (row.memory[i] - fresh) * keep * (1 - keep);
   }
 }
 
