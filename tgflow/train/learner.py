@@ -71,7 +71,7 @@ class Learner:
         Raises:
             TrainingDiverged: If a score is not finite.
         """
-        self.model.eval()
+        self._set_mode(training=False)
         with torch.no_grad(), self._computing():
             scores: Scores = self.model(batch)
         _check_finite(batch, scores)
@@ -83,7 +83,7 @@ class Learner:
         Raises:
             TrainingDiverged: If the loss or a score is not finite; the parameters are unchanged.
         """
-        self.model.train()
+        self._set_mode(training=True)
         with _keyed_draws(key(self.seed, batch.epoch, batch.index)), self._computing():
             scores = self.model(batch)
             loss = link_loss(scores)
@@ -99,6 +99,10 @@ class Learner:
     def commit(self, batch: Batch) -> None:
         """Store the batch's new events in the model's memory."""
         self.model.commit(batch)
+
+    def _set_mode(self, *, training: bool) -> None:
+        if self.model.training != training:  # a walk over all modules
+            self.model.train(training)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
