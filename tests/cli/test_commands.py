@@ -113,7 +113,7 @@ def test_doctor_reports_the_core(tgflow):
 def test_bench_names_its_benchmarks(tgflow):
     ran = tgflow("bench", "samples")
     assert ran.code == 2
-    assert "there is no benchmark 'samples'; choose from sample, store" in ran.err
+    assert "there is no benchmark 'samples'; choose from sample, prepare" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json as jsonlib
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.summary import print_table
@@ -43,6 +45,10 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Measure once instead of the best of 5.")
     ] = False,
+    events: Annotated[
+        int | None,
+        typer.Option(help="Of train: use only the stream's first events.", min=100),
+    ] = None,
     json: Annotated[
         bool,
         typer.Option(
@@ -57,6 +63,7 @@ def bench(
       tgflow bench
       tgflow bench sample --data wikipedia.csv.gz --json
       tgflow bench train --quick
+      tgflow bench train --data wikipedia.csv.gz --events 40000
     """
     chosen = names or ["sample", "store"]
     for name in chosen:
@@ -67,12 +74,18 @@ def bench(
     for name in chosen:
         Console(stderr=True).print(f"[dim]{name}: {BENCHMARKS[name]}[/dim]")
         module = importlib.import_module(f"tgflow.bench.{name}")
-        rows += module.run(data, 1) if quick else module.run(data)
+        limit = {"events": events} if name == "train" else {}
+        rows += module.run(data, 1, **limit) if quick else module.run(data, **limit)
     if json:
-        table = [{**asdict(row), "ratio": row.ratio} for row in rows]
-        sys.stdout.write(jsonlib.dumps(table, indent=2) + "\n")
+        sys.stdout.write(jsonlib.dumps([_plain(row) for row in rows], indent=2) + "\n")
     else:
         _print(rows)
+
+
+def _plain(row: Row) -> dict[str, object]:
+    """Return what JSON can say of a row: a figure that was not taken is null."""
+    value = None if math.isnan(row.value) else row.value
+    return {**asdict(row), "value": value, "ratio": row.ratio}
 
 
 def _print(rows: list[Row]) -> None:
@@ -80,7 +93,9 @@ def _print(rows: list[Row]) -> None:
         ("benchmark", "measured", "to reach", "ratio"),
         [
             (
-                " ".join([row.name, *(f"[dim]{k}={v}[/dim]" for k, v in row.params.items())]),
+                " ".join(
+                    [row.name, *(f"[dim]{k}={escape(str(v))}[/dim]" for k, v in row.params.items())]
+                ),
                 f"{compact(row.value)} {row.unit}",
                 "" if row.baseline is None else f"{compact(row.baseline)} {row.unit}",
                 "" if row.ratio is None else f"{row.ratio:.2f}x",

@@ -1,0 +1,102 @@
+"""The training bench at tiny sizes: rows well formed, peers optional, turns fair."""
+
+import math
+import sys
+
+import pytest
+import torch
+
+from tgflow.bench import peers, train
+from tgflow.bench.own import own_tgat, own_tgn
+from tgflow.bench.race import Entry, Task, link_loss, race
+from tgflow.events import EventBatch
+
+
+def made_task(num_events: int = 120, batch_size: int = 10) -> Task:
+    draw = torch.Generator().manual_seed(0)
+    src = torch.randint(8, (num_events,), generator=draw)
+    dst = 8 + src % 3
+    t = torch.arange(num_events) * 5
+    x = torch.randn(num_events, 6, generator=draw)
+    events = EventBatch(src, dst, t, x)
+    return Task(events, 100, batch_size=batch_size, dim=8, neighbors=3, lr=1e-2)
+
+
+class Counting:
+    """A contender that notes whose turn it was."""
+
+    def __init__(self, name: str, turns: list[str], num_batches: int) -> None:
+        self.name, self.turns, self.left = name, turns, num_batches
+
+    def train(self, num_batches: int) -> list[float]:
+        self.turns.append(self.name)
+        size = min(num_batches, self.left)
+        self.left -= size
+        return [float(self.left)] * size
+
+    def evaluate(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tensor([1.0]), torch.tensor([0.0])
+
+
+def test_contenders_take_turns_and_the_slow_one_gets_fewer_batches():
+    turns: list[str] = []
+    entries = {
+        "fast": Entry(Counting("fast", turns, 10), 4),
+        "slow": Entry(Counting("slow", turns, 10), 1),
+    }
+    laps = race(entries, made_task(), held_out=True)
+    assert turns == ["fast", "slow"] * 3
+    assert [len(laps["fast"].losses), len(laps["slow"].losses)] == [10, 3]
+    assert len(laps["fast"].events_per_second) == 2  # the first turn warms up
+    assert laps["fast"].held_out_ap == 1.0
+    assert laps["fast"].losses == [6.0] * 4 + [2.0] * 4 + [0.0] * 2
+    assert laps["fast"].curve(2) == [5.2, 1.2]
+
+
+def test_link_loss_of_knowing_nothing_is_twice_log_two():
+    assert float(link_loss(torch.zeros(3), torch.zeros(3))) == pytest.approx(2 * math.log(2))
+
+
+@pytest.mark.parametrize("make", [own_tgn, own_tgat])
+def test_own_models_train_on_the_task(make):
+    own = make(made_task())
+    laps = race({"tgflow": Entry(own, 5)}, own.task, held_out=True)["tgflow"]
+    assert len(laps.losses) == own.task.num_batches
+    assert all(math.isfinite(loss) for loss in laps.losses)
+    assert 0 <= laps.held_out_ap <= 1
+    assert 0 < own.torch_seconds < own.seconds
+
+
+@pytest.mark.parametrize("peer", [*peers.TGN, *peers.TGAT], ids=lambda peer: peer.adapter)
+def test_peers_run_the_same_task_where_they_are_installed(peer):
+    pytest.importorskip(peer.requires, reason=peers.NOT_INSTALLED)
+    contender = peers.load(peer, made_task())
+    assert not isinstance(contender, str), contender
+    losses = contender.train(4) + contender.train(100)
+    assert len(losses) == made_task().num_batches
+    assert all(math.isfinite(loss) for loss in losses)
+    positive, negative = contender.evaluate()
+    assert len(positive) == len(negative) == 20
+
+
+def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    monkeypatch.setitem(sys.modules, "tgm", None)
+    params = {"stream": "made"}
+    rows = [*train.tgn_rows(made_task(), params), *train.tgat_rows(made_task(), params)]
+    skipped = [row for row in rows if "skipped" in row.params]
+    assert [row.params["library"] for row in skipped] == ["torch_geometric", "tgm-lib", "tgm-lib"]
+    assert all(row.params["skipped"] == peers.NOT_INSTALLED for row in skipped)
+    assert all(math.isnan(row.value) and row.ratio is None for row in skipped)
+    assert "TGN training, times the faster peer" not in {row.name for row in rows}
+    measured = [row for row in rows if "skipped" not in row.params]
+    assert all(math.isfinite(row.value) and row.unit is not None for row in measured)
+    assert {row.params.get("library", "tgflow") for row in measured} == {"tgflow"}
+
+
+def test_the_task_numbers_destinations_after_sources():
+    task = train.wikipedia_task(num_events=500)
+    assert len(task.events) == 500
+    assert int(task.events.src.max()) < int(task.events.dst.min())
+    assert task.train_stop == 425
+    assert task.events.x_dim == train.X_DIM

@@ -1,0 +1,103 @@
+"""tgflow's own models as contenders: its plan, loader and learner, as its trainers use them."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from tgflow.bench.race import Task
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.plan.loader import Loader
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.plan import Plan
+from tgflow.train.learner import Learner
+
+
+class Own:
+    """A tgflow model on a task, with neighbourhoods as of the batch's start, like the peers'.
+
+    Args:
+        task: The task.
+        model: What is trained.
+        num_threads: Threads that prepare batches beside the training thread; 0 for none.
+    """
+
+    def __init__(self, task: Task, model: TemporalModel, num_threads: int = 1) -> None:
+        self.task, self.num_threads = task, num_threads
+        graph = TemporalGraph.from_events(task.events, "bipartite")
+        self.plan = Plan(
+            graph,
+            seed=task.seed,
+            batch_size=task.batch_size,
+            fanouts=model.fanouts,
+            strategy="recent",
+            visibility="batch",
+            negatives=NegativeSampler("random"),
+            seconds_per_tick=1.0,
+            with_memory=model.memory is not None,
+        )
+        self.learner = Learner(model, seed=task.seed, learning_rate=task.lr)
+        self.seconds = 0.0
+        """Time in `train`."""
+        self.torch_seconds = 0.0
+        """What of it went into torch's forward, backward and optimizer."""
+        self._next = 0
+
+    def train(self, num_batches: int) -> list[float]:
+        """Train on the next batches; returns their losses. Nothing is prepared beyond them."""
+        begin, computed = time.perf_counter(), self.learner.compute_seconds
+        stop = min(self._next + num_batches, self.task.num_batches)
+        losses = []
+        for batch in self._load(self._next, stop):
+            losses.append(2 * self.learner.learn(batch).loss)  # a mean over both kinds of events
+            self.learner.commit(batch)
+        self._next = stop
+        self.seconds += time.perf_counter() - begin
+        self.torch_seconds += self.learner.compute_seconds - computed
+        return losses
+
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        """Score the held-out events, storing each batch after it is scored."""
+        scores = []
+        for batch in self._load(self._next, len(self.plan)):
+            scores.append(self.learner.predict(batch))
+            self.learner.commit(batch)
+        positive, negative = zip(*scores, strict=True)
+        return torch.cat(positive), torch.cat(negative)
+
+    def _load(self, start: int, stop: int) -> Loader:
+        return Loader(self.plan, 0, range(start, stop), num_threads=self.num_threads)
+
+
+def own_tgn(task: Task, num_threads: int = 1) -> Own:
+    """Return tgflow's TGN with the task's widths."""
+    torch.manual_seed(task.seed)
+    config = TGNConfig(
+        edge_x_dim=task.events.x_dim,
+        memory_dim=task.dim,
+        time_dim=task.dim,
+        embedding_dim=task.dim,
+        heads=task.heads,
+        neighbors=task.neighbors,
+        dropout=task.dropout,
+    )
+    return Own(task, TGN(config), num_threads)
+
+
+def own_tgat(task: Task, num_threads: int = 1) -> Own:
+    """Return tgflow's TGAT with the task's widths, on two hops of recent neighbours."""
+    torch.manual_seed(task.seed)
+    config = TGATConfig(
+        edge_x_dim=task.events.x_dim,
+        time_dim=task.dim,
+        embedding_dim=task.dim,
+        heads=task.heads,
+        neighbors=task.neighbors,
+        strategy="recent",
+        dropout=task.dropout,
+    )
+    return Own(task, TGAT(config), num_threads)

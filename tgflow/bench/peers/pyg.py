@@ -1,0 +1,122 @@
+"""PyTorch Geometric's TGN, put together as in its own `examples/tgn.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import TemporalData
+from torch_geometric.loader import TemporalDataLoader
+from torch_geometric.nn import TGNMemory, TransformerConv
+from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
+
+from tgflow.bench.race import Task, link_loss
+
+
+class PygTgn:
+    """`TGNMemory` + `LastNeighborLoader` + `TransformerConv`, with their defaults."""
+
+    def __init__(self, task: Task) -> None:
+        torch.manual_seed(task.seed)
+        self.task = task
+        events = task.events
+        self.data = TemporalData(src=events.src, dst=events.dst, t=events.t, msg=events.x)
+        self.memory = TGNMemory(
+            task.num_nodes,
+            events.x_dim,
+            task.dim,
+            task.dim,
+            message_module=IdentityMessage(events.x_dim, task.dim, task.dim),
+            aggregator_module=LastAggregator(),
+        )
+        self.embedding = _Embedding(task, self.memory.time_enc)
+        self.decoder = _Decoder(task.dim)
+        self.neighbors = LastNeighborLoader(task.num_nodes, size=task.neighbors)
+        self.local = torch.empty(task.num_nodes, dtype=torch.int64)
+        self.modules = nn.ModuleList([self.memory, self.embedding, self.decoder])
+        self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=task.lr)
+        self._batches = self._load(0, task.train_stop)
+
+    def train(self, num_batches: int) -> list[float]:
+        """Train on the next batches; returns their losses."""
+        self.modules.train()
+        return [self._step(batch) for batch in islice(self._batches, num_batches)]
+
+    @torch.no_grad()
+    def evaluate(self) -> tuple[Tensor, Tensor]:
+        """Score the held-out events, storing each batch after it is scored."""
+        self.modules.eval()
+        scores = []
+        for batch in self._load(self.task.train_stop, len(self.task.events)):
+            scores.append(self._scores(batch))
+            self._store(batch)
+        positive, negative = zip(*scores, strict=True)
+        return torch.cat(positive), torch.cat(negative)
+
+    def _load(self, start: int, stop: int) -> Iterator[Any]:
+        return iter(
+            TemporalDataLoader(
+                self.data[start:stop], batch_size=self.task.batch_size, neg_sampling_ratio=1.0
+            )
+        )
+
+    def _step(self, batch: Any) -> float:
+        self.optimizer.zero_grad()
+        loss = link_loss(*self._scores(batch))
+        self._store(batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.memory.detach()
+        return loss.item()
+
+    def _scores(self, batch: Any) -> tuple[Tensor, Tensor]:
+        nodes, edges, eid = self.neighbors(batch.n_id)
+        self.local[nodes] = torch.arange(len(nodes))
+        z, updated = self.memory(nodes)
+        z = self.embedding(z, updated, edges, self.data.t[eid], self.data.msg[eid])
+        src = z[self.local[batch.src]]
+        return (
+            self.decoder(src, z[self.local[batch.dst]]),
+            self.decoder(src, z[self.local[batch.neg_dst]]),
+        )
+
+    def _store(self, batch: Any) -> None:
+        self.memory.update_state(batch.src, batch.dst, batch.t, batch.msg)
+        self.neighbors.insert(batch.src, batch.dst)
+
+
+class _Embedding(nn.Module):
+    """One `TransformerConv` over the edges' features and time encodings."""
+
+    def __init__(self, task: Task, time_enc: nn.Module) -> None:
+        super().__init__()
+        self.time_enc = time_enc
+        self.conv = TransformerConv(
+            task.dim,
+            task.dim // task.heads,
+            heads=task.heads,
+            dropout=task.dropout,
+            edge_dim=task.events.x_dim + task.dim,
+        )
+
+    def forward(self, x: Tensor, updated: Tensor, edges: Tensor, t: Tensor, msg: Tensor) -> Tensor:
+        dt = (updated[edges[0]] - t).to(x.dtype)
+        out: Tensor = self.conv(x, edges, torch.cat([self.time_enc(dt), msg], dim=-1))
+        return out
+
+
+class _Decoder(nn.Module):
+    """A two-layer score of pairs of embeddings."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.src = nn.Linear(dim, dim)
+        self.dst = nn.Linear(dim, dim)
+        self.out = nn.Linear(dim, 1)
+
+    def forward(self, src: Tensor, dst: Tensor) -> Tensor:
+        out: Tensor = self.out((self.src(src) + self.dst(dst)).relu()).squeeze(-1)
+        return out
