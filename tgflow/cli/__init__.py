@@ -19,6 +19,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 done, 2 wrong usage or settings, 65 bad data, 66 no input, 70 a fault of ours,
         74 reading or writing failed, 130 interrupted.
     """
+    # Before torch reads it: idle threads that spin keep the core from those that prepare batches.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from tgflow.cli import app, errors
 
     args = list(sys.argv[1:] if argv is None else argv)
