@@ -77,10 +77,10 @@ class TemporalAttention(nn.Module):
 
     def _input_queries(self, target: Tensor | None) -> Tensor:
         """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
-        q = self.query_time(self.time.of_zero().unsqueeze(0))
+        q = self.query_time(self.time.of_zero())
         if target is not None and self.query is not None:
-            q = q + self.query(target)
-        width = q.shape[1] // self.heads
+            q = F.linear(target, self.query.weight, q)
+        width = q.shape[-1] // self.heads
         q = (q * (1 / math.sqrt(width))).view(-1, self.heads, width).transpose(0, 1)
         return torch.bmm(q, self.key.weight.view(self.heads, width, -1))
 
