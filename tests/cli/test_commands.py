@@ -11,6 +11,7 @@ import sys
 import pytest
 from small_runs import SMALL
 
+from tgflow.bench.row import Row
 from tgflow.cli.errors import exit_code
 from tgflow.config import ConfigError
 
@@ -113,7 +114,17 @@ def test_doctor_reports_the_core(tgflow):
 def test_bench_names_its_benchmarks(tgflow):
     ran = tgflow("bench", "samples")
     assert ran.code == 2
-    assert "there is no benchmark 'samples'; choose from sample, prepare" in ran.err
+    assert "there is no benchmark 'samples'; choose from sample, prepare, store, train" in ran.err
+
+
+def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
+    rows = [Row("recent", 2e7, "roots/s", {"k": 10}, 1e7), Row("step", 3.0, "ms")]
+    monkeypatch.setattr("tgflow.bench.store.run", lambda data, *rounds: rows)
+    first, second = tgflow("bench", "store", "--json").json
+    assert (first["value"], first["ratio"], first["params"]) == (2e7, 2.0, {"k": 10})
+    assert second["ratio"] is None
+    text = plain(tgflow("bench", "store").out)
+    assert "recent k=10 20M roots/s 10M roots/s 2.00x" in text
 
 
 @pytest.mark.parametrize(
