@@ -4,9 +4,9 @@
 
 Shows: OfflineTrainer and the protocol that published figures follow: chronological 70/15/15,
 batches of 200, the epoch chosen by validation AP, one random negative an event, neighbourhoods
-event-exact. Few events and epochs here, so the figures are below the published ones.
-Expect: at the defaults (10,000 events, 3 epochs) a test AP of about 0.8 for both, TGN in front on
-nodes it knows, in 2 minutes on 2 cores.
+event-exact. Few events and epochs here, so these are not the published figures.
+Expect: at the defaults (10,000 events, 3 epochs) a test AP of 0.91 for TGN and 0.88 for TGAT, in
+one to two minutes on 2 cores.
 """
 
 import argparse
