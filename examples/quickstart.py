@@ -5,7 +5,7 @@
 Shows: a stream, a graph that grows with it, and a TGN that predicts each micro-batch of 200 events,
 learns it, then stores it. Protocol: prequential, one random negative an event for AP, 20 for MRR.
 Expect: AP 0.91 and MRR 0.70 over the default of 10,000 events, in about 10 seconds on 2 cores; over
-the whole stream (--limit 59835) AP 0.93 and MRR 0.72, in about a minute.
+the whole stream (--limit 59835) AP 0.93 and MRR 0.72, in about half a minute.
 """
 
 import argparse
