@@ -20,85 +20,89 @@ TGFLOW_INLINE const float* query_of(const Attention& a, int64_t head, int64_t ta
   return a.query + row * (a.h_dim + a.x_dim + a.time_dim);
 }
 
-TGFLOW_INLINE const float* below_of(const Attention& a, int64_t slot) {
-  return a.below + a.neighbor[slot] * a.h_dim;
+/// The filled slots of one target, close together, and the parts of their inputs.
+struct Neighborhood {
+  int64_t count = 0;
+  std::vector<int64_t> slot;        ///< Of the target's k, [count].
+  std::vector<const float*> below;  ///< Empty parts hold nothing.
+  std::vector<const float*> edge_x;
+  std::vector<const float*> time;
+  std::vector<float> score;     ///< Scratch per slot.
+  std::vector<float> encoding;  ///< [k, time_dim].
+
+  explicit Neighborhood(const Attention& a)
+      : slot(a.k), below(a.k), edge_x(a.k), time(a.k), score(a.k), encoding(a.k * a.time_dim) {}
+};
+
+TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
+  near.count = 0;
+  for (int64_t j = 0; j < a.k; ++j) {
+    const int64_t s = n * a.k + j;
+    if (!a.mask[s]) continue;
+    const int64_t i = near.count++;
+    near.slot[i] = j;
+    if (a.h_dim > 0) near.below[i] = a.below + a.neighbor[s] * a.h_dim;
+    if (a.x_dim > 0) near.edge_x[i] = a.edge_table + a.edge_row[s] * a.x_dim;
+    float* encoding = near.encoding.data() + i * a.time_dim;
+    simd::cosines(encoding, a.frequency, a.dt[s], a.time_dim);
+    near.time[i] = encoding;
+  }
 }
 
-TGFLOW_INLINE const float* edge_x_of(const Attention& a, int64_t slot) {
-  return a.edge_table + a.edge_row[slot] * a.x_dim;
-}
-
-/// q . [h | edge_x | time] of one slot.
-TGFLOW_INLINE float dot_input(const Attention& a, const float* q, int64_t slot, const float* time) {
-  float sum = simd::dot(q + a.h_dim + a.x_dim, time, a.time_dim);
-  if (a.h_dim > 0) sum += simd::dot(q, below_of(a, slot), a.h_dim);
-  if (a.x_dim > 0) sum += simd::dot(q + a.h_dim, edge_x_of(a, slot), a.x_dim);
+/// q . [h | edge_x | time] of one neighbour.
+TGFLOW_INLINE float dot_input(const Attention& a, const float* q, const Neighborhood& near, int64_t i) {
+  float sum = simd::dot(q + a.h_dim + a.x_dim, near.time[i], a.time_dim);
+  if (a.h_dim > 0) sum += simd::dot(q, near.below[i], a.h_dim);
+  if (a.x_dim > 0) sum += simd::dot(q + a.h_dim, near.edge_x[i], a.x_dim);
   return sum;
 }
 
-/// out += scale * [h | edge_x | time] of one slot.
-TGFLOW_INLINE void add_input(const Attention& a, float* out, float scale, int64_t slot, const float* time) {
-  simd::add_scaled(out + a.h_dim + a.x_dim, scale, time, a.time_dim);
-  if (a.h_dim > 0) simd::add_scaled(out, scale, below_of(a, slot), a.h_dim);
-  if (a.x_dim > 0) simd::add_scaled(out + a.h_dim, scale, edge_x_of(a, slot), a.x_dim);
+/// out += the sum of scale[i] * [h | edge_x | time] over the neighbours.
+TGFLOW_INLINE void add_inputs(const Attention& a, float* out, const float* scale, const Neighborhood& near) {
+  if (a.h_dim > 0) simd::add_rows(out, near.below.data(), scale, near.count, a.h_dim);
+  if (a.x_dim > 0) simd::add_rows(out + a.h_dim, near.edge_x.data(), scale, near.count, a.x_dim);
+  simd::add_rows(out + a.h_dim + a.x_dim, near.time.data(), scale, near.count, a.time_dim);
 }
 
-/// Turns the scores of the filled slots into their softmax; the others stay 0.
-TGFLOW_INLINE void softmax(float* weight, const bool* mask, int64_t k) {
+/// Turns scores into their softmax.
+TGFLOW_INLINE void softmax(float* score, int64_t count) {
   float top = -INFINITY;
-  for (int64_t j = 0; j < k; ++j) {
-    if (mask[j]) top = std::max(top, weight[j]);
-  }
+  for (int64_t i = 0; i < count; ++i) top = std::max(top, score[i]);
   float sum = 0;
-  for (int64_t j = 0; j < k; ++j) {
-    if (mask[j]) sum += weight[j] = std::exp(weight[j] - top);
-  }
-  for (int64_t j = 0; j < k; ++j) {
-    if (mask[j]) weight[j] /= sum;
-  }
+  for (int64_t i = 0; i < count; ++i) sum += score[i] = std::exp(score[i] - top);
+  for (int64_t i = 0; i < count; ++i) score[i] /= sum;
 }
 
-/// Fills `time`, [k, time_dim], for the filled slots of target `n`.
-TGFLOW_INLINE void encode_times(const Attention& a, int64_t n, float* time) {
-  for (int64_t slot = n * a.k; slot < (n + 1) * a.k; ++slot, time += a.time_dim) {
-    if (a.mask[slot]) simd::cosines(time, a.frequency, a.dt[slot], a.time_dim);
-  }
-}
-
-/// `time` is scratch for the encodings of one target's slots, [k, time_dim].
-TGFLOW_INLINE void attend_target(const Attention& a, const AttentionOut& out, int64_t n, float* time) {
-  const int64_t d = a.h_dim + a.x_dim + a.time_dim;
-  const bool* mask = a.mask + n * a.k;
-  encode_times(a, n, time);
+TGFLOW_INLINE void attend_target(const Attention& a, const AttentionOut& out, int64_t n, Neighborhood& near) {
+  const int64_t d = width(a);
+  gather(a, n, near);
   for (int64_t h = 0; h < a.num_heads; ++h) {
     const int64_t row = h * a.num_targets + n;
-    float* weight = out.weight + row * a.k;
-    float* inputs = out.inputs + row * d;
     const float* q = query_of(a, h, n);
-    for (int64_t j = 0; j < a.k; ++j) {
-      weight[j] = mask[j] ? dot_input(a, q, n * a.k + j, time + j * a.time_dim) : 0;
-    }
-    softmax(weight, mask, a.k);
-    std::fill_n(inputs, d, 0.0f);
+    float* score = near.score.data();
+    for (int64_t i = 0; i < near.count; ++i) score[i] = dot_input(a, q, near, i);
+    softmax(score, near.count);
+    std::fill_n(out.weight + row * a.k, a.k, 0.0f);
     float total = 0;
-    for (int64_t j = 0; j < a.k; ++j) {
-      if (!mask[j]) continue;
-      const float kept = a.keep == nullptr ? weight[j] : weight[j] * a.keep[row * a.k + j];
-      total += kept;
-      add_input(a, inputs, kept, n * a.k + j, time + j * a.time_dim);
+    for (int64_t i = 0; i < near.count; ++i) {
+      const int64_t slot = row * a.k + near.slot[i];
+      out.weight[slot] = score[i];
+      if (a.keep != nullptr) score[i] *= a.keep[slot];
+      total += score[i];
     }
     out.total[row] = total;
+    std::fill_n(out.inputs + row * d, d, 0.0f);
+    add_inputs(a, out.inputs + row * d, score, near);
   }
 }
 
-TGFLOW_INLINE void attend_range(const Attention& a, const AttentionOut& out, int64_t begin, int64_t end,
-                                float* time) {
-  for (int64_t n = begin; n < end; ++n) attend_target(a, out, n, time);
+TGFLOW_INLINE void attend_range(const Attention& a, const AttentionOut& out, int64_t begin, int64_t end) {
+  Neighborhood near(a);
+  for (int64_t n = begin; n < end; ++n) attend_target(a, out, n, near);
 }
 
-TGFLOW_AVX2 void attend_range_avx2(const Attention& a, const AttentionOut& out, int64_t begin, int64_t end,
-                                   float* time) {
-  attend_range(a, out, begin, end, time);
+TGFLOW_AVX2 void attend_range_avx2(const Attention& a, const AttentionOut& out, int64_t begin, int64_t end) {
+  attend_range(a, out, begin, end);
 }
 
 /// What the backward pass leaves of each slot for the pass over `below`, [H, N, k] each.
@@ -107,46 +111,44 @@ struct SlotGradients {
   std::vector<float> score;  ///< gradient of the score
 };
 
-/// Gradients of the weights of one head, then of its scores and query. `time`: [k, time_dim].
+/// Gradients of the weights of one head, then of its scores and query.
 TGFLOW_INLINE void head_backward(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                 int64_t h, int64_t n, const float* time, float* query) {
-  const int64_t d = a.h_dim + a.x_dim + a.time_dim;
-  const int64_t row = h * a.num_targets + n;
-  const float* weight = g.weight + row * a.k;
-  float* score = slots.score.data() + row * a.k;
-  float* kept = slots.kept.data() + row * a.k;
+                                 int64_t row, Neighborhood& near, float* query) {
+  float* score = near.score.data();
   float mean = 0;
-  for (int64_t j = 0; j < a.k; ++j) {
-    score[j] = kept[j] = 0;
-    if (!a.mask[n * a.k + j]) continue;
-    const float keep = a.keep == nullptr ? 1 : a.keep[row * a.k + j];
-    kept[j] = weight[j] * keep;
-    score[j] = keep * (g.total[row] + dot_input(a, g.inputs + row * d, n * a.k + j, time + j * a.time_dim));
-    mean += weight[j] * score[j];
+  for (int64_t i = 0; i < near.count; ++i) {
+    const int64_t slot = row * a.k + near.slot[i];
+    const float keep = a.keep == nullptr ? 1 : a.keep[slot];
+    slots.kept[slot] = g.weight[slot] * keep;
+    score[i] = keep * (g.total[row] + dot_input(a, g.inputs + row * width(a), near, i));
+    mean += g.weight[slot] * score[i];
   }
-  for (int64_t j = 0; j < a.k; ++j) {
-    score[j] = weight[j] * (score[j] - mean);
-    if (a.mask[n * a.k + j]) add_input(a, query, score[j], n * a.k + j, time + j * a.time_dim);
+  for (int64_t i = 0; i < near.count; ++i) {
+    const int64_t slot = row * a.k + near.slot[i];
+    slots.score[slot] = score[i] = g.weight[slot] * (score[i] - mean);
   }
+  add_inputs(a, query, score, near);
 }
 
-/// `shared_query` is the gradient of a shared query over this chunk, [H, D], or null. `time`: [k, time_dim].
+/// `shared_query` is the gradient of a shared query over this chunk, [H, D], or null.
 TGFLOW_INLINE void backward_range(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                  int64_t begin, int64_t end, float* shared_query, float* time) {
+                                  int64_t begin, int64_t end, float* shared_query) {
   const int64_t d = width(a);
+  Neighborhood near(a);
   for (int64_t n = begin; n < end; ++n) {
-    encode_times(a, n, time);
+    gather(a, n, near);
     for (int64_t h = 0; h < a.num_heads; ++h) {
-      float* query = a.shared_query ? shared_query + h * d : g.query + (h * a.num_targets + n) * d;
+      const int64_t row = h * a.num_targets + n;
+      float* query = a.shared_query ? shared_query + h * d : g.query + row * d;
       if (!a.shared_query) std::fill_n(query, d, 0.0f);
-      head_backward(a, g, slots, h, n, time, query);
+      head_backward(a, g, slots, row, near, query);
     }
   }
 }
 
 TGFLOW_AVX2 void backward_range_avx2(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                     int64_t begin, int64_t end, float* shared_query, float* time) {
-  backward_range(a, g, slots, begin, end, shared_query, time);
+                                     int64_t begin, int64_t end, float* shared_query) {
+  backward_range(a, g, slots, begin, end, shared_query);
 }
 
 /// The slots of each row of the frontier below, in slot order: compressed rows.
@@ -171,19 +173,23 @@ SlotsOfRows slots_of_rows(const Attention& a) {
 
 TGFLOW_INLINE void below_range(const Attention& a, const AttentionGradients& g, const SlotGradients& slots,
                                const SlotsOfRows& rows, int64_t begin, int64_t end) {
-  const int64_t d = a.h_dim + a.x_dim + a.time_dim;
+  const int64_t d = width(a);
+  std::vector<const float*> terms;
+  std::vector<float> scale;
   for (int64_t f = begin; f < end; ++f) {
-    float* out = g.below + f * a.h_dim;
-    std::fill_n(out, a.h_dim, 0.0f);
+    terms.clear();
+    scale.clear();
     for (int64_t i = rows.start[f]; i < rows.start[f + 1]; ++i) {
       const int64_t n = rows.slot[i] / a.k;
       const int64_t j = rows.slot[i] % a.k;
       for (int64_t h = 0; h < a.num_heads; ++h) {
         const int64_t row = h * a.num_targets + n;
-        simd::add_scaled(out, slots.kept[row * a.k + j], g.inputs + row * d, a.h_dim);
-        simd::add_scaled(out, slots.score[row * a.k + j], query_of(a, h, n), a.h_dim);
+        terms.insert(terms.end(), {g.inputs + row * d, query_of(a, h, n)});
+        scale.insert(scale.end(), {slots.kept[row * a.k + j], slots.score[row * a.k + j]});
       }
     }
+    std::fill_n(g.below + f * a.h_dim, a.h_dim, 0.0f);
+    simd::add_rows(g.below + f * a.h_dim, terms.data(), scale.data(), terms.size(), a.h_dim);
   }
 }
 
@@ -195,7 +201,9 @@ TGFLOW_AVX2 void below_range_avx2(const Attention& a, const AttentionGradients& 
 /// out = the sum of `num_rows` rows, in order.
 void sum_rows(const float* rows, int64_t num_rows, int64_t row_width, float* out) {
   std::fill_n(out, row_width, 0.0f);
-  for (int64_t r = 0; r < num_rows; ++r) simd::add_scaled(out, 1, rows + r * row_width, row_width);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t i = 0; i < row_width; ++i) out[i] += rows[r * row_width + i];
+  }
 }
 
 }  // namespace
@@ -203,8 +211,7 @@ void sum_rows(const float* rows, int64_t num_rows, int64_t row_width, float* out
 void attend(const Attention& a, const AttentionOut& out) {
   const auto range = TGFLOW_HAS_AVX2() ? attend_range_avx2 : attend_range;
   parallel_for(num_chunks(a), 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> time(a.k * a.time_dim);
-    range(a, out, begin * kChunk, std::min(end * kChunk, a.num_targets), time.data());
+    range(a, out, begin * kChunk, std::min(end * kChunk, a.num_targets));
   });
 }
 
@@ -216,10 +223,8 @@ void attend_backward(const Attention& a, const AttentionGradients& g) {
   SlotGradients slots{std::vector<float>(size), std::vector<float>(size)};
   std::vector<float> query(num_chunks(a) * shared);
   parallel_for(num_chunks(a), 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> time(a.k * a.time_dim);
     for (int64_t c = begin; c < end; ++c) {
-      range(a, g, slots, c * kChunk, std::min((c + 1) * kChunk, a.num_targets), query.data() + c * shared,
-            time.data());
+      range(a, g, slots, c * kChunk, std::min((c + 1) * kChunk, a.num_targets), query.data() + c * shared);
     }
   });
   if (a.shared_query) sum_rows(query.data(), num_chunks(a), shared, g.query);

@@ -38,9 +38,27 @@ TGFLOW_INLINE float dot(const float* a, const float* b, int64_t size) {
   return sum;
 }
 
-/// y += a * x.
-TGFLOW_INLINE void add_scaled(float* __restrict y, float a, const float* __restrict x, int64_t size) {
-  for (int64_t i = 0; i < size; ++i) y[i] += a * x[i];
+/// One vector, or four, of out += the sum of scale[r] * rows[r] over `num_rows` rows, from column `i` on.
+template <int kVectors>
+TGFLOW_INLINE void add_columns(float* out, const float* const* rows, const float* scale, int64_t num_rows,
+                               int64_t i) {
+  float8 sum[kVectors];
+  for (int v = 0; v < kVectors; ++v) sum[v] = eight_at(out + i + 8 * v);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sum[v] += scale[r] * eight_at(rows[r] + i + 8 * v);
+  }
+  for (int v = 0; v < kVectors; ++v) *reinterpret_cast<float8*>(out + i + 8 * v) = sum[v];
+}
+
+/// out += the sum of scale[r] * rows[r], with the columns in registers.
+TGFLOW_INLINE void add_rows(float* out, const float* const* rows, const float* scale, int64_t num_rows,
+                            int64_t size) {
+  int64_t i = 0;
+  for (; i + 32 <= size; i += 32) add_columns<4>(out, rows, scale, num_rows, i);
+  for (; i + 8 <= size; i += 8) add_columns<1>(out, rows, scale, num_rows, i);
+  for (; i < size; ++i) {
+    for (int64_t r = 0; r < num_rows; ++r) out[i] += scale[r] * rows[r][i];
+  }
 }
 
 /// The phase w * dt in float32, rounded as torch does, brought to [-pi / 2, pi / 2]
