@@ -114,10 +114,12 @@ def _sample(
         limits = before.data_ptr()
     elif before is not None:
         limit = before
-    rows = torch.empty(3, size, k, dtype=torch.int64)
-    count = torch.empty(size, dtype=torch.int32)
-    out = rows.data_ptr()
-    step = 8 * size * k
+    out = Neighbors(
+        nodes.new_empty(size, k),
+        nodes.new_empty(size, k),
+        nodes.new_empty(size, k),
+        torch.empty(size, dtype=torch.int32),
+    )
     native(
         graph._native,
         nodes.data_ptr(),
@@ -127,13 +129,12 @@ def _sample(
         size,
         k,
         *draws,
-        out,
-        out + step,
-        out + 2 * step,
-        count.data_ptr(),
+        out.nodes.data_ptr(),
+        out.t.data_ptr(),
+        out.eid.data_ptr(),
+        out.count.data_ptr(),
     )
-    out_nodes, out_t, out_eid = rows.unbind(0)
-    return Neighbors(out_nodes, out_t, out_eid, count)
+    return out
 
 
 def _column(name: str, values: Tensor, size: int) -> Tensor:

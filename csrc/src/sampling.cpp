@@ -10,7 +10,7 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kGroup = 32;  // queries in flight: enough to hide memory latency, few enough to stay cached
-constexpr int64_t kGrain = 1024;     // queries that are worth waking a thread for
+constexpr int64_t kGrain = 256;      // queries that are worth waking a thread for
 constexpr int64_t kLanes = 4;        // searches in flight
 constexpr int64_t kPrefetched = 16;  // entries of a row
 

@@ -35,6 +35,17 @@ struct Job {
   }
 };
 
+/// Waits for `done()` without giving up the core, for as long as parking and waking a thread would cost.
+template <typename Done>
+void spin_until(const Done& done) {
+  constexpr int kSpins = 1000;  // about 20 us
+  for (int i = 0; i < kSpins && !done(); ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
+
 class ThreadPool {
  public:
   explicit ThreadPool(int num_helpers) {
@@ -64,14 +75,18 @@ class ThreadPool {
     job.work();
     std::unique_lock<std::mutex> lock(mutex_);
     job_ = nullptr;  // a helper that wakes from here on finds nothing to do
+    lock.unlock();
+    spin_until([this] { return busy_ == 0; });
+    lock.lock();
     done_.wait(lock, [this] { return busy_ == 0; });
   }
 
  private:
   void serve() {
     uint64_t seen = 0;
-    std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
+      spin_until([&] { return ticket_ != seen; });  // calls come in bursts
+      std::unique_lock<std::mutex> lock(mutex_);
       wake_.wait(lock, [&] { return stop_ || (job_ != nullptr && seats_ > 0 && ticket_ != seen); });
       if (stop_) return;
       seen = ticket_;
@@ -90,9 +105,9 @@ class ThreadPool {
   std::condition_variable wake_;
   std::condition_variable done_;
   Job* job_ = nullptr;
-  uint64_t ticket_ = 0;
+  std::atomic<uint64_t> ticket_{0};
   int seats_ = 0;  // helpers that may still join the job
-  int busy_ = 0;
+  std::atomic<int> busy_{0};
   bool stop_ = false;
 };
 
