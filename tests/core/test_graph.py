@@ -83,4 +83,3 @@ def test_entries_and_slack_are_counted():
     assert stats.max_blocks < 60
     directed = TemporalGraph.from_events(graph.log.read(0, 1000), "directed")
     assert directed.stats().num_entries == 1000
-

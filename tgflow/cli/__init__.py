@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 done, 2 wrong usage or settings, 65 bad data, 66 no input, 70 a fault of ours,
         74 reading or writing failed, 130 interrupted.
     """
-    # Before torch's OpenMP reads it: a thread that idles spins for a fraction of a millisecond, which
+    # Before torch's OpenMP reads it: an idle thread spins for a fraction of a millisecond, which
     # bridges the gaps between operators, and then sleeps, which leaves the core to other work.
     os.environ.setdefault("GOMP_SPINCOUNT", "100000")
     from tgflow.cli import app, errors
