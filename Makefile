@@ -10,7 +10,7 @@ INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types native-test format bench gpu clean FORCE
+.PHONY: help demo test check lint types format bench gpu clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -26,9 +26,9 @@ demo: .venv/core
 	$(call say,tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS))
 	@$(BIN)/tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS)
 
-test: check native-test
+test: check .venv/core
 	$(call say,running the tests)
-	@HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest $(ARGS)
+	@HYPOTHESIS_PROFILE=ci PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(ARGS)
 
 check: lint types
 
@@ -44,13 +44,6 @@ types: .venv/tools
 	@rm -rf build/types && mkdir -p build/types/tgflow
 	@ln -s $(CURDIR)/tgflow/* $(CURDIR)/streams $(CURDIR)/models build/types/tgflow
 	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
-
-native-test: .venv/core .venv/tools
-	$(call say,testing the native core under sanitizers)
-	@export PATH="$(CURDIR)/$(BIN):$$PATH"; log=build/native-test.log; \
-	{ cmake -G Ninja -S csrc -B build/sanitize -DTGFLOW_TESTS=ON -DTGFLOW_SANITIZE=address,undefined \
-	  && cmake --build build/sanitize && ctest --test-dir build/sanitize --output-on-failure; } \
-	  > $$log 2>&1 || { cat $$log; exit 1; }
 
 format: .venv/tools
 	@$(BIN)/ruff check --quiet --fix-only .
@@ -69,7 +62,7 @@ gpu:
 	@$(PYTHON) -m pip -q install --no-index --no-build-isolation --no-deps --target build/gpu .
 	$(call say,running the tests that need a GPU)
 	@PYTHONSAFEPATH=1 PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu || test $$? = 5
-	@PYTHONSAFEPATH=1 PYTHONPATH=build/gpu $(PYTHON) -m tgflow bench --device cuda $(ARGS)
+	@PYTHONSAFEPATH=1 PYTHONPATH=build/gpu $(PYTHON) -m tgflow bench $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
