@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -17,9 +18,10 @@ def rows(num_events: int, num_negatives: int, num_rows: int) -> SimpleNamespace:
     )
 
 
-def test_decoder_matches_the_joined_map():
-    decoder, batch = LinkDecoder(6), rows(5, 3, 9)
-    z = torch.randn(9, 6)
+@pytest.mark.parametrize("num_rows", [9, 40])  # fewer and more than there are pairs
+def test_decoder_matches_the_joined_map(num_rows):
+    decoder, batch = LinkDecoder(6), rows(5, 3, num_rows)
+    z = torch.randn(num_rows, 6)
     first = torch.cat([decoder.src.weight, decoder.dst.weight], dim=1)
 
     def plain(src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,8 +14,8 @@ from tgflow.plan.batch import Batch
 class LinkDecoder(nn.Module):
     """w2 relu(W1 [z_src | z_dst] + b1) + b2, split as W_src z_src + W_dst z_dst.
 
-    The two products are made once per row of the frontier, so a hundred negatives an event cost
-    a hundred additions, not a hundred products.
+    The two products are made once per row of the frontier or once per pair, whichever are fewer: a
+    hundred negatives an event cost a hundred additions, not a hundred products.
 
     Args:
         dim: Width of an embedding.
@@ -37,14 +38,18 @@ class LinkDecoder(nn.Module):
             z: Embeddings of the top frontier, float32 `[N, dim]`.
             batch: The events; none at all gives empty scores.
         """
-        src, dst = self.src(z), self.dst(z)
-        return Scores(
-            self._pairs(src, batch.src_row, dst, batch.dst_row),
-            self._pairs(src, batch.negative_src_row, dst, batch.negative_dst_row),
-        )
+        src_row = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
+        dst_row = torch.cat([batch.dst_row, batch.negative_dst_row.flatten()])
+        hidden = _mapped(self.src, z, src_row).add_(_mapped(self.dst, z, dst_row)).relu_()
+        logits = F.linear(hidden, self.out.weight, self.out.bias).squeeze(-1)
+        num_events = len(batch.src_row)
+        negative = logits[num_events:].view(batch.negative_src_row.shape)
+        return Scores(logits[:num_events], negative)
 
-    def _pairs(self, src: Tensor, src_row: Tensor, dst: Tensor, dst_row: Tensor) -> Tensor:
-        hidden = src.index_select(0, src_row.flatten())
-        hidden = hidden.add_(dst.index_select(0, dst_row.flatten())).relu_()
-        logits = F.linear(hidden, self.out.weight, self.out.bias)
-        return logits.view(src_row.shape)
+
+def _mapped(linear: nn.Linear, z: Tensor, row: Tensor) -> Tensor:
+    """Return the products of the given rows of `z`."""
+    if len(row) < len(z):
+        mapped: Tensor = linear(z.index_select(0, row))
+        return mapped
+    return linear(z).index_select(0, row)
