@@ -49,7 +49,6 @@ class LinkDecoder(nn.Module):
 
 def _mapped(linear: nn.Linear, z: Tensor, row: Tensor) -> Tensor:
     """Return the products of the given rows of `z`."""
-    if len(row) < len(z):
-        mapped: Tensor = linear(z.index_select(0, row))
-        return mapped
-    return linear(z).index_select(0, row)
+    by_pair = len(row) < len(z)
+    mapped: Tensor = linear(z.index_select(0, row) if by_pair else z)
+    return mapped if by_pair else mapped.index_select(0, row)
