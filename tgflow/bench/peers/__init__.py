@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, cast
 
 from tgflow.bench.race import Contender, Task
@@ -14,23 +15,25 @@ class Peer(NamedTuple):
     """A model of another library."""
 
     library: str
+    """The name it is installed under."""
     module: str
     adapter: str
-    requires: str
-    """The top-level package that has to be there."""
 
 
 TGN = (
-    Peer("torch_geometric", "tgflow.bench.peers.pyg", "PygTgn", "torch_geometric"),
-    Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgn", "tgm"),
+    Peer("torch_geometric", "tgflow.bench.peers.pyg", "PygTgn"),
+    Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgn"),
 )
-TGAT = (Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgat", "tgm"),)
+TGAT = (Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgat"),)
 
 
 def load(peer: Peer, task: Task) -> Contender | str:
     """Return the peer, ready to train on `task`, or why it cannot take part."""
     try:
-        import_module(peer.requires)
+        version(peer.library)
+        adapter = getattr(import_module(peer.module), peer.adapter)
+    except PackageNotFoundError:
+        return NOT_INSTALLED
     except ModuleNotFoundError as error:
-        return NOT_INSTALLED if error.name == peer.requires else f"{NOT_INSTALLED} ({error})"
-    return cast(Contender, getattr(import_module(peer.module), peer.adapter)(task))
+        return f"{NOT_INSTALLED} ({error})"
+    return cast(Contender, adapter(task))
