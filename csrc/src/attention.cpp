@@ -42,7 +42,10 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
     const int64_t i = near.count++;
     near.slot[i] = j;
     if (a.h_dim > 0) near.below[i] = a.below + a.neighbor[s] * a.h_dim;
-    if (a.x_dim > 0) near.edge_x[i] = a.edge_table + a.edge_row[s] * a.x_dim;
+    if (a.x_dim > 0) {
+      near.edge_x[i] = a.edge_table + a.edge_row[s] * a.x_dim;
+      simd::prefetch(near.edge_x[i], a.x_dim);  // comes while the cosines are taken
+    }
     float* encoding = near.encoding.data() + i * a.time_dim;
     simd::cosines(encoding, a.frequency, a.dt[s], a.time_dim);
     near.time[i] = encoding;

@@ -21,6 +21,11 @@ typedef float float8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 TGFLOW_INLINE const float8& eight_at(const float* p) { return *reinterpret_cast<const float8*>(p); }
 
+/// Asks for the cache lines of a row.
+TGFLOW_INLINE void prefetch(const float* row, int64_t size) {
+  for (int64_t i = 0; i < size; i += 16) __builtin_prefetch(row + i);
+}
+
 /// Sum of a[i] * b[i], in four vectors of partial sums that are added up at the end.
 TGFLOW_INLINE float dot(const float* a, const float* b, int64_t size) {
   float8 s0 = {}, s1 = {}, s2 = {}, s3 = {};
