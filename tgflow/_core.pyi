@@ -124,10 +124,10 @@ class PairIndex:
     def draw_destinations(self, request: NegativeRequest, out_dst: int) -> int: ...
     def draw_pairs(self, request: NegativeRequest, out_src: int, out_dst: int) -> int: ...
 
-class Queries:
+class FrontierIn:
     def __init__(self, node: int, t: int, start: int, size: int) -> None: ...
 
-class QueriesOut:
+class FrontierOut:
     def __init__(self, node: int, t: int, start: int) -> None: ...
 
 class NeighborsIn:
@@ -136,12 +136,12 @@ class NeighborsIn:
 class BlockOut:
     def __init__(self, target: int, neighbor: int, mask: int, dt: int) -> None: ...
 
-def unique_queries(queries: Queries, out: QueriesOut, row: int) -> int: ...
+def unique_queries(queries: FrontierIn, out: FrontierOut, row: int) -> int: ...
 def expand_frontier(
-    targets: Queries,
+    targets: FrontierIn,
     neighbors: NeighborsIn,
     seconds_per_tick: float,
-    below: QueriesOut,
+    below: FrontierOut,
     block: BlockOut,
 ) -> int: ...
 

@@ -33,15 +33,15 @@ int64_t draw_pairs(const PairIndex& index, const PairIndex::Request& q, address_
   return index.draw_pairs(q, at<tgflow::node_t>(out_src), at<tgflow::node_t>(out_dst));
 }
 
-tgflow::Queries queries(address_t node, address_t t, address_t start, int64_t size) {
+tgflow::FrontierIn queries(address_t node, address_t t, address_t start, int64_t size) {
   return {at<const tgflow::node_t>(node), at<const tgflow::tick_t>(t), at<const int64_t>(start), size};
 }
 
-tgflow::QueriesOut queries_out(address_t node, address_t t, address_t start) {
+tgflow::FrontierOut queries_out(address_t node, address_t t, address_t start) {
   return {at<tgflow::node_t>(node), at<tgflow::tick_t>(t), at<int64_t>(start)};
 }
 
-int64_t unique_queries(const tgflow::Queries& in, const tgflow::QueriesOut& out, address_t row) {
+int64_t unique_queries(const tgflow::FrontierIn& in, const tgflow::FrontierOut& out, address_t row) {
   return tgflow::unique_queries(in, out, at<int64_t>(row));
 }
 
@@ -84,9 +84,9 @@ void bind_pair_index(py::module_& m) {
 }
 
 void bind_frontier(py::module_& m) {
-  py::class_<tgflow::Queries>(m, "Queries")
+  py::class_<tgflow::FrontierIn>(m, "FrontierIn")
       .def(py::init(&queries), py::arg("node"), py::arg("t"), py::arg("start"), py::arg("size"));
-  py::class_<tgflow::QueriesOut>(m, "QueriesOut")
+  py::class_<tgflow::FrontierOut>(m, "FrontierOut")
       .def(py::init(&queries_out), py::arg("node"), py::arg("t"), py::arg("start"));
   py::class_<tgflow::NeighborsIn>(m, "NeighborsIn")
       .def(py::init(&neighbors_in), py::arg("node"), py::arg("t"), py::arg("k"));

@@ -35,7 +35,7 @@ class RowIndex {
 /// A frontier while it is built.
 class Frontier {
  public:
-  Frontier(const QueriesOut& out, int64_t capacity) : out_(out), index_(capacity) {}
+  Frontier(const FrontierOut& out, int64_t capacity) : out_(out), index_(capacity) {}
 
   int64_t size() const { return size_; }
 
@@ -59,7 +59,7 @@ class Frontier {
   }
 
  private:
-  QueriesOut out_;
+  FrontierOut out_;
   RowIndex index_;
   int64_t size_ = 0;
 };
@@ -72,7 +72,7 @@ float seconds_between(tick_t earlier, tick_t later, double seconds_per_tick) {
 
 }  // namespace
 
-int64_t unique_queries(const Queries& queries, const QueriesOut& out, int64_t* row) {
+int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row) {
   Frontier frontier(out, queries.size);
   for (int64_t i = 0; i < queries.size; ++i) {
     row[i] = frontier.add(queries.node[i], queries.t[i], queries.start[i]);
@@ -80,8 +80,8 @@ int64_t unique_queries(const Queries& queries, const QueriesOut& out, int64_t* r
   return frontier.size();
 }
 
-int64_t expand_frontier(const Queries& targets, const NeighborsIn& neighbors, double seconds_per_tick,
-                        const QueriesOut& below, const BlockOut& block) {
+int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors, double seconds_per_tick,
+                        const FrontierOut& below, const BlockOut& block) {
   const int64_t k = neighbors.k;
   Frontier frontier(below, targets.size * (k + 1));
   for (int64_t i = 0; i < targets.size; ++i) {

@@ -34,8 +34,8 @@ class Frontier:
     def __len__(self) -> int:
         return len(self.node)
 
-    def _address(self) -> _core.Queries:
-        return _core.Queries(
+    def _address(self) -> _core.FrontierIn:
+        return _core.FrontierIn(
             self.node.data_ptr(), self.t.data_ptr(), self.start.data_ptr(), len(self)
         )
 
@@ -62,7 +62,7 @@ class _Draft:
         self.node = torch.empty(capacity, dtype=torch.int64)
         self.t = torch.empty_like(self.node) if by_time else None
         self.start = torch.empty_like(self.node) if by_start else None
-        self.out = _core.QueriesOut(
+        self.out = _core.FrontierOut(
             self.node.data_ptr(),
             0 if self.t is None else self.t.data_ptr(),
             0 if self.start is None else self.start.data_ptr(),

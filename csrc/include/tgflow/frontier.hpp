@@ -8,9 +8,9 @@
 
 namespace tgflow {
 
-/// Queries (node, time, start): the start is the log position at which the query's batch started, where
+/// FrontierIn (node, time, start): the start is the log position at which the query's batch started, where
 /// memory is read and batch-stale neighbourhoods end.
-struct Queries {
+struct FrontierIn {
   const node_t* node;
   const tick_t* t;
   const int64_t* start;
@@ -19,7 +19,7 @@ struct Queries {
 
 /// Where distinct queries are written, in order of first appearance. A null `t` or `start` means that the
 /// queries are told apart without it.
-struct QueriesOut {
+struct FrontierOut {
   node_t* node;
   tick_t* t;
   int64_t* start;
@@ -27,9 +27,9 @@ struct QueriesOut {
 
 /// Writes the distinct queries to `out` (room for all) and to `row[i]` where query `i` went. Returns how
 /// many.
-int64_t unique_queries(const Queries& queries, const QueriesOut& out, int64_t* row);
+int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row);
 
-/// Sampled neighbours of `Queries`, row-major [size, k]; an empty slot has node `kNoNode`.
+/// Sampled neighbours of `FrontierIn`, row-major [size, k]; an empty slot has node `kNoNode`.
 struct NeighborsIn {
   const node_t* node;
   const tick_t* t;
@@ -46,8 +46,8 @@ struct BlockOut {
 
 /// Fills `block` and writes the frontier below it to `below` (room for size * (k + 1)): the targets, then
 /// their neighbours at the times of their events, distinct. A neighbour inherits its target's start.
-int64_t expand_frontier(const Queries& targets, const NeighborsIn& neighbors, double seconds_per_tick,
-                        const QueriesOut& below, const BlockOut& block);
+int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors, double seconds_per_tick,
+                        const FrontierOut& below, const BlockOut& block);
 
 /// Events of a batch's blocks, one block after another.
 struct EventList {
