@@ -56,18 +56,21 @@ void run_searches(Search<Item>* searches, const tick_t* t, const int64_t* limit,
 /// misses overlap; `find_visible` is the same for one query.
 class Group {
  public:
+  explicit Group(const StoreView& view) : store(view) {}
+
+  const StoreView& store;
   int64_t begin = 0;
   int64_t size = 0;
   const Directory* dir[kGroup];
   Visible seen[kGroup];
 
-  void find(const StoreView& view, const Queries& queries, int64_t k) {
+  void find(const Queries& queries, int64_t k) {
     const node_t* node = queries.node + begin;
     for (int64_t i = 0; i < size; ++i) {
-      if (node[i] >= 0 && node[i] < view.num_nodes) prefetch(view.heads + node[i]);
+      if (node[i] >= 0 && node[i] < store.num_nodes) prefetch(store.heads + node[i]);
     }
     for (int64_t i = 0; i < size; ++i) {
-      dir[i] = view.directory(node[i]);
+      dir[i] = store.directory(node[i]);
       prefetch(dir[i]);
     }
     for (int64_t i = 0; i < size; ++i) {
@@ -75,7 +78,7 @@ class Group {
     }
     const int64_t row = std::min(k, kPrefetched);
     for (int64_t i = 0; i < size; ++i) {
-      tail_[i] = tail_of(dir[i]);
+      tail_[i] = tail_of(store, dir[i]);
       prefetch_row(tail_[i].newest, row);
     }
     look_at_tails(queries);
@@ -111,7 +114,7 @@ class Group {
       const Block* blocks = dir[i]->blocks();
       const Block* found = blocks_[j].low;
       limit_[j] -= found->base_eid;
-      entries_[j] = entries_of(blocks, found - blocks, tail_[i]);
+      entries_[j] = entries_of(store, blocks, found - blocks, tail_[i]);
       first_[j] = entries_[j].low;
       prefetch(entries_[j].probe());
     }
@@ -142,10 +145,10 @@ void for_each_group(BlockStore& store, Queries queries, int64_t k, const Each& e
   queries.before_all = std::min(queries.before_all, store.position());
   const StoreView view = store.view();
   parallel_for(queries.size, kGrain, [&](int64_t begin, int64_t end) {
-    Group group;
+    Group group(view);
     for (group.begin = begin; group.begin < end; group.begin += kGroup) {
       group.size = std::min(kGroup, end - group.begin);
-      group.find(view, queries, k);
+      group.find(queries, k);
       each(group);
     }
   });
@@ -155,7 +158,8 @@ void for_each_group(BlockStore& store, Queries queries, int64_t k, const Each& e
 
 void recent_neighbors(BlockStore& store, const Queries& queries, const NeighborRows& out) {
   for_each_group(store, queries, out.k, [&](const Group& group) {
-    for (int64_t i = 0; i < group.size; ++i) recent_row(group.dir[i], group.seen[i], group.begin + i, out);
+    for (int64_t i = 0; i < group.size; ++i)
+      recent_row(group.store, group.dir[i], group.seen[i], group.begin + i, out);
   });
 }
 
@@ -165,8 +169,10 @@ void uniform_neighbors(BlockStore& store, const Queries& queries, uint64_t key, 
       for (int64_t i = 0; i < group.size; ++i) step(i, group.begin + i);
     };
     each_row([&](int64_t i, int64_t row) { uniform_draw(group.seen[i], key, row, out); });
-    each_row([&](int64_t i, int64_t row) { uniform_locate(group.dir[i], group.seen[i], row, out); });
-    each_row([&](int64_t i, int64_t row) { uniform_read(group.dir[i], group.seen[i], row, out); });
+    each_row(
+        [&](int64_t i, int64_t row) { uniform_locate(group.store, group.dir[i], group.seen[i], row, out); });
+    each_row(
+        [&](int64_t i, int64_t row) { uniform_read(group.store, group.dir[i], group.seen[i], row, out); });
   });
 }
 

@@ -47,7 +47,8 @@ TGFLOW_HD inline void pad_slots(const NeighborRows& out, int64_t slot, int64_t e
 }
 
 /// Writes row `i`: the newest `k` of the first `seen.count` entries of `dir`, newest first, padded.
-TGFLOW_HD inline void recent_row(const Directory* dir, Visible seen, int64_t i, const NeighborRows& out) {
+TGFLOW_HD inline void recent_row(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
+                                 const NeighborRows& out) {
   const int64_t count = seen.count < out.k ? seen.count : out.k;
   out.count[i] = static_cast<int32_t>(count);
   int64_t slot = i * out.k;
@@ -57,7 +58,7 @@ TGFLOW_HD inline void recent_row(const Directory* dir, Visible seen, int64_t i, 
     const Block& block = dir->blocks()[b];
     const int64_t here = end - block.start;
     const int64_t size = here < filled - slot ? here : filled - slot;
-    write_slots(out, slot, load_acquire(&block.entries) + here, size, block.base_eid);
+    write_slots(out, slot, store.entries(block) + here, size, block.base_eid);
     slot += size;
     end = block.start;
   }

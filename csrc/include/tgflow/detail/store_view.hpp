@@ -42,6 +42,8 @@ struct StoreView {
   TGFLOW_HD const Directory* directory(node_t v) const {
     return v >= 0 && v < num_nodes ? load_acquire(heads + v) : nullptr;
   }
+  /// The first entry of `block`.
+  TGFLOW_HD const Entry* entries(const Block& block) const { return load_acquire(&block.entries); }
 };
 
 /// Neighborhoods to look up: entries with `t < t[i]` and `eid < limit(i)`.

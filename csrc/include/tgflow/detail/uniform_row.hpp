@@ -69,7 +69,8 @@ TGFLOW_HD inline void uniform_draw(Visible seen, uint64_t key, int64_t i, const 
 }
 
 /// Finds the block of each chosen entry, which waits in `out.node`, and the number there, in `out.eid`.
-TGFLOW_HD inline void uniform_locate(const Directory* dir, Visible seen, int64_t i, const NeighborRows& out) {
+TGFLOW_HD inline void uniform_locate(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
+                                     const NeighborRows& out) {
   if (seen.count <= out.k) return;
   const Block* blocks = dir->blocks();
   int64_t b = seen.block;
@@ -79,20 +80,21 @@ TGFLOW_HD inline void uniform_locate(const Directory* dir, Visible seen, int64_t
     out.node[slot] = b;
     out.eid[slot] = number - blocks[b].start;
 #if defined(__GNUC__) && !defined(__CUDA_ARCH__)
-    __builtin_prefetch(load_acquire(&blocks[b].entries) + out.eid[slot]);
+    __builtin_prefetch(store.entries(blocks[b]) + out.eid[slot]);
 #endif
   }
 }
 
 /// Writes row `i` from what `uniform_locate` found; all entries where there are at most `k`.
-TGFLOW_HD inline void uniform_read(const Directory* dir, Visible seen, int64_t i, const NeighborRows& out) {
+TGFLOW_HD inline void uniform_read(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
+                                   const NeighborRows& out) {
   if (seen.count <= out.k) {
-    recent_row(dir, seen, i, out);
+    recent_row(store, dir, seen, i, out);
     return;
   }
   for (int64_t slot = i * out.k; slot < (i + 1) * out.k; ++slot) {
     const Block& block = dir->blocks()[out.node[slot]];
-    write_slot(out, slot, load_acquire(&block.entries)[out.eid[slot]], block.base_eid);
+    write_slot(out, slot, store.entries(block)[out.eid[slot]], block.base_eid);
   }
   out.count[i] = static_cast<int32_t>(out.k);
 }

@@ -27,13 +27,13 @@ TGFLOW_HD inline bool sees(const Block& block, tick_t t, eid_t before) {
 }
 
 /// As of now; `dir` may be null.
-TGFLOW_HD inline Tail tail_of(const Directory* dir) {
+TGFLOW_HD inline Tail tail_of(const StoreView& store, const Directory* dir) {
   const int64_t total = dir == nullptr ? 0 : load_acquire(&dir->total);
   if (total == 0) return {0, 0, nullptr};
   int64_t last = static_cast<int64_t>(load_acquire(&dir->num_blocks)) - 1;
   const Block* blocks = dir->blocks();
   while (last > 0 && blocks[last].start >= total) --last;  // published, but not yet its entries
-  return {total, last, load_acquire(&blocks[last].entries) + (total - 1 - blocks[last].start)};
+  return {total, last, store.entries(blocks[last]) + (total - 1 - blocks[last].start)};
 }
 
 /// A binary search for the last seen of some items, the first of which is seen: it is in [low, low + size).
@@ -60,14 +60,15 @@ TGFLOW_HD inline void narrow(Search<Entry>& search, tick_t t, int64_t offset_lim
 }
 
 /// The entries of block `b`, of a directory with this tail.
-TGFLOW_HD inline Search<Entry> entries_of(const Block* blocks, int64_t b, const Tail& tail) {
+TGFLOW_HD inline Search<Entry> entries_of(const StoreView& store, const Block* blocks, int64_t b,
+                                          const Tail& tail) {
   const int64_t end = b == tail.last ? tail.total : blocks[b + 1].start;
-  return {load_acquire(&blocks[b].entries), end - blocks[b].start};
+  return {store.entries(blocks[b]), end - blocks[b].start};
 }
 
 /// Finds what a query at time `t` that knows the events before `before` sees of `dir` (may be null).
-TGFLOW_HD inline Visible find_visible(const Directory* dir, tick_t t, eid_t before) {
-  const Tail tail = tail_of(dir);
+TGFLOW_HD inline Visible find_visible(const StoreView& store, const Directory* dir, tick_t t, eid_t before) {
+  const Tail tail = tail_of(store, dir);
   if (tail.total == 0) return {0, 0};
   const Block* blocks = dir->blocks();
   if (sees(tail.newest->t, blocks[tail.last].base_eid + tail.newest->eid_offset, t, before)) {
@@ -76,7 +77,7 @@ TGFLOW_HD inline Visible find_visible(const Directory* dir, tick_t t, eid_t befo
   if (!sees(blocks[0], t, before)) return {0, 0};
   Search<Block> block{blocks, tail.last + 1};
   while (block.size > 1) narrow(block, t, before);
-  Search<Entry> entry = entries_of(blocks, block.low - blocks, tail);
+  Search<Entry> entry = entries_of(store, blocks, block.low - blocks, tail);
   const Entry* first = entry.low;
   while (entry.size > 1) narrow(entry, t, before - block.low->base_eid);
   return {block.low->start + (entry.low - first) + 1, block.low - blocks};
