@@ -4,7 +4,7 @@ PYTHON ?= python3
 ARGS ?=
 
 BIN := .venv/bin
-CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu)
+CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu tests/emulator/*.?pp)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"

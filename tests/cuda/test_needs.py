@@ -1,0 +1,99 @@
+"""What is missing for the GPU is named, with the way out: on made machines that lack it."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from tgflow.cuda import CudaError
+from tgflow.cuda.needs import require_cupy, require_device
+
+GPU = torch.device("cuda")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with one GPU, torch for CUDA 13.0 and a fitting CuPy, to take things away from."""
+    cupy = ModuleType("cupy")
+    cupy.__version__ = "14.2.0"
+    runtime = SimpleNamespace(runtimeGetVersion=lambda: 13020, driverGetVersion=lambda: 13000)
+    cupy.cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    return cupy
+
+
+def failing(error: Exception):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def message(function=require_cupy, device=GPU) -> str:
+    with pytest.raises(CudaError) as caught:
+        function(device)
+    return str(caught.value)
+
+
+def test_a_whole_machine_has_all_it_needs(machine):
+    assert require_cupy(GPU) is machine
+    assert require_device(GPU) == torch.device("cuda", 0)
+
+
+def test_a_cpu_build_of_torch_is_named(machine, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert message().startswith("torch 2.11.0+cu130 is built without CUDA; install one that is")
+
+
+def test_a_missing_driver_is_named(machine, monkeypatch):
+    error = RuntimeError("Found no NVIDIA driver on your system. Please check\nmore")
+    monkeypatch.setattr(torch.cuda, "init", failing(error))
+    assert "finds no CUDA device: Found no NVIDIA driver" in message(require_device)
+    assert "nvidia-smi" in message(require_device)
+
+
+def test_a_device_that_is_not_there_is_named(machine):
+    assert message(device=torch.device("cuda:3")) == (
+        "there is no device cuda:3: torch finds 1, numbered from 0"
+    )
+
+
+def test_no_device_at_all_is_named(machine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", failing(RuntimeError("No CUDA GPUs")))
+    assert "No CUDA GPUs; see what nvidia-smi says and whether CUDA_VISIBLE_DEVICES" in message()
+
+
+def test_a_missing_cupy_is_named(machine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert message().endswith("pip install 'tgflow[cuda]'")
+
+
+def test_a_broken_cupy_is_named(machine, monkeypatch):
+    monkeypatch.setattr("importlib.import_module", failing(ImportError("libcudart.so: not found")))
+    assert message() == "CuPy cannot be loaded: libcudart.so: not found; pip install 'tgflow[cuda]'"
+
+
+def test_a_cupy_for_another_cuda_is_named(machine):
+    machine.cuda.runtime.runtimeGetVersion = lambda: 12090
+    assert message() == (
+        "CuPy 14.2.0 is for CUDA 12, torch 2.11.0+cu130 for CUDA 13: "
+        "pip uninstall cupy-cuda12x, then pip install cupy-cuda13x"
+    )
+
+
+def test_an_old_driver_is_named(machine):
+    machine.cuda.runtime.driverGetVersion = lambda: 12040
+    assert message() == (
+        "the driver is for CUDA 12.4, CuPy 14.2.0 needs CUDA 13: update the driver"
+    )
+
+
+def test_a_missing_nvrtc_is_named(machine):
+    machine.cuda.nvrtc.getVersion = failing(RuntimeError("no libnvrtc.so.13"))
+    assert "finds no NVRTC, CUDA's compiler: no libnvrtc.so.13; pip install" in message()

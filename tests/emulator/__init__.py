@@ -1,0 +1,86 @@
+"""Runs the kernels' very sources on the CPU: a thread block's threads are fibers of one thread.
+
+For tests alone. What it catches: wrong answers, lanes that need one another in an order nobody
+promised, collectives that not all lanes of the mask reach. What it cannot: races between thread
+blocks, memory ordering, speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+from itertools import takewhile
+from pathlib import Path
+
+from tgflow.cuda.launch import Argument
+from tgflow.cuda.sources import KERNEL
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+CSRC = ROOT / "csrc"
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-fPIC",
+    "-shared",
+    "-U_FORTIFY_SOURCE",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unused-value",
+]
+
+
+class Emulator:
+    """The kernels of some .cu files. `order`: 0 runs lanes forwards, 1 backwards, else a seed."""
+
+    def __init__(self, sources: list[Path] | None = None, order: int = 0) -> None:
+        self._library = ctypes.CDLL(str(_build(sources or sorted((CSRC / "cuda").glob("*.cu")))))
+        self.order = order
+        self.launches: list[str] = []
+        """The names of the kernels launched so far."""
+
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
+        """Run a kernel to its end; RuntimeError says what it did wrong."""
+        sizes = getattr(self._library, f"sizes_{name}")
+        sizes.restype = ctypes.POINTER(ctypes.c_int64)
+        passed = [ctypes.sizeof(argument) for argument in arguments]
+        wanted = list(takewhile(bool, sizes()))
+        assert wanted == passed, f"{name} takes arguments of {wanted} bytes, got {passed}"
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        kernel = getattr(self._library, f"launch_{name}")
+        kernel.restype = ctypes.c_char_p
+        self.launches.append(name)
+        wrong = kernel(blocks, threads, pointers, ctypes.c_uint64(self.order))
+        if wrong is not None:
+            raise RuntimeError(f"{name}: {wrong.decode()}")
+
+
+def _build(sources: list[Path]) -> Path:
+    """Return the library of `sources`, compiled if none of these very files is there."""
+    code = '#include "dialect.hpp"\n#include "kernel.hpp"\n'
+    for source in sources:
+        text = source.read_text()
+        code += f'#line 1 "{source.name}"\n{text}'
+        code += "".join(f"EMULATED_KERNEL({name})\n" for name in re.findall(KERNEL, text))
+    files = [*sorted(HERE.glob("*.?pp")), *sorted((CSRC / "include").rglob("*.hpp"))]
+    contents = b"\0".join(file.read_bytes() for file in files)
+    digest = hashlib.sha256(code.encode() + contents).hexdigest()[:16]
+    library = ROOT / "build" / "emulator" / f"{digest}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        main = library.with_suffix(".cpp")
+        main.write_text(code)
+        _compile(main, library)
+    return library
+
+
+def _compile(main: Path, library: Path) -> None:
+    new = library.with_suffix(f".{os.getpid()}")
+    includes = ["-I", HERE, "-I", CSRC / "include"]
+    command = ["g++", *FLAGS, *includes, main, HERE / "thread_block.cpp", "-o", new]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    new.replace(library)

@@ -1,0 +1,114 @@
+// CUDA's words on the CPU, for tests: kernels compile as plain C++ and run as `thread_block.hpp` says.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "thread_block.hpp"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static  // thread blocks run one after the other
+
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(16) longlong2 {
+  long long x, y;
+};
+
+using std::max;
+using std::min;
+
+#define threadIdx (emulator::now().thread)
+#define blockIdx (emulator::now().block)
+#define blockDim (emulator::now().block_dim)
+#define gridDim (emulator::now().grid_dim)
+
+namespace emulator {
+
+template <typename T>
+uint64_t bits_of(T value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a lane passes 4 or 8 bytes");
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+
+template <typename T>
+T shuffled(unsigned mask, Collective what, T value, int argument, int width) {
+  const uint64_t bits = meet(mask, {what, bits_of(value), argument, width});
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+}  // namespace emulator
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32) {
+  return emulator::shuffled(mask, emulator::Collective::kShuffle, value, lane, width);
+}
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32) {
+  return emulator::shuffled(mask, emulator::Collective::kShuffleUp, value, delta, width);
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, int delta, int width = 32) {
+  return emulator::shuffled(mask, emulator::Collective::kShuffleDown, value, delta, width);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+  return emulator::shuffled(mask, emulator::Collective::kShuffleXor, value, bits, width);
+}
+inline unsigned __ballot_sync(unsigned mask, int holds) {
+  return static_cast<unsigned>(emulator::meet(mask, {emulator::Collective::kBallot, holds != 0, 0, 32}));
+}
+inline int __any_sync(unsigned mask, int holds) { return __ballot_sync(mask, holds) != 0; }
+inline int __all_sync(unsigned mask, int holds) { return __ballot_sync(mask, !holds) == 0; }
+inline void __syncwarp(unsigned mask = 0xffffffff) {
+  emulator::meet(mask, {emulator::Collective::kSync, 0, 0, 32});
+}
+inline void __syncthreads() { emulator::meet_block(); }
+inline void __threadfence() {}
+
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(static_cast<unsigned>(bits)); }
+inline int __clzll(long long bits) {
+  return bits == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(bits));
+}
+
+// The types that CUDA has these for, and no others.
+#define TGFLOW_ATOMICS(T)               \
+  inline T atomicAdd(T* at, T value) {  \
+    const T old = *at;                  \
+    *at = old + value;                  \
+    return old;                         \
+  }                                     \
+  inline T atomicMax(T* at, T value) {  \
+    const T old = *at;                  \
+    *at = std::max(old, value);         \
+    return old;                         \
+  }                                     \
+  inline T atomicExch(T* at, T value) { \
+    const T old = *at;                  \
+    *at = value;                        \
+    return old;                         \
+  }
+TGFLOW_ATOMICS(int)
+TGFLOW_ATOMICS(unsigned)
+TGFLOW_ATOMICS(unsigned long long)
+#undef TGFLOW_ATOMICS
+
+template <typename T>
+T __ldg(const T* at) {
+  return *at;
+}
+template <typename T>
+void __stcs(T* at, T value) {
+  *at = value;
+}

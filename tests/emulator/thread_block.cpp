@@ -1,0 +1,208 @@
+#include "thread_block.hpp"
+
+#include <ucontext.h>
+
+#include <csetjmp>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace emulator {
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr size_t kStack = 128 << 10;
+
+enum class State { kNew, kReady, kAtWarp, kAtBlock, kDone };
+
+struct Fiber {
+  State state;
+  unsigned mask;
+  Offer offer;
+  uint64_t result;
+  ucontext_t start;
+  jmp_buf place;
+  std::unique_ptr<char[]> stack{new char[kStack]};
+};
+
+struct Wrong {
+  std::string what;
+};
+
+Now here;
+std::vector<std::unique_ptr<Fiber>> fibers;  // kept from launch to launch
+unsigned num_fibers;
+const std::function<void()>* kernel_now;
+jmp_buf scheduler;
+std::string failure;
+
+Fiber& self() { return *fibers[here.thread.x]; }
+
+[[noreturn]] void back_to_scheduler() { _longjmp(scheduler, 1); }
+
+void pause(State state) {
+  self().state = state;
+  if (_setjmp(self().place) == 0) back_to_scheduler();
+}
+
+[[noreturn]] void fail(const std::string& what) {
+  failure = "thread " + std::to_string(here.thread.x) + " of thread block " + std::to_string(here.block.x) +
+            ": " + what;
+  back_to_scheduler();
+}
+
+void enter() {
+  (*kernel_now)();
+  self().state = State::kDone;
+  back_to_scheduler();
+}
+
+/// The lane that `lane` reads from, or itself where that is outside its segment.
+unsigned source_of(unsigned lane, const Offer& offer) {
+  const unsigned width = static_cast<unsigned>(offer.width), argument = static_cast<unsigned>(offer.argument);
+  const unsigned first = lane & ~(width - 1), last = first + width - 1;
+  switch (offer.what) {
+    case Collective::kShuffle:
+      return first | (argument & (width - 1));
+    case Collective::kShuffleUp:
+      return lane < first + argument ? lane : lane - argument;
+    case Collective::kShuffleDown:
+      return lane + argument > last ? lane : lane + argument;
+    case Collective::kShuffleXor:
+      return (lane ^ argument) > last ? lane : lane ^ argument;
+    default:
+      return lane;
+  }
+}
+
+/// Gives every lane of a complete meeting its result and lets it go on.
+void resolve(unsigned first_thread, unsigned mask) {
+  uint64_t ballot = 0;
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    if (mask >> lane & 1) ballot |= fibers[first_thread + lane]->offer.value << lane;
+  }
+  for (unsigned lane = 0; lane < kWarp; ++lane) {
+    if (!(mask >> lane & 1)) continue;
+    Fiber& fiber = *fibers[first_thread + lane];
+    const unsigned source = source_of(lane, fiber.offer);
+    if (!(mask >> source & 1)) fail("reads lane " + std::to_string(source) + ", which is not in the mask");
+    fiber.result =
+        fiber.offer.what == Collective::kBallot ? ballot & mask : fibers[first_thread + source]->offer.value;
+    fiber.state = State::kReady;
+  }
+}
+
+void run_fiber(unsigned index) {
+  here.thread.x = index;
+  Fiber& fiber = self();
+  if (_setjmp(scheduler) != 0) return;
+  if (fiber.state != State::kNew) _longjmp(fiber.place, 1);
+  fiber.state = State::kReady;
+  getcontext(&fiber.start);
+  fiber.start.uc_stack.ss_sp = fiber.stack.get();
+  fiber.start.uc_stack.ss_size = kStack;
+  makecontext(&fiber.start, enter, 0);
+  setcontext(&fiber.start);
+}
+
+bool can_run(unsigned index) {
+  return fibers[index]->state == State::kNew || fibers[index]->state == State::kReady;
+}
+
+/// Opens the barrier of the block if all that still run wait there; false if none does.
+bool open_barrier() {
+  unsigned waiting = 0;
+  for (unsigned i = 0; i < num_fibers; ++i) {
+    if (fibers[i]->state == State::kAtWarp) return false;
+    waiting += fibers[i]->state == State::kAtBlock;
+  }
+  for (unsigned i = 0; i < num_fibers; ++i) {
+    if (fibers[i]->state == State::kAtBlock) fibers[i]->state = State::kReady;
+  }
+  return waiting != 0;
+}
+
+class Order {
+ public:
+  Order(unsigned size, uint64_t order) : order_(order), random_(order), turns_(size) {
+    std::iota(turns_.begin(), turns_.end(), 0u);
+    if (order == 1) std::reverse(turns_.begin(), turns_.end());
+  }
+  const std::vector<unsigned>& next() {
+    if (order_ > 1) std::shuffle(turns_.begin(), turns_.end(), random_);
+    return turns_;
+  }
+
+ private:
+  uint64_t order_;
+  std::mt19937_64 random_;
+  std::vector<unsigned> turns_;
+};
+
+void run_block(Order& order) {
+  for (unsigned i = 0; i < num_fibers; ++i) fibers[i]->state = State::kNew;
+  for (bool moved = true; moved && failure.empty();) {
+    moved = false;
+    for (const unsigned i : order.next()) {
+      if (!can_run(i) || !failure.empty()) continue;
+      run_fiber(i);
+      moved = true;
+    }
+    if (!moved) moved = open_barrier();
+  }
+  for (unsigned i = 0; i < num_fibers && failure.empty(); ++i) {
+    if (fibers[i]->state == State::kDone) continue;
+    failure = "thread " + std::to_string(i) + " of thread block " + std::to_string(here.block.x) +
+              " waits for threads that never come";
+  }
+}
+
+}  // namespace
+
+Now& now() { return here; }
+
+uint64_t meet(unsigned mask, const Offer& offer) {
+  const unsigned lane = here.thread.x % kWarp, first = here.thread.x - lane;
+  if (!(mask >> lane & 1)) fail("is not in the mask of its own collective");
+  self().mask = mask;
+  self().offer = offer;
+  self().state = State::kAtWarp;
+  bool complete = true;
+  for (unsigned other = 0; other < kWarp; ++other) {
+    if (!(mask >> other & 1)) continue;
+    if (first + other >= num_fibers) fail("names lane " + std::to_string(other) + ", which does not exist");
+    const Fiber& fiber = *fibers[first + other];
+    if (fiber.state == State::kDone) fail("waits for lane " + std::to_string(other) + ", which has returned");
+    if (fiber.state != State::kAtWarp) {
+      complete = false;
+    } else if (fiber.mask != mask || fiber.offer.what != offer.what) {
+      fail("meets lane " + std::to_string(other) + " at another operation or mask");
+    }
+  }
+  if (complete) resolve(first, mask);
+  if (!complete) pause(State::kAtWarp);
+  return self().result;
+}
+
+void meet_block() { pause(State::kAtBlock); }
+
+std::string run(unsigned grid, unsigned block, uint64_t order, const std::function<void()>& kernel) {
+  static std::mutex one_launch;
+  const std::lock_guard<std::mutex> lock(one_launch);
+  while (fibers.size() < block) fibers.push_back(std::make_unique<Fiber>());
+  here = {{}, {}, {block, 1, 1}, {grid, 1, 1}};
+  num_fibers = block;
+  kernel_now = &kernel;
+  failure.clear();
+  Order blocks(grid, order), threads(block, order);
+  for (const unsigned index : std::vector<unsigned>(blocks.next())) {
+    here.block.x = index;
+    run_block(threads);
+    if (!failure.empty()) break;
+  }
+  return failure;
+}
+
+}  // namespace emulator

@@ -1,0 +1,87 @@
+"""What running on a GPU needs, looked for in the order in which a user would mend it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+_INSTALL = "pip install 'tgflow[cuda]'"
+
+
+class CudaError(RuntimeError):
+    """The GPU cannot be used; the message says what was found and what to do."""
+
+
+def require_device(device: torch.device) -> torch.device:
+    """Return `device` with its index, once torch can use it.
+
+    Raises:
+        CudaError: If torch was built without CUDA, or finds no driver or no such device.
+    """
+    if torch.version.cuda is None:
+        raise CudaError(
+            f"torch {torch.__version__} is built without CUDA; install one that is, "
+            'as the selector at pytorch.org says, or use device="cpu"'
+        )
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        found = torch.cuda.device_count()
+        index = torch.cuda.current_device() if device.index is None else device.index
+    except (RuntimeError, AssertionError) as error:
+        raise CudaError(
+            f"torch {torch.__version__} finds no CUDA device: {_first_line(error)}; "
+            "see what nvidia-smi says and whether CUDA_VISIBLE_DEVICES hides it, "
+            'or use device="cpu"'
+        ) from error
+    if index >= found:
+        raise CudaError(f"there is no device cuda:{index}: torch finds {found}, numbered from 0")
+    return torch.device("cuda", index)
+
+
+def require_cupy(device: torch.device) -> Any:
+    """Return CuPy once it fits torch's CUDA and the driver.
+
+    Raises:
+        CudaError: If CuPy is missing, cannot be loaded, or is for another version of CUDA.
+    """
+    require_device(device)
+    try:
+        cupy = importlib.import_module("cupy")
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise CudaError(f"CuPy cannot be loaded: {error}; {_INSTALL}") from error
+        raise CudaError(f"CuPy is not installed, and compiles the kernels: {_INSTALL}") from error
+    except Exception as error:  # a broken CuPy fails in many ways
+        raise CudaError(f"CuPy cannot be loaded: {_first_line(error)}; {_INSTALL}") from error
+    _check_versions(cupy)
+    return cupy
+
+
+def _check_versions(cupy: Any) -> None:
+    built = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    wanted = int(str(torch.version.cuda).split(".")[0])
+    if built != wanted:
+        raise CudaError(
+            f"CuPy {cupy.__version__} is for CUDA {built}, "
+            f"torch {torch.__version__} for CUDA {wanted}: "
+            f"pip uninstall cupy-cuda{built}x, then pip install cupy-cuda{wanted}x"
+        )
+    driver = cupy.cuda.runtime.driverGetVersion()
+    if driver // 1000 < built:
+        raise CudaError(
+            f"the driver is for CUDA {driver // 1000}.{driver % 1000 // 10}, "
+            f"CuPy {cupy.__version__} needs CUDA {built}: update the driver"
+        )
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except Exception as error:  # the library is looked for at its first use
+        raise CudaError(
+            f"CuPy {cupy.__version__} finds no NVRTC, CUDA's compiler: {_first_line(error)}; "
+            f"pip install nvidia-cuda-nvrtc for CUDA {built}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

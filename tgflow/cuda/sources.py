@@ -1,0 +1,41 @@
+"""The kernels as they are shipped: CUDA C++ sources beside the compiled core."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from tgflow import _core
+
+FOLDER = Path(_core.__file__).parent / "kernels"
+"""`cuda/*.cu`, and `include/`, the headers that they share with the CPU."""
+
+KERNEL = r"__global__ void (?:__launch_bounds__\(\w+\) )?(\w+)\("
+"""Finds the names of the kernels in a source file."""
+
+
+@cache
+def kernels() -> dict[str, Path]:
+    """Return the source file of every kernel by its name."""
+    paths = sorted((FOLDER / "cuda").glob("*.cu"))
+    return {name: path for path in paths for name in re.findall(KERNEL, path.read_text())}
+
+
+def digest() -> str:
+    """Return a hash of all sources, headers included: any change of any of them changes it."""
+    total = hashlib.sha256()
+    for path in sorted(FOLDER.rglob("*.*")):
+        total.update(f"{path.relative_to(FOLDER)}\0".encode() + path.read_bytes() + b"\0")
+    return total.hexdigest()[:16]
+
+
+def options() -> tuple[str, ...]:
+    """Return how the kernels are compiled; equal options and sources give equal programs.
+
+    Answers must be the CPU's to the last bit, so products and sums are not fused. CuPy's disk cache
+    is keyed by the options and one source file; the hash among them brings in the headers.
+    """
+    include = f"-I{FOLDER / 'include'}"
+    return ("--std=c++17", "--fmad=false", include, f"-DTGFLOW_SOURCES=0x{digest()}")
