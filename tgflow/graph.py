@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,21 @@ from tgflow.log import Columns, EventLog
 from tgflow.tables import FeatureTable
 
 Direction = Literal["undirected", "directed", "bipartite"]
+
+_LEAST_BUDGET = 64_000
+
+
+@dataclass(frozen=True, slots=True)
+class TierStats:
+    """What one tier of the block store holds."""
+
+    name: str
+    """"device" holds recent blocks, "host" older ones; without a budget all are in one tier."""
+    num_blocks: int
+    slack: float
+    """Share of the blocks' room that is unused."""
+    bytes: int
+    """Memory of the tier's blocks, with what waits for reuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +43,8 @@ class GraphStats:
     """Share of the blocks' room that is unused."""
     bytes: int
     """All memory of the store: blocks, directories, heads, and what waits for reuse."""
+    tiers: tuple[TierStats, ...]
+    """The same of each tier, upper first."""
 
 
 class TemporalGraph:
@@ -40,15 +58,35 @@ class TemporalGraph:
             counts once. "directed": `dst` is a neighbour of `src` only. "bipartite": as undirected,
             and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without.
+        device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
+            take more, the oldest ones move to host memory, and answers stay the same. On the CPU
+            both tiers are host memory, which serves to try out what a GPU would do. None: no limit.
+
+    Raises:
+        ValueError: If an argument is none of these, or the budget is below 64 KB.
     """
 
-    def __init__(self, direction: Direction = "undirected", edge_x_dim: int = 0) -> None:
+    def __init__(
+        self,
+        direction: Direction = "undirected",
+        edge_x_dim: int = 0,
+        *,
+        device_budget: int | str | None = None,
+    ) -> None:
         if direction not in ("undirected", "directed", "bipartite"):
             raise ValueError(
                 f"direction must be 'undirected', 'directed' or 'bipartite', got {direction!r}"
             )
         self.direction: Direction = direction
-        self._native = _core.TemporalGraph(getattr(_core.Direction, direction))
+        self.device_budget = None if device_budget is None else num_bytes(device_budget)
+        if self.device_budget is not None and self.device_budget < _LEAST_BUDGET:
+            raise ValueError(
+                f"device_budget must be at least {_LEAST_BUDGET} bytes, got {device_budget!r}"
+            )
+        self._native = _core.TemporalGraph(
+            getattr(_core.Direction, direction),
+            2**63 - 1 if self.device_budget is None else self.device_budget,
+        )
         self.log = EventLog._of_graph(self._native)
         self.edge_x = FeatureTable(edge_x_dim) if edge_x_dim else None
         self._appending = threading.Lock()
@@ -64,6 +102,7 @@ class TemporalGraph:
         """Add `events`, all or none of them, and return the first one's position.
 
         Raises:
+            MemoryError: If a tier has no room; the message says how many bytes were asked for.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
                 is on both sides of a bipartite graph, or features or labels do not fit the graph's.
         """
@@ -74,9 +113,14 @@ class TemporalGraph:
                 return self._native.append(*columns.addresses)
             self._check_x(events)
             self._native.check(*columns.addresses)
-            if events.x is not None:
-                self.edge_x.append(events.x)
-            return self._native.append(*columns.addresses)
+            if events.x is None:
+                return self._native.append(*columns.addresses)
+            first = self.edge_x.append(events.x)  # before anyone can ask for them
+            try:
+                return self._native.append(*columns.addresses)
+            except BaseException:
+                self.edge_x.truncate(first)
+                raise
 
     def _check_x(self, events: EventBatch) -> None:
         dim = 0 if self.edge_x is None else self.edge_x.dim
@@ -99,5 +143,38 @@ class TemporalGraph:
     def stats(self) -> GraphStats:
         """Return the block store's size and cost. Waits for an append in progress."""
         stats = self._native.stats()
-        slack = 1 - stats.num_entries / stats.capacity if stats.capacity else 0.0
-        return GraphStats(stats.num_entries, stats.num_blocks, stats.max_blocks, slack, stats.bytes)
+        tiers = [stats.upper] if self.device_budget is None else [stats.upper, stats.lower]
+        return GraphStats(
+            num_entries=stats.num_entries,
+            num_blocks=sum(tier.num_blocks for tier in tiers),
+            max_blocks=stats.max_blocks,
+            slack=_unused(stats.num_entries, sum(tier.capacity for tier in tiers)),
+            bytes=stats.bytes,
+            tiers=tuple(
+                TierStats(
+                    name, tier.num_blocks, _unused(tier.num_entries, tier.capacity), tier.bytes
+                )
+                for name, tier in zip(("device", "host"), tiers, strict=False)
+            ),
+        )
+
+
+def _unused(num_entries: int, capacity: int) -> float:
+    return 1 - num_entries / capacity if capacity else 0.0
+
+
+def num_bytes(size: int | str) -> int:
+    """Return a size in bytes: a number, or text such as "512MB", "8 GB" or "1.5GiB".
+
+    Raises:
+        ValueError: If it is none of these, or negative.
+    """
+    if isinstance(size, int):
+        if size < 0:
+            raise ValueError(f"a size in bytes is at least 0, got {size}")
+        return size
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", size, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"a size is bytes or text such as '512MB' or '8GB', got {size!r}")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))

@@ -45,6 +45,10 @@ class FeatureTable:
         self._size = first + len(rows)
         return first
 
+    def truncate(self, size: int) -> None:
+        """Take back the rows from id `size` on, which nobody has been told of."""
+        self._size = min(self._size, size)
+
     def check(self, rows: Tensor) -> None:
         """Raise ValueError unless `rows` could be appended."""
         if rows.dtype != torch.float32 or rows.dim() != 2 or rows.shape[1] != self.dim:

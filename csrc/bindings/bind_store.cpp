@@ -1,9 +1,13 @@
+#include <memory>
+
 #include "bindings.hpp"
 #include "tgflow/temporal_graph.hpp"
 
 using tgflow::Direction;
+using tgflow::StoreMemory;
 using tgflow::StoreStats;
 using tgflow::TemporalGraph;
+using tgflow::TierStats;
 
 void bind_store(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> no_gil;
@@ -11,14 +15,24 @@ void bind_store(py::module_& m) {
       .value("undirected", Direction::kUndirected)
       .value("directed", Direction::kDirected)
       .value("bipartite", Direction::kBipartite);
+  py::class_<TierStats>(m, "TierStats")
+      .def_readonly("num_blocks", &TierStats::num_blocks)
+      .def_readonly("num_entries", &TierStats::num_entries)
+      .def_readonly("capacity", &TierStats::capacity)
+      .def_readonly("bytes", &TierStats::bytes);
   py::class_<StoreStats>(m, "StoreStats")
       .def_readonly("num_entries", &StoreStats::num_entries)
-      .def_readonly("num_blocks", &StoreStats::num_blocks)
-      .def_readonly("capacity", &StoreStats::capacity)
       .def_readonly("max_blocks", &StoreStats::max_blocks)
-      .def_readonly("bytes", &StoreStats::bytes);
+      .def_readonly("bytes", &StoreStats::bytes)
+      .def_property_readonly("upper", [](const StoreStats& stats) { return stats.tiers[0]; })
+      .def_property_readonly("lower", [](const StoreStats& stats) { return stats.tiers[1]; });
   py::class_<TemporalGraph>(m, "TemporalGraph")
-      .def(py::init<Direction>(), py::arg("direction"))
+      .def(py::init([](Direction direction, int64_t upper_budget) {
+             StoreMemory memory;
+             memory.upper_budget = upper_budget;
+             return std::make_unique<TemporalGraph>(direction, memory);
+           }),
+           py::arg("direction"), py::arg("upper_budget"))
       .def(
           "check",
           [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size) {

@@ -16,14 +16,14 @@ __device__ inline int64_t grid_stride() { return gridDim.x * static_cast<int64_t
 
 extern "C" __global__ void recent_kernel(StoreView store, Queries queries, NeighborRows out) {
   for (int64_t i = thread_index(); i < queries.size; i += grid_stride()) {
-    const Directory* dir = store.directory(queries.node[i]);
+    const Directory* dir = store.directory(queries.node[i], queries.limit(i));
     recent_row(store, dir, find_visible(store, dir, queries.t[i], queries.limit(i)), i, out);
   }
 }
 
 extern "C" __global__ void uniform_kernel(StoreView store, Queries queries, uint64_t key, NeighborRows out) {
   for (int64_t i = thread_index(); i < queries.size; i += grid_stride()) {
-    const Directory* dir = store.directory(queries.node[i]);
+    const Directory* dir = store.directory(queries.node[i], queries.limit(i));
     const Visible seen = find_visible(store, dir, queries.t[i], queries.limit(i));
     uniform_draw(seen, key, i, out);
     uniform_locate(store, dir, seen, i, out);

@@ -1,9 +1,6 @@
 #include "tgflow/arena.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -32,7 +29,7 @@ size_t chunk_size(size_t held, size_t wanted) {
 Arena::~Arena() {
   for (const Chunk& chunk : chunks_) {
     ASAN_UNPOISON_MEMORY_REGION(chunk.data, chunk.size);
-    std::free(chunk.data);
+    memory_.free(chunk.data, static_cast<int64_t>(chunk.size));
   }
 }
 
@@ -51,23 +48,23 @@ void* Arena::allocate(size_t bytes) {
   return piece;
 }
 
-void Arena::free(void* piece, size_t bytes) {
+void Arena::free(void* piece, size_t bytes) noexcept {
   bytes = (bytes + alignment_ - 1) / alignment_ * alignment_;
-  free_of(bytes).push_back(piece);
   ASAN_POISON_MEMORY_REGION(piece, bytes);
+  try {
+    free_of(bytes).push_back(piece);
+  } catch (const std::bad_alloc&) {  // not reused then
+  }
 }
 
 void* Arena::carve(size_t bytes) {
   if (next_ == nullptr || static_cast<size_t>(end_ - next_) < bytes) {
     const size_t size = chunk_size(static_cast<size_t>(bytes_), bytes);
     chunks_.reserve(chunks_.size() + 1);
-    void* data = std::aligned_alloc(size >= kHugePage ? kHugePage : 4096, size);
-    if (data == nullptr) throw std::bad_alloc();
+    void* data = memory_.allocate(static_cast<int64_t>(size));
+    if (data == nullptr) throw OutOfMemory("the store's directories", static_cast<int64_t>(size));
     chunks_.push_back({data, size});
     bytes_ += static_cast<int64_t>(size);
-#ifdef MADV_HUGEPAGE
-    if (size >= kHugePage) madvise(data, size, MADV_HUGEPAGE);  // a hint: failing is fine
-#endif
     next_ = static_cast<std::byte*>(data);
     end_ = next_ + size;
   }

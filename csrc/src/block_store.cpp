@@ -1,46 +1,47 @@
 #include "tgflow/block_store.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "tgflow/radix_sort.hpp"
 
 namespace tgflow {
 namespace {
 
-constexpr int64_t kOneBlock = 36;    // up to here a node has one block, which grows by being copied
-constexpr int64_t kMinChained = 16;  // capacities of the blocks that follow
-constexpr int64_t kMaxChained = 16384;
-constexpr int64_t kGrowth = 8;  // a new block holds this fraction of what the node has
-constexpr int64_t kMaxOffset = 0xffffffff;
-constexpr size_t kAhead = 8;  // runs between the steps of a look-up made ahead
+constexpr size_t kAhead = 8;               // runs between the steps of a look-up made ahead
+constexpr size_t kKeptScratch = 64 << 10;  // pairs for which room is kept between batches
 constexpr uint8_t kSource = 1;
 constexpr uint8_t kDestination = 2;
 
-/// The smallest capacity of a growing block for `num_entries`: steps of about a third keep the slack small.
-int64_t capacity_class(int64_t num_entries) {
-  int64_t capacity = 1;
-  while (capacity < num_entries) capacity += std::max<int64_t>(1, capacity / 3);
-  return capacity;
+bool holds(const Directory* dir, place_t place) {
+  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
+    if (dir->blocks()[b].place == place) return true;
+  }
+  return false;
 }
-
-size_t directory_bytes(int64_t max_blocks) {
-  return sizeof(Directory) + static_cast<size_t>(max_blocks) * sizeof(Block);
-}
-
-size_t block_bytes(int64_t capacity) { return static_cast<size_t>(capacity) * sizeof(Entry); }
 
 }  // namespace
 
-BlockStore::BlockStore(Direction direction) : direction_(direction), heads_(kMaxNode + 1) {
+BlockStore::BlockStore(Direction direction, StoreMemory memory)
+    : direction_(direction),
+      memory_(std::move(memory)),
+      entries_(epochs_, *memory_.upper, *memory_.lower, memory_.upper_budget),
+      directories_(64, *memory_.directories),
+      heads_(kMaxNode + 1) {
   if (direction == Direction::kBipartite) sides_ = std::make_unique<ReservedArray<uint8_t>>(kMaxNode + 1);
 }
 
-StoreView BlockStore::view() const { return {heads_.data(), num_nodes_.load(std::memory_order_acquire)}; }
+BlockStore::~BlockStore() {
+  while (epochs_.num_retired() != 0) epochs_.collect();
+}
 
-void BlockStore::mark_sides(const Events& events, std::vector<uint8_t*>& marked) {
+StoreView BlockStore::view() const {
+  return {heads_.data(), num_nodes_.load(std::memory_order_acquire), entries_.chunks(), entries_.tiers()};
+}
+
+void BlockStore::try_sides(const Events& events, std::vector<uint8_t*>& marked) {
   node_t largest = -1;
   for (int64_t i = 0; i < events.size; ++i) largest = std::max({largest, events.src[i], events.dst[i]});
   sides_->grow(largest + 1);
@@ -63,6 +64,15 @@ void BlockStore::mark_sides(const Events& events, std::vector<uint8_t*>& marked)
   }
 }
 
+void BlockStore::mark_sides() noexcept {
+  if (!sides_) return;
+  const Events& events = insertion_.events;
+  for (int64_t i = 0; i < events.size; ++i) {
+    (*sides_)[events.src[i]] = kSource;
+    (*sides_)[events.dst[i]] = kDestination;
+  }
+}
+
 void BlockStore::check(const Events& events) {
   if (direction_ != Direction::kBipartite) return;
   std::vector<uint8_t*> marked;
@@ -70,7 +80,7 @@ void BlockStore::check(const Events& events) {
     for (uint8_t* side : marked) *side = 0;
   };
   try {
-    mark_sides(events, marked);
+    try_sides(events, marked);
   } catch (...) {
     unmark();
     throw;
@@ -78,144 +88,193 @@ void BlockStore::check(const Events& events) {
   unmark();
 }
 
-std::vector<BlockStore::Pair> BlockStore::sorted_pairs(const Events& events) const {
-  std::vector<Pair> pairs;
+/// The batch's entries to be, by node, each node's in the events' order.
+void BlockStore::sort_pairs(const Events& events) {
+  std::vector<Pair>& pairs = insertion_.pairs;
   const bool both = direction_ != Direction::kDirected;
-  pairs.reserve(static_cast<size_t>(events.size) * (both ? 2 : 1));
+  pairs.resize(static_cast<size_t>(events.size) * (both ? 2 : 1));
+  Pair* pair = pairs.data();
   for (int64_t i = 0; i < events.size; ++i) {
     const uint32_t row = static_cast<uint32_t>(i) << 1;
-    pairs.push_back({static_cast<uint32_t>(events.src[i]), row});
-    if (both && events.src[i] != events.dst[i])
-      pairs.push_back({static_cast<uint32_t>(events.dst[i]), row | 1});
+    *pair++ = {static_cast<uint32_t>(events.src[i]), row};
+    if (both && events.src[i] != events.dst[i]) *pair++ = {static_cast<uint32_t>(events.dst[i]), row | 1};
   }
-  radix_sort(pairs, [](const Pair& pair) { return pair.node; });
-  return pairs;
+  pairs.resize(static_cast<size_t>(pair - pairs.data()));
+  radix_sort(pairs, insertion_.scratch, [](const Pair& p) { return p.node; });
 }
 
-void BlockStore::insert(const Events& events, eid_t first_eid) {
-  if (events.size == 0) return;
+void BlockStore::reserve(const Events& events, eid_t first_eid) {
   if (events.size > int64_t{1} << 31) throw std::length_error("a batch holds at most 2^31 events");
-  if (sides_) {
-    std::vector<uint8_t*> marked;
-    mark_sides(events, marked);
+  insertion_.events = events;
+  insertion_.first_eid = first_eid;
+  try {
+    sort_pairs(events);
+    plan_all();
+  } catch (...) {
+    abandon();
+    throw;
   }
-  const std::vector<Pair> pairs = sorted_pairs(events);
-  int64_t num_nodes = num_nodes_.load(std::memory_order_relaxed);
-  num_nodes = std::max(num_nodes, static_cast<int64_t>(pairs.back().node) + 1);
+}
+
+void BlockStore::plan_all() {
+  const std::vector<Pair>& pairs = insertion_.pairs;
+  if (pairs.empty()) return;
+  const int64_t num_nodes =
+      std::max(num_nodes_.load(std::memory_order_relaxed), static_cast<int64_t>(pairs.back().node) + 1);
   heads_.grow(num_nodes);
-  std::vector<const Pair*> runs;  // of pairs of one node, and the end
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (i == 0 || pairs[i].node != pairs[i - 1].node) runs.push_back(&pairs[i]);
+  if (sides_) sides_->grow(num_nodes);
+  std::vector<RunPlan>& plans = insertion_.plans;
+  for (size_t begin = 0, end = 0; begin < pairs.size(); begin = end) {
+    while (end < pairs.size() && pairs[end].node == pairs[begin].node) ++end;
+    // Where the run begins waits in `in_tail` for the run to be planned.
+    plans.push_back({nullptr, static_cast<uint32_t>(end - begin), static_cast<uint32_t>(begin), 0, 0, 0, 0});
   }
-  const size_t num_runs = runs.size();
-  runs.push_back(pairs.data() + pairs.size());
-  for (size_t i = 0; i < num_runs; ++i) {
-    if (i + 3 * kAhead < num_runs) prefetch_ahead(&runs[i]);
-    append_run(runs[i], runs[i + 1] - runs[i], events, first_eid);
+  const StoreView store{heads_.data(), num_nodes, entries_.chunks(), entries_.tiers()};
+  for (size_t i = 0; i < plans.size(); ++i) {
+    look_up_ahead(i);
+    const Pair* run = &pairs[plans[i].in_tail];
+    const auto eids = [&](int64_t j) { return insertion_.first_eid + (run[j].row_and_side >> 1); };
+    plans[i] = plan_run(store, heads_[run->node], plans[i].size, entries_.max_capacity(), eids);
+    reserve_for(plans[i]);
   }
-  num_nodes_.store(num_nodes, std::memory_order_release);
-  position_.store(first_eid + events.size, std::memory_order_release);
+  epochs_.expect(2 * plans.size());
+}
+
+/// Fetches what the runs after run `i` will need to be planned, one step of their look-ups at a time.
+void BlockStore::look_up_ahead(size_t i) const {
+  const std::vector<RunPlan>& plans = insertion_.plans;
+  if (i + 3 * kAhead >= plans.size()) return;
+  const auto head = [&](size_t run) { return &heads_[insertion_.pairs[plans[run].in_tail].node]; };
+  __builtin_prefetch(head(i + 3 * kAhead));
+  __builtin_prefetch(*head(i + 2 * kAhead));
+  const Directory* dir = *head(i + kAhead);
+  if (dir != nullptr) __builtin_prefetch(dir->blocks() + dir->num_blocks - 1);
+}
+
+void BlockStore::reserve_for(const RunPlan& plan) {
+  std::vector<place_t>& places = insertion_.places;
+  for (uint32_t b = 0; b < plan.num_blocks; ++b) {
+    if (places.size() == places.capacity()) places.reserve(std::max<size_t>(256, 2 * places.size()));
+    places.push_back(entries_.allocate(capacity_of_new(plan, b, entries_.max_capacity())));
+  }
+  if (plan.max_blocks == 0) return;
+  std::vector<Directory*>& rooms = insertion_.rooms;
+  if (rooms.size() == rooms.capacity()) rooms.reserve(std::max<size_t>(256, 2 * rooms.size()));
+  const auto bytes = static_cast<size_t>(directory_bytes(plan.max_blocks));
+  auto* room = static_cast<Directory*>(directories_.allocate(bytes));
+  room->max_blocks = plan.max_blocks;
+  rooms.push_back(room);
+}
+
+void BlockStore::abandon() noexcept {
+  for (const place_t place : insertion_.places) entries_.free(place, 0);
+  for (Directory* room : insertion_.rooms) {
+    directories_.free(room, static_cast<size_t>(directory_bytes(room->max_blocks)));
+  }
+  forget_insertion();
+}
+
+/// Keeps the working space of a small batch for the next one.
+void BlockStore::forget_insertion() noexcept {
+  if (insertion_.pairs.size() > kKeptScratch) {
+    insertion_ = {};
+    return;
+  }
+  insertion_.plans.clear();
+  insertion_.places.clear();
+  insertion_.rooms.clear();
+}
+
+void BlockStore::commit() noexcept {
+  const std::vector<Pair>& pairs = insertion_.pairs;
+  const std::vector<RunPlan>& plans = insertion_.plans;
+  const place_t* places = insertion_.places.data();
+  Directory* const* rooms = insertion_.rooms.data();
+  const Pair* run = pairs.data();
+  const StoreView store = view();
+  for (size_t i = 0; i < plans.size(); ++i) {
+    fetch_tails_ahead(i);
+    commit_run(store, plans[i], run, places, rooms);
+    run += plans[i].size;
+  }
+  mark_sides();
+  if (!pairs.empty()) {
+    const int64_t num_nodes = static_cast<int64_t>(pairs.back().node) + 1;
+    if (num_nodes > num_nodes_.load(std::memory_order_relaxed)) {
+      num_nodes_.store(num_nodes, std::memory_order_release);
+    }
+  }
+  num_entries_ += static_cast<int64_t>(pairs.size());
+  position_.store(insertion_.first_eid + insertion_.events.size, std::memory_order_release);
+  forget_insertion();
+  epochs_.collect();  // twice: with no reader about, what this batch has retired is free at once
   epochs_.collect();
 }
 
-void BlockStore::prefetch_ahead(const Pair* const* runs) const {
-  __builtin_prefetch(&heads_[runs[3 * kAhead]->node]);
-  __builtin_prefetch(heads_[runs[2 * kAhead]->node]);
-  const Directory* dir = heads_[runs[kAhead]->node];
-  if (dir == nullptr) return;
+/// Fetches what the runs after run `i` will write to.
+void BlockStore::fetch_tails_ahead(size_t i) const {
+  const std::vector<RunPlan>& plans = insertion_.plans;
+  if (i + 3 * kAhead >= plans.size()) return;
+  __builtin_prefetch(plans[i + 3 * kAhead].dir, 1);
+  const Directory* dir = plans[i + 2 * kAhead].dir;
+  if (dir != nullptr) __builtin_prefetch(dir->blocks() + dir->num_blocks - 1, 1);
+  dir = plans[i + kAhead].dir;
+  if (dir == nullptr || dir->num_blocks == 0) return;
   const Block& tail = dir->blocks()[dir->num_blocks - 1];
-  __builtin_prefetch(tail.entries + (dir->total - tail.start), 1);
-  __builtin_prefetch(tail.entries);  // a small block may have to be copied
+  const Entry* entries = entries_.entries(tail.place);
+  __builtin_prefetch(entries + (dir->total - tail.start), 1);
+  __builtin_prefetch(entries);  // a small block may have to be copied
 }
 
-void BlockStore::append_run(const Pair* run, int64_t size, const Events& events, eid_t first_eid) {
-  const node_t v = run->node;
-  Directory* dir = heads_[v];
-  if (dir != nullptr && dir->num_blocks == 1 && dir->total + size > dir->tail_capacity &&
-      dir->total + size <= kOneBlock) {
-    grow_only_block(*dir, dir->total + size);
-  }
-  while (size > 0) {
-    const int64_t written = dir == nullptr ? 0 : fill_tail(*dir, run, size, events, first_eid);
-    run += written;
-    size -= written;
-    if (size == 0) return;
-    const int64_t row = run->row_and_side >> 1;
-    dir = &with_new_block(v, dir, size, first_eid + row, events.t[row]);
-  }
-}
-
-int64_t BlockStore::fill_tail(Directory& dir, const Pair* run, int64_t size, const Events& events,
-                              eid_t first_eid) {
-  const Block& tail = dir.blocks()[dir.num_blocks - 1];
-  const int64_t room = std::min(size, tail.start + dir.tail_capacity - dir.total);
-  Entry* entry = tail.entries + (dir.total - tail.start);
-  int64_t written = 0;
-  for (; written < room; ++written) {
-    const int64_t row = run[written].row_and_side >> 1;
-    const int64_t offset = first_eid + row - tail.base_eid;
-    if (offset > kMaxOffset) {
-      stats_.capacity -= tail.start + dir.tail_capacity - (dir.total + written);
-      dir.tail_capacity =
-          dir.total + written - tail.start;  // the block is full: the next one has its own base
-      break;
+void BlockStore::commit_run(const StoreView& store, const RunPlan& plan, const Pair* run,
+                            const place_t*& places, Directory* const*& rooms) noexcept {
+  const int64_t max_capacity = entries_.max_capacity();
+  const Events& events = insertion_.events;
+  const auto mark = [&](int64_t j) {
+    const int64_t row = run[j].row_and_side >> 1;
+    return Mark{insertion_.first_eid + row, events.t[row]};
+  };
+  if (plan.regrows != 0) leave_block(*plan.dir);
+  Directory* dir = link_run(store, plan, plan.max_blocks != 0 ? *rooms : nullptr, places, max_capacity, mark);
+  for (uint32_t s = 0; s < num_segments(plan); ++s) {
+    const Segment segment = segment_of(store, plan, dir, s, max_capacity);
+    for (int64_t j = 0; j < segment.size; ++j) {
+      segment.entries[j] = entry_of(run[segment.begin + j], segment.base_eid);
     }
-    const node_t nbr = (run[written].row_and_side & 1) != 0 ? events.src[row] : events.dst[row];
-    entry[written] = {events.t[row], static_cast<uint32_t>(nbr), static_cast<uint32_t>(offset)};
+    const int64_t copied = plan.regrows != 0 ? plan.dir->total : 0;
+    if (segment.size != 0) entries_.add_entries(segment.place, copied + segment.size);
   }
-  store_release(&dir.total, dir.total + written);
-  stats_.num_entries += written;
-  return written;
-}
-
-void BlockStore::grow_only_block(Directory& dir, int64_t num_entries) {
-  Block& block = dir.blocks()[0];
-  const int64_t capacity = capacity_class(num_entries);
-  auto* entries = static_cast<Entry*>(entries_.allocate(block_bytes(capacity)));
-  std::memcpy(entries, block.entries, block_bytes(dir.total));
-  epochs_.retire(entries_, block.entries, block_bytes(dir.tail_capacity));
-  store_release(&block.entries, entries);
-  stats_.capacity += capacity - dir.tail_capacity;
-  dir.tail_capacity = capacity;
-}
-
-Directory& BlockStore::with_new_block(node_t v, Directory* old, int64_t num_entries, eid_t base_eid,
-                                      tick_t first_t) {
-  const int64_t total = old == nullptr ? 0 : old->total;
-  const int64_t capacity = total + num_entries <= kOneBlock
-                               ? capacity_class(num_entries)
-                               : std::max(num_entries, std::clamp(total / kGrowth, kMinChained, kMaxChained));
-  auto* entries = static_cast<Entry*>(entries_.allocate(block_bytes(capacity)));
-  Directory& dir = with_room(old);
-  dir.blocks()[dir.num_blocks] = {entries, base_eid, first_t, total};
-  dir.tail_capacity = capacity;
-  store_release(&dir.num_blocks, dir.num_blocks + 1);
-  if (&dir != old) store_release(&heads_[v], &dir);
-  stats_.capacity += capacity;
-  stats_.num_blocks += 1;
-  stats_.max_blocks = std::max<int64_t>(stats_.max_blocks, dir.num_blocks);
-  return dir;
-}
-
-Directory& BlockStore::with_room(Directory* old) {
-  if (old != nullptr && old->num_blocks < old->max_blocks) return *old;
-  const int64_t max_blocks =
-      old == nullptr ? 1 : 2 * int64_t{old->max_blocks} + 1;  // a power of two with its header
-  auto* dir = static_cast<Directory*>(directories_.allocate(directory_bytes(max_blocks)));
-  if (old == nullptr) {
-    *dir = {0, 0, 0, 0, 0};
-  } else {
-    std::memcpy(dir, old, directory_bytes(old->num_blocks));
-    epochs_.retire(directories_, old, directory_bytes(old->max_blocks));
+  publish_run(plan, dir, &heads_[run->node]);
+  if (dir != plan.dir && plan.dir != nullptr) {
+    epochs_.retire(directories_, reinterpret_cast<uint64_t>(plan.dir),
+                   static_cast<uint64_t>(directory_bytes(plan.dir->max_blocks)));
   }
-  dir->max_blocks = static_cast<uint32_t>(max_blocks);
-  return *dir;
+  max_blocks_ = std::max<int64_t>(max_blocks_, dir->num_blocks);
+  places += plan.num_blocks;
+  rooms += plan.max_blocks != 0;
+}
+
+/// Retires the only block of `dir`, of which a larger copy is about to take the place.
+void BlockStore::leave_block(const Directory& dir) noexcept {
+  const place_t place = dir.blocks()[0].place;
+  if (dir.version != nullptr && holds(dir.version->older, place)) return;  // read through an older version
+  epochs_.retire(entries_, place, static_cast<uint64_t>(dir.total));
+}
+
+inline Entry BlockStore::entry_of(const Pair& pair, eid_t base_eid) const {
+  const Events& events = insertion_.events;
+  const int64_t row = pair.row_and_side >> 1;
+  const node_t nbr = (pair.row_and_side & 1) != 0 ? events.src[row] : events.dst[row];
+  return {events.t[row], static_cast<uint32_t>(nbr),
+          static_cast<uint32_t>(insertion_.first_eid + row - base_eid)};
 }
 
 StoreStats BlockStore::stats() {
-  StoreStats stats = stats_;
-  stats.bytes = entries_.bytes() + directories_.bytes() +
-                num_nodes_ * static_cast<int64_t>(sizeof(Directory*)) + (sides_ ? num_nodes_.load() : 0);
+  const int64_t num_nodes = num_nodes_.load();
+  const int64_t heads = num_nodes * static_cast<int64_t>(sizeof(Directory*)) + (sides_ ? num_nodes : 0);
+  StoreStats stats{
+      num_entries_, max_blocks_, directories_.bytes() + heads, {entries_.stats(0), entries_.stats(1)}};
+  stats.bytes += stats.tiers[0].bytes + stats.tiers[1].bytes;
   return stats;
 }
 

@@ -1,5 +1,7 @@
 #include "tgflow/epochs.hpp"
 
+#include <algorithm>
+
 namespace tgflow {
 
 Epochs::Reader::Reader(Epochs& epochs) : epochs_(epochs) {
@@ -11,10 +13,15 @@ Epochs::Reader::Reader(Epochs& epochs) : epochs_(epochs) {
   }
 }
 
+void Epochs::expect(size_t num_pieces) {
+  const size_t wanted = retired_.size() + num_pieces;
+  if (retired_.capacity() < wanted) retired_.reserve(std::max(wanted, 2 * retired_.capacity()));
+}
+
 void Epochs::collect() {
   const int old_parity = 1 - parity_.load();
   if (readers_[old_parity].count.load() != 0) return;
-  for (const Piece& piece : waiting_) piece.arena->free(piece.address, piece.bytes);
+  for (const Piece& piece : waiting_) piece.owner->reclaim(piece.piece, piece.size);
   waiting_.clear();
   if (retired_.empty()) return;
   std::swap(waiting_, retired_);

@@ -70,10 +70,11 @@ class Group {
       if (node[i] >= 0 && node[i] < store.num_nodes) prefetch(store.heads + node[i]);
     }
     for (int64_t i = 0; i < size; ++i) {
-      dir[i] = store.directory(node[i]);
+      dir[i] = store.latest(node[i]);
       prefetch(dir[i]);
     }
     for (int64_t i = 0; i < size; ++i) {
+      dir[i] = StoreView::as_of(dir[i], queries.limit(begin + i));
       if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (load_acquire(&dir[i]->num_blocks) - 1));
     }
     const int64_t row = std::min(k, kPrefetched);

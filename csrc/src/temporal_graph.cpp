@@ -12,9 +12,15 @@ eid_t TemporalGraph::append(const Events& events) {
   const std::lock_guard<std::mutex> lock(writer_);
   log_.check(events);
   store_.check(events);
-  const eid_t first_eid = log_.append(events);
-  store_.insert(events, first_eid);
-  return first_eid;
+  store_.reserve(events, log_.size());
+  try {
+    log_.append(events);
+  } catch (...) {
+    store_.abandon();
+    throw;
+  }
+  store_.commit();
+  return store_.position() - events.size;
 }
 
 StoreStats TemporalGraph::stats() {

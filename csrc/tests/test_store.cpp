@@ -46,6 +46,24 @@ void check_uniform(const Expected& expected, const Asked& asked) {
   }
 }
 
+StoreMemory with_budget(int64_t bytes) {
+  StoreMemory memory;
+  memory.upper_budget = bytes;
+  return memory;
+}
+
+/// Memory that ends.
+class LimitedMemory : public HostMemory {
+ public:
+  int64_t left = 1 << 20;
+
+  void* allocate(int64_t bytes) noexcept override {
+    if (bytes > left) return nullptr;
+    left -= bytes;
+    return HostMemory::allocate(bytes);
+  }
+};
+
 TEST(samplers_match_brute_force_for_any_batching) {
   const int64_t size = 3000;
   const node_t num_nodes = 30;
@@ -55,7 +73,8 @@ TEST(samplers_match_brute_force_for_any_batching) {
   for (const Direction direction : {Direction::kUndirected, Direction::kDirected}) {
     const Expected expected(columns, direction, eids);
     for (const int64_t batch : {int64_t{1}, int64_t{7}, int64_t{333}, size}) {
-      TemporalGraph graph(direction);
+      const bool two_tiers = batch != 333;
+      TemporalGraph graph(direction, two_tiers ? with_budget(16 << 10) : StoreMemory{});
       for (int64_t at = 0; at < size; at += batch) {
         CHECK(graph.append(columns.slice(at, std::min(size, at + batch))) == at);
       }
@@ -67,8 +86,41 @@ TEST(samplers_match_brute_force_for_any_batching) {
         uniform_neighbors(graph.store(), asked.queries(), 9, asked.rows());
         check_uniform(expected, asked);
       }
+      CHECK((graph.stats().tiers[1].num_blocks > 0) == two_tiers);
+      CHECK(!two_tiers || graph.stats().tiers[0].bytes <= 16 << 10);
     }
   }
+}
+
+TEST(running_out_of_memory_changes_nothing) {
+  const Columns columns = made_events(4000, 60, 11);
+  const auto limited = std::make_shared<LimitedMemory>();
+  const auto lower = std::make_shared<LimitedMemory>();
+  TemporalGraph graph(Direction::kUndirected, {limited, limited, lower, 64 << 10});
+  graph.append(columns.slice(0, 1000));
+  int64_t appended = 1000, refused = 0;
+  for (int64_t round = 0; appended < columns.size(); ++round) {
+    limited->left = round % 4 == 3 ? 1 << 20 : round % 4 * 4096;
+    lower->left = round % 3 * 8192;
+    const StoreStats before = graph.stats();
+    const int64_t end = std::min(columns.size(), appended + 500);
+    const std::string message = message_of([&] { graph.append(columns.slice(appended, end)); });
+    if (message.empty()) {
+      appended = end;
+      continue;
+    }
+    ++refused;
+    CHECK(message.find("asked for ") != std::string::npos && message.find(" bytes") != std::string::npos);
+    CHECK(graph.log().size() == appended && graph.store().position() == appended);
+    CHECK(graph.stats().num_entries == before.num_entries);
+  }
+  CHECK(refused > 0);
+  std::vector<eid_t> eids(columns.src.size());
+  for (size_t i = 0; i < eids.size(); ++i) eids[i] = static_cast<eid_t>(i);
+  Asked asked(500, 30);
+  ask_at_random(asked, 60, columns.t.back(), columns.size(), 5);
+  recent_neighbors(graph.store(), asked.queries(), asked.rows());
+  check_recent(Expected(columns, Direction::kUndirected, eids), asked);
 }
 
 TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
@@ -109,18 +161,19 @@ TEST(slack_and_directories_stay_small) {
   }
   const StoreStats stats = graph.stats();
   CHECK(stats.num_entries > 390000 && stats.num_entries <= 400000);
-  CHECK(static_cast<double>(stats.num_entries) > 0.9 * static_cast<double>(stats.capacity));
+  CHECK(static_cast<double>(stats.num_entries) > 0.9 * static_cast<double>(stats.tiers[0].capacity));
   CHECK(stats.max_blocks < 80);
   CHECK(stats.bytes < 32 * stats.num_entries);  // whole chunks, which weigh on a small graph
 }
 
 TEST(retired_memory_waits_for_its_readers) {
-  Arena arena(16);
+  HostMemory memory;
+  Arena arena(16, memory);
   Epochs epochs;
   void* piece = arena.allocate(32);
   {
     const Epochs::Reader reader(epochs);
-    epochs.retire(arena, piece, 32);
+    epochs.retire(arena, reinterpret_cast<uint64_t>(piece), 32);
     epochs.collect();
     epochs.collect();
     CHECK(epochs.num_retired() == 1);
@@ -139,7 +192,8 @@ TEST(radix_sort_is_stable) {
   auto expected = items;
   std::stable_sort(expected.begin(), expected.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  radix_sort(items, [](const auto& item) { return item.first; });
+  std::vector<std::pair<uint32_t, int>> scratch;
+  radix_sort(items, scratch, [](const auto& item) { return item.first; });
   CHECK(items == expected);
 }
 

@@ -36,9 +36,9 @@ void read_until(TemporalGraph& graph, const Columns& columns, const std::atomic<
   }
 }
 
-TEST(stress_readers_beside_a_writer) {
+void stress(StoreMemory memory) {
   const Columns columns = made_events(20000, 50, 7);
-  TemporalGraph graph(Direction::kUndirected);
+  TemporalGraph graph(Direction::kUndirected, std::move(memory));
   std::atomic<bool> done{false};
   std::atomic<int> wrong{0};
   std::vector<std::thread> readers;
@@ -48,6 +48,14 @@ TEST(stress_readers_beside_a_writer) {
   for (std::thread& reader : readers) reader.join();
   CHECK(wrong == 0);
   CHECK(graph.stats().num_entries > 30000);
+}
+
+TEST(stress_readers_beside_a_writer) { stress({}); }
+
+TEST(stress_readers_while_blocks_move_to_the_lower_tier) {
+  StoreMemory memory;
+  memory.upper_budget = 64 << 10;
+  stress(std::move(memory));
 }
 
 }  // namespace

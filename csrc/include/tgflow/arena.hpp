@@ -6,20 +6,27 @@
 #include <map>
 #include <vector>
 
+#include "tgflow/epochs.hpp"
+#include "tgflow/tier_memory.hpp"
+
 namespace tgflow {
 
 /// Pieces never move. One thread at a time.
-class Arena {
+class Arena : public Reclaimer {
  public:
   /// Sizes and addresses are multiples of `alignment`, a power of two of at least 16.
-  explicit Arena(size_t alignment) : alignment_(alignment), free_(kSmall) {}
+  Arena(size_t alignment, TierMemory& memory) : alignment_(alignment), memory_(memory), free_(kSmall) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
+  /// Throws OutOfMemory.
   void* allocate(size_t bytes);
   /// Gives back a piece of that size, for a later one of the same size.
-  void free(void* piece, size_t bytes);
+  void free(void* piece, size_t bytes) noexcept;
+  void reclaim(uint64_t piece, uint64_t bytes) noexcept override {
+    free(reinterpret_cast<void*>(piece), bytes);
+  }
   /// Bytes taken from the system.
   int64_t bytes() const { return bytes_; }
 
@@ -35,6 +42,7 @@ class Arena {
   std::vector<void*>& free_of(size_t bytes);
 
   size_t alignment_;
+  TierMemory& memory_;
   std::vector<Chunk> chunks_;
   std::vector<std::vector<void*>> free_;             // by size in units of the alignment, of small pieces
   std::map<size_t, std::vector<void*>> free_large_;  // by size

@@ -1,4 +1,4 @@
-// The time-indexed block store: per node a directory of blocks of neighbors in log order.
+// The time-indexed block store: per node a directory of blocks of neighbors in the order of their events.
 #pragma once
 
 #include <atomic>
@@ -6,33 +6,52 @@
 #include <vector>
 
 #include "tgflow/arena.hpp"
+#include "tgflow/detail/insert_run.hpp"
 #include "tgflow/detail/store_view.hpp"
+#include "tgflow/entry_space.hpp"
 #include "tgflow/epochs.hpp"
 #include "tgflow/events.hpp"
 #include "tgflow/reserved_array.hpp"
+#include "tgflow/tier_memory.hpp"
 
 namespace tgflow {
 
 enum class Direction { kUndirected, kDirected, kBipartite };
 
+/// Where a store's memory comes from. Blocks are made in the upper tier; where it would hold more than
+/// `upper_budget` bytes, its oldest ones move to the lower tier.
+struct StoreMemory {
+  std::shared_ptr<TierMemory> directories = std::make_shared<HostMemory>();
+  std::shared_ptr<TierMemory> upper = std::make_shared<HostMemory>();
+  std::shared_ptr<TierMemory> lower = std::make_shared<HostMemory>();
+  int64_t upper_budget = INT64_MAX;
+};
+
 struct StoreStats {
-  int64_t num_entries = 0;
-  int64_t num_blocks = 0;
-  int64_t capacity = 0;    ///< Entries that the blocks have room for.
-  int64_t max_blocks = 0;  ///< The longest directory.
-  int64_t bytes = 0;       ///< Everything, retired and free pieces included.
+  int64_t num_entries = 0;  ///< That the latest snapshot sees.
+  int64_t max_blocks = 0;   ///< The longest directory.
+  int64_t bytes = 0;        ///< Everything, retired and free pieces included.
+  TierStats tiers[2];
 };
 
 /// One thread inserts while any number read: neither waits for the other.
 class BlockStore {
  public:
-  explicit BlockStore(Direction direction);
+  explicit BlockStore(Direction direction, StoreMemory memory = {});
+  ~BlockStore();
 
   /// Throws std::invalid_argument if `events` put a node on both sides of a bipartite graph.
   void check(const Events& events);
-  /// Adds `events`, checked, whose first one is event `first_eid` of the log; readers see all or none of
-  /// them.
-  void insert(const Events& events, eid_t first_eid);
+  /// Gets all that `events`, checked, will need, as the log's events from `first_eid` on. Throws OutOfMemory
+  /// or std::length_error, and has changed nothing then. Ends with `commit` or `abandon`.
+  void reserve(const Events& events, eid_t first_eid);
+  /// Inserts what was reserved for; readers see all or none of it.
+  void commit() noexcept;
+  void abandon() noexcept;
+  void insert(const Events& events, eid_t first_eid) {
+    reserve(events, first_eid);
+    commit();
+  }
 
   Direction direction() const { return direction_; }
   /// The snapshot: readers see the events below this log position.
@@ -48,28 +67,42 @@ class BlockStore {
     uint32_t node;
     uint32_t row_and_side;
   };
+  /// A batch between `reserve` and `commit`.
+  struct Insertion {
+    Events events{};
+    eid_t first_eid = 0;
+    std::vector<Pair> pairs;    // sorted by node
+    std::vector<Pair> scratch;  // for sorting
+    std::vector<RunPlan> plans;
+    std::vector<place_t> places;    // of all plans' new blocks
+    std::vector<Directory*> rooms;  // of all plans' new directories
+  };
 
-  std::vector<Pair> sorted_pairs(const Events& events) const;
-  void mark_sides(const Events& events, std::vector<uint8_t*>& marked);
-  /// Fetches what the runs after `runs[0]` will need, one step of their look-ups at a time.
-  void prefetch_ahead(const Pair* const* runs) const;
-  void append_run(const Pair* run, int64_t size, const Events& events, eid_t first_eid);
-  int64_t fill_tail(Directory& dir, const Pair* run, int64_t size, const Events& events, eid_t first_eid);
-  void grow_only_block(Directory& dir, int64_t num_entries);
-  /// Gives node `v` another block; publishes the directory, which may be a new one.
-  Directory& with_new_block(node_t v, Directory* old, int64_t num_entries, eid_t base_eid, tick_t first_t);
-  /// `old` or, where it is full or null, an unpublished copy with room for another block.
-  Directory& with_room(Directory* old);
+  void sort_pairs(const Events& events);
+  void try_sides(const Events& events, std::vector<uint8_t*>& marked);
+  void mark_sides() noexcept;
+  void plan_all();
+  void look_up_ahead(size_t i) const;
+  void fetch_tails_ahead(size_t i) const;
+  void reserve_for(const RunPlan& plan);
+  void forget_insertion() noexcept;
+  void leave_block(const Directory& dir) noexcept;
+  Entry entry_of(const Pair& pair, eid_t base_eid) const;
+  void commit_run(const StoreView& store, const RunPlan& plan, const Pair* run, const place_t*& places,
+                  Directory* const*& rooms) noexcept;
 
   Direction direction_;
-  Arena entries_{sizeof(Entry)};
-  Arena directories_{64};
+  StoreMemory memory_;
   Epochs epochs_;
+  EntrySpace entries_;
+  Arena directories_;
   ReservedArray<Directory*> heads_;
   std::unique_ptr<ReservedArray<uint8_t>> sides_;  // bipartite: 1 = source, 2 = destination
   std::atomic<int64_t> num_nodes_{0};
   std::atomic<eid_t> position_{0};
-  StoreStats stats_;
+  Insertion insertion_;
+  int64_t num_entries_ = 0;
+  int64_t max_blocks_ = 0;
 };
 
 }  // namespace tgflow

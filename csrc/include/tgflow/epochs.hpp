@@ -7,9 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "tgflow/arena.hpp"
-
 namespace tgflow {
+
+/// Whoever takes memory back: a piece is known to it by a number and a size.
+class Reclaimer {
+ public:
+  virtual void reclaim(uint64_t piece, uint64_t size) noexcept = 0;
+
+ protected:
+  ~Reclaimer() = default;
+};
 
 /// Two-parity read-copy-update: readers register in the current epoch; what a writer retires is reused once
 /// every reader that was registered when it was unlinked has left.
@@ -28,8 +35,10 @@ class Epochs {
     int parity_;
   };
 
-  /// Hands over a piece of `arena` that no new reader can reach. The writer's thread only.
-  void retire(Arena& arena, void* piece, size_t bytes) { retired_.push_back({&arena, piece, bytes}); }
+  /// Makes room for that many more retired pieces: `retire` then cannot fail. The writer's thread only.
+  void expect(size_t num_pieces);
+  /// Hands over a piece that no new reader can reach. The writer's thread only.
+  void retire(Reclaimer& owner, uint64_t piece, uint64_t size) { retired_.push_back({&owner, piece, size}); }
   /// Gives back what no reader can hold any more, and starts a new epoch where possible. The writer's thread
   /// only.
   void collect();
@@ -38,9 +47,9 @@ class Epochs {
 
  private:
   struct Piece {
-    Arena* arena;
-    void* address;
-    size_t bytes;
+    Reclaimer* owner;
+    uint64_t piece;
+    uint64_t size;
   };
   struct alignas(64) Count {
     std::atomic<int64_t> count{0};

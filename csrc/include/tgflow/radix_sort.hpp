@@ -9,13 +9,13 @@
 namespace tgflow {
 
 /// Sorts `items` by `key(item)`, equal keys in their old order. Takes as many passes as the largest key
-/// needs.
+/// needs. `other` is its working space.
 template <typename Item, typename Key>
-void radix_sort(std::vector<Item>& items, Key key) {
+void radix_sort(std::vector<Item>& items, std::vector<Item>& other, Key key) {
   constexpr int kBits = 11;
   uint32_t largest = 0;
   for (const Item& item : items) largest = std::max(largest, key(item));
-  std::vector<Item> other(items.size());
+  other.resize(items.size());
   for (int shift = 0; shift < 32 && (largest >> shift) != 0; shift += kBits) {
     std::array<size_t, (1 << kBits)> place{};
     const auto digit = [&](const Item& item) { return (key(item) >> shift) & ((1u << kBits) - 1); };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <utility>
 
 #include "tgflow/block_store.hpp"
 #include "tgflow/event_log.hpp"
@@ -11,7 +12,8 @@ namespace tgflow {
 /// Any number of threads read while others append; appends take turns.
 class TemporalGraph {
  public:
-  explicit TemporalGraph(Direction direction) : store_(direction) {}
+  explicit TemporalGraph(Direction direction, StoreMemory memory = {})
+      : store_(direction, std::move(memory)) {}
 
   /// Throws std::invalid_argument if `events` cannot follow what is there; changes nothing.
   void check(const Events& events);

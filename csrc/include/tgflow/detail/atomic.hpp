@@ -17,11 +17,15 @@ TGFLOW_HD inline T load_acquire(const T* p) {
 #endif
 }
 
-#ifndef __CUDACC_RTC__
+/// Writes `*p` after all that its writer wrote before.
 template <typename T>
-inline void store_release(T* p, T value) {
+TGFLOW_HD inline void store_release(T* p, T value) {
+#if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
+  __threadfence();
+  *const_cast<volatile T*>(p) = value;
+#else
   __atomic_store_n(p, value, __ATOMIC_RELEASE);
-}
 #endif
+}
 
 }  // namespace tgflow

@@ -13,37 +13,80 @@ struct Entry {
   uint32_t eid_offset;  ///< From the block's `base_eid`.
 };
 
-/// A run of a node's entries in log order. All but `entries` is fixed once published.
+/// Where a block's entries lie: its capacity, and the number of its first entry in the store's entry space,
+/// which is cut into chunks. One word, so that both change at once.
+using place_t = uint64_t;
+
+constexpr int kChunkBits = 21;  ///< Entries of a chunk at most: 32 MB.
+constexpr int kPlaceBits = 48;
+
+TGFLOW_HD inline place_t place_of(int64_t chunk, int64_t offset, int64_t capacity) {
+  return static_cast<uint64_t>(capacity) << kPlaceBits | static_cast<uint64_t>(chunk) << kChunkBits |
+         static_cast<uint64_t>(offset);
+}
+TGFLOW_HD inline int64_t capacity_of(place_t place) { return static_cast<int64_t>(place >> kPlaceBits); }
+TGFLOW_HD inline int64_t chunk_of(place_t place) {
+  return static_cast<int64_t>(place << (64 - kPlaceBits) >> (64 - kPlaceBits + kChunkBits));
+}
+TGFLOW_HD inline int64_t offset_of(place_t place) {
+  return static_cast<int64_t>(place & ((uint64_t{1} << kChunkBits) - 1));
+}
+
+/// A run of a node's entries, ordered by (t, eid). All but `place` is fixed once published.
 struct Block {
-  Entry* entries;  ///< Replaced when the node's only block grows; the old one stays readable for a while.
-  eid_t base_eid;  ///< The first entry's event.
+  place_t place;   ///< Replaced when the node's only block grows; the old one stays readable for a while.
+  eid_t base_eid;  ///< The smallest event of the block: its first, but where a late batch was merged.
   tick_t first_t;  ///< The first entry's time.
   int64_t start;   ///< Entries of the node before this block.
 };
+
+struct Version;
 
 /// A node's blocks, oldest first; they follow this header in memory.
 struct Directory {
   int64_t total;  ///< Published entries. Read it first: blocks that it counts are then readable.
   uint32_t num_blocks;
-  uint32_t max_blocks;    ///< Room for blocks behind this header.
-  int64_t tail_capacity;  ///< Of the last block; the writer's.
-  int64_t unused;         ///< A directory of one block fills one cache line.
+  uint32_t max_blocks;     ///< Room for blocks behind this header.
+  const Version* version;  ///< Null for a node that was never changed but by appending.
+  int64_t unused;          ///< A directory of one block fills one cache line.
 
   TGFLOW_HD Block* blocks() { return reinterpret_cast<Block*>(this + 1); }
   TGFLOW_HD const Block* blocks() const { return reinterpret_cast<const Block*>(this + 1); }
+};
+
+/// A change of a node's past: what a cut-off below `changed_at` sees is in `older`.
+struct Version {
+  eid_t changed_at;
+  const Directory* older;  ///< Null where the node had no entries, or that past was given up.
 };
 
 /// What a reader needs of a store; valid while it is registered with the store's epochs.
 struct StoreView {
   const Directory* const* heads;  ///< Per node, null before its first entry.
   int64_t num_nodes;
+  Entry* const*
+      chunks;  ///< Where each chunk is now: moving one to another tier is one store into this table.
+  const uint8_t* tiers;  ///< Per chunk: 0 upper (recent), 1 lower (older).
 
-  /// The directory of `v`, or null where `v` has no history: unknown, negative or new.
-  TGFLOW_HD const Directory* directory(node_t v) const {
+  /// The latest directory of `v`, or null where it has no history: unknown, negative or new.
+  TGFLOW_HD const Directory* latest(node_t v) const {
     return v >= 0 && v < num_nodes ? load_acquire(heads + v) : nullptr;
   }
-  /// The first entry of `block`.
-  TGFLOW_HD const Entry* entries(const Block& block) const { return load_acquire(&block.entries); }
+  /// The directory that a cut-off reads: as the changes up to there have left it.
+  TGFLOW_HD const Directory* directory(node_t v, eid_t before) const { return as_of(latest(v), before); }
+
+  TGFLOW_HD static const Directory* as_of(const Directory* dir, eid_t before) {
+    while (dir != nullptr && dir->version != nullptr && before < dir->version->changed_at) {
+      dir = dir->version->older;
+    }
+    return dir;
+  }
+
+  TGFLOW_HD const Entry* entries(const Block& block) const { return entries_at(load_acquire(&block.place)); }
+  TGFLOW_HD Entry* entries_at(place_t place) const {
+    return load_acquire(chunks + chunk_of(place)) + offset_of(place);
+  }
+  TGFLOW_HD int tier(place_t place) const { return load_acquire(tiers + chunk_of(place)); }
 };
 
 /// Neighborhoods to look up: entries with `t < t[i]` and `eid < limit(i)`.

@@ -1,0 +1,101 @@
+// The memory of a store's entries: chunks in two tiers, recent ones in the upper, older ones in the lower.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "tgflow/detail/store_view.hpp"
+#include "tgflow/epochs.hpp"
+#include "tgflow/reserved_array.hpp"
+#include "tgflow/tier_memory.hpp"
+
+namespace tgflow {
+
+struct TierStats {
+  int64_t num_blocks = 0;
+  int64_t num_entries = 0;  ///< In those blocks, older versions' and retired ones' included.
+  int64_t capacity = 0;     ///< Entries that those blocks have room for.
+  int64_t bytes = 0;
+};
+
+/// Pieces of chunks, by place. A place stays good when its chunk moves to the other tier. Only the writer's
+/// thread allocates, frees and moves; readers follow places through `chunks()` meanwhile.
+class EntrySpace : public Reclaimer {
+ public:
+  /// `upper_budget` in bytes: where more is needed, the upper tier's oldest chunks move to `lower`.
+  EntrySpace(Epochs& epochs, TierMemory& upper, TierMemory& lower, int64_t upper_budget);
+  ~EntrySpace();
+  EntrySpace(const EntrySpace&) = delete;
+  EntrySpace& operator=(const EntrySpace&) = delete;
+
+  /// Entries of a block at most.
+  int64_t max_capacity() const { return max_capacity_; }
+  /// A piece of the upper tier for `capacity` entries. Throws OutOfMemory.
+  place_t allocate(int64_t capacity) { return allocate(capacity, 0); }
+  /// A piece of that tier.
+  place_t allocate(int64_t capacity, int tier);
+  /// Takes back a piece that holds `num_entries`.
+  void free(place_t place, int64_t num_entries) noexcept;
+  void reclaim(uint64_t place, uint64_t num_entries) noexcept override {
+    free(place, static_cast<int64_t>(num_entries));
+  }
+  /// Says that a piece has come to hold that many more entries.
+  void add_entries(place_t place, int64_t num_entries) { infos_[info(place)].num_entries += num_entries; }
+
+  Entry* entries(place_t place) const { return chunks_[chunk_of(place)] + offset_of(place); }
+  int tier(place_t place) const { return tiers_[chunk_of(place)]; }
+  Entry* const* chunks() const { return chunks_.data(); }
+  const uint8_t* tiers() const { return tiers_.data(); }
+
+  /// Moves the upper tier's oldest chunks down until it holds at most `bytes`. Throws OutOfMemory.
+  void move_down(int64_t bytes);
+  /// As full as the upper tier may be before an insert, so that there is room for a chunk or two.
+  void keep_headroom();
+  /// The share of `place`'s chunk that is in use, of what was ever given out; 1 for chunks still being
+  /// filled.
+  double live_share(place_t place) const;
+  /// Ends filling the open chunks, so that what is moved out of sparse chunks goes to new ones.
+  void close_chunks();
+
+  TierStats stats(int tier) const;
+
+ private:
+  struct Chunk {
+    int64_t size = 0;  ///< Entries; 0 once given back.
+    int64_t used = 0;  ///< Entries given out from the front.
+    int64_t live = 0;  ///< Entries in pieces in use.
+    int64_t num_blocks = 0;
+    int64_t num_entries = 0;
+  };
+  /// A memory's way back to it when its last reader has left.
+  struct TierReclaimer : Reclaimer {
+    TierReclaimer(EntrySpace& owner, int number) : space(owner), tier(number) {}
+    void reclaim(uint64_t chunk, uint64_t bytes) noexcept override;
+    EntrySpace& space;
+    int tier;
+  };
+
+  size_t info(place_t place) const { return static_cast<size_t>(chunk_of(place)); }
+  int64_t next_chunk_bytes(int tier) const;
+  void open_chunk(int tier);
+  void move_chunk_down(size_t chunk);
+  void give_back_if_empty(size_t chunk) noexcept;
+  bool reuse(int64_t capacity, int tier, place_t& place);
+
+  Epochs& epochs_;
+  TierMemory* memory_[2];
+  TierReclaimer reclaimer_[2];
+  int64_t budget_;
+  int64_t chunk_bytes_;  ///< Of the largest chunks.
+  int64_t max_capacity_;
+  ReservedArray<Entry*> chunks_;
+  ReservedArray<uint8_t> tiers_;
+  std::vector<Chunk> infos_;
+  size_t oldest_ = 0;                                ///< No chunk below is in the upper tier.
+  int64_t open_[2] = {-1, -1};                       ///< The chunk being filled.
+  int64_t bytes_[2] = {0, 0};                        ///< What was moved away but is still read included.
+  std::map<int64_t, std::vector<place_t>> free_[2];  ///< By capacity.
+};
+
+}  // namespace tgflow

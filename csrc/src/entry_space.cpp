@@ -1,0 +1,182 @@
+#include "tgflow/entry_space.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tgflow/detail/insert_run.hpp"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#endif
+
+namespace tgflow {
+namespace {
+
+constexpr int64_t kEntryBytes = sizeof(Entry);
+constexpr int64_t kMaxChunks = int64_t{1} << (kPlaceBits - kChunkBits - 6);  // address space, not memory
+constexpr int64_t kLargestChunk = kEntryBytes << kChunkBits;
+constexpr int64_t kSmallestChunk = 4096;
+constexpr int64_t kFirstChunk = int64_t{64} << 10;
+constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kChunksInBudget = 16;
+constexpr int64_t kBlocksInChunk = 4;
+
+int64_t round_down(int64_t bytes, int64_t step) { return bytes / step * step; }
+
+}  // namespace
+
+EntrySpace::EntrySpace(Epochs& epochs, TierMemory& upper, TierMemory& lower, int64_t upper_budget)
+    : epochs_(epochs),
+      memory_{&upper, &lower},
+      reclaimer_{{*this, 0}, {*this, 1}},
+      budget_(upper_budget),
+      chunk_bytes_(std::clamp(round_down(upper_budget / kChunksInBudget, kSmallestChunk), kSmallestChunk,
+                              kLargestChunk)),
+      max_capacity_(std::min(kMaxChained, chunk_bytes_ / kEntryBytes / kBlocksInChunk)),
+      chunks_(kMaxChunks),
+      tiers_(kMaxChunks) {}
+
+EntrySpace::~EntrySpace() {
+  for (size_t chunk = 0; chunk < infos_.size(); ++chunk) {
+    const int64_t bytes = infos_[chunk].size * kEntryBytes;
+    if (bytes == 0) continue;
+    Entry* data = chunks_[static_cast<int64_t>(chunk)];
+    ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
+    memory_[tiers_[static_cast<int64_t>(chunk)]]->free(data, bytes);
+  }
+}
+
+bool EntrySpace::reuse(int64_t capacity, int tier, place_t& place) {
+  const auto found = free_[tier].find(capacity);
+  if (found == free_[tier].end()) return false;
+  std::vector<place_t>& places = found->second;
+  while (!places.empty()) {
+    place = places.back();
+    places.pop_back();
+    // Its chunk may have moved or gone since.
+    if (infos_[info(place)].size != 0 && this->tier(place) == tier) return true;
+  }
+  return false;
+}
+
+place_t EntrySpace::allocate(int64_t capacity, int tier) {
+  place_t place = 0;
+  if (!reuse(capacity, tier, place)) {
+    const bool fits = open_[tier] >= 0 && infos_[static_cast<size_t>(open_[tier])].used + capacity <=
+                                              infos_[static_cast<size_t>(open_[tier])].size;
+    if (!fits) open_chunk(tier);
+    Chunk& chunk = infos_[static_cast<size_t>(open_[tier])];
+    place = place_of(open_[tier], chunk.used, capacity);
+    chunk.used += capacity;
+  }
+  Chunk& chunk = infos_[info(place)];
+  chunk.live += capacity;
+  chunk.num_blocks += 1;
+  ASAN_UNPOISON_MEMORY_REGION(entries(place), static_cast<size_t>(capacity * kEntryBytes));
+  return place;
+}
+
+void EntrySpace::free(place_t place, int64_t num_entries) noexcept {
+  Chunk& chunk = infos_[info(place)];
+  chunk.live -= capacity_of(place);
+  chunk.num_blocks -= 1;
+  chunk.num_entries -= num_entries;
+  ASAN_POISON_MEMORY_REGION(entries(place), static_cast<size_t>(capacity_of(place) * kEntryBytes));
+  if (chunk.live == 0 && static_cast<int64_t>(info(place)) != open_[tier(place)]) {
+    give_back_if_empty(info(place));
+    return;
+  }
+  try {
+    free_[tier(place)][capacity_of(place)].push_back(place);
+  } catch (const std::bad_alloc&) {  // not reused then, until the store is compacted
+  }
+}
+
+void EntrySpace::give_back_if_empty(size_t chunk) noexcept {
+  Chunk& given = infos_[chunk];
+  if (given.live != 0 || given.size == 0) return;
+  const int tier = tiers_[static_cast<int64_t>(chunk)];
+  Entry* data = chunks_[static_cast<int64_t>(chunk)];
+  const int64_t bytes = given.size * kEntryBytes;
+  ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
+  memory_[tier]->free(data, bytes);
+  bytes_[tier] -= bytes;
+  given = {};
+}
+
+/// Chunks grow with the tier, so that a small graph stays small and a large one lies in huge pages.
+int64_t EntrySpace::next_chunk_bytes(int tier) const {
+  const int64_t held = bytes_[tier];
+  const int64_t wanted = held < 4 * kFirstChunk ? kFirstChunk : held / 8;
+  const int64_t step = wanted >= kHugePage ? kHugePage : kSmallestChunk;
+  const int64_t least = std::max(kSmallestChunk, max_capacity_ * kEntryBytes);
+  return std::clamp(round_down(wanted, step), std::min(least, chunk_bytes_), chunk_bytes_);
+}
+
+void EntrySpace::open_chunk(int tier) {
+  const int64_t bytes = next_chunk_bytes(tier);
+  const auto number = static_cast<int64_t>(infos_.size());
+  chunks_.grow(number + 1);
+  tiers_.grow(number + 1);
+  infos_.reserve(infos_.size() + 1);
+  if (tier == 0 && bytes_[0] + bytes > budget_) move_down(budget_ - bytes);
+  auto* data = static_cast<Entry*>(memory_[tier]->allocate(bytes));
+  if (data == nullptr) {
+    throw OutOfMemory(tier == 0 ? "the store's upper tier" : "the store's lower tier", bytes);
+  }
+  ASAN_POISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
+  bytes_[tier] += bytes;
+  infos_.push_back({bytes / kEntryBytes, 0, 0, 0, 0});
+  tiers_[number] = static_cast<uint8_t>(tier);
+  store_release(&chunks_[number], data);
+  const int64_t filled = std::exchange(open_[tier], number);
+  if (filled >= 0) give_back_if_empty(static_cast<size_t>(filled));
+}
+
+void EntrySpace::move_down(int64_t bytes) {
+  for (; bytes_[0] > bytes && oldest_ < infos_.size(); ++oldest_) {
+    const bool open = static_cast<int64_t>(oldest_) == open_[0];
+    if (infos_[oldest_].size == 0 || tiers_[static_cast<int64_t>(oldest_)] != 0) continue;
+    move_chunk_down(oldest_);
+    if (open) open_[0] = -1;
+  }
+}
+
+void EntrySpace::move_chunk_down(size_t chunk) {
+  const auto number = static_cast<int64_t>(chunk);
+  const int64_t bytes = infos_[chunk].size * kEntryBytes;
+  epochs_.expect(1);
+  auto* data = static_cast<Entry*>(memory_[1]->allocate(bytes));
+  if (data == nullptr) throw OutOfMemory("the store's lower tier", bytes);
+  Entry* old = chunks_[number];
+  ASAN_UNPOISON_MEMORY_REGION(old, static_cast<size_t>(bytes));
+  std::memcpy(data, old, static_cast<size_t>(bytes));
+  bytes_[1] += bytes;
+  store_release(&tiers_[number], uint8_t{1});
+  store_release(&chunks_[number], data);
+  epochs_.retire(reclaimer_[0], reinterpret_cast<uint64_t>(old), static_cast<uint64_t>(bytes));
+  epochs_.collect();
+}
+
+TierStats EntrySpace::stats(int tier) const {
+  TierStats stats;
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    const Chunk& chunk = infos_[i];
+    if (chunk.size == 0 || tiers_[static_cast<int64_t>(i)] != tier) continue;
+    stats.num_blocks += chunk.num_blocks;
+    stats.num_entries += chunk.num_entries;
+    stats.capacity += chunk.live;
+  }
+  stats.bytes = bytes_[tier];
+  return stats;
+}
+
+void EntrySpace::TierReclaimer::reclaim(uint64_t chunk, uint64_t bytes) noexcept {
+  space.memory_[tier]->free(reinterpret_cast<void*>(chunk), static_cast<int64_t>(bytes));
+  space.bytes_[tier] -= static_cast<int64_t>(bytes);
+}
+
+}  // namespace tgflow
