@@ -84,6 +84,38 @@ def uniform_neighbors(
     out_count: int,
 ) -> None: ...
 
+class StaticCsr:
+    def __init__(self, direction: Direction) -> None: ...
+    def build(self, src: int, dst: int, t: int, size: int) -> None: ...
+    def insert(self, src: int, dst: int, t: int, size: int) -> None: ...
+    @property
+    def num_entries(self) -> int: ...
+    def recent(
+        self,
+        nodes: int,
+        t: int,
+        before: int,
+        size: int,
+        k: int,
+        out_nodes: int,
+        out_t: int,
+        out_eid: int,
+        out_count: int,
+    ) -> None: ...
+    def uniform(
+        self,
+        nodes: int,
+        t: int,
+        before: int,
+        size: int,
+        k: int,
+        key: int,
+        out_nodes: int,
+        out_t: int,
+        out_eid: int,
+        out_count: int,
+    ) -> None: ...
+
 # Tensors cross as addresses (`x.data_ptr()`, or a pyarrow buffer's); sizes are counts of elements.
 # A column of ids crosses as two: integers and 0, or the offsets of strings and their bytes.
 

@@ -21,6 +21,7 @@ tgflow::Events events_at(address_t src, address_t dst, address_t t, address_t la
 void bind_log(py::module_& m);
 void bind_sampling(py::module_& m);
 void bind_store(py::module_& m);
+void bind_static_csr(py::module_& m);
 void bind_id_map(py::module_& m);
 void bind_plan(py::module_& m);
 void bind_attention(py::module_& m);

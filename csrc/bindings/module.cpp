@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, m) {
   bind_log(m);
   bind_store(m);  // after the log, which it returns
   bind_sampling(m);
+  bind_static_csr(m);
   bind_id_map(m);
   bind_plan(m);
   bind_attention(m);

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 import torch
 
-from tgflow.bench import peers, train
+from tgflow.bench import made, peers, train
 from tgflow.bench.own import own_tgat, own_tgn
 from tgflow.bench.race import Entry, Task, link_loss, race
 from tgflow.events import EventBatch
@@ -98,7 +98,7 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
 
 
 def test_the_task_numbers_destinations_after_sources():
-    task = train.wikipedia_task(num_events=500)
+    task = train.task_of(made.wikipedia()[:500])
     assert len(task.events) == 500
     assert int(task.events.src.max()) < int(task.events.dst.min())
     assert task.train_stop == 425

@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from small_runs import SMALL
@@ -118,13 +119,28 @@ def test_bench_names_its_benchmarks(tgflow):
 
 
 def test_bench_prints_a_table_or_json(tgflow, monkeypatch):
-    rows = [Row("recent", 2e7, "roots/s", {"k": 10}, 1e7), Row("step", 3.0, "ms")]
-    monkeypatch.setattr("tgflow.bench.store.run", lambda data, *rounds: rows)
-    first, second = tgflow("bench", "store", "--json").json
-    assert (first["value"], first["ratio"], first["params"]) == (2e7, 2.0, {"k": 10})
-    assert second["ratio"] is None
-    text = plain(tgflow("bench", "store").out)
-    assert "recent k=10 20M roots/s 10M roots/s 2.00x" in text
+    rows = [
+        Row("recent", 2e7, "roots/s", {"k": 10, "entries": 1000}, 1e7, 5e6),
+        Row("recent", 1e6, "roots/s", {"k": 10, "entries": 2_000_000}, 1e7, 5e6),
+        Row("step", 3.0, "ms"),
+    ]
+    asked = []
+    monkeypatch.setattr("tgflow.bench.store.run", lambda options: asked.append(options) or rows)
+    first, _, third = tgflow("bench", "store", "--json", "--entries", "1e6,2e4").json
+    assert (first["value"], first["ratio"], first["target"]) == (2e7, 4.0, 1e7)
+    assert (first["baseline"], first["params"]) == (5e6, {"k": 10, "entries": 1000})
+    assert third["ratio"] is None
+    assert asked[0].sizes == (20_000, 1_000_000)
+    assert Path("bench/store.svg").read_text(encoding="utf-8").startswith("<svg")
+    text = plain(tgflow("bench", "store", "--quick").out)
+    assert "recent roots/s k=10 " in text
+    assert " 1000 20M 5M 4.00x ✓ 10M" in text
+    assert " 2M 1M 5M 0.20x ✗ 10M" in text
+
+
+def test_bench_asks_for_sizes_that_are_numbers(tgflow):
+    assert "must be numbers such as 1e6" in tgflow("bench", "store", "--entries", "1e6,big").err
+    assert "must be at least 10,000" in tgflow("bench", "store", "--entries", "10").err
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from tgflow import _core
-from tgflow.bench import made
-from tgflow.bench.row import Row
+from tgflow.bench.options import Options
+from tgflow.bench.row import Params, Row
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
 
@@ -28,21 +27,16 @@ SHAPES: dict[str, tuple[dict[str, Any], float]] = {
 """What a model asks of a plan, and the seconds a batch without features may take."""
 
 
-def run(data: Path | None = None, rounds: int = 5) -> list[Row]:
-    """Measure the preparation of batches of 200 events with a random negative each.
-
-    Args:
-        data: `wikipedia.csv(.gz)`; None for a made stream of its shape.
-        rounds: How often each figure is measured; the best counts.
-    """
+def run(options: Options) -> list[Row]:
+    """Measure the preparation of batches of 200 events with a random negative each."""
     threads = _core.num_threads()
     _core.set_num_threads(1)
     try:
-        events = made.wikipedia(data)
+        _, events = options.wikipedia()
         x = torch.randn(len(events), X_DIM, generator=torch.Generator().manual_seed(0))
         return [
-            *_rows(TemporalGraph.from_events(events), rounds),
-            *_rows(TemporalGraph.from_events(replace(events, x=x)), rounds),
+            *_rows(TemporalGraph.from_events(events), options.rounds),
+            *_rows(TemporalGraph.from_events(replace(events, x=x)), options.rounds),
         ]
     finally:
         _core.set_num_threads(threads)
@@ -62,7 +56,7 @@ def _rows(graph: TemporalGraph, rounds: int) -> list[Row]:
             **shape,
         )
         speed = BATCH_SIZE / best_seconds(plan, rounds)
-        params: dict[str, str | int | float] = {"batch": BATCH_SIZE, "x_dim": x_dim, "threads": 1}
+        params: Params = {"batch": BATCH_SIZE, "x_dim": x_dim, "threads": 1}
         goal = None if x_dim else BATCH_SIZE / limit_s
         rows.append(Row(f"prepare, {name}", speed, "events/s", params, goal))
     return rows

@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+Params = dict[str, str | int | float]
+
+COSTS = frozenset({"ns", "us", "ms", "s", "us/step", "ns/event", "bytes/entry", "of the room"})
+"""Units of which less is better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure, and the one it is held against."""
+    """One figure, the one it is compared with, and the one it is to reach."""
 
     name: str
     value: float
+    """NaN for a figure that was not taken; `params` say why."""
     unit: str
-    params: dict[str, str | int | float] = field(default_factory=dict)
-    baseline: float | None = None
+    params: Params = field(default_factory=dict)
+    target: float | None = None
     """The figure to reach, in the same unit."""
+    baseline: float | None = None
+    """What another method reached in the same run, in the same unit."""
+    target_ratio: float | None = None
+    """The `ratio` to reach."""
 
     @property
     def ratio(self) -> float | None:
-        """Value over baseline: at least 1 where the figure is reached and more is better."""
-        return None if not self.baseline else self.value / self.baseline
+        """How many times better than the baseline, or without one than the target."""
+        other = self.baseline if self.baseline is not None else self.target
+        if not other or math.isnan(self.value):
+            return None
+        if self.unit in COSTS:
+            return other / self.value if self.value else math.inf
+        return self.value / other
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether target and ratio are reached; None where there is nothing to reach."""
+        if math.isnan(self.value) or (self.target is None and self.target_ratio is None):
+            return None
+        enough = self.target is None or (
+            self.value <= self.target if self.unit in COSTS else self.value >= self.target
+        )
+        return enough and (self.target_ratio is None or (self.ratio or 0.0) >= self.target_ratio)
+
+    def plain(self) -> dict[str, object]:
+        """Return what JSON can say of the row: a figure that was not taken is null."""
+        return {
+            "name": self.name,
+            "params": self.params,
+            "value": None if math.isnan(self.value) else self.value,
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "ratio": self.ratio,
+            "target": self.target,
+            "target_ratio": self.target_ratio,
+            "reached": self.reached,
+        }
+
+
+def skipped(name: str, unit: str, params: Params, reason: str) -> Row:
+    """Return the row of a figure that was not taken, and why."""
+    return Row(name, math.nan, unit, {**params, "skipped": reason})

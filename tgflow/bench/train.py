@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import torch
 
 from tgflow import _core
-from tgflow.bench import made, peers
+from tgflow.bench import peers
+from tgflow.bench.options import Options
 from tgflow.bench.own import Own, own_tgat, own_tgn
 from tgflow.bench.peers import Peer
 from tgflow.bench.race import Entry, Laps, Task, race
-from tgflow.bench.row import Row
+from tgflow.bench.row import Params, Row, skipped
 from tgflow.events import EventBatch
-
-Params = dict[str, str | int | float]
 
 X_DIM = 172
 """Width of the published features, which are not redistributed with the stream."""
@@ -33,23 +31,19 @@ TGAT_EVENTS_PER_SECOND = 6000.0
 TORCH_SHARE = 0.85
 
 
-def run(data: Path | None = None, rounds: int = 5, events: int | None = None) -> list[Row]:
+def run(options: Options) -> list[Row]:
     """Train TGN and TGAT once over the stream, tgflow and its peers turn by turn.
 
-    Args:
-        data: `wikipedia.csv(.gz)`; None for a made stream of its shape.
-        rounds: 1 trains on the stream's first 10,000 events only; the figures are medians of turns.
-        events: Events to keep of the stream, or None.
+    The figures are medians of turns; `quick` trains on the stream's first 10,000 events only.
     """
-    if events is None and rounds == 1:
-        events = QUICK_EVENTS
-    task = wikipedia_task(data, events)
+    name, events = options.wikipedia()
+    task = task_of(events[: options.events or (QUICK_EVENTS if options.quick else None)])
     before = torch.get_num_threads(), _core.num_threads()
     torch.set_num_threads(THREADS)
     _core.set_num_threads(THREADS)
     try:
         params: Params = {
-            "stream": "wikipedia" if data else "wikipedia-shaped",
+            "stream": name,
             "events": len(task.events),
             "threads": THREADS,
         }
@@ -59,9 +53,8 @@ def run(data: Path | None = None, rounds: int = 5, events: int | None = None) ->
         _core.set_num_threads(before[1])
 
 
-def wikipedia_task(data: Path | None = None, num_events: int | None = None) -> Task:
-    """Return the task on the stream's first events, with standard normal edge features."""
-    events = made.wikipedia(data)[:num_events]
+def task_of(events: EventBatch) -> Task:
+    """Return the task on a stream, with standard normal edge features."""
     src = torch.unique(events.src, return_inverse=True)[1]
     dst = torch.unique(events.dst, return_inverse=True)[1] + int(src.max()) + 1
     x = torch.randn(len(events), X_DIM, generator=torch.Generator().manual_seed(0))
@@ -128,7 +121,7 @@ def _speed_rows(
     laps: dict[str, Laps],
     absent: dict[str, str],
     params: Params,
-    baseline: float | None = None,
+    target: float | None = None,
 ) -> list[Row]:
     rows = [
         Row(
@@ -136,12 +129,12 @@ def _speed_rows(
             lap.median,
             "events/s",
             params | {"library": library},
-            baseline if library == OWN else None,
+            target if library == OWN else None,
         )
         for library, lap in laps.items()
     ]
     return rows + [
-        Row(name, float("nan"), "events/s", {"library": library, "skipped": reason})
+        skipped(name, "events/s", {"library": library}, reason)
         for library, reason in absent.items()
     ]
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json as jsonlib
-import math
 import sys
-from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tgflow.cli.bench_table import print_rows
 from tgflow.cli.errors import USAGE, CliError
-from tgflow.cli.summary import print_table
-from tgflow.run.figures import compact
 
 if TYPE_CHECKING:
     from tgflow.bench.row import Row
@@ -27,7 +25,7 @@ BENCHMARKS = {
     "store": "inserting batches of events into the block store",
     "train": "training TGN and TGAT, against the peers that are installed",
 }
-"""Modules of `tgflow.bench`, each with `run(data, rounds) -> list[Row]`."""
+"""Modules of `tgflow.bench`, each with `run(options) -> list[Row]` and perhaps `PICTURES`."""
 
 
 def bench(
@@ -39,16 +37,32 @@ def bench(
     ] = None,
     *,
     data: Annotated[
-        Path | None,
-        typer.Option(help="wikipedia.csv.gz; without it a made stream of its shape.", exists=True),
+        list[Path] | None,
+        typer.Option(
+            help="Events with columns src, dst, t, such as wikipedia.csv.gz; may be given several "
+            "times. Without it a made stream of that shape.",
+            exists=True,
+        ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Measure once instead of the best of 5.")
+        bool, typer.Option("--quick", help="Measure once and on little: for a look.")
     ] = False,
+    entries: Annotated[
+        str | None,
+        typer.Option(
+            help="Of store and sample: sizes of the made graph, as in 1e6,1e7. Default: 1e6 to 1e8."
+        ),
+    ] = None,
     events: Annotated[
         int | None,
         typer.Option(help="Of train: use only the stream's first events.", min=100),
     ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures of store and sample.")] = Path(
+        "bench"
+    ),
+    device: Annotated[
+        str, typer.Option(help="Of store and sample: cuda adds rows of a graph on the GPU.")
+    ] = "cpu",
     json: Annotated[
         bool,
         typer.Option(
@@ -56,50 +70,65 @@ def bench(
         ),
     ] = False,
 ) -> None:
-    """Measure tgflow on this machine and compare with the figures to reach.
+    """Measure tgflow on this machine and compare with other methods and the figures to reach.
 
     [bold]Examples[/bold]
 
       tgflow bench
-      tgflow bench sample --data wikipedia.csv.gz --json
-      tgflow bench train --quick
+      tgflow bench store sample --entries 1e6,1e7 --data wikipedia.csv.gz --data mathoverflow.csv.gz
+      tgflow bench sample --quick --json
       tgflow bench train --data wikipedia.csv.gz --events 40000
     """
+    from tgflow.bench.options import Options
+
     chosen = names or [name for name in BENCHMARKS if name != "train"]
     for name in chosen:
         if name not in BENCHMARKS:
             known = ", ".join(BENCHMARKS)
             raise CliError(f"there is no benchmark {name!r}; choose from {known}", USAGE)
+    console = Console(stderr=True, highlight=False)
+    options = Options(
+        data=data or (),
+        quick=quick,
+        entries=_sizes(entries),
+        events=events,
+        device=device,
+        tell=lambda what: console.print(f"[dim]{escape(what)}[/dim]"),
+    )
     rows: list[Row] = []
     for name in chosen:
-        Console(stderr=True).print(f"[dim]{name}: {BENCHMARKS[name]}[/dim]")
+        options.tell(f"{name}: {BENCHMARKS[name]}")
         module = importlib.import_module(f"tgflow.bench.{name}")
-        limit = {"events": events} if name == "train" else {}
-        rows += module.run(data, 1, **limit) if quick else module.run(data, **limit)
+        measured = module.run(options)
+        if hasattr(module, "PICTURES"):
+            console.print(f"[dim]{name}: drawn in {_draw(module, measured, out / name)}[/dim]")
+        rows += measured
     if json:
-        sys.stdout.write(jsonlib.dumps([_plain(row) for row in rows], indent=2) + "\n")
+        sys.stdout.write(jsonlib.dumps([row.plain() for row in rows], indent=2) + "\n")
     else:
-        _print(rows)
+        print_rows(rows)
 
 
-def _plain(row: Row) -> dict[str, object]:
-    """Return what JSON can say of a row: a figure that was not taken is null."""
-    value = None if math.isnan(row.value) else row.value
-    return {**asdict(row), "value": value, "ratio": row.ratio}
+def _sizes(entries: str | None) -> tuple[int, ...]:
+    """Return graph sizes from a text such as 1e6,5e7."""
+    from tgflow.bench.options import LEAST_SIZE
+
+    try:
+        sizes = tuple(int(float(size)) for size in entries.split(",")) if entries else ()
+    except ValueError:
+        raise CliError(
+            f"--entries must be numbers such as 1e6,1e7, got {entries!r}", USAGE
+        ) from None
+    if any(size < LEAST_SIZE for size in sizes):
+        raise CliError(f"--entries must be at least {LEAST_SIZE:,}, got {entries!r}", USAGE)
+    return sizes
 
 
-def _print(rows: list[Row]) -> None:
-    print_table(
-        ("benchmark", "measured", "to reach", "ratio"),
-        [
-            (
-                " ".join(
-                    [row.name, *(f"[dim]{k}={escape(str(v))}[/dim]" for k, v in row.params.items())]
-                ),
-                f"{compact(row.value)} {row.unit}",
-                "" if row.baseline is None else f"{compact(row.baseline)} {row.unit}",
-                "" if row.ratio is None else f"{row.ratio:.2f}x",
-            )
-            for row in rows
-        ],
-    )
+def _draw(module: ModuleType, rows: list[Row], path: Path) -> Path:
+    """Write a benchmark's pictures; returns the file."""
+    from tgflow.bench.curves import draw
+
+    file = path.with_suffix(".svg")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(draw(module.PICTURES, rows), encoding="utf-8")
+    return file

@@ -44,6 +44,8 @@ class Chart:
     """Lower end of the y axis; None: the lowest value."""
     high: float | None = None
     wide: bool = False
+    log_y: bool = False
+    """In decades; of SVG files."""
 
 
 def render_chart(chart: Chart) -> str:
@@ -55,7 +57,7 @@ def render_chart(chart: Chart) -> str:
     kind = "chart wide" if chart.wide else "chart"
     if not xs:
         return f'<figure class="{kind}">{head}<p class="empty">Nothing was measured.</p></figure>'
-    ticks_y = _ticks(
+    ticks_y = round_ticks(
         min(ys) if chart.low is None else chart.low, max(ys) if chart.high is None else chart.high
     )
     box = _Box(min(xs), max(xs), ticks_y[0], ticks_y[-1])
@@ -102,7 +104,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Return 3 to 6 round numbers that span `[low, high]`."""
     if high - low < 1e-12 * max(abs(low), abs(high), 1e-6):
         low, high = low - (abs(low) or 1) * 0.05, high + (abs(high) or 1) * 0.05

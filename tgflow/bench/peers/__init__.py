@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple, cast
-
-from tgflow.bench.race import Contender, Task
+from typing import Any, NamedTuple
 
 NOT_INSTALLED = "not installed: pip install 'tgflow[bench]'"
 
 
 class Peer(NamedTuple):
-    """A model of another library."""
+    """A model or a sampler of another library."""
 
     library: str
     """The name it is installed under."""
@@ -25,10 +23,14 @@ TGN = (
     Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgn"),
 )
 TGAT = (Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgat"),)
+SAMPLERS = (
+    Peer("torch_geometric", "tgflow.bench.peers.pyg_sampler", "PygSampler"),
+    Peer("tgm-lib", "tgflow.bench.peers.tgm_sampler", "TgmSampler"),
+)
 
 
-def load(peer: Peer, task: Task) -> Contender | str:
-    """Return the peer, ready to train on `task`, or why it cannot take part."""
+def load(peer: Peer, *args: Any) -> Any:
+    """Return the peer's adapter, made from `args`; or a string, why it cannot take part."""
     try:
         version(peer.library)
         adapter = getattr(import_module(peer.module), peer.adapter)
@@ -36,4 +38,4 @@ def load(peer: Peer, task: Task) -> Contender | str:
         return NOT_INSTALLED
     except ModuleNotFoundError as error:
         return f"{NOT_INSTALLED} ({error})"
-    return cast(Contender, adapter(task))
+    return adapter(*args)

@@ -1,0 +1,88 @@
+"""The baseline: a static CSR, which answers as fast as can be and is made anew by every insert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow.bench.row import Params
+from tgflow.events import EventBatch
+from tgflow.graph import Direction
+from tgflow.log import Columns, EventLog
+from tgflow.sampling import Neighbors
+
+REBUILDING: Params = {"against": "rebuilding the CSR"}
+MERGING: Params = {"against": "merging into the CSR"}
+"""What a row's baseline is, where there are two."""
+_EVERYTHING = 2**63 - 1
+
+
+class StaticCsr:
+    """All neighbours in one array, sorted by node and time, searched as the block store is."""
+
+    def __init__(self, direction: Direction = "undirected") -> None:
+        self._native = _core.StaticCsr(getattr(_core.Direction, direction))
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return self._native.num_entries
+
+    def build(self, log: EventLog) -> None:
+        """Replace the contents by the log's events: a counting sort in memory that is kept."""
+        src, dst, t, _ = log._native.columns(0, len(log))
+        self._native.build(src.ctypes.data, dst.ctypes.data, t.ctypes.data, len(log))
+
+    def insert(self, events: EventBatch) -> None:
+        """Add events that follow: what lies behind each is moved up, in place."""
+        columns = Columns(events)
+        self._native.insert(*columns.addresses[:3], len(events))
+
+    def recent(self, nodes: Tensor, t: Tensor, k: int, before: int | None = None) -> Neighbors:
+        """Answer as `tgflow.recent_neighbors` does."""
+        return _sample(self._native.recent, nodes, t, k, before)
+
+    def uniform(
+        self, nodes: Tensor, t: Tensor, k: int, *, key: int, before: int | None = None
+    ) -> Neighbors:
+        """Answer as `tgflow.uniform_neighbors` does, draw for draw."""
+        return _sample(self._native.uniform, nodes, t, k, before, key)
+
+
+def _sample(
+    native: Callable[..., None],
+    nodes: Tensor,
+    t: Tensor,
+    k: int,
+    before: int | None,
+    *draws: int,
+) -> Neighbors:
+    size = len(nodes)
+    out = Neighbors(
+        nodes.new_empty(size, k),
+        nodes.new_empty(size, k),
+        nodes.new_empty(size, k),
+        torch.empty(size, dtype=torch.int32),
+    )
+    native(
+        nodes.data_ptr(),
+        t.data_ptr(),
+        _EVERYTHING if before is None else before,
+        size,
+        k,
+        *draws,
+        out.nodes.data_ptr(),
+        out.t.data_ptr(),
+        out.eid.data_ptr(),
+        out.count.data_ptr(),
+    )
+    return out
+
+
+def check_equal(what: str, ours: Neighbors, other: Neighbors) -> None:
+    """Raise RuntimeError unless two answers are equal, bit for bit."""
+    for column in ("nodes", "t", "eid", "count"):
+        if not torch.equal(getattr(ours, column).cpu(), getattr(other, column)):
+            raise RuntimeError(f"{what}: the answers differ in {column!r}")
