@@ -78,7 +78,8 @@ void StaticCsr::insert(const Events& events) {
     pairs.push_back({src, dst, static_cast<uint32_t>(i)});
     if (twice(src, dst)) pairs.push_back({dst, src, static_cast<uint32_t>(i)});
   }
-  radix_sort(pairs, [](const Pair& pair) { return pair.node; });
+  std::vector<Pair> sorting;
+  radix_sort(pairs, sorting, [](const Pair& pair) { return pair.node; });
   const int64_t old_total = num_entries();
   const int64_t old_nodes = num_nodes_;
   num_nodes_ = std::max(num_nodes_, largest_node(events) + 1);

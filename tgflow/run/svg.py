@@ -13,21 +13,31 @@ WIDTH, HEIGHT = 620, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 172, 74, 52
 LABEL_GAP = 16
 """Least distance between the names at the lines' ends."""
-STYLE = """
-svg { color-scheme: light dark; --page: #fff; --ink: #16181d; --soft: #5d6470; --grid: #e4e7ec;
-  --c1: #3557d6; --c2: #0d9373; --c3: #c2571a; --c4: #8a3fc0; --c5: #6b7280; }
-@media (prefers-color-scheme: dark) { svg { --page: #171a21; --ink: #eceff4; --soft: #98a1b0;
-  --grid: #2a303b; --c1: #7d9bff; --c2: #3fcfa6; --c3: #f2985c; --c4: #c58bf2; --c5: #9aa3b2; } }
-.page { fill: var(--page); } .grid { stroke: var(--grid); }
-text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: var(--soft); }
-.title { font-size: 15px; font-weight: 640; fill: var(--ink); } .end { text-anchor: end; }
-.middle { text-anchor: middle; } .line { fill: none; stroke-width: 2.2; stroke-linejoin: round; }
-.dashed { stroke-dasharray: 5 4; stroke-width: 1.6; }
+LIGHT = ("#ffffff", "#16181d", "#5d6470", "#e4e7ec", "#3557d6", "#0d9373", "#c2571a", "#8a3fc0")
+DARK = ("#171a21", "#eceff4", "#98a1b0", "#2a303b", "#7d9bff", "#3fcfa6", "#f2985c", "#c58bf2")
+"""Page, ink, soft ink, grid, and the lines' colours."""
+
+
+def _colors(palette: tuple[str, ...]) -> str:
+    """Return rules without variables, which not every reader of SVG knows."""
+    page, ink, soft, grid, *lines = palette
+    return (
+        f".page {{ fill: {page} }} text {{ fill: {soft} }} .title {{ fill: {ink} }} "
+        f".grid {{ stroke: {grid} }} "
+    ) + " ".join(
+        f".line.c{i} {{ stroke: {color} }} .mark.c{i}, .name.c{i} {{ fill: {color} }}"
+        for i, color in enumerate(lines, 1)
+    )
+
+
+STYLE = f"""
+text {{ font-family: system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; font-size: 12px }}
+.title {{ font-size: 15px; font-weight: 600 }} .end {{ text-anchor: end }}
+.middle {{ text-anchor: middle }} .line {{ fill: none; stroke-width: 2.2 }}
+.dashed {{ stroke-dasharray: 5 4; stroke-width: 1.6 }}
+{_colors(LIGHT)}
+@media (prefers-color-scheme: dark) {{ {_colors(DARK)} }}
 """
-COLORS = "".join(
-    f".c{i} {{ stroke: var(--c{i}) }} text.c{i}, circle.c{i} {{ fill: var(--c{i}); stroke: none }}"
-    for i in range(1, 6)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ def render_svg(charts: Sequence[Chart], *, log_x: bool = False) -> str:
     width = WIDTH * max(len(drawn), 1)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}">'
-        f"<style>{STYLE}{COLORS}</style>"
+        f"<style>{STYLE}</style>"
         f'<rect class="page" width="{width}" height="{HEIGHT}"/>{parts}</svg>\n'
     )
 
@@ -103,7 +113,7 @@ def _line(line: Line, across: _Axis, down: _Axis) -> Iterator[str]:
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     yield f'<path class="line {line.style} c{line.color}" d="M{path}"/>' if places else ""
     for x, y in places:
-        yield f'<circle class="c{line.color}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
+        yield f'<circle class="mark c{line.color}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>'
 
 
 def _names(lines: Sequence[Line], down: _Axis) -> Iterator[str]:
@@ -112,7 +122,7 @@ def _names(lines: Sequence[Line], down: _Axis) -> Iterator[str]:
     place = -math.inf
     for y, line in sorted(ends, key=lambda end: end[0]):
         place = max(y, place + LABEL_GAP)
-        yield _text(f"c{line.color}", WIDTH - RIGHT + 10, place + 4, line.name)
+        yield _text(f"name c{line.color}", WIDTH - RIGHT + 10, place + 4, line.name)
 
 
 def _text(css: str, x: float, y: float, text: str) -> str:
