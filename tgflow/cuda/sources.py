@@ -12,7 +12,7 @@ from tgflow import _core
 FOLDER = Path(_core.__file__).parent / "kernels"
 """`cuda/*.cu`, and `include/`, the headers that they share with the CPU."""
 
-KERNEL = r"__global__ void (?:__launch_bounds__\(\w+\) )?(\w+)\("
+KERNEL = r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\("
 """Finds the names of the kernels in a source file."""
 
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #ifdef __CUDACC_RTC__
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
 using int32_t = int;
 using uint32_t = unsigned int;
 using int64_t = long long;

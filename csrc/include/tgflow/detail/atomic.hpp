@@ -5,13 +5,56 @@
 
 namespace tgflow {
 
+#ifdef __CUDA_ARCH__
+// On the device one load or store carries the ordering: a fence would make all others wait as well.
+template <int kBytes>
+struct DeviceWord;
+template <>
+struct DeviceWord<1> {
+  using Bits = unsigned int;
+  __device__ static void load(const void* p, Bits& bits) {
+    asm volatile("ld.acquire.gpu.u8 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
+  }
+  __device__ static void store(void* p, Bits bits) {
+    asm volatile("st.release.gpu.u8 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
+  }
+};
+template <>
+struct DeviceWord<4> {
+  using Bits = unsigned int;
+  __device__ static void load(const void* p, Bits& bits) {
+    asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
+  }
+  __device__ static void store(void* p, Bits bits) {
+    asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
+  }
+};
+template <>
+struct DeviceWord<8> {
+  using Bits = unsigned long long;
+  __device__ static void load(const void* p, Bits& bits) {
+    asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(bits) : "l"(p) : "memory");
+  }
+  __device__ static void store(void* p, Bits bits) {
+    asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(bits) : "memory");
+  }
+};
+
+/// A value in the low bytes of a word: the device is little-endian.
+template <typename T>
+union InWord {
+  typename DeviceWord<sizeof(T)>::Bits bits;
+  T value;
+};
+#endif
+
 /// Reads `*p`; what its writer wrote before `store_release` is then readable too.
 template <typename T>
 TGFLOW_HD inline T load_acquire(const T* p) {
-#if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
-  const T value = *const_cast<const volatile T*>(p);
-  __threadfence();
-  return value;
+#ifdef __CUDA_ARCH__
+  InWord<T> word;
+  DeviceWord<sizeof(T)>::load(p, word.bits);
+  return word.value;
 #else
   return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 #endif
@@ -20,9 +63,10 @@ TGFLOW_HD inline T load_acquire(const T* p) {
 /// Writes `*p` after all that its writer wrote before.
 template <typename T>
 TGFLOW_HD inline void store_release(T* p, T value) {
-#if defined(__CUDA_ARCH__) || defined(__CUDACC_RTC__)
-  __threadfence();
-  *const_cast<volatile T*>(p) = value;
+#ifdef __CUDA_ARCH__
+  InWord<T> word{};
+  word.value = value;
+  DeviceWord<sizeof(T)>::store(p, word.bits);
 #else
   __atomic_store_n(p, value, __ATOMIC_RELEASE);
 #endif
