@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from tgflow.model import Scores, TemporalModel
     from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
     from tgflow.plan import Batch, Loader, NegativeSampler, Plan, Replay
-    from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
+    from tgflow.sampling import (
+        Neighbors,
+        Sampler,
+        decayed_neighbors,
+        recent_neighbors,
+        sample_neighbors,
+        uniform_neighbors,
+        window_neighbors,
+    )
     from tgflow.streams import Source, open_stream, replay
     from tgflow.tables import FeatureTable
     from tgflow.train.continual import ContinualConfig, ContinualTrainer
@@ -43,6 +51,7 @@ _HOME = {
     "OfflineTrainer": "train.offline",
     "Plan": "plan",
     "Replay": "plan",
+    "Sampler": "sampling",
     "Scores": "model",
     "Source": "streams",
     "TGAT": "models",
@@ -51,14 +60,17 @@ _HOME = {
     "TGNConfig": "models",
     "TemporalGraph": "graph",
     "TemporalModel": "model",
+    "decayed_neighbors": "sampling",
     "load": "checkpoint",
     "num_threads": "_core",
     "open_stream": "streams",
     "recent_neighbors": "sampling",
     "replay": "streams",
+    "sample_neighbors": "sampling",
     "save": "checkpoint",
     "set_num_threads": "_core",
     "uniform_neighbors": "sampling",
+    "window_neighbors": "sampling",
 }
 """The module of tgflow that each public name lives in."""
 
@@ -82,20 +94,24 @@ __all__ = [
     "OfflineTrainer",
     "Plan",
     "Replay",
+    "Sampler",
     "Scores",
     "Source",
     "TGATConfig",
     "TGNConfig",
     "TemporalGraph",
     "TemporalModel",
+    "decayed_neighbors",
     "load",
     "num_threads",
     "open_stream",
     "recent_neighbors",
     "replay",
+    "sample_neighbors",
     "save",
     "set_num_threads",
     "uniform_neighbors",
+    "window_neighbors",
 ]
 
 

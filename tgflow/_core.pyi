@@ -56,28 +56,24 @@ class TemporalGraph:
     def position(self) -> int: ...
     def stats(self) -> StoreStats: ...
 
-def recent_neighbors(
+class Strategy(Enum):
+    recent = ...
+    uniform = ...
+    window = ...
+    decayed = ...
+
+class Sampler:
+    def __init__(self, strategy: Strategy, key: int, span: int, types: int) -> None: ...
+
+def sample_neighbors(
     graph: TemporalGraph,
+    sampler: Sampler,
     nodes: int,
     t: int,
     before: int,
     before_all: int,
     size: int,
     k: int,
-    out_nodes: int,
-    out_t: int,
-    out_eid: int,
-    out_count: int,
-) -> None: ...
-def uniform_neighbors(
-    graph: TemporalGraph,
-    nodes: int,
-    t: int,
-    before: int,
-    before_all: int,
-    size: int,
-    k: int,
-    key: int,
     out_nodes: int,
     out_t: int,
     out_eid: int,

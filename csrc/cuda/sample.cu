@@ -3,6 +3,7 @@
 #include "tgflow/cuda/snapshot.hpp"
 #include "tgflow/cuda/tile_rows.hpp"
 #include "tgflow/cuda/tile_search.hpp"
+#include "tgflow/detail/sample_row.hpp"
 
 using namespace tgflow;
 
@@ -34,4 +35,13 @@ extern "C" __global__ void __launch_bounds__(256)
       uniform_row(tile, store, dir, 0, seen, key, i, out);
     }
   }
+}
+
+/// Any strategy and filter, a thread a query: what has no kernel of its own.
+extern "C" __global__ void __launch_bounds__(256)
+    sample_any(const Snapshot* snapshot, Queries queries, Sampler sampler, NeighborRows out) {
+  const StoreView store = read_snapshot(snapshot, queries);
+  const int64_t stride = gridDim.x * static_cast<int64_t>(blockDim.x);
+  int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  for (; i < queries.size; i += stride) sample_row(store, queries, sampler, i, out);
 }

@@ -38,7 +38,8 @@ BlockStore::~BlockStore() {
 }
 
 StoreView BlockStore::view() const {
-  return {heads_.data(), num_nodes_.load(std::memory_order_acquire), entries_.chunks(), entries_.tiers()};
+  return {heads_.data(), num_nodes_.load(std::memory_order_acquire), entries_.chunks(), entries_.tiers(),
+          types_.data()};
 }
 
 void BlockStore::try_sides(const Events& events, std::vector<uint8_t*>& marked) {
@@ -108,6 +109,7 @@ void BlockStore::reserve(const Events& events, eid_t first_eid) {
   insertion_.events = events;
   insertion_.first_eid = first_eid;
   try {
+    types_.reserve(events, first_eid);
     sort_pairs(events);
     plan_all();
   } catch (...) {
@@ -192,6 +194,7 @@ void BlockStore::commit() noexcept {
   Directory* const* rooms = insertion_.rooms.data();
   const Pair* run = pairs.data();
   const StoreView store = view();
+  types_.commit(insertion_.events, insertion_.first_eid);
   for (size_t i = 0; i < plans.size(); ++i) {
     fetch_tails_ahead(i);
     commit_run(store, plans[i], run, places, rooms);
@@ -272,8 +275,10 @@ inline Entry BlockStore::entry_of(const Pair& pair, eid_t base_eid) const {
 StoreStats BlockStore::stats() {
   const int64_t num_nodes = num_nodes_.load();
   const int64_t heads = num_nodes * static_cast<int64_t>(sizeof(Directory*)) + (sides_ ? num_nodes : 0);
-  StoreStats stats{
-      num_entries_, max_blocks_, directories_.bytes() + heads, {entries_.stats(0), entries_.stats(1)}};
+  StoreStats stats{num_entries_,
+                   max_blocks_,
+                   directories_.bytes() + heads + types_.bytes(),
+                   {entries_.stats(0), entries_.stats(1)}};
   stats.bytes += stats.tiers[0].bytes + stats.tiers[1].bytes;
   return stats;
 }

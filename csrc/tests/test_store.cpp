@@ -81,9 +81,9 @@ TEST(samplers_match_brute_force_for_any_batching) {
       for (const int64_t k : {1, 10, 200}) {
         Asked asked(500, k);
         ask_at_random(asked, num_nodes, columns.t.back(), size, static_cast<uint64_t>(k));
-        recent_neighbors(graph.store(), asked.queries(), asked.rows());
+        sample_neighbors(graph.store(), asked.queries(), {}, asked.rows());
         check_recent(expected, asked);
-        uniform_neighbors(graph.store(), asked.queries(), 9, asked.rows());
+        sample_neighbors(graph.store(), asked.queries(), {Strategy::kUniform, 9}, asked.rows());
         check_uniform(expected, asked);
       }
       CHECK((graph.stats().tiers[1].num_blocks > 0) == two_tiers);
@@ -119,7 +119,7 @@ TEST(running_out_of_memory_changes_nothing) {
   for (size_t i = 0; i < eids.size(); ++i) eids[i] = static_cast<eid_t>(i);
   Asked asked(500, 30);
   ask_at_random(asked, 60, columns.t.back(), columns.size(), 5);
-  recent_neighbors(graph.store(), asked.queries(), asked.rows());
+  sample_neighbors(graph.store(), asked.queries(), {}, asked.rows());
   check_recent(Expected(columns, Direction::kUndirected, eids), asked);
 }
 
@@ -135,7 +135,7 @@ TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
   const Expected expected(columns, Direction::kUndirected, eids);
   Asked asked(300, 25);
   ask_at_random(asked, 3, columns.t.back(), eids.back(), 4);
-  recent_neighbors(store, asked.queries(), asked.rows());
+  sample_neighbors(store, asked.queries(), {}, asked.rows());
   check_recent(expected, asked);
 }
 

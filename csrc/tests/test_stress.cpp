@@ -19,9 +19,9 @@ void read_until(TemporalGraph& graph, const Columns& columns, const std::atomic<
       asked.t[i] = INT64_MAX;
     }
     if (round % 2 == 0) {
-      recent_neighbors(graph.store(), all, asked.rows());
+      sample_neighbors(graph.store(), all, {}, asked.rows());
     } else {
-      uniform_neighbors(graph.store(), all, round, asked.rows());
+      sample_neighbors(graph.store(), all, {Strategy::kUniform, round}, asked.rows());
     }
     for (size_t slot = 0; slot < asked.out_eid.size(); ++slot) {
       const eid_t eid = asked.out_eid[slot];

@@ -21,6 +21,7 @@ class MadeStore:
         older: Per changed node, `changed_at` and what the cut-offs below see.
         max_block: Entries of a block at most.
         seed: Of the sizes of blocks.
+        labels: Per event, its type.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class MadeStore:
         older: dict[int, tuple[int, History]] | None = None,
         max_block: int = 40,
         seed: int = 0,
+        labels: Tensor | None = None,
     ) -> None:
         self._random = random.Random(seed)
         self._max_block = max_block
@@ -45,9 +47,10 @@ class MadeStore:
             heads[v] = self._directory(history, version)
         chunks = self._keep(torch.tensor([chunk.data_ptr() for chunk in self._chunks]))
         tiers = self._keep(torch.tensor([0, 1, 0], dtype=torch.uint8))
-        view = [self._keep(heads), len(heads), chunks, tiers]
+        types = 0 if labels is None else self._keep(labels.to(torch.uint16))
+        view = [self._keep(heads), len(heads), chunks, tiers, types]
         self.snapshot = torch.tensor([*view, position])
-        """The struct `Snapshot`, int64 `[5]`."""
+        """The struct `Snapshot`, int64 `[6]`."""
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)

@@ -9,10 +9,13 @@ from emulator import Emulator
 from hypothesis import given
 from hypothesis import strategies as st
 from made_store import History, MadeStore
-from strategies import event_lists, every_query
+from strategies import TYPES, event_lists, every_query, samplers
 
+from tgflow import _core
+from tgflow.cuda import structs
 from tgflow.cuda.structs import NeighborRows, Queries
 from tgflow.sampling import Neighbors
+from tgflow.sampling.sampler import type_bits
 from tgflow.testing import reference
 
 EVERYTHING = 2**63 - 1
@@ -158,3 +161,36 @@ def test_an_empty_graph_has_no_neighbours(kernels):
         got = sample(kernels, store, nodes, t, 2, key=key)
         assert got.nodes.tolist() == [[-1, -1]] * 3
         assert got.count.tolist() == [0, 0, 0]
+
+
+@given(
+    events=event_lists(labels=True),
+    sampler=samplers(),
+    types=st.none() | st.sets(st.sampled_from(TYPES)),
+    k=st.integers(1, 5),
+    key=st.integers(0, 2**64 - 1),
+)
+def test_a_thread_answers_what_has_no_kernel_of_its_own(kernels, events, sampler, types, k, key):
+    slow = reference.ReferenceGraph(events)
+    store = MadeStore(slow.history, len(events), labels=events.label)
+    nodes, t = every_query(events)
+    out = Neighbors.empty(len(nodes), k)
+    bits = None if types is None else type_bits(types)
+    spec = structs.Sampler(
+        getattr(_core.Strategy, sampler.strategy).value,
+        key,
+        sampler.span or 1,
+        0 if bits is None else bits.data_ptr(),
+    )
+    columns = (out.nodes, out.t, out.eid, out.count)
+    kernels.launch(
+        "sample_any",
+        3,
+        64,
+        ctypes.c_uint64(store.snapshot.data_ptr()),
+        Queries(nodes.data_ptr(), t.data_ptr(), 0, EVERYTHING, len(nodes)),
+        spec,
+        NeighborRows(*(column.data_ptr() for column in columns), k),
+    )
+    expected = reference.sample_neighbors(slow, sampler, nodes, t, k, key=key, types=types)
+    assert_equal(out, expected)

@@ -17,6 +17,17 @@ class Queries(ctypes.Structure):
     )
 
 
+class Sampler(ctypes.Structure):
+    """Which neighbours are taken; `strategy` is a number of `_core.Strategy`."""
+
+    _fields_ = (
+        ("strategy", ctypes.c_int32),
+        ("key", ctypes.c_uint64),
+        ("span", ctypes.c_int64),
+        ("types", ctypes.c_uint64),
+    )
+
+
 class NeighborRows(ctypes.Structure):
     """Where the answers go."""
 

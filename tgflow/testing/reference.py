@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import Direction
-from tgflow.sampling import Neighbors
+from tgflow.sampling import Neighbors, Sampler
+from tgflow.testing.draws import draw_decayed, draw_distinct
 
-_WORD = 2**32
+Item = tuple[int, int, int]
+"""(t, eid, neighbour)."""
 
 
 class ReferenceGraph:
@@ -19,33 +22,65 @@ class ReferenceGraph:
 
     def __init__(self, events: EventBatch, direction: Direction = "undirected") -> None:
         self.size = len(events)
-        self.history: dict[int, list[tuple[int, int, int]]] = {}
+        self.labels = None if events.label is None else events.label.tolist()
+        self.history: dict[int, list[Item]] = {}
         columns = (events.src.tolist(), events.dst.tolist(), events.t.tolist())
         for eid, (src, dst, t) in enumerate(zip(*columns, strict=True)):
             self.history.setdefault(src, []).append((t, eid, dst))
             if direction != "directed" and src != dst:
                 self.history.setdefault(dst, []).append((t, eid, src))
 
-    def seen(self, node: int, t: int, before: int) -> list[tuple[int, int, int]]:
+    def seen(self, node: int, t: int, before: int) -> list[Item]:
         """What a query at `t` that knows the events below `before` sees of `node`, oldest first."""
         history = self.history.get(node, [])
         by_t = bisect_left(history, t, key=lambda entry: entry[0])
         by_eid = bisect_left(history, before, key=lambda entry: entry[1])
         return history[: min(by_t, by_eid)]
 
+    def keeps(self, item: Item, types: Collection[int] | None) -> bool:
+        """Whether an entry's event is of one of `types`."""
+        return types is None or (self.labels is not None and self.labels[item[1]] in types)
 
-def recent_neighbors(
+
+def sample_neighbors(
     graph: ReferenceGraph,
+    sampler: Sampler,
     nodes: Tensor,
     t: Tensor,
     k: int,
+    *,
+    key: int = 0,
     before: int | Tensor | None = None,
+    types: Collection[int] | None = None,
+) -> Neighbors:
+    """As the function of `tgflow.sampling` that `sampler` names."""
+    if before is None:
+        before = graph.size
+    limits = before.tolist() if isinstance(before, Tensor) else [before] * len(nodes)
+    rows = []
+    for row, (node, time, limit) in enumerate(zip(nodes.tolist(), t.tolist(), limits, strict=True)):
+        seen = graph.seen(node, time, limit)
+        if sampler.strategy == "window":
+            assert sampler.span is not None
+            seen = [item for item in seen if item[0] >= time - sampler.span]
+        kept = [item for item in seen if graph.keeps(item, types)]
+        if sampler.strategy == "recent" or len(kept) <= k:
+            rows.append(kept[-k:])
+        elif sampler.strategy == "decayed":
+            assert sampler.span is not None
+            counts = [graph.keeps(item, types) for item in seen]
+            drawn = draw_decayed(key, row, [item[0] for item in seen], counts, k, sampler.span)
+            rows.append([seen[i] for i in sorted(drawn)])
+        else:
+            rows.append([kept[i] for i in sorted(draw_distinct(key, row, len(kept), k))])
+    return _neighbors(rows, k)
+
+
+def recent_neighbors(
+    graph: ReferenceGraph, nodes: Tensor, t: Tensor, k: int, before: int | Tensor | None = None
 ) -> Neighbors:
     """As `tgflow.sampling.recent_neighbors`."""
-    rows = []
-    for node, time, limit in _queries(graph, nodes, t, before):
-        rows.append(graph.seen(node, time, limit)[-k:])
-    return _neighbors(rows, k)
+    return sample_neighbors(graph, Sampler("recent"), nodes, t, k, before=before)
 
 
 def uniform_neighbors(
@@ -58,57 +93,10 @@ def uniform_neighbors(
     before: int | Tensor | None = None,
 ) -> Neighbors:
     """As `tgflow.sampling.uniform_neighbors`."""
-    rows = []
-    for row, (node, time, limit) in enumerate(_queries(graph, nodes, t, before)):
-        seen = graph.seen(node, time, limit)
-        if len(seen) > k:
-            seen = [seen[i] for i in sorted(draw_distinct(key, row, len(seen), k))]
-        rows.append(seen)
-    return _neighbors(rows, k)
+    return sample_neighbors(graph, Sampler("uniform"), nodes, t, k, key=key, before=before)
 
 
-def draw_distinct(key: int, item: int, size: int, k: int) -> set[int]:
-    """Floyd's algorithm: `k` distinct numbers below `size`, each subset equally likely."""
-    drawn: set[int] = set()
-    for draw, top in enumerate(range(size - k, size)):
-        number = draw_below(key, item, draw, top + 1)
-        drawn.add(top if number in drawn else number)
-    return drawn
-
-
-def draw_below(key: int, item: int, draw: int, bound: int) -> int:
-    """Draw number `draw` of `item`, in `[0, bound)`: Lemire's method over Philox."""
-    attempt = 0
-    while True:
-        counter = (draw // 4, attempt, item % _WORD, item // _WORD)
-        product = philox(key, counter)[draw % 4] * bound
-        if product % _WORD >= _WORD % bound:
-            return product // _WORD
-        attempt += 1
-
-
-def philox(key: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Philox4x32-10 (Salmon et al., SC 2011)."""
-    k0, k1 = key % _WORD, key // _WORD
-    c0, c1, c2, c3 = counter
-    for _ in range(10):
-        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1 = p1 // _WORD ^ c1 ^ k0, p1 % _WORD
-        c2, c3 = p0 // _WORD ^ c3 ^ k1, p0 % _WORD
-        k0, k1 = (k0 + 0x9E3779B9) % _WORD, (k1 + 0xBB67AE85) % _WORD
-    return c0, c1, c2, c3
-
-
-def _queries(
-    graph: ReferenceGraph, nodes: Tensor, t: Tensor, before: int | Tensor | None
-) -> list[tuple[int, int, int]]:
-    if before is None:
-        before = graph.size
-    limits = before.tolist() if isinstance(before, Tensor) else [before] * len(nodes)
-    return list(zip(nodes.tolist(), t.tolist(), limits, strict=True))
-
-
-def _neighbors(rows: list[list[tuple[int, int, int]]], k: int) -> Neighbors:
+def _neighbors(rows: list[list[Item]], k: int) -> Neighbors:
     """Return rows of (t, eid, neighbour), oldest first, as padded tensors, newest first."""
     padded = []
     for row in rows:

@@ -10,6 +10,7 @@
 #include "tgflow/detail/store_view.hpp"
 #include "tgflow/entry_space.hpp"
 #include "tgflow/epochs.hpp"
+#include "tgflow/event_types.hpp"
 #include "tgflow/events.hpp"
 #include "tgflow/reserved_array.hpp"
 #include "tgflow/tier_memory.hpp"
@@ -59,6 +60,7 @@ class BlockStore {
   /// Valid while an `Epochs::Reader` of `epochs()`, made before, lives.
   StoreView view() const;
   Epochs& epochs() { return epochs_; }
+  const EventTypes& types() const { return types_; }
   StoreStats stats();
 
  private:
@@ -98,6 +100,7 @@ class BlockStore {
   Arena directories_;
   ReservedArray<Directory*> heads_;
   std::unique_ptr<ReservedArray<uint8_t>> sides_;  // bipartite: 1 = source, 2 = destination
+  EventTypes types_;
   std::atomic<int64_t> num_nodes_{0};
   std::atomic<eid_t> position_{0};
   Insertion insertion_;

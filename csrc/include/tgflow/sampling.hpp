@@ -3,13 +3,13 @@
 #pragma once
 
 #include "tgflow/block_store.hpp"
+#include "tgflow/detail/sampler.hpp"
 #include "tgflow/detail/store_view.hpp"
 
 namespace tgflow {
 
-/// The `k` newest entries of each query, newest first.
-void recent_neighbors(BlockStore& store, const Queries& queries, const NeighborRows& out);
-/// `k` distinct entries of each query, every one equally likely, newest first; drawn from (key, i, draw).
-void uniform_neighbors(BlockStore& store, const Queries& queries, uint64_t key, const NeighborRows& out);
+/// Writes up to `out.k` distinct entries of each query, newest first. Query `i` draws from (key, i, draw).
+/// Throws std::invalid_argument if `sampler` tells types apart and the store cannot.
+void sample_neighbors(BlockStore& store, Queries queries, const Sampler& sampler, const NeighborRows& out);
 
 }  // namespace tgflow

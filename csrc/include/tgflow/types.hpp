@@ -24,8 +24,10 @@ using node_t = int64_t;  ///< A dense node id, 0 <= v < 2^31 - 1; stored in 32 b
 using tick_t = int64_t;  ///< A time in the stream's unit.
 using eid_t = int64_t;   ///< A position in the event log.
 
-constexpr node_t kNoNode = -1;           ///< Fills a neighbor slot that holds nobody.
-constexpr eid_t kNoEvent = -1;           ///< Fills the event id of such a slot.
+constexpr node_t kNoNode = -1;                     ///< Fills a neighbor slot that holds nobody.
+constexpr eid_t kNoEvent = -1;                     ///< Fills the event id of such a slot.
+constexpr eid_t kEveryEvent = 0x7fffffffffffffff;  ///< A cut-off that hides nothing.
+constexpr tick_t kEarliest = -0x7fffffffffffffff - 1;
 constexpr node_t kMaxNode = 0x7ffffffe;  ///< The largest dense node id.
 
 }  // namespace tgflow

@@ -1,4 +1,4 @@
-// The `recent` sampler, one query at a time. No `std::` here.
+// The `recent` sampler, one query at a time, and how rows are written. No `std::` here.
 #pragma once
 
 #include "tgflow/detail/visible.hpp"
@@ -46,23 +46,28 @@ TGFLOW_HD inline void pad_slots(const NeighborRows& out, int64_t slot, int64_t e
   }
 }
 
-/// Writes row `i`: the newest `k` of the first `seen.count` entries of `dir`, newest first, padded.
-TGFLOW_HD inline void recent_row(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
-                                 const NeighborRows& out) {
-  const int64_t count = seen.count < out.k ? seen.count : out.k;
-  out.count[i] = static_cast<int32_t>(count);
+/// Writes row `i`: the newest `size` of the first `seen.count` entries of `dir`, newest first, padded.
+TGFLOW_HD inline void newest_row(const StoreView& store, const Directory* dir, Visible seen, int64_t size,
+                                 int64_t i, const NeighborRows& out) {
+  out.count[i] = static_cast<int32_t>(size);
   int64_t slot = i * out.k;
-  const int64_t filled = slot + count;
+  const int64_t filled = slot + size;
   int64_t end = seen.count;
   for (int64_t b = seen.block; slot < filled; --b) {
     const Block& block = dir->blocks()[b];
     const int64_t here = end - block.start;
-    const int64_t size = here < filled - slot ? here : filled - slot;
-    write_slots(out, slot, store.entries(block) + here, size, block.base_eid);
-    slot += size;
+    const int64_t taken = here < filled - slot ? here : filled - slot;
+    write_slots(out, slot, store.entries(block) + here, taken, block.base_eid);
+    slot += taken;
     end = block.start;
   }
   pad_slots(out, filled, (i + 1) * out.k);
+}
+
+/// Writes row `i`: the newest `out.k` of what is seen.
+TGFLOW_HD inline void recent_row(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
+                                 const NeighborRows& out) {
+  newest_row(store, dir, seen, seen.count < out.k ? seen.count : out.k, i, out);
 }
 
 }  // namespace tgflow

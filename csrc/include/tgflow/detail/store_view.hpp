@@ -66,7 +66,8 @@ struct StoreView {
   int64_t num_nodes;
   Entry* const*
       chunks;  ///< Where each chunk is now: moving one to another tier is one store into this table.
-  const uint8_t* tiers;  ///< Per chunk: 0 upper (recent), 1 lower (older).
+  const uint8_t* tiers;             ///< Per chunk: 0 upper (recent), 1 lower (older).
+  const uint16_t* types = nullptr;  ///< Per event; null without labels.
 
   /// The latest directory of `v`, or null where it has no history: unknown, negative or new.
   TGFLOW_HD const Directory* latest(node_t v) const {

@@ -1,4 +1,4 @@
-// The `uniform` sampler, one query at a time: draw entry numbers, then read the entries. No `std::` here.
+// The draws of the `uniform` and `window` samplers, one query at a time. No `std::` here.
 #pragma once
 
 #include "tgflow/detail/draws.hpp"
@@ -50,53 +50,15 @@ TGFLOW_HD inline void draw_distinct(Draws& draws, int64_t size, int64_t k, int64
   }
 }
 
-/// The last of `blocks[0, size)` that starts at or before entry number `number`.
-TGFLOW_HD inline int64_t block_of(const Block* blocks, int64_t size, int64_t number) {
-  int64_t low = 0;
-  while (size > 1) {
-    const int64_t half = size >> 1;
-    low += -static_cast<int64_t>(blocks[low + half].start <= number) & half;
-    size -= half;
-  }
-  return low;
-}
-
-/// Chooses row `i`'s entries: their numbers, largest first, wait in `out.eid` for `uniform_locate`.
-TGFLOW_HD inline void uniform_draw(Visible seen, uint64_t key, int64_t i, const NeighborRows& out) {
-  if (seen.count <= out.k) return;
-  Draws draws(key, i);
-  draw_distinct(draws, seen.count, out.k, out.eid + i * out.k);
-}
-
-/// Finds the block of each chosen entry, which waits in `out.node`, and the number there, in `out.eid`.
-TGFLOW_HD inline void uniform_locate(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
-                                     const NeighborRows& out) {
-  if (seen.count <= out.k) return;
-  const Block* blocks = dir->blocks();
-  int64_t b = seen.block;
-  for (int64_t slot = i * out.k; slot < (i + 1) * out.k; ++slot) {
-    const int64_t number = out.eid[slot];
-    if (blocks[b].start > number) b = block_of(blocks, b, number);
-    out.node[slot] = b;
-    out.eid[slot] = number - blocks[b].start;
-#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
-    __builtin_prefetch(store.entries(blocks[b]) + out.eid[slot]);
-#endif
-  }
-}
-
-/// Writes row `i` from what `uniform_locate` found; all entries where there are at most `k`.
-TGFLOW_HD inline void uniform_read(const StoreView& store, const Directory* dir, Visible seen, int64_t i,
+/// Chooses `out.k` of the entries numbered [first, end), more than `out.k`: their numbers, largest first,
+/// wait in row `i` of `out.eid` for `locate_numbered`.
+TGFLOW_HD inline void uniform_draw(int64_t first, int64_t end, uint64_t key, int64_t i,
                                    const NeighborRows& out) {
-  if (seen.count <= out.k) {
-    recent_row(store, dir, seen, i, out);
-    return;
-  }
-  for (int64_t slot = i * out.k; slot < (i + 1) * out.k; ++slot) {
-    const Block& block = dir->blocks()[out.node[slot]];
-    write_slot(out, slot, store.entries(block)[out.eid[slot]], block.base_eid);
-  }
-  out.count[i] = static_cast<int32_t>(out.k);
+  Draws draws(key, i);
+  int64_t* numbers = out.eid + i * out.k;
+  draw_distinct(draws, end - first, out.k, numbers);
+  if (first == 0) return;
+  for (int64_t j = 0; j < out.k; ++j) numbers[j] += first;
 }
 
 }  // namespace tgflow

@@ -83,4 +83,15 @@ TGFLOW_HD inline Visible find_visible(const StoreView& store, const Directory* d
   return {block.low->start + (entry.low - first) + 1, block.low - blocks};
 }
 
+/// The last of `blocks[0, size)` that starts at or before entry number `number`.
+TGFLOW_HD inline int64_t block_of(const Block* blocks, int64_t size, int64_t number) {
+  int64_t low = 0;
+  while (size > 1) {
+    const int64_t half = size >> 1;
+    low += -static_cast<int64_t>(blocks[low + half].start <= number) & half;
+    size -= half;
+  }
+  return low;
+}
+
 }  // namespace tgflow

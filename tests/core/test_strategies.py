@@ -1,0 +1,193 @@
+"""Every sampler, with and without a filter on types, against plain Python; and its errors."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import TYPES, event_lists, every_query, graph_events, samplers
+
+from tgflow import _core
+from tgflow.events import NO_NODE, EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import (
+    Neighbors,
+    Sampler,
+    decayed_neighbors,
+    recent_neighbors,
+    sample_neighbors,
+    uniform_neighbors,
+    window_neighbors,
+)
+from tgflow.testing import reference
+
+ALL = [Sampler("recent"), Sampler("uniform"), Sampler("window", 500), Sampler("decayed", 90)]
+by_name = pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.strategy)
+
+
+def assert_equal(got: Neighbors, expected: Neighbors) -> None:
+    for name in ("nodes", "t", "eid", "count"):
+        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
+
+
+def labelled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
+    """A graph of (src, dst, t, label)."""
+    src, dst, t, label = torch.tensor(rows).unbind(1)
+    return TemporalGraph.from_events(EventBatch(src, dst, t, label=label))
+
+
+@given(
+    events=event_lists(labels=True),
+    sampler=samplers(),
+    types=st.none() | st.sets(st.sampled_from(TYPES)),
+    k=st.integers(1, 5),
+    key=st.integers(0, 2**64 - 1),
+    before=st.none() | st.integers(0, 40),
+)
+def test_every_sampler_matches_reference(events, sampler, types, k, key, before):
+    graph = TemporalGraph.from_events(events)
+    nodes, t = every_query(events)
+    options = {"key": key, "before": before, "types": types}
+    expected = reference.sample_neighbors(
+        reference.ReferenceGraph(events), sampler, nodes, t, k, **options
+    )
+    assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
+
+
+@pytest.mark.parametrize("half_life", [1, 100, 10_000])
+@pytest.mark.parametrize("types", [None, (1, 64)])
+def test_long_histories_match_reference(half_life, types):
+    """Many blocks a node, buckets of every size, and draws of all that there is."""
+    generator = torch.Generator().manual_seed(half_life)
+    size = 6000
+    src = torch.randint(0, 30, (size,), generator=generator) ** 3 // 900
+    dst = torch.randint(0, 30, (size,), generator=generator)
+    t = torch.randint(0, 40, (size,), generator=generator).float().pow(2).long().cumsum(0)
+    label = torch.tensor(TYPES)[torch.randint(0, 5, (size,), generator=generator)]
+    events = EventBatch(src, dst, t // 100 + 1_600_000_000, label=label)
+    graph, slow = TemporalGraph(), reference.ReferenceGraph(events)
+    for start in range(0, size, 700):
+        graph.append(events[start : start + 700])
+    nodes = torch.randint(0, 30, (40,), generator=generator)
+    times = events.t[torch.randint(0, size, (40,), generator=generator)]
+    for k in (1, 10, 90):
+        for sampler in (*ALL[:2], Sampler("window", 20 * half_life), Sampler("decayed", half_life)):
+            options = {"key": 5, "types": types, "before": 5500}
+            assert_equal(
+                sample_neighbors(graph, sampler, nodes, times, k, **options),
+                reference.sample_neighbors(slow, sampler, nodes, times, k, **options),
+            )
+
+
+@by_name
+def test_keeping_every_type_is_no_filter(sampler):
+    events = EventBatch(
+        torch.zeros(900, dtype=torch.int64), torch.arange(900), torch.arange(900),
+        label=torch.arange(900) % 7,
+    )  # fmt: skip
+    graph = TemporalGraph.from_events(events)
+    nodes, t = torch.zeros(50, dtype=torch.int64), torch.arange(50) * 20
+    kept = sample_neighbors(graph, sampler, nodes, t, 8, key=3, types=range(7))
+    assert_equal(kept, sample_neighbors(graph, sampler, nodes, t, 8, key=3))
+
+
+@by_name
+@pytest.mark.parametrize("types", [None, (0, 2)])
+def test_answers_do_not_depend_on_threads(sampler, types):
+    events = EventBatch(
+        torch.zeros(5000, dtype=torch.int64), torch.arange(5000), torch.arange(5000),
+        label=torch.arange(5000) % 3,
+    )  # fmt: skip
+    graph = TemporalGraph.from_events(events)
+    nodes, t = torch.zeros(3000, dtype=torch.int64), torch.arange(3000) * 2
+    before = _core.num_threads()
+    answers = []
+    for num_threads in (1, 2, 4):
+        _core.set_num_threads(num_threads)
+        answers.append(sample_neighbors(graph, sampler, nodes, t, 7, key=3, types=types))
+    _core.set_num_threads(before)
+    for answer in answers[1:]:
+        assert_equal(answer, answers[0])
+
+
+def test_a_window_begins_at_its_first_tick_and_ends_before_its_last():
+    graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 6), (0, 3, 9), (0, 4, 10)))
+    node, t = torch.tensor([0, 0, 0, 0, 9]), torch.tensor([10, 10, 10, 11, 10])
+    for width, rows in ((4, [3, 2, -1]), (5, [3, 2, 1]), (1, [3, -1, -1])):
+        assert window_neighbors(graph, node[:1], t[:1], 3, width=width, key=0).nodes.tolist() == [
+            rows
+        ]
+    got = window_neighbors(graph, node, t, 3, width=1, key=0)
+    assert got.nodes[:, 0].tolist() == [3, 3, 3, 4, NO_NODE]
+    assert got.count.tolist() == [1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("clock", [-(2**63), 2**63 - 4])
+def test_spans_do_not_overflow(clock):
+    graph = TemporalGraph.from_events(graph_events((0, 1, clock), (0, 2, clock + 2)))
+    node, t = torch.tensor([0]), torch.tensor([clock + 3])
+    for span in (1, 2**63 - 1):
+        seen = window_neighbors(graph, node, t, 2, width=span, key=0)
+        assert seen.nodes.tolist() == [[2, -1] if span == 1 else [2, 1]]
+        assert decayed_neighbors(graph, node, t, 2, half_life=span, key=0).nodes.tolist() == [
+            [2, 1]
+        ]
+    ends = TemporalGraph.from_events(graph_events((0, 1, -(2**63)), (0, 2, 2**63 - 2)))
+    t = torch.tensor([2**63 - 1])
+    assert decayed_neighbors(ends, node, t, 1, half_life=1, key=0).nodes.tolist() == [[2]]
+
+
+def test_types_are_told_apart():
+    graph = labelled((0, 1, 1, 7), (0, 2, 2, 0), (0, 3, 3, 7), (0, 4, 4, 65_535))
+    node, t = torch.tensor([0, 1, 5, NO_NODE]), torch.tensor([9, 9, 9, 9])
+    for sampler in ALL:
+        for types, row in (((7,), [3, 1, -1]), ((0, 65_535), [4, 2, -1]), ((), [-1] * 3)):
+            got = sample_neighbors(graph, sampler, node, t, 3, types=types)
+            assert got.nodes[0].tolist() == row
+            assert got.count.tolist() == [sum(v >= 0 for v in row), int(7 in types), 0, 0]
+
+
+@by_name
+def test_an_empty_graph_has_neighbours_of_no_type(sampler):
+    none = torch.empty(0, dtype=torch.int64)
+    assert sample_neighbors(TemporalGraph(), sampler, none, none, 2, types=[1]).nodes.shape == (
+        0,
+        2,
+    )
+    got = sample_neighbors(
+        TemporalGraph(), sampler, torch.tensor([0]), torch.tensor([1]), 2, types=[1]
+    )
+    assert got.nodes.tolist() == [[NO_NODE, NO_NODE]]
+
+
+@by_name
+def test_answers_are_written_where_asked(sampler):
+    graph = labelled((0, 1, 1, 7), (0, 2, 2, 0))
+    out = Neighbors.empty(1, 3)
+    got = sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([9]), 3, out=out)
+    assert got is out
+    assert out.nodes.tolist() == [[2, 1, NO_NODE]]
+
+
+def test_mistakes_are_named():
+    graph = TemporalGraph.from_events(graph_events((0, 1, 1)))
+    query = torch.tensor([0]), torch.tensor([5])
+    with pytest.raises(ValueError, match="the graph's events have no labels"):
+        recent_neighbors(graph, *query, 1, types=[0])
+    with pytest.raises(ValueError, match="event 1 has a label outside"):
+        recent_neighbors(labelled((0, 1, 1, 0), (0, 1, 1, 65_536)), *query, 1, types=[0])
+    with pytest.raises(ValueError, match=r"event types must be in \[0, 65535\], got -1"):
+        recent_neighbors(graph, *query, 1, types=[-1])
+    with pytest.raises(ValueError, match="width must be at least 1 tick, got 0"):
+        window_neighbors(graph, *query, 1, width=0, key=0)
+    with pytest.raises(ValueError, match="half_life must be at least 1 tick, got -5"):
+        decayed_neighbors(graph, *query, 1, half_life=-5, key=0)
+    with pytest.raises(ValueError, match="strategy window needs a span: its width in ticks"):
+        Sampler("window")
+    with pytest.raises(ValueError, match="strategy uniform takes no span, got 3"):
+        Sampler("uniform", 3)
+    with pytest.raises(ValueError, match=r"strategy must be one of recent, .*, got 'newest'"):
+        Sampler("newest")
+    with pytest.raises(
+        ValueError, match=r"out.nodes must be contiguous torch.int64 \[1, 1\] on the CPU"
+    ):
+        uniform_neighbors(graph, *query, 1, key=0, out=Neighbors.empty(1, 2))

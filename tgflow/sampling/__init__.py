@@ -1,0 +1,22 @@
+"""Temporal neighbour sampling: fixed-shape answers, the same at any thread count."""
+
+from tgflow.sampling.neighbors import (
+    decayed_neighbors,
+    recent_neighbors,
+    uniform_neighbors,
+    window_neighbors,
+)
+from tgflow.sampling.rows import Neighbors, sample_neighbors
+from tgflow.sampling.sampler import STRATEGIES, Sampler, Strategy
+
+__all__ = [
+    "STRATEGIES",
+    "Neighbors",
+    "Sampler",
+    "Strategy",
+    "decayed_neighbors",
+    "recent_neighbors",
+    "sample_neighbors",
+    "uniform_neighbors",
+    "window_neighbors",
+]

@@ -1,0 +1,161 @@
+"""The samplers: which of a node's earlier neighbours are returned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import Tensor
+
+from tgflow.graph import TemporalGraph
+from tgflow.sampling.rows import Neighbors, sample_neighbors
+from tgflow.sampling.sampler import Sampler
+
+_RECENT, _UNIFORM = Sampler("recent"), Sampler("uniform")
+
+
+def recent_neighbors(
+    graph: TemporalGraph,
+    nodes: Tensor,
+    t: Tensor,
+    k: int,
+    before: int | Tensor | None = None,
+    *,
+    types: Collection[int] | None = None,
+    out: Neighbors | None = None,
+) -> Neighbors:
+    """Return the `k` latest neighbours of each node, strictly before its query time.
+
+    Args:
+        graph: Graph to read; not modified.
+        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbours.
+        t: Query times in ticks, int64 `[Q]`, in any order.
+        k: Neighbours per query, at least 1.
+        before: See only events at log positions below this, one for all or int64 `[Q]`.
+            Default: the graph's snapshot, `graph.num_events`.
+        types: Only events with one of these labels count. Looking for them takes time in
+            proportion to the events passed over. Default: all do, labelled or not.
+        out: Where to write; its tensors must fit. Default: allocated.
+
+    Returns:
+        The neighbours, newest first; `out` if given. A node without history gives a row of padding.
+
+    Raises:
+        ValueError: If `k < 1`, a tensor has another dtype or length, or `types` are asked for where
+            an event has no label in [0, 65535].
+    """
+    return sample_neighbors(graph, _RECENT, nodes, t, k, before=before, types=types, out=out)
+
+
+def uniform_neighbors(
+    graph: TemporalGraph,
+    nodes: Tensor,
+    t: Tensor,
+    k: int,
+    *,
+    key: int,
+    before: int | Tensor | None = None,
+    types: Collection[int] | None = None,
+    out: Neighbors | None = None,
+) -> Neighbors:
+    """Return `k` distinct neighbours of each node, each event before its time equally likely.
+
+    Draws are a function of (`key`, row in this call, draw): the same at any thread count. Give each
+    call its own key, or equal rows of two calls draw alike.
+
+    Args:
+        graph: Graph to read; not modified.
+        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbours.
+        t: Query times in ticks, int64 `[Q]`, in any order.
+        k: Neighbours per query, at least 1. A node with at most `k` gives them all.
+        key: Random key, `0 <= key < 2**64`.
+        before: As in `recent_neighbors`.
+        types: As in `recent_neighbors`; takes time in proportion to the node's history.
+        out: As in `recent_neighbors`.
+
+    Returns:
+        The neighbours, newest first; `out` if given. A node without history gives a row of padding.
+
+    Raises:
+        ValueError: As in `recent_neighbors`, or if the key is out of range.
+    """
+    return sample_neighbors(
+        graph, _UNIFORM, nodes, t, k, key=key, before=before, types=types, out=out
+    )
+
+
+def window_neighbors(
+    graph: TemporalGraph,
+    nodes: Tensor,
+    t: Tensor,
+    k: int,
+    *,
+    width: int,
+    key: int,
+    before: int | Tensor | None = None,
+    types: Collection[int] | None = None,
+    out: Neighbors | None = None,
+) -> Neighbors:
+    """Return `k` distinct neighbours of each node, each event in `[t - width, t)` equally likely.
+
+    Args:
+        graph: As in `uniform_neighbors`, and so are the arguments not named here.
+        nodes: Query nodes, int64 `[Q]`.
+        t: Query times in ticks, int64 `[Q]`.
+        k: Neighbours per query, at least 1.
+        width: Length of the window in ticks, at least 1.
+        key: Random key.
+        before: See only events at log positions below this.
+        types: Only events with one of these labels count.
+        out: Where to write.
+
+    Returns:
+        The neighbours, newest first; `out` if given. An empty window gives a row of padding.
+
+    Raises:
+        ValueError: As in `uniform_neighbors`, or if `width < 1`.
+    """
+    sampler = Sampler("window", width)
+    return sample_neighbors(
+        graph, sampler, nodes, t, k, key=key, before=before, types=types, out=out
+    )
+
+
+def decayed_neighbors(
+    graph: TemporalGraph,
+    nodes: Tensor,
+    t: Tensor,
+    k: int,
+    *,
+    half_life: int,
+    key: int,
+    before: int | Tensor | None = None,
+    types: Collection[int] | None = None,
+    out: Neighbors | None = None,
+) -> Neighbors:
+    """Return `k` distinct neighbours of each node, drawn one by one, recent ones likelier.
+
+    Each draw takes one of the events that are left, with probability in proportion to
+    `2 ** -(age / half_life)`: exactly, in integers, in O(k log n) for a history of n events.
+
+    Args:
+        graph: As in `uniform_neighbors`, and so are the arguments not named here.
+        nodes: Query nodes, int64 `[Q]`.
+        t: Query times in ticks, int64 `[Q]`.
+        k: Neighbours per query, at least 1.
+        half_life: An event this many ticks older is half as likely to be drawn; at least 1.
+        key: Random key.
+        before: See only events at log positions below this.
+        types: Only events with one of these labels count; draws of others are rejected, so this
+            takes time in proportion to how rare they are.
+        out: Where to write.
+
+    Returns:
+        The neighbours, newest first; `out` if given. A node without history gives a row of padding.
+
+    Raises:
+        ValueError: As in `uniform_neighbors`, or if `half_life < 1`.
+    """
+    sampler = Sampler("decayed", half_life)
+    return sample_neighbors(
+        graph, sampler, nodes, t, k, key=key, before=before, types=types, out=out
+    )

@@ -1,0 +1,120 @@
+"""One call of the core: queries in, rows of neighbours out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow.events import NO_NODE
+from tgflow.graph import TemporalGraph
+from tgflow.sampling.sampler import Sampler, type_bits
+
+_EVERYTHING = 2**63 - 1
+
+
+@dataclass(slots=True, eq=False)
+class Neighbors:
+    """Up to `k` neighbours of each query, newest first.
+
+    Missing slots come last and hold `NO_NODE`, time 0 and event -1.
+    """
+
+    nodes: Tensor
+    """int64 `[Q, k]`."""
+    t: Tensor
+    """int64 `[Q, k]`: ticks."""
+    eid: Tensor
+    """int64 `[Q, k]`: log positions."""
+    count: Tensor
+    """int32 `[Q]`: filled slots of each row."""
+
+    @classmethod
+    def empty(cls, size: int, k: int) -> Neighbors:
+        """Return room for the answers to `size` queries, not yet filled: as `out=` of a sampler."""
+        nodes = torch.empty(size, k, dtype=torch.int64)
+        count = torch.empty(size, dtype=torch.int32)
+        return cls(nodes, torch.empty_like(nodes), torch.empty_like(nodes), count)
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool `[Q, k]`: whether the slot holds a neighbour."""
+        return self.nodes != NO_NODE
+
+
+def sample_neighbors(
+    graph: TemporalGraph,
+    sampler: Sampler,
+    nodes: Tensor,
+    t: Tensor,
+    k: int,
+    *,
+    key: int = 0,
+    before: int | Tensor | None = None,
+    types: Collection[int] | None = None,
+    out: Neighbors | None = None,
+) -> Neighbors:
+    """Return `k` neighbours of each node: as the function `STRATEGY_neighbors` of the sampler says.
+
+    Takes what those functions take and raises what they raise; `key` is for strategies that draw.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    size = nodes.numel()
+    nodes = _column("nodes", nodes, size)
+    t = _column("t", t, size)
+    limits, limit = 0, _EVERYTHING
+    if isinstance(before, Tensor):
+        before = _column("before", before, size)
+        limits = before.data_ptr()
+    elif before is not None:
+        limit = before
+    bits = None if types is None else type_bits(types)
+    if out is None:
+        out = Neighbors.empty(size, k)
+    else:
+        _check_out(out, size, k)
+    _core.sample_neighbors(
+        graph._native,
+        sampler.spec(key, bits),
+        nodes.data_ptr(),
+        t.data_ptr(),
+        limits,
+        limit,
+        size,
+        k,
+        out.nodes.data_ptr(),
+        out.t.data_ptr(),
+        out.eid.data_ptr(),
+        out.count.data_ptr(),
+    )
+    return out
+
+
+def _column(name: str, values: Tensor, size: int) -> Tensor:
+    """Return `values` as the core reads them: int64 `[size]` on the CPU, or ValueError."""
+    if values.dtype is not torch.int64 or values.shape != (size,) or not values.is_cpu:
+        raise ValueError(
+            f"{name} must be int64 [{size}] on the CPU, "
+            f"got {values.dtype} {list(values.shape)} on {values.device}"
+        )
+    return values.contiguous()
+
+
+def _check_out(out: Neighbors, size: int, k: int) -> None:
+    for name, shape, dtype in (
+        ("nodes", (size, k), torch.int64),
+        ("t", (size, k), torch.int64),
+        ("eid", (size, k), torch.int64),
+        ("count", (size,), torch.int32),
+    ):
+        column: Tensor = getattr(out, name)
+        fits = column.shape == shape and column.dtype is dtype and column.is_cpu
+        if not fits or not column.is_contiguous():
+            raise ValueError(
+                f"out.{name} must be contiguous {dtype} {list(shape)} on the CPU, "
+                f"got {column.dtype} {list(column.shape)} on {column.device}"
+            )

@@ -1,0 +1,71 @@
+"""What the core is asked for: a strategy and its draws, and the event types that count."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+
+Strategy = Literal["recent", "uniform", "window", "decayed"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+_SPANS = {"window": "width", "decayed": "half_life"}
+_NATIVE = {name: getattr(_core.Strategy, name) for name in STRATEGIES}
+_NUM_TYPES = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Which of the neighbours that a query sees are taken; see the function `STRATEGY_neighbors`.
+
+    Raises:
+        ValueError: If there is no such strategy, or `span` is missing, too small or not asked for.
+    """
+
+    strategy: Strategy = "recent"
+    span: int | None = None
+    """Ticks: the `width` of a window, the `half_life` of decayed draws; None for the others."""
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise ValueError(f"strategy must be one of {known}, got {self.strategy!r}")
+        name = _SPANS.get(self.strategy)
+        if name is None:
+            if self.span is not None:
+                raise ValueError(f"strategy {self.strategy} takes no span, got {self.span}")
+        elif self.span is None:
+            raise ValueError(f"strategy {self.strategy} needs a span: its {name} in ticks")
+        elif not 1 <= self.span < 2**63:
+            raise ValueError(f"{name} must be at least 1 tick, got {self.span}")
+
+    def spec(self, key: int, types: Tensor | None) -> _core.Sampler:
+        """Return the core's form; `types` are bits as of `type_bits`, which must stay alive."""
+        if not 0 <= key < 2**64:
+            raise ValueError(f"key must be in [0, 2**64), got {key}")
+        bits = 0 if types is None else types.data_ptr()
+        return _core.Sampler(_NATIVE[self.strategy], key, self.span or 1, bits)
+
+
+def type_bits(types: Collection[int]) -> Tensor:
+    """Return a bit per event type, whether it is one of `types`: int64 `[1024]`, not to be written.
+
+    Raises:
+        ValueError: If a type is not in [0, 65535].
+    """
+    return _type_bits(tuple(types))
+
+
+@lru_cache(maxsize=64)
+def _type_bits(types: tuple[int, ...]) -> Tensor:
+    bits = 0
+    for kept in types:
+        if not 0 <= kept < _NUM_TYPES:
+            raise ValueError(f"event types must be in [0, {_NUM_TYPES - 1}], got {kept}")
+        bits |= 1 << kept
+    return torch.frombuffer(bytearray(bits.to_bytes(_NUM_TYPES // 8, "little")), dtype=torch.int64)
