@@ -20,28 +20,34 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-/// Uniform draws from all that a query sees. A lane draws a number and fetches its entry.
+/// Uniform draws from all that a query sees, or from its window. A lane draws a number and fetches its entry.
 extern "C" __global__ void __launch_bounds__(256)
-    sample_uniform(const Snapshot* snapshot, Queries queries, uint64_t key, NeighborRows out) {
+    sample_uniform(const Snapshot* snapshot, Queries queries, Sampler sampler, NeighborRows out) {
   const StoreView store = read_snapshot(snapshot, queries);
   const auto tile = Tile<16>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
     const eid_t before = queries.limit(i);
     const Directory* dir = store.directory(queries.node[i], before);
     const Visible seen = find_visible(tile, store, dir, queries.t[i], before);
-    if (seen.count <= out.k) {
-      newest_row(tile, store, dir, seen, seen.count, i, out);
+    int64_t first = 0;
+    if (sampler.strategy == Strategy::kWindow) {
+      const tick_t start = window_start(queries.t[i], sampler.span);
+      first = find_visible(tile, store, dir, start, kEveryEvent).count;
+      if (first > seen.count) first = seen.count;
+    }
+    if (seen.count - first <= out.k) {
+      newest_row(tile, store, dir, seen, seen.count - first, i, out);
     } else {
-      uniform_row(tile, store, dir, 0, seen, key, i, out);
+      uniform_row(tile, store, dir, first, seen, sampler.key, i, out);
     }
   }
 }
 
-/// Any strategy and filter, a thread a query: what has no kernel of its own.
-extern "C" __global__ void __launch_bounds__(256)
+/// Any sampler, one thread a query: what draws one entry after the other, or looks at every entry.
+extern "C" __global__ void __launch_bounds__(128)
     sample_any(const Snapshot* snapshot, Queries queries, Sampler sampler, NeighborRows out) {
   const StoreView store = read_snapshot(snapshot, queries);
-  const int64_t stride = gridDim.x * static_cast<int64_t>(blockDim.x);
-  int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-  for (; i < queries.size; i += stride) sample_row(store, queries, sampler, i, out);
+  for (int64_t i = Tile<1>::index(); i < queries.size; i += Tile<1>::count()) {
+    sample_row(store, queries, sampler, i, out);
+  }
 }

@@ -12,7 +12,7 @@ from made_store import History, MadeStore
 from strategies import TYPES, event_lists, every_query, samplers
 
 from tgflow import _core
-from tgflow.cuda import structs
+from tgflow.cuda import sampling, structs
 from tgflow.cuda.structs import NeighborRows, Queries
 from tgflow.sampling import Neighbors
 from tgflow.sampling.sampler import type_bits
@@ -28,6 +28,17 @@ def kernels() -> Emulator:
 
 def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) -> Neighbors:
     """As the samplers: `recent` without a key, else `uniform`. Slots are poisoned first."""
+    queries, rows, out = prepared(nodes, t, k, before)
+    snapshot = ctypes.c_uint64(store.snapshot.data_ptr())
+    if key is None:
+        kernels.launch("sample_recent", *shape, snapshot, queries, rows)
+    else:
+        spec = structs.Sampler(_core.Strategy.uniform.value, key, 1, 0)
+        kernels.launch("sample_uniform", *shape, snapshot, queries, spec, rows)
+    return out
+
+
+def prepared(nodes, t, k, before=None) -> tuple[Queries, NeighborRows, Neighbors]:
     size = len(nodes)
     out = Neighbors(*torch.full((3, size, k), -99), torch.full((size,), -99, dtype=torch.int32))
     queries = Queries(nodes.data_ptr(), t.data_ptr(), 0, EVERYTHING, size)
@@ -36,13 +47,7 @@ def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) ->
     elif before is not None:
         queries.before_all = before
     columns = (out.nodes, out.t, out.eid, out.count)
-    rows = NeighborRows(*(column.data_ptr() for column in columns), k)
-    snapshot = ctypes.c_uint64(store.snapshot.data_ptr())
-    if key is None:
-        kernels.launch("sample_recent", *shape, snapshot, queries, rows)
-    else:
-        kernels.launch("sample_uniform", *shape, snapshot, queries, ctypes.c_uint64(key), rows)
-    return out
+    return queries, NeighborRows(*(column.data_ptr() for column in columns), k), out
 
 
 def assert_equal(got: Neighbors, expected: Neighbors) -> None:
@@ -169,28 +174,32 @@ def test_an_empty_graph_has_no_neighbours(kernels):
     types=st.none() | st.sets(st.sampled_from(TYPES)),
     k=st.integers(1, 5),
     key=st.integers(0, 2**64 - 1),
+    in_one_thread=st.booleans(),
+    order=st.integers(0, 5),
 )
-def test_a_thread_answers_what_has_no_kernel_of_its_own(kernels, events, sampler, types, k, key):
+def test_every_sampler_matches_the_reference(
+    kernels, events, sampler, types, k, key, in_one_thread, order
+):
+    """By the kernel that is chosen for it, and by the one that can do all."""
     slow = reference.ReferenceGraph(events)
-    store = MadeStore(slow.history, len(events), labels=events.label)
+    store = MadeStore(slow.history, len(events), labels=events.label, max_block=4, seed=order)
     nodes, t = every_query(events)
-    out = Neighbors.empty(len(nodes), k)
     bits = None if types is None else type_bits(types)
-    spec = structs.Sampler(
-        getattr(_core.Strategy, sampler.strategy).value,
-        key,
-        sampler.span or 1,
-        0 if bits is None else bits.data_ptr(),
-    )
-    columns = (out.nodes, out.t, out.eid, out.count)
-    kernels.launch(
-        "sample_any",
-        3,
-        64,
-        ctypes.c_uint64(store.snapshot.data_ptr()),
-        Queries(nodes.data_ptr(), t.data_ptr(), 0, EVERYTHING, len(nodes)),
-        spec,
-        NeighborRows(*(column.data_ptr() for column in columns), k),
-    )
+    strategy = getattr(_core.Strategy, sampler.strategy).value
+    address = 0 if bits is None else bits.data_ptr()
+    spec = structs.Sampler(strategy, key, sampler.span or 1, address)
+    queries, rows, out = prepared(nodes, t, k)
+    kernels.order = order
+    if in_one_thread:
+        snapshot = ctypes.c_uint64(store.snapshot.data_ptr())
+        kernels.launch("sample_any", 3, 64, snapshot, queries, spec, rows)
+    else:
+        sampling.sample(kernels, store.snapshot.data_ptr(), spec, queries, rows)
     expected = reference.sample_neighbors(slow, sampler, nodes, t, k, key=key, types=types)
     assert_equal(out, expected)
+
+
+def test_no_queries_launch_nothing(kernels):
+    kernels.launches.clear()
+    sampling.sample(kernels, 0, structs.Sampler(), Queries(), NeighborRows())
+    assert kernels.launches == []

@@ -1,40 +1,105 @@
-"""The structs that kernels take by value, as csrc/include/tgflow/detail/store_view.hpp has them."""
+"""The structs that kernels take by value, field by field as the headers have them."""
 
 from __future__ import annotations
 
 import ctypes
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+
+
+class StoreView(ctypes.Structure):
+    """The store as its readers find it (detail/store_view.hpp)."""
+
+    _fields_ = (
+        ("heads", _word),
+        ("num_nodes", _number),
+        ("chunks", _word),
+        ("tiers", _word),
+        ("types", _word),
+    )
+
+
+class Snapshot(ctypes.Structure):
+    """A store and the log position up to which it is published (cuda/snapshot.hpp)."""
+
+    _fields_ = (("store", StoreView), ("position", _number))
 
 
 class Queries(ctypes.Structure):
-    """Neighbourhoods to look up; addresses are of device memory."""
+    """Neighbourhoods to look up (detail/store_view.hpp)."""
 
     _fields_ = (
-        ("node", ctypes.c_uint64),
-        ("t", ctypes.c_uint64),
-        ("before", ctypes.c_uint64),
-        ("before_all", ctypes.c_int64),
-        ("size", ctypes.c_int64),
+        ("node", _word),
+        ("t", _word),
+        ("before", _word),
+        ("before_all", _number),
+        ("size", _number),
     )
 
 
 class Sampler(ctypes.Structure):
-    """Which neighbours are taken; `strategy` is a number of `_core.Strategy`."""
+    """What a call asks for (detail/sampler.hpp); `strategy` is a number of `_core.Strategy`."""
 
     _fields_ = (
         ("strategy", ctypes.c_int32),
-        ("key", ctypes.c_uint64),
-        ("span", ctypes.c_int64),
-        ("types", ctypes.c_uint64),
+        ("key", _word),
+        ("span", _number),
+        ("types", _word),
     )
 
 
 class NeighborRows(ctypes.Structure):
-    """Where the answers go."""
+    """Where the answers go (detail/store_view.hpp)."""
 
     _fields_ = (
-        ("node", ctypes.c_uint64),
-        ("t", ctypes.c_uint64),
-        ("eid", ctypes.c_uint64),
-        ("count", ctypes.c_uint64),
-        ("k", ctypes.c_int64),
+        ("node", _word),
+        ("t", _word),
+        ("eid", _word),
+        ("count", _word),
+        ("k", _number),
+    )
+
+
+class FreeItems(ctypes.Structure):
+    """What is free, by size class (cuda/size_class.hpp)."""
+
+    _fields_ = (("items", _word), ("begin", _word), ("count", _word))
+
+
+class Fresh(ctypes.Structure):
+    """Memory never used before (cuda/insertion.hpp)."""
+
+    _fields_ = (
+        ("line", _number),
+        ("stride", _number),
+        ("rooms", _word),
+        ("max_capacity", _number),
+    )
+
+
+class Insertion(ctypes.Structure):
+    """A batch on its way into the store (cuda/insertion.hpp)."""
+
+    _fields_ = (
+        ("store", StoreView),
+        ("heads", _word),
+        ("src", _word),
+        ("dst", _word),
+        ("t", _word),
+        ("first_eid", _number),
+        ("num_pairs", _number),
+        ("node", _word),
+        ("pair", _word),
+        ("run", _word),
+        ("begin", _word),
+        ("plans", _word),
+        ("ranks", _word),
+        ("demand", _word),
+        ("needed", _word),
+        ("free", FreeItems),
+        ("fresh", Fresh),
+        ("places", _word),
+        ("dirs", _word),
+        ("given_up", _word),
+        ("given_class", _word),
     )

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tgflow/cuda/tile.hpp"
+#include "tgflow/detail/numbered.hpp"
 #include "tgflow/detail/uniform_row.hpp"
 
 namespace tgflow {

@@ -1,0 +1,208 @@
+"""The device store end to end, its kernels run by the emulator, against plain Python."""
+
+import ctypes
+from itertools import pairwise
+
+import pytest
+import torch
+from emulator.machine import EmulatedMachine
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import event_lists, every_query
+from test_kernels_sample import assert_equal, sample
+
+from tgflow.cuda.store import DeviceStore
+from tgflow.events import EventBatch
+from tgflow.testing import reference
+
+
+class Snapshot:
+    """What `sample` asks of a store."""
+
+    def __init__(self, store: DeviceStore) -> None:
+        self.snapshot = store._snapshot
+
+
+def insert(store: DeviceStore, events: EventBatch) -> None:
+    store.reserve(events.src, events.dst, events.t)
+    store.commit()
+
+
+def grown(events: EventBatch, cuts, machine=None, directed=False, budget=None) -> DeviceStore:
+    store = DeviceStore(machine or EmulatedMachine(), directed, budget)
+    for start, stop in pairwise(sorted({0, len(events), *(min(c, len(events)) for c in cuts)})):
+        insert(store, events[start:stop])
+    return store
+
+
+def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=False) -> None:
+    direction = "directed" if directed else "undirected"
+    slow = reference.ReferenceGraph(events, direction)
+    kernels, view = store._machine.kernels, Snapshot(store)
+    expected = reference.recent_neighbors(slow, nodes, t, k)
+    assert_equal(sample(kernels, view, nodes, t, k), expected)
+    expected = reference.uniform_neighbors(slow, nodes, t, k, key=9)
+    assert_equal(sample(kernels, view, nodes, t, k, key=9), expected)
+
+
+@given(
+    events=event_lists(),
+    cuts=st.lists(st.integers(0, 40), max_size=8),
+    k=st.integers(1, 4),
+    directed=st.booleans(),
+    order=st.integers(0, 5),
+)
+def test_any_batches_give_the_graph(events, cuts, k, directed, order):
+    machine = EmulatedMachine()
+    machine.kernels.order = order
+    store = grown(events, cuts, machine, directed)
+    assert store.position == len(events)
+    check(store, events, *every_query(events), k, directed)
+
+
+def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
+    """Some nodes are in very many events, most in few; self-loops and ties."""
+    generator = torch.Generator().manual_seed(seed)
+    src = (torch.rand(size, generator=generator) ** 4 * num_nodes).long()
+    dst = (torch.rand(size, generator=generator) * num_nodes).long()
+    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
+    return EventBatch(src, dst, t)
+
+
+def random_queries(events: EventBatch, num_queries: int, num_nodes: int):
+    generator = torch.Generator().manual_seed(1)
+    nodes = torch.randint(-1, num_nodes + 1, (num_queries,), generator=generator)
+    t = torch.randint(-1, int(events.t[-1]) + 2, (num_queries,), generator=generator)
+    return nodes, t
+
+
+@pytest.mark.parametrize("budget", [None, 64_000, 200_000])
+@pytest.mark.parametrize("num_batches", [1, 7, 400])
+def test_long_histories_in_both_tiers(num_batches, budget):
+    """Chains of blocks, regrown blocks, reused memory; chunks that have moved to the host."""
+    events = hub_events(12_000, 300, seed=num_batches)
+    store = DeviceStore(EmulatedMachine(), directed=False, budget=budget)
+    for rows in torch.arange(len(events)).tensor_split(num_batches):
+        insert(store, events[rows])
+    check(store, events, *random_queries(events, 300, 300), 12)
+    if budget is not None:
+        assert store.chunks.tier_bytes(0) <= budget
+        assert store.chunks.tier_bytes(1) > 0
+
+
+def test_no_two_pieces_of_memory_overlap():
+    """Of live blocks, live directories and what is free."""
+    events = hub_events(6_000, 200, seed=3)
+    store = DeviceStore(EmulatedMachine(), directed=False, budget=1 << 20)
+    for rows in torch.arange(len(events)).tensor_split(150):
+        insert(store, events[rows])
+    store._reuse()
+    store._free.merge()
+    pieces, rooms = used_memory(store)
+    assert sum(store._free.count[:160]) > 0
+    assert sum(store._free.count[160:]) > 0
+    for spans in (pieces, rooms):
+        spans.sort()
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def used_memory(store: DeviceStore) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Spans of entry numbers and of addresses."""
+    pieces, rooms = [], []
+    for head in store._heads.tolist():
+        if head == 0:
+            continue
+        _, counts, _, _ = (ctypes.c_int64 * 4).from_address(head)
+        num_blocks, max_blocks = counts & 0xFFFFFFFF, counts >> 32
+        rooms.append((head, head + 32 * (max_blocks + 1)))
+        blocks = (ctypes.c_int64 * (4 * num_blocks)).from_address(head + 32)
+        pieces += [span_of(place) for place in blocks[::4]]
+    classes = store._free._still_free().tolist()
+    for item, size_class in zip(store._free._items.tolist(), classes, strict=True):
+        if size_class < 160:
+            pieces.append(span_of(item))
+        else:
+            rooms.append((item, item + 32 * (1 << size_class - 160)))
+    return pieces, rooms
+
+
+def span_of(place: int) -> tuple[int, int]:
+    start = place & (1 << 48) - 1
+    return start, start + (place >> 48)
+
+
+def test_given_up_memory_is_used_again():
+    """Nodes that grow one after the other: without reuse, each would leave a trail of blocks."""
+    store = DeviceStore(EmulatedMachine(), directed=True)
+    node = torch.arange(6_000) // 25
+    events = EventBatch(node, torch.zeros_like(node), torch.arange(6_000))
+    for rows in torch.arange(6_000).tensor_split(600):
+        insert(store, events[rows])
+    assert store.stats().upper.num_blocks == 240
+    assert store.chunks.line < 2.5 * 6_000
+
+
+def test_stats_count_both_tiers():
+    events = hub_events(5_000, 100, seed=0)
+    store = grown(events, [1000, 2000, 4000], budget=64_000)
+    stats = store.stats()
+    num_loops = int((events.src == events.dst).sum())
+    assert stats.upper.num_entries + stats.lower.num_entries == 10_000 - num_loops
+    assert min(stats.upper.num_blocks, stats.lower.num_blocks) > 0
+    assert stats.upper.capacity >= stats.upper.num_entries
+    assert stats.max_blocks > 3
+
+
+@pytest.mark.parametrize("tier", ["device", "host"])
+def test_out_of_memory_leaves_the_graph_as_it_was(tier):
+    machine = EmulatedMachine()
+    events = hub_events(4_000, 100, seed=5)
+    store = grown(events[:2000], [500], machine, budget=64_000)
+    setattr(machine, f"{tier}_bytes", 100)
+    with pytest.raises(MemoryError, match=r"asked (emulated|the host) for \d+ bytes"):
+        insert(store, events[2000:])
+    check(store, events[:2000], *random_queries(events, 100, 100), 5)
+    setattr(machine, f"{tier}_bytes", 1 << 30)
+    insert(store, events[2000:])
+    check(store, events, *random_queries(events, 100, 100), 5)
+
+
+def test_the_number_of_launches_does_not_depend_on_the_batch():
+    machine = EmulatedMachine()
+    store = DeviceStore(machine, directed=False)
+    counts = []
+    for size in (1, 50, 3000):
+        machine.kernels.launches.clear()
+        insert(store, hub_events(size, 500, seed=1))
+        counts.append(list(machine.kernels.launches))
+    assert counts[0] == counts[1] == counts[2]
+    assert len(counts[0]) == 7
+
+
+def test_memory_is_not_reused_while_it_may_be_read():
+    machine = EmulatedMachine()
+    store = DeviceStore(machine, directed=True)
+    insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
+    machine.current = 7
+    with store.readers.reading():
+        pass
+    assert machine.waits == [(7, 0)], "a reader elsewhere sees what append has returned from"
+    machine.busy, machine.current = {7}, 0
+    insert(store, EventBatch(torch.tensor([0]), torch.tensor([2]), torch.tensor([0])))
+    assert store.readers.collect() == []
+    machine.busy = set()
+    assert len(store.readers.collect()) == 1
+
+
+def test_readers_on_the_writers_stream_are_ordered_by_it():
+    machine = EmulatedMachine()
+    store = DeviceStore(machine, directed=True)
+    for step in range(2):
+        insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([step])))
+        with store.readers.reading():
+            machine.busy = {0}
+    assert len(store.readers.collect()) == 1
+    assert machine.waits == []
+    machine.current = 5
+    store.readers.writing()
+    assert machine.waits == [(5, 0)], "a writer that moves to another stream waits for the old one"

@@ -1,0 +1,63 @@
+"""A GPU that is the CPU: kernels run in the emulator, and the test decides what is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from emulator import Emulator
+
+
+@dataclass(eq=False)
+class EmulatedMark:
+    """Done at once, unless the test keeps its stream busy."""
+
+    machine: EmulatedMachine
+    stream: int
+
+    def query(self) -> bool:
+        return self.stream not in self.machine.busy
+
+
+@dataclass(eq=False)
+class EmulatedMachine:
+    """As `tgflow.cuda.machine.Machine`."""
+
+    kernels: Emulator = field(default_factory=Emulator)
+    device_bytes: int = 1 << 40
+    """What the device has left to give."""
+    host_bytes: int = 1 << 40
+    current: int = 0
+    """The current stream."""
+    busy: set[int] = field(default_factory=set)
+    """Streams whose work is not done yet."""
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    """(stream, for which stream) it was made to wait."""
+    captures: bool = False
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        if num_bytes > self.device_bytes:
+            raise MemoryError(f"asked emulated for {num_bytes} bytes")
+        self.device_bytes -= num_bytes
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def allocate_host(self, num_bytes: int) -> Tensor:
+        if num_bytes > self.host_bytes:
+            raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory")
+        self.host_bytes -= num_bytes
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def stream(self) -> int:
+        return self.current
+
+    def mark(self) -> EmulatedMark:
+        return EmulatedMark(self, self.current)
+
+    def wait(self, mark: EmulatedMark) -> None:
+        self.waits.append((self.current, mark.stream))
+
+    def capturing(self) -> bool:
+        return self.captures

@@ -1,0 +1,106 @@
+"""The memory of a store's entries: chunks on the device, the oldest of them in host memory."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.machine import Machine
+from tgflow.cuda.readers import Readers
+
+CHUNK_BITS = 21
+PLACE_MASK = (1 << 48) - 1
+ENTRY_BYTES = 16
+_IN_BUDGET = 16
+_LEAST_ENTRIES = 256
+_MOST_CAPACITY = 16384
+_BLOCKS_IN_CHUNK = 4
+
+
+class Chunks:
+    """A line of entries cut into chunks, and where each chunk is now.
+
+    Fresh pieces are cut off the line's end. A piece that begins in a chunk's last `max_capacity`
+    entries would straddle two: chunks lie so far apart (`stride`) that these belong to the next.
+    """
+
+    def __init__(self, machine: Machine, readers: Readers, budget: int | None) -> None:
+        self._machine, self._readers, self._budget = machine, readers, budget
+        most = 1 << CHUNK_BITS
+        wanted = most if budget is None else budget // ENTRY_BYTES // _IN_BUDGET
+        size = 1 << max(wanted, 1).bit_length() - 1
+        self.size = min(max(size, _LEAST_ENTRIES), most)
+        """Entries of a chunk."""
+        self.max_capacity = min(_MOST_CAPACITY, self.size // _BLOCKS_IN_CHUNK)
+        """Entries of a block at most."""
+        self.stride = self.size - self.max_capacity
+        self.line = 0
+        """Entries cut off so far."""
+        self._data: list[Tensor] = []
+        self._upper: deque[int] = deque()
+        self.addresses = torch.zeros(64, dtype=torch.int64, device=machine.device)
+        """Where each chunk is, as kernels read it."""
+        self.tiers = torch.zeros(64, dtype=torch.uint8, device=machine.device)
+        """Per chunk: 0 on the device, 1 on the host."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk."""
+        return self.size * ENTRY_BYTES
+
+    def tier_bytes(self, tier: int) -> int:
+        """Return the bytes that tier 0, the device, or tier 1, the host, holds."""
+        upper = len(self._upper)
+        return (upper if tier == 0 else len(self._data) - upper) * self.chunk_bytes
+
+    def ensure(self, num_entries: int) -> bool:
+        """Have chunks for so many more entries; return whether older ones had to move down for it.
+
+        What exceeds the budget by itself goes to the host at once, where kernels write it in place.
+
+        Raises:
+            MemoryError: If a tier has no room; nothing but where chunks are has changed then.
+        """
+        wanted = -(-(self.line + num_entries) // self.stride) - len(self._data)
+        if wanted <= 0:
+            return False
+        room = len(self._upper) + wanted
+        if self._budget is not None:
+            room = self._budget // self.chunk_bytes
+        num_moved = min(len(self._upper), max(0, len(self._upper) + wanted - room))
+        for _ in range(num_moved):
+            self._move_down()
+        upper = min(wanted, room - len(self._upper))
+        lower = [self._machine.allocate_host(self.chunk_bytes) for _ in range(wanted - upper)]
+        self._add(lower, [self._machine.allocate(self.chunk_bytes) for _ in range(upper)])
+        return num_moved > 0
+
+    def _move_down(self) -> None:
+        """Copy the oldest upper chunk to host memory, and publish that by one store."""
+        chunk = self._upper[0]
+        old, data = self._data[chunk], self._machine.allocate_host(self.chunk_bytes)
+        data.copy_(old, non_blocking=True)
+        self.tiers[chunk] = 1
+        self.addresses[chunk] = data.data_ptr()
+        self._data[chunk] = data
+        self._upper.popleft()
+        self._readers.give_up((old, None))
+
+    def _add(self, lower: list[Tensor], upper: list[Tensor]) -> None:
+        first = len(self._data)
+        self._data += [*lower, *upper]
+        self._upper.extend(range(first + len(lower), len(self._data)))
+        if len(self._data) > len(self.tiers):
+            self.addresses = self._grown(self.addresses)
+            self.tiers = self._grown(self.tiers)
+        for chunk in range(first, len(self._data)):
+            self.tiers[chunk] = int(chunk < first + len(lower))
+            self.addresses[chunk] = self._data[chunk].data_ptr()
+
+    def _grown(self, table: Tensor) -> Tensor:
+        grown = table.new_zeros(max(2 * len(table), len(self._data)))
+        grown[: len(table)] = table
+        self._readers.give_up((table, None))
+        return grown

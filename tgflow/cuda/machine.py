@@ -1,0 +1,92 @@
+"""What a store needs of a GPU: memory, kernels, and to know what is still running."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.launch import CudaKernels, Kernels
+from tgflow.cuda.needs import require_device
+
+
+class Mark(Protocol):
+    """A point in a stream's work (a CUDA event)."""
+
+    def query(self) -> bool:
+        """Return whether all work before it is done; never waits."""
+
+
+class Machine(Protocol):
+    """A device, and the host's memory that it reads in place."""
+
+    device: torch.device
+    kernels: Kernels
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        """Return `num_bytes` of device memory, uint8, contents undefined."""
+
+    def allocate_host(self, num_bytes: int) -> Tensor:
+        """Return `num_bytes` of host memory that kernels read in place, uint8."""
+
+    def stream(self) -> int:
+        """Return the current stream."""
+
+    def mark(self) -> Mark:
+        """Return the point that the current stream's work has come to."""
+
+    def wait(self, mark: Mark) -> None:
+        """Let later work of the current stream begin when `mark` is done; the host goes on."""
+
+    def capturing(self) -> bool:
+        """Return whether the current stream's work is being captured in a graph."""
+
+
+class CudaMachine:
+    """One CUDA device.
+
+    Raises:
+        CudaError: If it cannot be used; the message says what is missing.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = require_device(device)
+        self.kernels: Kernels = CudaKernels(self.device)
+
+    def allocate(self, num_bytes: int) -> Tensor:
+        """Return device memory, or raise MemoryError saying how much was asked for and is free."""
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+        except torch.OutOfMemoryError as error:
+            free, total = torch.cuda.mem_get_info(self.device)
+            raise MemoryError(
+                f"asked {self.device} for {num_bytes} bytes, it has {free} of {total} free; "
+                "set a smaller device_budget"
+            ) from error
+
+    def allocate_host(self, num_bytes: int) -> Tensor:
+        """Return pinned memory, whose address is the same on the device, or raise MemoryError."""
+        try:
+            return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError as error:
+            raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory") from error
+
+    def stream(self) -> int:
+        """Return torch's current stream."""
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    def mark(self) -> Mark:
+        """Return a CUDA event recorded on torch's current stream."""
+        mark = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        mark.record(torch.cuda.current_stream(self.device))
+        return mark
+
+    def wait(self, mark: Mark) -> None:
+        """Make torch's current stream wait; does not synchronise the host."""
+        assert isinstance(mark, torch.cuda.Event)
+        torch.cuda.current_stream(self.device).wait_event(mark)
+
+    def capturing(self) -> bool:
+        """Return whether torch's current stream is being captured."""
+        return torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,44 @@
+"""The memory of a store's directories: slabs, from which each batch cuts what it needs anew."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tgflow.cuda.machine import Machine
+
+UNIT = 32
+"""Bytes of a directory's header, and of each of its blocks."""
+_FIRST_SLAB = 1 << 11
+
+
+class Rooms:
+    """Slabs of units. What a batch needs is in one slab: the rest of a full one stays unused."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._slabs: list[Tensor] = []
+        self._size = 0
+        self.used = 0
+        """Units of the last slab in use."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all slabs."""
+        return sum(map(len, self._slabs))
+
+    @property
+    def address(self) -> int:
+        """Where the next batch's directories begin."""
+        return self._slabs[-1].data_ptr() + self.used * UNIT if self._slabs else 0
+
+    def ensure(self, num_units: int) -> None:
+        """Have so many more units in one piece.
+
+        Raises:
+            MemoryError: If the device has no room; nothing has changed then.
+        """
+        if self.used + num_units <= self._size:
+            return
+        size = max(num_units, _FIRST_SLAB, self.num_bytes // UNIT // 4)
+        self._slabs.append(self._machine.allocate(size * UNIT))
+        self._size, self.used = size, 0
