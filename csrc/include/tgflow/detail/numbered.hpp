@@ -9,6 +9,7 @@ namespace tgflow {
 /// in `out.node` and their places there in `out.eid`. Block `last` is not before the first one's.
 TGFLOW_HD inline void locate_numbered(const StoreView& store, const Directory* dir, int64_t last,
                                       int64_t size, int64_t i, const NeighborRows& out) {
+  if (size == 0) return;  // `dir` may be null
   const Block* blocks = dir->blocks();
   int64_t b = last;
   for (int64_t slot = i * out.k; slot < i * out.k + size; ++slot) {
