@@ -7,6 +7,9 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from tgflow import _core
 from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
@@ -14,7 +17,9 @@ from tgflow.tables import FeatureTable
 
 Direction = Literal["undirected", "directed", "bipartite"]
 
-_LEAST_BUDGET = 64_000
+_LEAST_BUDGET = 4096
+_OLDEST = -(2**63)
+_EVERYTHING = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class TemporalGraph:
             both tiers are host memory, which serves to try out what a GPU would do. None: no limit.
 
     Raises:
-        ValueError: If an argument is none of these, or the budget is below 64 KB.
+        ValueError: If an argument is none of these, or the budget is below 4 KB.
     """
 
     def __init__(
@@ -98,8 +103,14 @@ class TemporalGraph:
         graph.append(events)
         return graph
 
-    def append(self, events: EventBatch) -> int:
+    def append(self, events: EventBatch, *, insert_late: bool = False) -> int:
         """Add `events`, all or none of them, and return the first one's position.
+
+        Args:
+            events: Events in the order of their times.
+            insert_late: Accept a batch that begins before the latest time so far: its events follow
+                in the log and are merged into their nodes' pasts by time, where cut-offs from the
+                batch's end on see them. Slow; a reorder buffer is the usual way.
 
         Raises:
             MemoryError: If a tier has no room; the message says how many bytes were asked for.
@@ -108,19 +119,83 @@ class TemporalGraph:
         """
         columns = Columns(events)
         with self._appending:
-            if self.edge_x is None:
-                self._check_x(events)
-                return self._native.append(*columns.addresses)
             self._check_x(events)
-            self._native.check(*columns.addresses)
-            if events.x is None:
-                return self._native.append(*columns.addresses)
+            if self.edge_x is None or events.x is None:
+                return self._native.append(*columns.addresses, insert_late)
+            self._native.check(*columns.addresses, insert_late)
             first = self.edge_x.append(events.x)  # before anyone can ask for them
             try:
-                return self._native.append(*columns.addresses)
+                return self._native.append(*columns.addresses, insert_late)
             except BaseException:
                 self.edge_x.truncate(first)
                 raise
+
+    def delete(self, eid: Tensor) -> int:
+        """Take events out of their nodes' neighbourhoods; the log keeps its rows.
+
+        As every change of the past, it is seen by cut-offs from `num_events`, as it is now, on:
+        earlier cut-offs see the graph as it was, until `compact`. Readers see all of it or nothing.
+
+        Args:
+            eid: Log positions, int64 `[N]`. What is deleted already is passed over.
+
+        Returns:
+            How many neighbours are gone: two an event, one for self-loops and in directed graphs.
+
+        Raises:
+            IndexError: If the log does not hold one of the events.
+            MemoryError: If there is no room for the changed blocks; nothing is changed then.
+            ValueError: If `eid` has another dtype or shape.
+        """
+        if eid.dtype != torch.int64 or eid.dim() != 1:
+            raise ValueError(f"eid must be int64 [N], got {eid.dtype} {list(eid.shape)}")
+        eid = eid.cpu().contiguous()
+        return self._native.remove(eid.data_ptr(), len(eid))
+
+    def delete_pair(self, src: int, dst: int) -> int:
+        """Delete every event from `src` to `dst`, and back unless directed; as `delete`."""
+        return self._native.remove_pair(src, dst)
+
+    def delete_node(self, node: int) -> int:
+        """Delete every event of `node`; as `delete`. Reads the whole log."""
+        return self._native.remove_node(node)
+
+    def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
+        """Forget old neighbours of every node, exactly; seen from `num_events` on, as `delete`.
+
+        Args:
+            max_age: Forget what is more ticks older than the latest event.
+            max_count: Keep this many of each node's latest neighbours.
+
+        Returns:
+            How many neighbours are gone.
+
+        Raises:
+            MemoryError: If there is no room for the changed blocks; nothing is changed then.
+            ValueError: If neither or a negative one is given.
+        """
+        limits = [limit for limit in (max_age, max_count) if limit is not None]
+        if not limits or min(limits) < 0:
+            raise ValueError(
+                "retain needs max_age or max_count, at least 0, "
+                f"got max_age={max_age}, max_count={max_count}"
+            )
+        t_last = self.log.t_last
+        if t_last is None:
+            return 0
+        min_t = _OLDEST if max_age is None else max(_OLDEST, t_last - max_age)
+        return self._native.retain(min_t, _EVERYTHING if max_count is None else max_count)
+
+    def compact(self) -> None:
+        """Give memory back: what only cut-offs before the latest changes see, and sparse chunks.
+
+        An earlier cut-off then sees what the changes have left of what it saw; of a node into whose
+        past events were merged late, it sees nothing. Sampling goes on meanwhile.
+
+        Raises:
+            MemoryError: If there is no room to move blocks to; nothing that is to stay is lost.
+        """
+        self._native.compact()
 
     def _check_x(self, events: EventBatch) -> None:
         dim = 0 if self.edge_x is None else self.edge_x.dim

@@ -12,8 +12,10 @@ from tgflow.events import EventBatch
 class EventLog:
     """Append-only columns `src`, `dst`, `t` and, where the first batch has one, `label`.
 
-    An event's position is its `eid`; times never decrease along it. One thread appends at a time,
-    and any number may read meanwhile. Edge features live beside it, see `TemporalGraph.edge_x`.
+    An event's position is its `eid`. Times never decrease along it, but for late events that a
+    graph was told to merge in (`TemporalGraph.append(..., insert_late=True)`). One thread appends
+    at a time, and any number may read meanwhile. Edge features live beside it, see
+    `TemporalGraph.edge_x`.
     """
 
     def __init__(self) -> None:
@@ -50,9 +52,8 @@ class EventLog:
 
     @property
     def t_last(self) -> int | None:
-        """The latest event's time in ticks, None for an empty log."""
-        size = len(self)
-        return int(self._native.columns(size - 1, size)[2][0]) if size else None
+        """The latest time so far in ticks (the log's clock), None for an empty log."""
+        return self._native.clock if len(self) else None
 
     def read(self, start: int, stop: int) -> EventBatch:
         """Return the events at `[start, stop)` as views, not copies: do not write to them.
@@ -92,7 +93,10 @@ class EventLog:
         return EventBatch(src, dst, t, label=label)
 
     def position(self, t: int) -> int:
-        """Return the number of events strictly before time `t`: a time mapped to a position."""
+        """Return how many events the log held when its clock reached `t`: a time made a cut-off.
+
+        Without late events these are the events strictly before `t`.
+        """
         return self._native.position(t)
 
 

@@ -35,6 +35,7 @@ void bind_log(py::module_& m) {
             return log.append(events);
           },
           py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"), no_gil)
+      .def_property_readonly("clock", &EventLog::clock)
       .def("position", &EventLog::position, py::arg("t"), no_gil)
       .def(
           "columns",

@@ -35,16 +35,27 @@ void bind_store(py::module_& m) {
            py::arg("direction"), py::arg("upper_budget"))
       .def(
           "check",
-          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size) {
-            graph.check(events_at(src, dst, t, label, size));
-          },
-          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"), no_gil)
+          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size,
+             bool may_be_late) { graph.check(events_at(src, dst, t, label, size), may_be_late); },
+          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"),
+          py::arg("may_be_late"), no_gil)
       .def(
           "append",
-          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size) {
-            return graph.append(events_at(src, dst, t, label, size));
+          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size,
+             bool may_be_late) { return graph.append(events_at(src, dst, t, label, size), may_be_late); },
+          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"),
+          py::arg("may_be_late"), no_gil)
+      .def(
+          "remove",
+          [](TemporalGraph& graph, address_t eid, int64_t size) {
+            return graph.remove(at<const int64_t>(eid), size);
           },
-          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"), no_gil)
+          py::arg("eid"), py::arg("size"), no_gil)
+      .def("remove_pair", &TemporalGraph::remove_pair, py::arg("src"), py::arg("dst"), no_gil)
+      .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
+      .def("retain", &TemporalGraph::retain, py::arg("min_t"), py::arg("max_count"), no_gil)
+      .def("compact", &TemporalGraph::compact, no_gil)
+      .def("move_down", &TemporalGraph::move_down, py::arg("bytes"), no_gil)
       .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
       .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
       .def("stats", &TemporalGraph::stats, no_gil);

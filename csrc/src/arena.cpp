@@ -41,9 +41,14 @@ std::vector<void*>& Arena::free_of(size_t bytes) {
 void* Arena::allocate(size_t bytes) {
   bytes = (bytes + alignment_ - 1) / alignment_ * alignment_;
   std::vector<void*>& held = free_of(bytes);
-  if (held.empty()) return carve(bytes);
-  void* piece = held.back();
-  held.pop_back();
+  void* piece = nullptr;
+  if (held.empty()) {
+    piece = carve(bytes);
+  } else {
+    piece = held.back();
+    held.pop_back();
+  }
+  bytes_in_use_ += static_cast<int64_t>(bytes);
   ASAN_UNPOISON_MEMORY_REGION(piece, bytes);
   return piece;
 }
@@ -51,6 +56,7 @@ void* Arena::allocate(size_t bytes) {
 void Arena::free(void* piece, size_t bytes) noexcept {
   bytes = (bytes + alignment_ - 1) / alignment_ * alignment_;
   ASAN_POISON_MEMORY_REGION(piece, bytes);
+  bytes_in_use_ -= static_cast<int64_t>(bytes);
   try {
     free_of(bytes).push_back(piece);
   } catch (const std::bad_alloc&) {  // not reused then

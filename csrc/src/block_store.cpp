@@ -28,7 +28,7 @@ BlockStore::BlockStore(Direction direction, StoreMemory memory)
     : direction_(direction),
       memory_(std::move(memory)),
       entries_(epochs_, *memory_.upper, *memory_.lower, memory_.upper_budget),
-      directories_(64, *memory_.directories),
+      directories_(std::make_unique<Arena>(64, *memory_.directories)),
       heads_(kMaxNode + 1) {
   if (direction == Direction::kBipartite) sides_ = std::make_unique<ReservedArray<uint8_t>>(kMaxNode + 1);
 }
@@ -38,14 +38,13 @@ BlockStore::~BlockStore() {
 }
 
 StoreView BlockStore::view() const {
-  return {heads_.data(), num_nodes_.load(std::memory_order_acquire), entries_.chunks(), entries_.tiers(),
-          types_.data()};
+  const int64_t change = changes_.load(std::memory_order_acquire);
+  return {heads_.data(),     num_nodes_.load(std::memory_order_acquire),
+          entries_.chunks(), entries_.tiers(),
+          types_.data(),     change};
 }
 
 void BlockStore::try_sides(const Events& events, std::vector<uint8_t*>& marked) {
-  node_t largest = -1;
-  for (int64_t i = 0; i < events.size; ++i) largest = std::max({largest, events.src[i], events.dst[i]});
-  sides_->grow(largest + 1);
   const auto mark = [&](int64_t row, node_t v, uint8_t side) {
     uint8_t& known = (*sides_)[v];
     if (known == 0) {
@@ -65,9 +64,17 @@ void BlockStore::try_sides(const Events& events, std::vector<uint8_t*>& marked) 
   }
 }
 
-void BlockStore::mark_sides() noexcept {
+void BlockStore::reserve_notes(const Events& events, eid_t first_eid) {
+  types_.reserve(events, first_eid);
   if (!sides_) return;
-  const Events& events = insertion_.events;
+  node_t largest = -1;
+  for (int64_t i = 0; i < events.size; ++i) largest = std::max({largest, events.src[i], events.dst[i]});
+  sides_->grow(largest + 1);
+}
+
+void BlockStore::note(const Events& events, eid_t first_eid) noexcept {
+  types_.commit(events, first_eid);
+  if (!sides_) return;
   for (int64_t i = 0; i < events.size; ++i) {
     (*sides_)[events.src[i]] = kSource;
     (*sides_)[events.dst[i]] = kDestination;
@@ -75,7 +82,8 @@ void BlockStore::mark_sides() noexcept {
 }
 
 void BlockStore::check(const Events& events) {
-  if (direction_ != Direction::kBipartite) return;
+  if (!sides_) return;
+  reserve_notes(events, position());
   std::vector<uint8_t*> marked;
   const auto unmark = [&] {
     for (uint8_t* side : marked) *side = 0;
@@ -109,7 +117,7 @@ void BlockStore::reserve(const Events& events, eid_t first_eid) {
   insertion_.events = events;
   insertion_.first_eid = first_eid;
   try {
-    types_.reserve(events, first_eid);
+    reserve_notes(events, first_eid);
     sort_pairs(events);
     plan_all();
   } catch (...) {
@@ -124,14 +132,13 @@ void BlockStore::plan_all() {
   const int64_t num_nodes =
       std::max(num_nodes_.load(std::memory_order_relaxed), static_cast<int64_t>(pairs.back().node) + 1);
   heads_.grow(num_nodes);
-  if (sides_) sides_->grow(num_nodes);
   std::vector<RunPlan>& plans = insertion_.plans;
   for (size_t begin = 0, end = 0; begin < pairs.size(); begin = end) {
     while (end < pairs.size() && pairs[end].node == pairs[begin].node) ++end;
     // Where the run begins waits in `in_tail` for the run to be planned.
     plans.push_back({nullptr, static_cast<uint32_t>(end - begin), static_cast<uint32_t>(begin), 0, 0, 0, 0});
   }
-  const StoreView store{heads_.data(), num_nodes, entries_.chunks(), entries_.tiers()};
+  const StoreView store = view();
   for (size_t i = 0; i < plans.size(); ++i) {
     look_up_ahead(i);
     const Pair* run = &pairs[plans[i].in_tail];
@@ -163,7 +170,7 @@ void BlockStore::reserve_for(const RunPlan& plan) {
   std::vector<Directory*>& rooms = insertion_.rooms;
   if (rooms.size() == rooms.capacity()) rooms.reserve(std::max<size_t>(256, 2 * rooms.size()));
   const auto bytes = static_cast<size_t>(directory_bytes(plan.max_blocks));
-  auto* room = static_cast<Directory*>(directories_.allocate(bytes));
+  auto* room = static_cast<Directory*>(directories_->allocate(bytes));
   room->max_blocks = plan.max_blocks;
   rooms.push_back(room);
 }
@@ -171,7 +178,7 @@ void BlockStore::reserve_for(const RunPlan& plan) {
 void BlockStore::abandon() noexcept {
   for (const place_t place : insertion_.places) entries_.free(place, 0);
   for (Directory* room : insertion_.rooms) {
-    directories_.free(room, static_cast<size_t>(directory_bytes(room->max_blocks)));
+    directories_->free(room, static_cast<size_t>(directory_bytes(room->max_blocks)));
   }
   forget_insertion();
 }
@@ -194,13 +201,12 @@ void BlockStore::commit() noexcept {
   Directory* const* rooms = insertion_.rooms.data();
   const Pair* run = pairs.data();
   const StoreView store = view();
-  types_.commit(insertion_.events, insertion_.first_eid);
+  note(insertion_.events, insertion_.first_eid);
   for (size_t i = 0; i < plans.size(); ++i) {
     fetch_tails_ahead(i);
     commit_run(store, plans[i], run, places, rooms);
     run += plans[i].size;
   }
-  mark_sides();
   if (!pairs.empty()) {
     const int64_t num_nodes = static_cast<int64_t>(pairs.back().node) + 1;
     if (num_nodes > num_nodes_.load(std::memory_order_relaxed)) {
@@ -248,13 +254,15 @@ void BlockStore::commit_run(const StoreView& store, const RunPlan& plan, const P
     if (segment.size != 0) entries_.add_entries(segment.place, copied + segment.size);
   }
   publish_run(plan, dir, &heads_[run->node]);
-  if (dir != plan.dir && plan.dir != nullptr) {
-    epochs_.retire(directories_, reinterpret_cast<uint64_t>(plan.dir),
-                   static_cast<uint64_t>(directory_bytes(plan.dir->max_blocks)));
-  }
+  if (dir != plan.dir && plan.dir != nullptr) retire_directory(plan.dir);
   max_blocks_ = std::max<int64_t>(max_blocks_, dir->num_blocks);
   places += plan.num_blocks;
   rooms += plan.max_blocks != 0;
+}
+
+void BlockStore::retire_directory(const Directory* dir) {
+  epochs_.retire(*directories_, reinterpret_cast<uint64_t>(dir),
+                 static_cast<uint64_t>(directory_bytes(dir->max_blocks)));
 }
 
 /// Retires the only block of `dir`, of which a larger copy is about to take the place.
@@ -277,7 +285,7 @@ StoreStats BlockStore::stats() {
   const int64_t heads = num_nodes * static_cast<int64_t>(sizeof(Directory*)) + (sides_ ? num_nodes : 0);
   StoreStats stats{num_entries_,
                    max_blocks_,
-                   directories_.bytes() + heads + types_.bytes(),
+                   directories_->bytes() + heads + types_.bytes(),
                    {entries_.stats(0), entries_.stats(1)}};
   stats.bytes += stats.tiers[0].bytes + stats.tiers[1].bytes;
   return stats;

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kEntryBytes = sizeof(Entry);
 constexpr int64_t kMaxChunks = int64_t{1} << (kPlaceBits - kChunkBits - 6);  // address space, not memory
 constexpr int64_t kLargestChunk = kEntryBytes << kChunkBits;
-constexpr int64_t kSmallestChunk = 4096;
+constexpr int64_t kSmallestChunk = 1024;
 constexpr int64_t kFirstChunk = int64_t{64} << 10;
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kChunksInBudget = 16;
@@ -56,8 +56,7 @@ bool EntrySpace::reuse(int64_t capacity, int tier, place_t& place) {
   while (!places.empty()) {
     place = places.back();
     places.pop_back();
-    // Its chunk may have moved or gone since.
-    if (infos_[info(place)].size != 0 && this->tier(place) == tier) return true;
+    if (!is_stale(place, tier) && !is_sparse(place)) return true;
   }
   return false;
 }
@@ -67,7 +66,7 @@ place_t EntrySpace::allocate(int64_t capacity, int tier) {
   if (!reuse(capacity, tier, place)) {
     const bool fits = open_[tier] >= 0 && infos_[static_cast<size_t>(open_[tier])].used + capacity <=
                                               infos_[static_cast<size_t>(open_[tier])].size;
-    if (!fits) open_chunk(tier);
+    if (!fits) open_chunk(tier, capacity);
     Chunk& chunk = infos_[static_cast<size_t>(open_[tier])];
     place = place_of(open_[tier], chunk.used, capacity);
     chunk.used += capacity;
@@ -108,16 +107,16 @@ void EntrySpace::give_back_if_empty(size_t chunk) noexcept {
 }
 
 /// Chunks grow with the tier, so that a small graph stays small and a large one lies in huge pages.
-int64_t EntrySpace::next_chunk_bytes(int tier) const {
+int64_t EntrySpace::next_chunk_bytes(int tier, int64_t capacity) const {
   const int64_t held = bytes_[tier];
   const int64_t wanted = held < 4 * kFirstChunk ? kFirstChunk : held / 8;
   const int64_t step = wanted >= kHugePage ? kHugePage : kSmallestChunk;
-  const int64_t least = std::max(kSmallestChunk, max_capacity_ * kEntryBytes);
-  return std::clamp(round_down(wanted, step), std::min(least, chunk_bytes_), chunk_bytes_);
+  const int64_t bytes = std::clamp(round_down(wanted, step), kSmallestChunk, chunk_bytes_);
+  return std::max(bytes, (capacity * kEntryBytes + kSmallestChunk - 1) / kSmallestChunk * kSmallestChunk);
 }
 
-void EntrySpace::open_chunk(int tier) {
-  const int64_t bytes = next_chunk_bytes(tier);
+void EntrySpace::open_chunk(int tier, int64_t capacity) {
+  const int64_t bytes = next_chunk_bytes(tier, capacity);
   const auto number = static_cast<int64_t>(infos_.size());
   chunks_.grow(number + 1);
   tiers_.grow(number + 1);
@@ -129,7 +128,7 @@ void EntrySpace::open_chunk(int tier) {
   }
   ASAN_POISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
   bytes_[tier] += bytes;
-  infos_.push_back({bytes / kEntryBytes, 0, 0, 0, 0});
+  infos_.push_back({bytes / kEntryBytes, 0, 0, 0, 0, false});
   tiers_[number] = static_cast<uint8_t>(tier);
   store_release(&chunks_[number], data);
   const int64_t filled = std::exchange(open_[tier], number);
@@ -159,6 +158,24 @@ void EntrySpace::move_chunk_down(size_t chunk) {
   store_release(&chunks_[number], data);
   epochs_.retire(reclaimer_[0], reinterpret_cast<uint64_t>(old), static_cast<uint64_t>(bytes));
   epochs_.collect();
+}
+
+void EntrySpace::close_chunks() {
+  for (int64_t& open : open_) {
+    const int64_t filled = std::exchange(open, -1);
+    if (filled >= 0) give_back_if_empty(static_cast<size_t>(filled));
+  }
+  for (Chunk& chunk : infos_) chunk.sparse = 2 * chunk.live < chunk.size;
+}
+
+void EntrySpace::forget_stale_pieces() {
+  for (const int tier : {0, 1}) {
+    for (auto& [capacity, places] : free_[tier]) {
+      const auto stale = [&](place_t place) { return is_stale(place, tier) || is_sparse(place); };
+      places.erase(std::remove_if(places.begin(), places.end(), stale), places.end());
+      places.shrink_to_fit();
+    }
+  }
 }
 
 TierStats EntrySpace::stats(int tier) const {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace tgflow {
 namespace {
@@ -32,17 +33,23 @@ void append_column(ReservedArray<int64_t>& column, int64_t at, const int64_t* va
 
 }  // namespace
 
-EventLog::EventLog() : src_(kMaxEvents), dst_(kMaxEvents), t_(kMaxEvents) {}
+EventLog::EventLog() : src_(kMaxEvents), dst_(kMaxEvents), t_(kMaxEvents), clocks_(t_.data()) {}
 
-void EventLog::check(const Events& events) const {
+tick_t EventLog::clock() const {
+  const int64_t at = size();
+  return at == 0 ? INT64_MIN : clocks_.load(std::memory_order_acquire)[at - 1];
+}
+
+void EventLog::check(const Events& events, bool may_be_late) const {
   check_ids("src", events.src, events.size);
   check_ids("dst", events.dst, events.size);
   const int64_t at = size();
   for (int64_t i = 0; i < events.size; ++i) {
-    if (i > 0 ? events.t[i] >= events.t[i - 1] : at == 0 || events.t[0] >= t_[at - 1]) continue;
+    if (i > 0 ? events.t[i] >= events.t[i - 1] : may_be_late || events.t[0] >= clock()) continue;
     const std::string where = i == 0 ? "the log is" : event(i - 1) + " before it is";
-    fail(event(i) + " has t=" + std::to_string(events.t[i]) + " but " + where + " at t=" +
-         std::to_string(i == 0 ? t_[at - 1] : events.t[i - 1]) + "; sort the batch or use a reorder buffer");
+    fail(event(i) + " has t=" + std::to_string(events.t[i]) + " but " + where +
+         " at t=" + std::to_string(i == 0 ? clock() : events.t[i - 1]) +
+         "; sort the batch or use a reorder buffer" + (i == 0 ? ", or insert it late" : ""));
   }
   if (at > 0 && events.size > 0 && has_label() != (events.label != nullptr)) {
     fail(has_label() ? "the log has labels but the batch has none; give every batch a label column"
@@ -58,6 +65,7 @@ eid_t EventLog::append(const Events& events) {
   append_column(dst_, at, events.dst, events.size);
   append_column(t_, at, events.t, events.size);
   if (label_) append_column(*label_, at, events.label, events.size);
+  append_clock(events);
   const node_t largest = std::max(*std::max_element(events.src, events.src + events.size),
                                   *std::max_element(events.dst, events.dst + events.size));
   num_nodes_.store(std::max(num_nodes(), largest + 1), std::memory_order_release);
@@ -65,8 +73,25 @@ eid_t EventLog::append(const Events& events) {
   return at;
 }
 
+/// Times serve as the clock until one goes back.
+void EventLog::append_clock(const Events& events) {
+  const int64_t at = size();
+  if (!clock_ && events.t[0] >= clock()) return;
+  if (!clock_) {
+    auto clock = std::make_unique<ReservedArray<tick_t>>(kMaxEvents);
+    append_column(*clock, 0, t_.data(), at);
+    clock_ = std::move(clock);
+  }
+  clock_->grow(at + events.size);
+  tick_t now = clock();
+  for (int64_t i = 0; i < events.size; ++i) (*clock_)[at + i] = now = std::max(now, events.t[i]);
+  clocks_.store(clock_->data(), std::memory_order_release);
+}
+
 int64_t EventLog::position(tick_t t) const {
-  return std::lower_bound(t_.data(), t_.data() + size(), t) - t_.data();
+  const int64_t end = size();
+  const tick_t* clocks = clocks_.load(std::memory_order_acquire);
+  return std::lower_bound(clocks, clocks + end, t) - clocks;
 }
 
 void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst, tick_t* t,

@@ -74,7 +74,7 @@ class Group {
       prefetch(dir[i]);
     }
     for (int64_t i = 0; i < size; ++i) {
-      dir[i] = StoreView::as_of(dir[i], queries.limit(begin + i));
+      dir[i] = store.as_of(dir[i], queries.limit(begin + i));
       if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (load_acquire(&dir[i]->num_blocks) - 1));
     }
     const int64_t row = std::min(k, kPrefetched);

@@ -1,17 +1,30 @@
 #include "tgflow/temporal_graph.hpp"
 
-namespace tgflow {
+#include <algorithm>
+#include <stdexcept>
+#include <string>
 
-void TemporalGraph::check(const Events& events) {
+namespace tgflow {
+namespace {
+
+void add_edits(std::vector<NodeEdit>& edits, node_t src, node_t dst, tick_t t, eid_t eid, bool mutual) {
+  edits.push_back({src, {t, eid, dst}});
+  if (mutual && src != dst) edits.push_back({dst, {t, eid, src}});
+}
+
+}  // namespace
+
+void TemporalGraph::check(const Events& events, bool may_be_late) {
   const std::lock_guard<std::mutex> lock(writer_);
-  log_.check(events);
+  log_.check(events, may_be_late);
   store_.check(events);
 }
 
-eid_t TemporalGraph::append(const Events& events) {
+eid_t TemporalGraph::append(const Events& events, bool may_be_late) {
   const std::lock_guard<std::mutex> lock(writer_);
-  log_.check(events);
+  log_.check(events, may_be_late);
   store_.check(events);
+  if (events.size > 0 && events.t[0] < log_.clock()) return append_late(events);
   store_.reserve(events, log_.size());
   try {
     log_.append(events);
@@ -20,7 +33,94 @@ eid_t TemporalGraph::append(const Events& events) {
     throw;
   }
   store_.commit();
-  return store_.position() - events.size;
+  return log_.size() - events.size;
+}
+
+eid_t TemporalGraph::append_late(const Events& events) {
+  const eid_t first_eid = log_.size();
+  std::vector<NodeEdit> edits;
+  for (int64_t i = 0; i < events.size; ++i) {
+    add_edits(edits, events.src[i], events.dst[i], events.t[i], first_eid + i, is_mutual());
+  }
+  store_.reserve_notes(events, first_eid);
+  store_.reserve_edits(std::move(edits), true);
+  try {
+    log_.append(events);
+  } catch (...) {
+    store_.abandon_change();
+    throw;
+  }
+  store_.note(events, first_eid);
+  store_.commit_change(first_eid + events.size);
+  return first_eid;
+}
+
+int64_t TemporalGraph::remove(const eid_t* eid, int64_t size) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  for (int64_t i = 0; i < size; ++i) {
+    if (eid[i] >= 0 && eid[i] < log_.size()) continue;
+    throw std::out_of_range("eid " + std::to_string(eid[i]) + " at row " + std::to_string(i) +
+                            " is not in the log, which holds events [0, " + std::to_string(log_.size()) +
+                            ")");
+  }
+  return remove_all({eid, eid + size});
+}
+
+int64_t TemporalGraph::remove_all(const std::vector<eid_t>& eids) {
+  std::vector<NodeEdit> edits;
+  for (const eid_t e : eids) add_edits(edits, log_.src()[e], log_.dst()[e], log_.t()[e], e, is_mutual());
+  const int64_t difference = store_.reserve_edits(std::move(edits), false);
+  store_.commit_change(store_.position());
+  return -difference;
+}
+
+int64_t TemporalGraph::remove_pair(node_t src, node_t dst) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  std::vector<eid_t> eids;
+  find_events(src, dst, eids);
+  if (is_mutual()) find_events(dst, src, eids);  // what `src` has forgotten, `dst` may still know
+  return remove_all(eids);
+}
+
+/// Adds the events by which `v` has `nbr` as a neighbor.
+void TemporalGraph::find_events(node_t v, node_t nbr, std::vector<eid_t>& eids) {
+  const StoreView store = store_.view();
+  const Directory* dir = store.latest(v);
+  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
+    const Block& block = dir->blocks()[b];
+    const int64_t end = b + 1 < dir->num_blocks ? dir->blocks()[b + 1].start : dir->total;
+    const Entry* entries = store.entries(block);
+    for (int64_t i = 0; i < end - block.start; ++i) {
+      if (entries[i].nbr == static_cast<uint64_t>(nbr))
+        eids.push_back(block.base_eid + entries[i].eid_offset);
+    }
+  }
+}
+
+int64_t TemporalGraph::remove_node(node_t v) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  std::vector<eid_t> eids;
+  for (eid_t e = 0; e < log_.size(); ++e) {
+    if (log_.src()[e] == v || log_.dst()[e] == v) eids.push_back(e);
+  }
+  return remove_all(eids);
+}
+
+int64_t TemporalGraph::retain(tick_t min_t, int64_t max_count) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  const int64_t difference = store_.reserve_retention(min_t, max_count);
+  store_.commit_change(store_.position());
+  return -difference;
+}
+
+void TemporalGraph::compact() {
+  const std::lock_guard<std::mutex> lock(writer_);
+  store_.compact();
+}
+
+void TemporalGraph::move_down(int64_t bytes) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  store_.move_down(bytes);
 }
 
 StoreStats TemporalGraph::stats() {

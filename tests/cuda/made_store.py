@@ -43,14 +43,14 @@ class MadeStore:
             version = 0
             if older is not None and v in older:
                 changed_at, past = older[v]
-                version = self._keep(torch.tensor([changed_at, self._directory(past, 0)]))
+                version = self._keep(torch.tensor([changed_at, 1, self._directory(past, 0), 0]))
             heads[v] = self._directory(history, version)
         chunks = self._keep(torch.tensor([chunk.data_ptr() for chunk in self._chunks]))
         tiers = self._keep(torch.tensor([0, 1, 0], dtype=torch.uint8))
         types = 0 if labels is None else self._keep(labels.to(torch.uint16))
-        view = [self._keep(heads), len(heads), chunks, tiers, types]
+        view = [self._keep(heads), len(heads), chunks, tiers, types, 1]
         self.snapshot = torch.tensor([*view, position])
-        """The struct `Snapshot`, int64 `[6]`."""
+        """The struct `Snapshot`, int64 `[7]`."""
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)

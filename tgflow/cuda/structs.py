@@ -16,6 +16,7 @@ class StoreView(ctypes.Structure):
         ("chunks", _word),
         ("tiers", _word),
         ("types", _word),
+        ("change", _number),
     )
 
 

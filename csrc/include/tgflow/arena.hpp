@@ -12,7 +12,7 @@
 namespace tgflow {
 
 /// Pieces never move. One thread at a time.
-class Arena : public Reclaimer {
+class Arena final : public Reclaimer {
  public:
   /// Sizes and addresses are multiples of `alignment`, a power of two of at least 16.
   Arena(size_t alignment, TierMemory& memory) : alignment_(alignment), memory_(memory), free_(kSmall) {}
@@ -29,6 +29,7 @@ class Arena : public Reclaimer {
   }
   /// Bytes taken from the system.
   int64_t bytes() const { return bytes_; }
+  int64_t bytes_in_use() const { return bytes_in_use_; }
 
  private:
   static constexpr size_t kSmall = 64;
@@ -49,6 +50,7 @@ class Arena : public Reclaimer {
   std::byte* next_ = nullptr;
   std::byte* end_ = nullptr;
   int64_t bytes_ = 0;
+  int64_t bytes_in_use_ = 0;
 };
 
 }  // namespace tgflow

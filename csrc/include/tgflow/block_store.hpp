@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tgflow/arena.hpp"
+#include "tgflow/detail/change_node.hpp"
 #include "tgflow/detail/insert_run.hpp"
 #include "tgflow/detail/store_view.hpp"
 #include "tgflow/entry_space.hpp"
@@ -28,6 +29,12 @@ struct StoreMemory {
   int64_t upper_budget = INT64_MAX;
 };
 
+/// An edit of node `node`.
+struct NodeEdit {
+  node_t node;
+  Edit edit;
+};
+
 struct StoreStats {
   int64_t num_entries = 0;  ///< That the latest snapshot sees.
   int64_t max_blocks = 0;   ///< The longest directory.
@@ -43,6 +50,10 @@ class BlockStore {
 
   /// Throws std::invalid_argument if `events` put a node on both sides of a bipartite graph.
   void check(const Events& events);
+  /// Gets what `note` needs. Throws std::length_error.
+  void reserve_notes(const Events& events, eid_t first_eid);
+  /// Keeps the types of checked events, and the sides that their nodes are on.
+  void note(const Events& events, eid_t first_eid) noexcept;
   /// Gets all that `events`, checked, will need, as the log's events from `first_eid` on. Throws OutOfMemory
   /// or std::length_error, and has changed nothing then. Ends with `commit` or `abandon`.
   void reserve(const Events& events, eid_t first_eid);
@@ -53,6 +64,22 @@ class BlockStore {
     reserve(events, first_eid);
     commit();
   }
+
+  /// Gets all that a change of the past will need: the edits, in any order, put entries in or take them out.
+  /// Returns how many entries there will be more (or, negative, fewer). As `reserve`, but ends with
+  /// `commit_change` or `abandon_change`.
+  int64_t reserve_edits(std::vector<NodeEdit> edits, bool puts_in);
+  /// Likewise: forgets entries before `min_t`, and each node's oldest until it has at most `max_count`.
+  int64_t reserve_retention(tick_t min_t, int64_t max_count);
+  /// Makes the change: cut-offs from `position` on, which becomes the snapshot, see all of it, others
+  /// nothing.
+  void commit_change(eid_t position) noexcept;
+  void abandon_change() noexcept;
+  /// Gives up what only cut-offs before the latest change see, and gives memory back. Throws OutOfMemory, and
+  /// nothing that is to stay is lost then.
+  void compact();
+  /// Moves the oldest blocks to the lower tier until the upper one holds at most `bytes`.
+  void move_down(int64_t bytes) { entries_.move_down(bytes); }
 
   Direction direction() const { return direction_; }
   /// The snapshot: readers see the events below this log position.
@@ -80,9 +107,40 @@ class BlockStore {
     std::vector<Directory*> rooms;  // of all plans' new directories
   };
 
+  /// A change of one node, between `reserve_...` and `commit_change`.
+  struct ChangePlan {
+    node_t node;
+    Change change;
+    size_t first_block;  // of its new ones
+    size_t num_new;
+    Directory* room;
+    Version* version;
+  };
+  struct Alteration {
+    std::vector<Edit> edits;
+    std::vector<ChangePlan> plans;
+    std::vector<NewBlock> blocks;
+    std::vector<place_t> places;  // of the new blocks
+    int64_t difference = 0;       // in entries
+  };
+
+  /// Gives the memory of directories back when nobody reads them any more.
+  struct OldArenas : Reclaimer {
+    void reclaim(uint64_t arena, uint64_t) noexcept override { delete reinterpret_cast<Arena*>(arena); }
+  };
+
+  template <typename Gather>
+  int64_t reserve_alteration(const Gather& gather);
+  void plan_change(ChangePlan& plan);
+  void reserve_blocks(ChangePlan& plan, bool ends_new, int64_t total);
+  void give_up_past(node_t v);
+  void retire_unshared(const Directory& older, const Directory& newer);
+  void retire_directory(const Directory* dir);
+  void leave_sparse_chunks(node_t v);
+  void renew_directories();
+
   void sort_pairs(const Events& events);
   void try_sides(const Events& events, std::vector<uint8_t*>& marked);
-  void mark_sides() noexcept;
   void plan_all();
   void look_up_ahead(size_t i) const;
   void fetch_tails_ahead(size_t i) const;
@@ -97,13 +155,16 @@ class BlockStore {
   StoreMemory memory_;
   Epochs epochs_;
   EntrySpace entries_;
-  Arena directories_;
+  std::unique_ptr<Arena> directories_;
+  OldArenas old_arenas_;
   ReservedArray<Directory*> heads_;
   std::unique_ptr<ReservedArray<uint8_t>> sides_;  // bipartite: 1 = source, 2 = destination
   EventTypes types_;
   std::atomic<int64_t> num_nodes_{0};
   std::atomic<eid_t> position_{0};
+  std::atomic<int64_t> changes_{0};
   Insertion insertion_;
+  Alteration alteration_;
   int64_t num_entries_ = 0;
   int64_t max_blocks_ = 0;
 };

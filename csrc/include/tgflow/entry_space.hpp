@@ -50,13 +50,11 @@ class EntrySpace : public Reclaimer {
 
   /// Moves the upper tier's oldest chunks down until it holds at most `bytes`. Throws OutOfMemory.
   void move_down(int64_t bytes);
-  /// As full as the upper tier may be before an insert, so that there is room for a chunk or two.
-  void keep_headroom();
-  /// The share of `place`'s chunk that is in use, of what was ever given out; 1 for chunks still being
-  /// filled.
-  double live_share(place_t place) const;
-  /// Ends filling the open chunks, so that what is moved out of sparse chunks goes to new ones.
+  /// Ends filling the open chunks, and marks the chunks of which less than half is in use as sparse.
   void close_chunks();
+  bool is_sparse(place_t place) const { return infos_[info(place)].sparse; }
+  /// Lets go of pieces whose chunks have moved or gone.
+  void forget_stale_pieces();
 
   TierStats stats(int tier) const;
 
@@ -67,6 +65,7 @@ class EntrySpace : public Reclaimer {
     int64_t live = 0;  ///< Entries in pieces in use.
     int64_t num_blocks = 0;
     int64_t num_entries = 0;
+    bool sparse = false;
   };
   /// A memory's way back to it when its last reader has left.
   struct TierReclaimer : Reclaimer {
@@ -77,10 +76,14 @@ class EntrySpace : public Reclaimer {
   };
 
   size_t info(place_t place) const { return static_cast<size_t>(chunk_of(place)); }
-  int64_t next_chunk_bytes(int tier) const;
-  void open_chunk(int tier);
+  int64_t next_chunk_bytes(int tier, int64_t capacity) const;
+  /// Takes a chunk that has room for a piece of that capacity.
+  void open_chunk(int tier, int64_t capacity);
   void move_chunk_down(size_t chunk);
   void give_back_if_empty(size_t chunk) noexcept;
+  bool is_stale(place_t place, int tier) const {
+    return infos_[info(place)].size == 0 || this->tier(place) != tier;
+  }
   bool reuse(int64_t capacity, int tier, place_t& place);
 
   Epochs& epochs_;

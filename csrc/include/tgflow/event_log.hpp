@@ -10,6 +10,8 @@
 namespace tgflow {
 
 /// Columns src, dst, t and perhaps label. One thread appends; any number read what is below `size()`.
+/// The log's clock at a position is the latest time before it: with late events, times go back but it does
+/// not.
 class EventLog {
  public:
   EventLog();
@@ -19,12 +21,15 @@ class EventLog {
   int64_t num_nodes() const { return num_nodes_.load(std::memory_order_acquire); }
   bool has_label() const { return label_ != nullptr; }
 
-  /// Throws std::invalid_argument, saying which event is wrong and why, if `events` cannot follow.
-  void check(const Events& events) const;
+  /// Throws std::invalid_argument, saying which event is wrong and why, if `events` cannot follow. They may
+  /// begin before the log's clock if `may_be_late`.
+  void check(const Events& events, bool may_be_late = false) const;
   /// Adds `events`, checked, and returns the first one's position.
   eid_t append(const Events& events);
-  /// How many events are strictly before time `t`.
+  /// How many events the log held when its clock reached time `t`: without late ones, those before `t`.
   int64_t position(tick_t t) const;
+  /// The latest time so far; INT64_MIN for an empty log.
+  tick_t clock() const;
   /// Copies the events at `eid[0, size)` out; `label` may be null. Throws std::out_of_range.
   void gather(const eid_t* eid, int64_t size, node_t* src, node_t* dst, tick_t* t, int64_t* label) const;
 
@@ -35,9 +40,13 @@ class EventLog {
   const int64_t* label() const { return label_ ? label_->data() : nullptr; }
 
  private:
+  void append_clock(const Events& events);
+
   ReservedArray<node_t> src_;
   ReservedArray<node_t> dst_;
   ReservedArray<tick_t> t_;
+  std::unique_ptr<ReservedArray<tick_t>> clock_;   // after each event, from the first late one on
+  std::atomic<const tick_t*> clocks_;              // that, or the times themselves
   std::unique_ptr<ReservedArray<int64_t>> label_;  // decided by the first events
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> num_nodes_{0};

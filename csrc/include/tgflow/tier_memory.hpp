@@ -21,7 +21,7 @@ class OutOfMemory : public std::bad_alloc {
 class TierMemory {
  public:
   virtual ~TierMemory() = default;
-  /// At least 4096-byte aligned, or null where there is none left.
+  /// Aligned to 64 bytes at least; null where there is none left.
   virtual void* allocate(int64_t bytes) noexcept = 0;
   virtual void free(void* chunk, int64_t bytes) noexcept = 0;
 };

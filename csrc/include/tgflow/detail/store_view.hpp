@@ -54,10 +54,13 @@ struct Directory {
   TGFLOW_HD const Block* blocks() const { return reinterpret_cast<const Block*>(this + 1); }
 };
 
-/// A change of a node's past: what a cut-off below `changed_at` sees is in `older`.
+/// A change of a node's past. What cut-offs below `changed_at` see is in `older`, and so is what readers see
+/// whose snapshot is of before the change.
 struct Version {
   eid_t changed_at;
+  int64_t change;          ///< The number of the change, counted from 1.
   const Directory* older;  ///< Null where the node had no entries, or that past was given up.
+  eid_t merged_at;         ///< When events were last merged in late, 0 if never: they are out of order here.
 };
 
 /// What a reader needs of a store; valid while it is registered with the store's epochs.
@@ -68,6 +71,7 @@ struct StoreView {
       chunks;  ///< Where each chunk is now: moving one to another tier is one store into this table.
   const uint8_t* tiers;             ///< Per chunk: 0 upper (recent), 1 lower (older).
   const uint16_t* types = nullptr;  ///< Per event; null without labels.
+  int64_t change = 0;               ///< The last change of the past that this snapshot knows of.
 
   /// The latest directory of `v`, or null where it has no history: unknown, negative or new.
   TGFLOW_HD const Directory* latest(node_t v) const {
@@ -76,8 +80,9 @@ struct StoreView {
   /// The directory that a cut-off reads: as the changes up to there have left it.
   TGFLOW_HD const Directory* directory(node_t v, eid_t before) const { return as_of(latest(v), before); }
 
-  TGFLOW_HD static const Directory* as_of(const Directory* dir, eid_t before) {
-    while (dir != nullptr && dir->version != nullptr && before < dir->version->changed_at) {
+  TGFLOW_HD const Directory* as_of(const Directory* dir, eid_t before) const {
+    while (dir != nullptr && dir->version != nullptr &&
+           (before < dir->version->changed_at || change < dir->version->change)) {
       dir = dir->version->older;
     }
     return dir;
