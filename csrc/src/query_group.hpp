@@ -3,51 +3,10 @@
 
 #include <algorithm>
 
+#include "lanes.hpp"
 #include "tgflow/detail/sample_row.hpp"
 
 namespace tgflow {
-
-constexpr int64_t kGroup = 32;  // queries in flight: enough to hide memory latency, few enough to stay cached
-constexpr int64_t kLanes = 4;   // searches in flight
-constexpr int64_t kPrefetched = 16;  // entries of a row
-
-inline void prefetch(const void* address) { __builtin_prefetch(address); }
-
-/// Fetches a row of `size` entries that ends at `newest`, wherever the block begins: a fetch cannot fail.
-inline void prefetch_row(const Entry* newest, int64_t size) {
-  const uintptr_t last = reinterpret_cast<uintptr_t>(newest);
-  const uintptr_t bytes = static_cast<uintptr_t>(size) * sizeof(Entry);
-  prefetch(newest);
-  prefetch(reinterpret_cast<const void*>(last - bytes / 2));
-  prefetch(reinterpret_cast<const void*>(last - bytes));
-}
-
-/// Runs `size` searches to their ends, several at a time so that their cache misses overlap.
-/// `searches` and its companions have room for `kLanes` more.
-template <typename Item>
-void run_searches(Search<Item>* searches, const tick_t* t, const int64_t* limit, int64_t size) {
-  static const Item nobody{};
-  for (int64_t i = size; i < size + kLanes - 1; ++i) searches[i] = {&nobody, 1};
-  for (int64_t i = 0; i < size; i += kLanes) {
-    Search<Item> lane[kLanes];
-    int64_t open = 0;
-#pragma GCC unroll 8
-    for (int64_t j = 0; j < kLanes; ++j) {
-      lane[j] = searches[i + j];
-      open |= lane[j].size - 1;
-    }
-    while (open != 0) {
-      open = 0;
-#pragma GCC unroll 8
-      for (int64_t j = 0; j < kLanes; ++j) {
-        narrow(lane[j], t[i + j], limit[i + j]);
-        open |= lane[j].size - 1;
-      }
-    }
-#pragma GCC unroll 8
-    for (int64_t j = 0; j < kLanes; ++j) searches[i + j] = lane[j];
-  }
-}
 
 /// Queries [begin, begin + size) of a call. Each step is done for all before the next, so that their cache
 /// misses overlap; `find_visible` is the same for one query.
@@ -77,16 +36,12 @@ class Group {
       dir[i] = store.as_of(dir[i], queries.limit(begin + i));
       if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (load_acquire(&dir[i]->num_blocks) - 1));
     }
-    const int64_t row = std::min(k, kPrefetched);
     for (int64_t i = 0; i < size; ++i) {
       tail_[i] = tail_of(store, dir[i]);
-      prefetch_row(tail_[i].newest, row);
-    }
-    for (int64_t i = 0; i < size; ++i) {
       at_t_[i] = queries.t[begin + i];
       at_limit_[i] = queries.limit(begin + i);
     }
-    search(seen, row);
+    search(seen, std::min(k, kPrefetched));
   }
 
   /// Fills `first` with the numbers of the oldest entries in windows of this width; `seen.count` without any.
@@ -103,58 +58,73 @@ class Group {
  private:
   /// Finds what is earlier than `at_t_` and below `at_limit_`; fetches the newest `row` entries of it.
   void search(Visible* found, int64_t row) {
-    look_at_tails(found);
+    open_searches();
     run_searches(blocks_, t_, limit_, num_open_);
-    for (int64_t j = 0; j < num_open_; ++j) {
-      const int64_t i = open_[j];
-      const Block* blocks = dir[i]->blocks();
-      const Block* block = blocks_[j].low;
-      limit_[j] -= block->base_eid;
-      entries_[j] = entries_of(store, blocks, block - blocks, tail_[i]);
-      first_[j] = entries_[j].low;
-      prefetch(entries_[j].probe());
-    }
+    enter_blocks();
     run_searches(entries_, t_, limit_, num_open_);
+    std::fill_n(found, size, Visible{0, 0});
     for (int64_t j = 0; j < num_open_; ++j) {
-      const int64_t i = open_[j];
       const Block* block = blocks_[j].low;
+      const int64_t here = entries_[j].low - first_[j] + 1;
+      found[open_[j]] = {block->start + here, block - dir[open_[j]]->blocks()};
+      if (row == 0) continue;
       prefetch_row(entries_[j].low, row);
-      found[i] = {block->start + (entries_[j].low - first_[j]) + 1, block - dir[i]->blocks()};
+      if (here < row && block->start > 0) {
+        const Block& older = block[-1];
+        prefetch_row(store.entries(older) + (block->start - older.start - 1), row - here);
+      }
     }
   }
 
-  /// Answers those who see everything or nothing, and opens a search for the others.
-  void look_at_tails(Visible* found) {
+  /// Opens a search for each query that sees anything: in the last block if it sees that one's first entry,
+  /// over the blocks before it if not.
+  void open_searches() {
     num_open_ = 0;
     for (int64_t i = 0; i < size; ++i) {
-      const tick_t t = at_t_[i];
-      const eid_t before = at_limit_[i];
       const Tail& tail = tail_[i];
-      found[i] = {0, 0};
       if (tail.total == 0) continue;
       const Block* blocks = dir[i]->blocks();
-      if (sees(tail.newest->t, blocks[tail.last].base_eid + tail.newest->eid_offset, t, before)) {
-        found[i] = {tail.total, tail.last};
+      const Block* last = blocks + tail.last;
+      const bool in_last = sees(*last, at_t_[i], at_limit_[i]);
+      prefetch(in_last ? static_cast<const void*>(tail.newest) : last);
+      open_[num_open_] = i;
+      t_[num_open_] = at_t_[i];
+      limit_[num_open_] = at_limit_[i];
+      blocks_[num_open_] = {in_last ? last : blocks, in_last ? 1 : tail.last};
+      num_open_ += sees(*blocks, at_t_[i], at_limit_[i]);
+    }
+  }
+
+  /// Opens a search in the block of each; none where the last one is seen whole, as is most common.
+  void enter_blocks() {
+    for (int64_t j = 0; j < num_open_; ++j) {
+      const int64_t i = open_[j];
+      const Tail& tail = tail_[i];
+      const Block* blocks = dir[i]->blocks();
+      const Block* block = blocks_[j].low;
+      limit_[j] -= block->base_eid;
+      if (block - blocks != tail.last) {
+        entries_[j] = entries_of(store, blocks, block - blocks, tail);
+        first_[j] = entries_[j].low;
         continue;
       }
-      open_[num_open_] = i;
-      t_[num_open_] = t;
-      limit_[num_open_] = before;
-      blocks_[num_open_] = {blocks, tail.last + 1};
-      num_open_ += sees(blocks[0], t, before);
+      const int64_t here = tail.total - block->start;
+      const bool all = sees(tail.newest->t, tail.newest->eid_offset, t_[j], limit_[j]);
+      first_[j] = tail.newest - (here - 1);  // the block's place may have changed since `newest` was read
+      entries_[j] = {all ? tail.newest : first_[j], all ? 1 : here};
     }
   }
 
   Tail tail_[kGroup];
   tick_t at_t_[kGroup];
   eid_t at_limit_[kGroup];
-  // Queries that do not see the newest entry but do see some.
+  // Queries that see something.
   int64_t num_open_ = 0;
   int64_t open_[kGroup];
-  tick_t t_[kGroup + kLanes];
-  int64_t limit_[kGroup + kLanes];
-  Search<Block> blocks_[kGroup + kLanes];
-  Search<Entry> entries_[kGroup + kLanes];
+  tick_t t_[kGroup];
+  int64_t limit_[kGroup];
+  Search<Block> blocks_[kGroup];
+  Search<Entry> entries_[kGroup];
   const Entry* first_[kGroup];
 };
 

@@ -8,8 +8,6 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kGrain = 256;  // queries that are worth waking a thread for
-
 /// Calls `step(i, row)` for the group's queries `i`, which are queries `row` of the call.
 template <typename Step>
 void each_row(const Group& group, const Step& step) {

@@ -5,9 +5,9 @@
 #include <stdexcept>
 #include <vector>
 
+#include "lanes.hpp"
 #include "tgflow/detail/recent_row.hpp"
 #include "tgflow/detail/uniform_row.hpp"
-#include "tgflow/lanes.hpp"
 #include "tgflow/radix_sort.hpp"
 #include "tgflow/thread_pool.hpp"
 
@@ -127,9 +127,9 @@ class CsrGroup {
       if (!known(i)) continue;
       first[i] += offsets[node[i]];
       count[i] = offsets[node[i] + 1] - static_cast<int64_t>(offsets[node[i]]);
-      prefetch_row(first[i] + count[i] - 1, row);
+      prefetch(first[i] + count[i] - 1);
     }
-    look_at_newest(queries);
+    look_at_newest(queries, row);
     run_searches(searches_, t_, limit_, num_open_);
     for (int64_t j = 0; j < num_open_; ++j) {
       prefetch_row(searches_[j].low, row);
@@ -138,13 +138,17 @@ class CsrGroup {
   }
 
  private:
-  void look_at_newest(const Queries& queries) {
+  void look_at_newest(const Queries& queries, int64_t row) {
     num_open_ = 0;
     for (int64_t i = 0; i < size; ++i) {
       const tick_t t = queries.t[begin + i];
       const eid_t before = queries.limit(begin + i);
       const auto seen = [&](const Entry& entry) { return sees(entry.t, entry.eid_offset, t, before); };
-      if (count[i] == 0 || seen(first[i][count[i] - 1])) continue;
+      if (count[i] == 0) continue;
+      if (seen(first[i][count[i] - 1])) {
+        prefetch_row(first[i] + count[i] - 1, row);
+        continue;
+      }
       open_[num_open_] = i;
       t_[num_open_] = t;
       limit_[num_open_] = before;
@@ -158,9 +162,9 @@ class CsrGroup {
   // Queries that do not see the newest entry but do see some.
   int64_t num_open_ = 0;
   int64_t open_[kGroup];
-  tick_t t_[kGroup + kLanes];
-  int64_t limit_[kGroup + kLanes];
-  Search<Entry> searches_[kGroup + kLanes];
+  tick_t t_[kGroup];
+  int64_t limit_[kGroup];
+  Search<Entry> searches_[kGroup];
 };
 
 template <typename Each>

@@ -7,7 +7,6 @@ namespace tgflow {
 
 constexpr int64_t kGroup = 32;  // queries in flight: enough to hide memory latency, few enough to stay cached
 constexpr int64_t kGrain = 256;      // queries that are worth waking a thread for
-constexpr int64_t kLanes = 4;        // searches in flight
 constexpr int64_t kPrefetched = 16;  // entries of a row
 
 inline void prefetch(const void* address) { __builtin_prefetch(address); }
@@ -21,30 +20,29 @@ inline void prefetch_row(const Entry* newest, int64_t size) {
   prefetch(reinterpret_cast<const void*>(last - bytes));
 }
 
-/// Runs `size` searches to their ends, several at a time so that their cache misses overlap.
-/// `searches` and its companions have room for `kLanes` more.
+/// Runs `size` searches to their ends, at most `kGroup`, in step: each waits for its next probe while the
+/// others look at theirs.
 template <typename Item>
 void run_searches(Search<Item>* searches, const tick_t* t, const int64_t* limit, int64_t size) {
-  static const Item nobody{};
-  for (int64_t i = size; i < size + kLanes - 1; ++i) searches[i] = {&nobody, 1};
-  for (int64_t i = 0; i < size; i += kLanes) {
-    Search<Item> lane[kLanes];
-    int64_t open = 0;
-#pragma GCC unroll 8
-    for (int64_t j = 0; j < kLanes; ++j) {
-      lane[j] = searches[i + j];
-      open |= lane[j].size - 1;
+  int32_t open[kGroup];
+  int64_t num_open = 0;
+  const auto keep = [&](int32_t i) {
+    open[num_open] = i;
+    num_open += searches[i].size > 1;
+  };
+  for (int32_t i = 0; i < size; ++i) {
+    prefetch(searches[i].probe());
+    keep(i);
+  }
+  while (num_open > 0) {
+    const int64_t asked = num_open;
+    num_open = 0;
+    for (int64_t j = 0; j < asked; ++j) {
+      const int32_t i = open[j];
+      narrow(searches[i], t[i], limit[i]);
+      prefetch(searches[i].probe());
+      keep(i);
     }
-    while (open != 0) {
-      open = 0;
-#pragma GCC unroll 8
-      for (int64_t j = 0; j < kLanes; ++j) {
-        narrow(lane[j], t[i + j], limit[i + j]);
-        open |= lane[j].size - 1;
-      }
-    }
-#pragma GCC unroll 8
-    for (int64_t j = 0; j < kLanes; ++j) searches[i + j] = lane[j];
   }
 }
 
