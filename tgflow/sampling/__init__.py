@@ -1,5 +1,7 @@
 """Temporal neighbour sampling: fixed-shape answers, the same at any thread count."""
 
+from tgflow.sampling.hops import Hop, Hops, sample_hops
+from tgflow.sampling.layers import Layer
 from tgflow.sampling.neighbors import (
     decayed_neighbors,
     recent_neighbors,
@@ -11,11 +13,15 @@ from tgflow.sampling.sampler import STRATEGIES, Sampler, Strategy
 
 __all__ = [
     "STRATEGIES",
+    "Hop",
+    "Hops",
+    "Layer",
     "Neighbors",
     "Sampler",
     "Strategy",
     "decayed_neighbors",
     "recent_neighbors",
+    "sample_hops",
     "sample_neighbors",
     "uniform_neighbors",
     "window_neighbors",

@@ -1,0 +1,172 @@
+"""Layers, DGL blocks and PyG data: one message passing, three libraries, the same numbers."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor
+
+from tgflow.events import NO_NODE, EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Hops, sample_hops
+from tgflow.sampling.to_dgl import import_dgl
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of DGL's sources
+DIM = 6
+
+
+@pytest.fixture
+def dgl():
+    try:
+        return import_dgl()
+    except ImportError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def pyg():
+    reason = "PyTorch Geometric is not installed"
+    return pytest.importorskip("torch_geometric", reason=reason, exc_type=ImportError)
+
+
+@pytest.fixture(params=[False, True], ids=["every", "distinct"])
+def hops(request) -> Hops:
+    """Two hops from queries of which some repeat, one is padding and one has no history."""
+    generator = torch.Generator().manual_seed(4)
+    src, dst = torch.randint(0, 12, (2, 80), generator=generator)
+    graph = TemporalGraph.from_events(EventBatch(src, dst, torch.arange(80) // 2))
+    nodes = torch.tensor([3, 5, NO_NODE, 3, 7, 400, 3])
+    t = torch.tensor([40, 30, 12, 40, 3, 40, 20])
+    return sample_hops(graph, nodes, t, (4, 3), dedup=request.param)
+
+
+def features(nodes: Tensor) -> Tensor:
+    """A row per node, with gradients; zeros for padding."""
+    table = torch.randn(500, DIM, generator=torch.Generator().manual_seed(1))
+    table[400:] = 0
+    return table[nodes].clone().requires_grad_()
+
+
+def sums(hops: Hops) -> Tensor:
+    """Two layers of h' = h + the sum of the neighbours' h, on the fixed shapes. [Q, DIM]."""
+    h = features(hops.nodes)
+    for hop in reversed(hops.hops):
+        neighbors = h[hop.row] * hop.neighbors.mask.unsqueeze(-1)
+        h = h[: len(hop.nodes)] + neighbors.sum(1)
+    return h[hops.roots]
+
+
+def passed(hops: Hops, x: Tensor) -> Tensor:
+    """The same on the layers, from features of the lowest one's nodes."""
+    h = x
+    for layer in hops.layers():
+        messages = torch.zeros(layer.num_targets, DIM).index_add(0, layer.target, h[layer.source])
+        h = h[: layer.num_targets] + messages
+    return h[hops.roots]
+
+
+def test_layers_are_the_hops_without_padding(hops):
+    layers = hops.layers()
+    torch.testing.assert_close(passed(hops, features(layers[0].nodes)), sums(hops))
+    for layer in layers:
+        assert (layer.dt > 0).all()
+        assert (layer.dt == layer.t[layer.target] - layer.edge_t).all()
+        assert (layer.t[layer.source] == layer.edge_t).all()
+        assert (layer.nodes == NO_NODE).sum() == 1  # the query
+
+
+def test_dgl_passes_messages_forward_and_backward(hops, dgl):
+    from dgl import function as fn
+
+    blocks = hops.to_dgl()
+    x = features(blocks[0].srcdata[dgl.NID])
+    h = x
+    for block in blocks:
+        with block.local_scope():
+            block.srcdata["h"] = h
+            block.update_all(fn.copy_u("h", "m"), fn.sum("m", "sum"))
+            h = h[: block.num_dst_nodes()] + block.dstdata["sum"]
+    torch.testing.assert_close(h[hops.roots], sums(hops))
+    h[hops.roots].sum().backward()
+    own = features(hops.layers()[0].nodes)
+    passed(hops, own).sum().backward()
+    torch.testing.assert_close(x.grad, own.grad)
+
+
+def test_dgl_attends_forward_and_backward(hops, dgl):
+    from dgl.nn import GATConv
+
+    torch.manual_seed(0)
+    convs = [GATConv(DIM, DIM // 2, 2, allow_zero_in_degree=True) for _ in range(2)]
+    blocks = hops.to_dgl()
+    h = x = features(blocks[0].srcdata[dgl.NID])
+    for block, conv in zip(blocks, convs, strict=True):
+        h = conv(block, (h, h[: block.num_dst_nodes()])).flatten(1)
+    assert h.shape == (len(hops.roots.unique()), DIM)
+    h.pow(2).sum().backward()
+    assert x.grad.isfinite().all()
+    assert x.grad.abs().sum() > 0
+    assert all(conv.fc.weight.grad.abs().sum() > 0 for conv in convs)
+
+
+def test_dgl_blocks_carry_times_and_positions(hops, dgl):
+    for block, layer in zip(hops.to_dgl(), hops.layers(), strict=True):
+        assert torch.equal(block.edata[dgl.EID], layer.eid)
+        assert torch.equal(block.edata["dt"], layer.dt)
+        assert torch.equal(block.dstdata["t"], layer.t[: layer.num_targets])
+        assert torch.equal(block.dstdata[dgl.NID], block.srcdata[dgl.NID][: layer.num_targets])
+
+
+def test_dgl_imports_where_only_setuptools_has_packaging(dgl):
+    """`setuptools.extern.packaging`, for which DGL then looks, is gone since setuptools 71."""
+    code = """if True:
+    import sys
+    from importlib.machinery import PathFinder
+
+    class Finder:
+        def find_spec(name, path=None, target=None):
+            if name == "packaging":
+                path = [folder for folder in sys.path if folder.endswith("_vendor")]
+            return PathFinder.find_spec(name, path, target)
+
+    sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+    from tgflow.sampling.to_dgl import import_dgl
+    assert import_dgl().__version__ == "1.1.3"
+    assert "_vendor" in sys.modules["packaging"].__file__
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_dgl_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    with pytest.raises(ImportError, match=r"dgl is not installed: pip install 'tgflow\[dgl\]'"):
+        import_dgl()
+
+
+def test_pyg_convolves_forward_and_backward(hops, pyg):
+    from torch_geometric.nn import GATConv, SimpleConv
+
+    layers = hops.to_pyg()
+    h = x = features(layers[0].n_id)
+    add = SimpleConv(aggr="sum")
+    for data in layers:
+        assert data.validate()
+        h = h[: data.num_targets] + add((h, h[: data.num_targets]), data.edge_index)
+    torch.testing.assert_close(h[hops.roots], sums(hops))
+    torch.manual_seed(0)
+    h = x
+    for data in layers:
+        conv = GATConv(DIM, DIM, add_self_loops=False, edge_dim=1)
+        h = conv((h, h[: data.num_targets]), data.edge_index, data.dt.unsqueeze(1).float())
+    h.pow(2).sum().backward()
+    assert x.grad.isfinite().all()
+    assert x.grad.abs().sum() > 0
+
+
+def test_pyg_data_carries_times_and_positions(hops, pyg):
+    for data, layer in zip(hops.to_pyg(), hops.layers(), strict=True):
+        assert torch.equal(data.n_id, layer.nodes)
+        assert torch.equal(data.e_id, layer.eid)
+        assert torch.equal(data.dt, layer.t[data.edge_index[1]] - data.edge_t)

@@ -1,0 +1,161 @@
+"""Neighbourhoods of several hops: fixed shapes, on the queries' device, no synchronisation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow.graph import TemporalGraph
+from tgflow.sampling.distinct import distinct_queries
+from tgflow.sampling.rows import Neighbors, sample_neighbors
+from tgflow.sampling.sampler import Sampler, Strategy
+
+if TYPE_CHECKING:
+    from tgflow.sampling.layers import Layer
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hop:
+    """One hop: targets and their neighbours, all of which are rows of the frontier below.
+
+    The targets are its first rows, in the same order. A neighbour is there at its event's time.
+    """
+
+    nodes: Tensor
+    """int64 `[N]`: the targets. Rows from `size` on hold `NO_NODE`."""
+    t: Tensor
+    """int64 `[N]`: ticks."""
+    size: Tensor
+    """int64 `[]`: how many of the rows are in use; fewer than N only with `dedup`."""
+    neighbors: Neighbors
+    """`[N, k]`."""
+    row: Tensor
+    """int64 `[N, k]`: the row of each neighbour in the frontier below; valid where none is, too."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hops:
+    """What `sample_hops` returns: hops from the roots down, and the frontier below the last."""
+
+    roots: Tensor
+    """int64 `[Q]`: the row of each query among the first hop's targets."""
+    hops: tuple[Hop, ...]
+    nodes: Tensor
+    """int64 `[M]`: the lowest frontier, whose features a model reads; `NO_NODE` where none is."""
+    t: Tensor
+    """int64 `[M]`: ticks."""
+    size: Tensor
+    """int64 `[]`: rows of the lowest frontier in use."""
+
+    def layers(self) -> list[Layer]:
+        """Return the layers of message passing without the padding. Synchronises."""
+        from tgflow.sampling.layers import layers_of
+
+        return layers_of(self)
+
+    def to_dgl(self) -> list[Any]:
+        """Return the layers as DGL blocks (DGL 1.1.3), lowest first. Synchronises.
+
+        Nodes carry `dgl.NID` and `t`, edges `dgl.EID` (log positions), `t` and `dt`, in ticks.
+        Query `i` is destination `roots[i]` of the last block.
+
+        Raises:
+            ImportError: If DGL is not installed.
+        """
+        from tgflow.sampling.to_dgl import to_dgl
+
+        return to_dgl(self.layers())
+
+    def to_pyg(self) -> list[Any]:
+        """Return the layers as `torch_geometric.data.Data`, lowest first. Synchronises.
+
+        Each has `edge_index`, `n_id`, `t`, and per edge `e_id` (log positions), `edge_t` and `dt`,
+        in ticks. The first `num_targets` nodes are the layer's targets, so that a convolution is
+        `x = conv((x, x[:data.num_targets]), data.edge_index)`; query `i` is row `roots[i]` of the
+        last one's result.
+
+        Raises:
+            ImportError: If PyTorch Geometric is not installed.
+        """
+        from tgflow.sampling.to_pyg import to_pyg
+
+        return to_pyg(self.layers())
+
+
+def sample_hops(
+    graph: TemporalGraph,
+    nodes: Tensor,
+    t: Tensor,
+    fanouts: Sequence[int],
+    *,
+    sampler: Sampler | Strategy = "recent",
+    key: int = 0,
+    before: int | Tensor | None = None,
+    types: Collection[int] | None = None,
+    dedup: bool = False,
+) -> Hops:
+    """Sample neighbours, then theirs, each strictly before the event by which it was reached.
+
+    Every hop's targets are sampled again in the next, beside their neighbours, as message passing
+    wants it: a layer's targets are then inputs of it too.
+
+    Args:
+        graph: Graph to read; not modified.
+        nodes: Query nodes, int64 `[Q]`.
+        t: Query times in ticks, int64 `[Q]`.
+        fanouts: Neighbours per query of each hop, from the roots down; at least one hop.
+        sampler: Which neighbours are taken; a name will do for `recent` and `uniform`.
+        key: Random key; hop `h` draws with the `h`-th splitmix64 number from it.
+        before: See only events at log positions below this, one for all or int64 `[Q]`: what is
+            reached from a query has its cut-off.
+        types: Only events with one of these labels count.
+        dedup: Whether equal (node, time) pairs of a frontier are sampled once. Shapes stay as they
+            are without; `size` says how many rows are in use.
+
+    Returns:
+        The hops. Frontier `h + 1` has `1 + fanouts[h]` times the rows of frontier `h`.
+
+    Raises:
+        ValueError: If there are no fanouts, or as the sampler raises.
+    """
+    if not fanouts:
+        raise ValueError("fanouts must name the neighbours of at least one hop, got none")
+    if isinstance(sampler, str):
+        sampler = Sampler(sampler)
+    limits = before if isinstance(before, Tensor) else None
+    roots, size = _all_rows(len(nodes), nodes.device)
+    if dedup:
+        (nodes, t, limits), roots, size = distinct_queries(nodes, t, limits)
+    hops = []
+    for hop, k in enumerate(fanouts):
+        found = sample_neighbors(
+            graph, sampler, nodes, t, k, key=hop_key(key, hop),
+            before=before if limits is None else limits, types=types,
+        )  # fmt: skip
+        num = len(nodes)
+        below = torch.cat([nodes, found.nodes.view(-1)])
+        below_t = torch.cat([t, found.t.view(-1)])
+        if limits is not None:
+            limits = torch.cat([limits, limits.repeat_interleave(k, output_size=num * k)])
+        row, below_size = _all_rows(len(below), nodes.device)
+        if dedup:
+            (below, below_t, limits), row, below_size = distinct_queries(below, below_t, limits)
+        hops.append(Hop(nodes, t, size, found, row[num:].view(num, k)))
+        nodes, t, size = below, below_t, below_size
+    return Hops(roots, tuple(hops), nodes, t, size)
+
+
+def hop_key(key: int, hop: int) -> int:
+    """Return the key of a hop's draws."""
+    return _core.mix64((key + _GOLDEN * (hop + 1)) % 2**64)
+
+
+def _all_rows(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.arange(size, device=device), torch.full((), size, device=device)
