@@ -33,6 +33,8 @@ class TierStats:
     """Share of the blocks' room that is unused."""
     bytes: int
     """Memory of the tier's blocks, with what waits for reuse."""
+    hit_share: float
+    """Share of the neighbours sampled so far that came from this tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +229,13 @@ class TemporalGraph:
             bytes=stats.bytes,
             tiers=tuple(
                 TierStats(
-                    name, tier.num_blocks, _unused(tier.num_entries, tier.capacity), tier.bytes
+                    name,
+                    tier.num_blocks,
+                    _unused(tier.num_entries, tier.capacity),
+                    tier.bytes,
+                    hits / max(1, sum(stats.reads)) if len(tiers) > 1 else 1.0,
                 )
-                for name, tier in zip(("device", "host"), tiers, strict=False)
+                for name, tier, hits in zip(("device", "host"), tiers, stats.reads, strict=False)
             ),
         )
 

@@ -24,6 +24,8 @@ void bind_store(py::module_& m) {
       .def_readonly("num_entries", &StoreStats::num_entries)
       .def_readonly("max_blocks", &StoreStats::max_blocks)
       .def_readonly("bytes", &StoreStats::bytes)
+      .def_property_readonly(
+          "reads", [](const StoreStats& stats) { return py::make_tuple(stats.reads[0], stats.reads[1]); })
       .def_property_readonly("upper", [](const StoreStats& stats) { return stats.tiers[0]; })
       .def_property_readonly("lower", [](const StoreStats& stats) { return stats.tiers[1]; });
   py::class_<TemporalGraph>(m, "TemporalGraph")

@@ -280,14 +280,22 @@ inline Entry BlockStore::entry_of(const Pair& pair, eid_t base_eid) const {
           static_cast<uint32_t>(insertion_.first_eid + row - base_eid)};
 }
 
+void BlockStore::add_reads(const int64_t (&reads)[2]) {
+  for (const int tier : {0, 1}) add_relaxed(&reads_[tier], reads[tier]);
+}
+
 StoreStats BlockStore::stats() {
   const int64_t num_nodes = num_nodes_.load();
   const int64_t heads = num_nodes * static_cast<int64_t>(sizeof(Directory*)) + (sides_ ? num_nodes : 0);
-  StoreStats stats{num_entries_,
-                   max_blocks_,
-                   directories_->bytes() + heads + types_.bytes(),
-                   {entries_.stats(0), entries_.stats(1)}};
-  stats.bytes += stats.tiers[0].bytes + stats.tiers[1].bytes;
+  StoreStats stats;
+  stats.num_entries = num_entries_;
+  stats.max_blocks = max_blocks_;
+  stats.bytes = directories_->bytes() + heads + types_.bytes();
+  for (const int tier : {0, 1}) {
+    stats.tiers[tier] = entries_.stats(tier);
+    stats.bytes += stats.tiers[tier].bytes;
+    stats.reads[tier] = load_acquire(&reads_[tier]);
+  }
   return stats;
 }
 

@@ -62,6 +62,26 @@ void decayed(Group& g, const Sampler& sampler, const NeighborRows& out) {
   });
 }
 
+/// Where there are two tiers, counts what a thread reads from each, and tells the store in the end.
+class CountedReads {
+ public:
+  explicit CountedReads(BlockStore& store) : store_(store) {}
+  ~CountedReads() {
+    if (store_.has_two_tiers()) store_.add_reads(reads_);
+  }
+  CountedReads(const CountedReads&) = delete;
+  CountedReads& operator=(const CountedReads&) = delete;
+
+  StoreView counting(StoreView view) {
+    if (store_.has_two_tiers()) view.reads = reads_;
+    return view;
+  }
+
+ private:
+  BlockStore& store_;
+  int64_t reads_[2] = {0, 0};
+};
+
 using AnswerGroup = void(Group&, const Sampler&, const NeighborRows&);
 
 AnswerGroup& answer_of(Strategy strategy) {
@@ -81,9 +101,11 @@ void sample_neighbors(BlockStore& store, Queries queries, const Sampler& sampler
   AnswerGroup& answer = answer_of(sampler.strategy);
   const Epochs::Reader reader(store.epochs());
   queries.before_all = std::min(queries.before_all, store.position());
-  const StoreView view = store.view();
+  const StoreView snapshot = store.view();
   if (sampler.types != nullptr) store.types().check(store.position());
   parallel_for(queries.size, kGrain, [&](int64_t begin, int64_t end) {
+    CountedReads reads(store);
+    const StoreView view = reads.counting(snapshot);
     Group group(view, queries);
     for (group.begin = begin; group.begin < end; group.begin += kGroup) {
       group.size = std::min(kGroup, end - group.begin);

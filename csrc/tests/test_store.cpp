@@ -5,6 +5,7 @@
 
 #include "check.hpp"
 #include "graph_of.hpp"
+#include "tgflow/detail/sample_row.hpp"
 #include "tgflow/radix_sort.hpp"
 
 namespace tgflow {
@@ -137,6 +138,62 @@ TEST(positions_past_32_bits_start_a_block_with_its_own_base) {
   ask_at_random(asked, 3, columns.t.back(), eids.back(), 4);
   sample_neighbors(store, asked.queries(), {}, asked.rows());
   check_recent(expected, asked);
+}
+
+/// A node with more than 2^31 entries, all blocks of which lie over the same memory.
+class HugeNode {
+ public:
+  static constexpr int64_t kBlocks = (int64_t{1} << 31) / kMaxChained + 3;
+  static constexpr int64_t kTotal = kBlocks * kMaxChained - 5;
+
+  HugeNode()
+      : entries_(kMaxChained), memory_(static_cast<size_t>(directory_bytes(kBlocks)) / sizeof(int64_t)) {
+    for (int64_t i = 0; i < kMaxChained; ++i) {
+      entries_[static_cast<size_t>(i)] = {0, static_cast<uint32_t>(i), static_cast<uint32_t>(i)};
+    }
+    dir_ = reinterpret_cast<Directory*>(memory_.data());
+    *dir_ = {kTotal, static_cast<uint32_t>(kBlocks), static_cast<uint32_t>(kBlocks), nullptr, 0};
+    const place_t place = place_of(0, 0, kMaxChained);
+    for (int64_t b = 0; b < kBlocks; ++b) dir_->blocks()[b] = {place, b * kMaxChained, 0, b * kMaxChained};
+    chunk_ = entries_.data();
+  }
+  StoreView view() const { return {&dir_, 1, &chunk_, &tier_}; }
+  Directory* dir() { return dir_; }
+
+ private:
+  std::vector<Entry> entries_;
+  std::vector<int64_t> memory_;
+  Directory* dir_;
+  Entry* chunk_;
+  uint8_t tier_ = 0;
+};
+
+TEST(a_node_may_have_more_than_2_to_the_31_entries) {
+  HugeNode node;
+  const eid_t all = HugeNode::kTotal;
+  Asked asked(4, 12);
+  asked.t = {1, 1, 1, 0};
+  asked.before = {all, (eid_t{1} << 31) + 7, 100, all};
+  const std::vector<int64_t> count{all, (eid_t{1} << 31) + 7, 100, 0};
+  for (const Strategy strategy : {Strategy::kRecent, Strategy::kUniform}) {
+    eid_t largest = 0;
+    for (int64_t i = 0; i < 4; ++i) {
+      sample_row(node.view(), asked.queries(), {strategy, 5}, i, asked.rows());
+      CHECK(asked.count[static_cast<size_t>(i)] == std::min<int64_t>(12, count[static_cast<size_t>(i)]));
+      for (int64_t j = 0; j < asked.count[static_cast<size_t>(i)]; ++j) {
+        const size_t slot = static_cast<size_t>(i * 12 + j);
+        const eid_t eid = asked.out_eid[slot];
+        CHECK(eid >= 0 && eid < asked.before[static_cast<size_t>(i)]);
+        CHECK(strategy == Strategy::kUniform || eid == asked.before[static_cast<size_t>(i)] - 1 - j);
+        CHECK(asked.out_node[slot] == eid % kMaxChained);
+        largest = std::max(largest, eid);
+      }
+    }
+    CHECK(largest > eid_t{1} << 30);
+  }
+  const auto eids = [&](int64_t j) { return all + j; };
+  const RunPlan plan = plan_run(node.view(), node.dir(), 40000, kMaxChained, eids);
+  CHECK(plan.in_tail == 5 && plan.num_blocks == 3 && plan.max_blocks > HugeNode::kBlocks);
 }
 
 TEST(a_rejected_batch_changes_nothing) {

@@ -57,3 +57,10 @@ def graph_events(*rows: tuple[int, int, int]) -> EventBatch:
     """Events from rows of (src, dst, t)."""
     table = torch.tensor(rows, dtype=torch.int64).view(-1, 3)
     return EventBatch(*(column.contiguous() for column in table.unbind(1)))
+
+
+def skewed_events(size: int, num_nodes: int, seed: int = 0) -> EventBatch:
+    """Events among a few hubs and many others; event `i` has time `i`."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.rand(2, size, generator=generator).pow(4) * num_nodes
+    return EventBatch(*ends.long().unbind(0), torch.arange(size))

@@ -17,6 +17,7 @@ class StoreView(ctypes.Structure):
         ("tiers", _word),
         ("types", _word),
         ("change", _number),
+        ("reads", _word),
     )
 
 

@@ -36,9 +36,10 @@ struct NodeEdit {
 };
 
 struct StoreStats {
-  int64_t num_entries = 0;  ///< That the latest snapshot sees.
-  int64_t max_blocks = 0;   ///< The longest directory.
-  int64_t bytes = 0;        ///< Everything, retired and free pieces included.
+  int64_t num_entries = 0;    ///< That the latest snapshot sees.
+  int64_t max_blocks = 0;     ///< The longest directory.
+  int64_t bytes = 0;          ///< Everything, retired and free pieces included.
+  int64_t reads[2] = {0, 0};  ///< Neighbors that samplers read from each of two tiers.
   TierStats tiers[2];
 };
 
@@ -87,6 +88,9 @@ class BlockStore {
   /// Valid while an `Epochs::Reader` of `epochs()`, made before, lives.
   StoreView view() const;
   Epochs& epochs() { return epochs_; }
+  bool has_two_tiers() const { return memory_.upper_budget != INT64_MAX; }
+  /// Counts neighbors that a sampler has read from each tier. Any thread.
+  void add_reads(const int64_t (&reads)[2]);
   const EventTypes& types() const { return types_; }
   StoreStats stats();
 
@@ -163,6 +167,7 @@ class BlockStore {
   std::atomic<int64_t> num_nodes_{0};
   std::atomic<eid_t> position_{0};
   std::atomic<int64_t> changes_{0};
+  int64_t reads_[2] = {0, 0};
   Insertion insertion_;
   Alteration alteration_;
   int64_t num_entries_ = 0;

@@ -72,4 +72,13 @@ TGFLOW_HD inline void store_release(T* p, T value) {
 #endif
 }
 
+/// Adds to a counter that others add to as well.
+TGFLOW_HD inline void add_relaxed(int64_t* p, int64_t value) {
+#ifdef __CUDA_ARCH__
+  atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(value));
+#else
+  __atomic_fetch_add(p, value, __ATOMIC_RELAXED);
+#endif
+}
+
 }  // namespace tgflow

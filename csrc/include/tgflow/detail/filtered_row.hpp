@@ -18,7 +18,9 @@ TGFLOW_HD inline void for_each_kept(const StoreView& store, const Directory* dir
     const Entry* entries = store.entries(block);
     const int64_t begin = first > block.start ? first : block.start;
     for (int64_t j = end - block.start; j-- > begin - block.start;) {
-      if (sampler.keeps(store, entries[j], block.base_eid) && !each(entries[j], block.base_eid)) return;
+      if (!sampler.keeps(store, entries[j], block.base_eid)) continue;
+      store.count_reads(block, 1);
+      if (!each(entries[j], block.base_eid)) return;
     }
     end = begin;
   }

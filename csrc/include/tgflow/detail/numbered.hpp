@@ -29,6 +29,7 @@ TGFLOW_HD inline void read_numbered(const StoreView& store, const Directory* dir
   const int64_t filled = i * out.k + size;
   for (int64_t slot = i * out.k; slot < filled; ++slot) {
     const Block& block = dir->blocks()[out.node[slot]];
+    store.count_reads(block, 1);
     write_slot(out, slot, store.entries(block)[out.eid[slot]], block.base_eid);
   }
   pad_slots(out, filled, (i + 1) * out.k);

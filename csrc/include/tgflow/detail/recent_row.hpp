@@ -57,6 +57,7 @@ TGFLOW_HD inline void newest_row(const StoreView& store, const Directory* dir, V
     const Block& block = dir->blocks()[b];
     const int64_t here = end - block.start;
     const int64_t taken = here < filled - slot ? here : filled - slot;
+    store.count_reads(block, taken);
     write_slots(out, slot, store.entries(block) + here, taken, block.base_eid);
     slot += taken;
     end = block.start;

@@ -72,6 +72,7 @@ struct StoreView {
   const uint8_t* tiers;             ///< Per chunk: 0 upper (recent), 1 lower (older).
   const uint16_t* types = nullptr;  ///< Per event; null without labels.
   int64_t change = 0;               ///< The last change of the past that this snapshot knows of.
+  int64_t* reads = nullptr;         ///< Per tier, neighbors read from it; null where nobody counts.
 
   /// The latest directory of `v`, or null where it has no history: unknown, negative or new.
   TGFLOW_HD const Directory* latest(node_t v) const {
@@ -93,6 +94,10 @@ struct StoreView {
     return load_acquire(chunks + chunk_of(place)) + offset_of(place);
   }
   TGFLOW_HD int tier(place_t place) const { return load_acquire(tiers + chunk_of(place)); }
+  /// Notes that `size` neighbors were read from `block`.
+  TGFLOW_HD void count_reads(const Block& block, int64_t size) const {
+    if (reads != nullptr) add_relaxed(reads + tier(load_acquire(&block.place)), size);
+  }
 };
 
 /// Neighborhoods to look up: entries with `t < t[i]` and `eid < limit(i)`.

@@ -1,0 +1,156 @@
+"""Two tiers, one graph: where blocks lie, what they cost, what happens without room."""
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+import torch
+from strategies import skewed_events
+
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph, num_bytes
+from tgflow.sampling import recent_neighbors, uniform_neighbors
+
+EVENTS = skewed_events(60_000, 3_000)
+
+
+def graph_in_batches(events: EventBatch, batch: int = 1000, **how) -> TemporalGraph:
+    graph = TemporalGraph(**how)
+    for start in range(0, len(events), batch):
+        graph.append(events[start : start + batch])
+    return graph
+
+
+def assert_same_answers(one: TemporalGraph, other: TemporalGraph) -> None:
+    generator = torch.Generator().manual_seed(1)
+    nodes = torch.randint(0, 3_100, (4000,), generator=generator)
+    t = torch.randint(0, 61_000, (4000,), generator=generator)
+    for ask in (recent_neighbors, lambda *query: uniform_neighbors(*query, key=7)):
+        mine, yours = ask(one, nodes, t, 10), ask(other, nodes, t, 10)
+        for name in ("nodes", "t", "eid", "count"):
+            assert torch.equal(getattr(mine, name), getattr(yours, name))
+
+
+@pytest.mark.parametrize("budget", [4096, "100KB", "1 MiB"])
+def test_a_budget_is_kept_and_changes_no_answer(budget):
+    plain = graph_in_batches(EVENTS)
+    graph = graph_in_batches(EVENTS, device_budget=budget)
+    assert_same_answers(graph, plain)
+    stats = graph.stats()
+    upper, lower = stats.tiers
+    assert (upper.name, lower.name) == ("device", "host")
+    assert upper.bytes <= num_bytes(budget)
+    assert lower.num_blocks > 0
+    assert stats.num_entries == plain.stats().num_entries
+    assert upper.hit_share + lower.hit_share == pytest.approx(1)
+    assert plain.stats().tiers[0].hit_share == 1
+
+
+def test_recent_neighbours_come_from_the_upper_tier():
+    graph = graph_in_batches(EVENTS, device_budget="400KB")
+    latest = EVENTS.src[-2000:]
+    recent_neighbors(graph, latest, torch.full_like(latest, 60_000), 5)
+    upper, lower = graph.stats().tiers
+    assert lower.bytes > 2 * upper.bytes
+    assert upper.hit_share > 0.5
+
+
+@pytest.mark.parametrize("size", ["x", "8 GBB", "-1", -1, "1.5.2GB"])
+def test_sizes_that_are_none_are_named(size):
+    with pytest.raises(ValueError, match="size"):
+        num_bytes(size)
+
+
+def test_sizes_are_read_as_people_write_them():
+    sizes = [num_bytes(size) for size in (7, "7", "8GB", "1.5 kb", "2MiB", "1K")]
+    assert sizes == [7, 7, 8 * 10**9, 1500, 2 * 2**20, 1000]
+
+
+def test_a_budget_too_small_for_a_chunk_is_refused():
+    with pytest.raises(ValueError, match=r"at least 4096 bytes, got '1KB'"):
+        TemporalGraph(device_budget="1KB")
+
+
+@pytest.mark.parametrize("budget", [None, "200KB"])
+def test_compaction_gives_memory_back(budget):
+    graph = graph_in_batches(EVENTS, device_budget=budget)
+    full = graph.stats()
+    assert graph.retain(max_age=3_000) > 0
+    kept = graph.stats()
+    assert kept.bytes >= full.bytes, "the past is still there for earlier cut-offs"
+    graph.compact()
+    assert graph.stats().bytes < full.bytes / 5
+    assert graph.stats().num_entries == kept.num_entries
+    last = graph_in_batches(EVENTS[56_999:])
+    assert last.stats().num_entries == kept.num_entries
+    nodes = torch.arange(3_000)
+    t = torch.full_like(nodes, 60_000)
+    mine, yours = recent_neighbors(graph, nodes, t, 10), recent_neighbors(last, nodes, t, 10)
+    assert torch.equal(mine.nodes, yours.nodes)
+    assert torch.equal(mine.t, yours.t)
+
+
+def test_a_graph_that_forgets_stays_small():
+    """Months of a stream: what is retained bounds what is held."""
+    graph = TemporalGraph()
+    sizes = []
+    for start in range(0, len(EVENTS), 2000):
+        graph.append(EVENTS[start : start + 2000])
+        graph.retain(max_age=4000)
+        graph.compact()
+        sizes.append(graph.stats().bytes)
+    assert max(sizes[5:]) < 1.5 * min(sizes[5:])
+
+
+def test_a_node_of_degree_ten_million():
+    """Ginex overran a buffer at 32 k neighbours."""
+    size = 10_000_000
+    leaf = torch.arange(1, size + 1) % 1000 + 1
+    graph = TemporalGraph("directed")
+    for start in range(0, size, 1_000_000):
+        part = slice(start, start + 1_000_000)
+        graph.append(EventBatch(torch.zeros_like(leaf[part]), leaf[part], torch.arange(size)[part]))
+    t = torch.tensor([1, 5, 1_234_567, size, 2 * size])
+    hub = torch.zeros_like(t)
+    newest = torch.minimum(t, torch.tensor(size))[:, None] - 1 - torch.arange(8)
+    assert torch.equal(recent_neighbors(graph, hub, t, 8).eid, newest.clamp(min=-1))
+    drawn = uniform_neighbors(graph, hub, t, 8, key=3)
+    assert torch.equal(drawn.count, torch.tensor([1, 5, 8, 8, 8], dtype=torch.int32))
+    assert (drawn.eid[2:, :-1] > drawn.eid[2:, 1:]).all()
+    assert (drawn.t < t[:, None]).all()
+    assert graph.delete(torch.arange(0, size, 100_000)) == 100
+    assert graph.retain(max_count=1000) == size - 100 - 1000
+    assert recent_neighbors(graph, hub[-1:], t[-1:], 2000).count.tolist() == [1000]
+
+
+def test_real_exhaustion_of_memory_changes_nothing():
+    """A process that may take no more address space: the batch is refused whole, and fits later."""
+    script = """
+        import resource
+        import torch
+        from tgflow.events import EventBatch
+        from tgflow.graph import TemporalGraph
+
+        ends = torch.randint(0, 100_000, (2, 3_000_000))
+        events = EventBatch(ends[0], ends[1], torch.arange(3_000_000))
+        graph = TemporalGraph()
+        graph.append(events[:500_000])
+        before = graph.stats().num_entries
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 8_000_000, resource.RLIM_INFINITY))
+        refused = 0
+        try:
+            graph.append(events[500_000:])
+        except MemoryError as error:
+            refused = 1
+            assert graph.num_events == len(graph.log) == 500_000, graph.num_events
+            assert graph.stats().num_entries == before
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert refused
+        graph.append(events[500_000:])
+        assert graph.num_events == 3_000_000
+    """
+    command = [sys.executable, "-c", dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
