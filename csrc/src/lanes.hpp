@@ -21,9 +21,9 @@ inline void prefetch_row(const Entry* newest, int64_t size) {
 }
 
 /// Runs `size` searches to their ends, at most `kGroup`, in step: each waits for its next probe while the
-/// others look at theirs.
-template <typename Item>
-void run_searches(Search<Item>* searches, const tick_t* t, const int64_t* limit, int64_t size) {
+/// others look at theirs. `sees(i, item)` says whether search `i` goes on from `item`.
+template <typename Item, typename Sees>
+void run_searches(Search<Item>* searches, int64_t size, const Sees& sees) {
   int32_t open[kGroup];
   int64_t num_open = 0;
   const auto keep = [&](int32_t i) {
@@ -39,7 +39,7 @@ void run_searches(Search<Item>* searches, const tick_t* t, const int64_t* limit,
     num_open = 0;
     for (int64_t j = 0; j < asked; ++j) {
       const int32_t i = open[j];
-      narrow(searches[i], t[i], limit[i]);
+      searches[i].narrow(sees(i, *searches[i].probe()));
       prefetch(searches[i].probe());
       keep(i);
     }

@@ -59,9 +59,12 @@ class Group {
   /// Finds what is earlier than `at_t_` and below `at_limit_`; fetches the newest `row` entries of it.
   void search(Visible* found, int64_t row) {
     open_searches();
-    run_searches(blocks_, t_, limit_, num_open_);
+    run_searches(blocks_, num_open_,
+                 [&](int32_t j, const Block& block) { return sees(block, t_[j], limit_[j]); });
     enter_blocks();
-    run_searches(entries_, t_, limit_, num_open_);
+    run_searches(entries_, num_open_, [&](int32_t j, const Entry& entry) {
+      return sees(entry.t, entry.eid_offset, t_[j], limit_[j]);
+    });
     std::fill_n(found, size, Visible{0, 0});
     for (int64_t j = 0; j < num_open_; ++j) {
       const Block* block = blocks_[j].low;

@@ -130,7 +130,9 @@ class CsrGroup {
       prefetch(first[i] + count[i] - 1);
     }
     look_at_newest(queries, row);
-    run_searches(searches_, t_, limit_, num_open_);
+    run_searches(searches_, num_open_, [&](int32_t j, const Entry& entry) {
+      return sees(entry.t, entry.eid_offset, t_[j], limit_[j]);
+    });
     for (int64_t j = 0; j < num_open_; ++j) {
       prefetch_row(searches_[j].low, row);
       count[open_[j]] = searches_[j].low - first[open_[j]] + 1;

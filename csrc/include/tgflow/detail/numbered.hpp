@@ -11,14 +11,18 @@ TGFLOW_HD inline void locate_numbered(const StoreView& store, const Directory* d
                                       int64_t size, int64_t i, const NeighborRows& out) {
   if (size == 0) return;  // `dir` may be null
   const Block* blocks = dir->blocks();
-  int64_t b = last;
-  for (int64_t slot = i * out.k; slot < i * out.k + size; ++slot) {
-    const int64_t number = out.eid[slot];
-    if (blocks[b].start > number) b = block_of(blocks, b, number);
-    out.node[slot] = b;
-    out.eid[slot] = number - blocks[b].start;
+  int64_t* block = out.node + i * out.k;
+  int64_t* place = out.eid + i * out.k;
+  for (int64_t j = 0; j < size; ++j) block[j] = 0;
+  for (int64_t rest = last + 1; rest > 1; rest -= rest >> 1) {  // all searches in step: they do not wait
+    const int64_t half = rest >> 1;
+    for (int64_t j = 0; j < size; ++j)
+      block[j] += -static_cast<int64_t>(blocks[block[j] + half].start <= place[j]) & half;
+  }
+  for (int64_t j = 0; j < size; ++j) {
+    place[j] -= blocks[block[j]].start;
 #if defined(__GNUC__) && !defined(__CUDA_ARCH__)
-    __builtin_prefetch(store.entries(blocks[b]) + out.eid[slot]);
+    __builtin_prefetch(store.entries(blocks[block[j]]) + place[j]);
 #endif
   }
 }
