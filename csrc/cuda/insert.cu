@@ -2,12 +2,9 @@
 // host has seen to the memory, link, scatter and publish. Sorting and prefix sums between them are torch's.
 #include "tgflow/cuda/insertion.hpp"
 #include "tgflow/cuda/snapshot.hpp"
+#include "tgflow/cuda/tile.hpp"
 
 using namespace tgflow;
-
-__device__ inline int64_t thread_index() {
-  return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
-}
 
 /// Per pair: whether a run begins with it.
 extern "C" __global__ void __launch_bounds__(256) insert_mark(Insertion in) {
@@ -160,5 +157,6 @@ extern "C" __global__ void publish_snapshot(Snapshot* snapshot, Snapshot next) {
   store_release(&snapshot->store.types, next.store.types);
   store_release(&snapshot->store.heads, next.store.heads);
   store_release(&snapshot->store.num_nodes, next.store.num_nodes);
+  store_release(&snapshot->store.change, next.store.change);
   store_release(&snapshot->position, next.position);
 }

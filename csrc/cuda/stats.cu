@@ -1,4 +1,5 @@
 // What a store holds, counted when asked for: inserting counts nothing.
+#include "tgflow/cuda/tile.hpp"
 #include "tgflow/detail/store_view.hpp"
 
 using namespace tgflow;
@@ -11,7 +12,7 @@ struct StoreCounts {
 
 /// Per node: adds up its blocks by tier, older versions' not included.
 extern "C" __global__ void __launch_bounds__(256) count_store(StoreView store, StoreCounts* counts) {
-  const int64_t v = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  const int64_t v = thread_index();
   const Directory* dir = store.latest(v);
   if (dir == nullptr) return;
   for (uint32_t b = 0; b < dir->num_blocks; ++b) {

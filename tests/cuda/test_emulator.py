@@ -16,7 +16,7 @@ def pointer(tensor: torch.Tensor) -> ctypes.c_void_p:
 def emulate(code: str, folder, order: int = 0) -> Emulator:
     source = folder / "kernel.cu"
     source.write_text(code)
-    return Emulator([source], order)
+    return Emulator((source,), order)
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -25,7 +25,7 @@ class Snapshot:
 
 def insert(store: DeviceStore, events: EventBatch) -> None:
     store.reserve(events.src, events.dst, events.t)
-    store.commit()
+    store.commit(store.position + len(events))
 
 
 def grown(events: EventBatch, cuts, machine=None, directed=False, budget=None) -> DeviceStore:
@@ -96,7 +96,7 @@ def test_no_two_pieces_of_memory_overlap():
     store = DeviceStore(EmulatedMachine(), directed=False, budget=1 << 20)
     for rows in torch.arange(len(events)).tensor_split(150):
         insert(store, events[rows])
-    store._reuse()
+    store._begin()
     store._free.merge()
     pieces, rooms = used_memory(store)
     assert sum(store._free.count[:160]) > 0

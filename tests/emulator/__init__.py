@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import subprocess
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -33,11 +34,14 @@ FLAGS = [
 ]
 
 
+KERNELS = tuple(sorted((CSRC / "cuda").glob("*.cu")))
+
+
 class Emulator:
     """The kernels of some .cu files. `order`: 0 runs lanes forwards, 1 backwards, else a seed."""
 
-    def __init__(self, sources: list[Path] | None = None, order: int = 0) -> None:
-        self._library = ctypes.CDLL(str(_build(sources or sorted((CSRC / "cuda").glob("*.cu")))))
+    def __init__(self, sources: tuple[Path, ...] = KERNELS, order: int = 0) -> None:
+        self._library = ctypes.CDLL(str(_build(sources)))
         self.order = order
         self.launches: list[str] = []
         """The names of the kernels launched so far."""
@@ -58,7 +62,8 @@ class Emulator:
             raise RuntimeError(f"{name}: {wrong.decode()}")
 
 
-def _build(sources: list[Path]) -> Path:
+@cache
+def _build(sources: tuple[Path, ...]) -> Path:
     """Return the library of `sources`, compiled if none of these very files is there."""
     code = '#include "dialect.hpp"\n#include "kernel.hpp"\n'
     for source in sources:

@@ -38,12 +38,12 @@ class Chunks:
         self.stride = self.size - self.max_capacity
         self.line = 0
         """Entries cut off so far."""
-        self._data: list[Tensor] = []
+        self._data: list[Tensor | None] = []
         self._upper: deque[int] = deque()
         self.addresses = torch.zeros(64, dtype=torch.int64, device=machine.device)
         """Where each chunk is, as kernels read it."""
         self.tiers = torch.zeros(64, dtype=torch.uint8, device=machine.device)
-        """Per chunk: 0 on the device, 1 on the host."""
+        """Per chunk: 0 on the device, 1 on the host, 2 given back."""
 
     @property
     def chunk_bytes(self) -> int:
@@ -53,7 +53,11 @@ class Chunks:
     def tier_bytes(self, tier: int) -> int:
         """Return the bytes that tier 0, the device, or tier 1, the host, holds."""
         upper = len(self._upper)
-        return (upper if tier == 0 else len(self._data) - upper) * self.chunk_bytes
+        return (upper if tier == 0 else len(self.held()) - upper) * self.chunk_bytes
+
+    def held(self) -> list[int]:
+        """Return the chunks that were not given back."""
+        return [chunk for chunk, data in enumerate(self._data) if data is not None]
 
     def ensure(self, num_entries: int) -> bool:
         """Have chunks for so many more entries; return whether older ones had to move down for it.
@@ -70,23 +74,45 @@ class Chunks:
         if self._budget is not None:
             room = self._budget // self.chunk_bytes
         num_moved = min(len(self._upper), max(0, len(self._upper) + wanted - room))
-        for _ in range(num_moved):
-            self._move_down()
+        self._move_down(num_moved)
         upper = min(wanted, room - len(self._upper))
         lower = [self._machine.allocate_host(self.chunk_bytes) for _ in range(wanted - upper)]
         self._add(lower, [self._machine.allocate(self.chunk_bytes) for _ in range(upper)])
         return num_moved > 0
 
-    def _move_down(self) -> None:
-        """Copy the oldest upper chunk to host memory, and publish that by one store."""
-        chunk = self._upper[0]
-        old, data = self._data[chunk], self._machine.allocate_host(self.chunk_bytes)
-        data.copy_(old, non_blocking=True)
-        self.tiers[chunk] = 1
-        self.addresses[chunk] = data.data_ptr()
-        self._data[chunk] = data
-        self._upper.popleft()
-        self._readers.give_up((old, None))
+    def shrink(self, num_bytes: int) -> None:
+        """Move the oldest chunks down until the upper tier holds at most `num_bytes`.
+
+        Raises:
+            MemoryError: If the host has no room; what has moved stays moved.
+        """
+        self._move_down(max(0, len(self._upper) - num_bytes // self.chunk_bytes))
+
+    def close(self) -> None:
+        """Let the line go on in a new chunk."""
+        self.line = len(self._data) * self.stride
+
+    def release(self, chunks: list[int]) -> None:
+        """Give back chunks in which no blocks are left."""
+        for chunk in chunks:
+            data, self._data[chunk] = self._data[chunk], None
+            assert data is not None
+            self.tiers[chunk] = 2
+            self._readers.give_up((data, None))
+        self._upper = deque(chunk for chunk in self._upper if self._data[chunk] is not None)
+
+    def _move_down(self, num_chunks: int) -> None:
+        """Copy the oldest upper chunks to host memory, each published by one store."""
+        for _ in range(num_chunks):
+            chunk = self._upper[0]
+            old, data = self._data[chunk], self._machine.allocate_host(self.chunk_bytes)
+            assert old is not None
+            data.copy_(old, non_blocking=True)
+            self.tiers[chunk] = 1
+            self.addresses[chunk] = data.data_ptr()
+            self._data[chunk] = data
+            self._upper.popleft()
+            self._readers.give_up((old, None))
 
     def _add(self, lower: list[Tensor], upper: list[Tensor]) -> None:
         first = len(self._data)
@@ -95,9 +121,9 @@ class Chunks:
         if len(self._data) > len(self.tiers):
             self.addresses = self._grown(self.addresses)
             self.tiers = self._grown(self.tiers)
-        for chunk in range(first, len(self._data)):
+        for chunk, data in enumerate([*lower, *upper], start=first):
             self.tiers[chunk] = int(chunk < first + len(lower))
-            self.addresses[chunk] = self._data[chunk].data_ptr()
+            self.addresses[chunk] = data.data_ptr()
 
     def _grown(self, table: Tensor) -> Tensor:
         grown = table.new_zeros(max(2 * len(table), len(self._data)))

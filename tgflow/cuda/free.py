@@ -54,8 +54,10 @@ class FreeList:
         if self._num_waiting >= max(_MERGE_AT, len(self._items) // 4):
             self.merge()
 
-    def merge(self) -> None:
+    def merge(self, *, drop_rooms: bool = False) -> None:
         """Sort in what waits, and forget the pieces of chunks that have left the upper tier.
+
+        With `drop_rooms` directories are forgotten too: their slabs are gone.
 
         Synchronises: how many items there are then is read back.
         """
@@ -64,6 +66,8 @@ class FreeList:
         piece = classes < _PIECES
         chunk = torch.where(piece, (items & PLACE_MASK) >> CHUNK_BITS, 0)
         classes = torch.where(piece & (self._chunks.tiers[chunk] != 0), NO_CLASS, classes)
+        if drop_rooms:
+            classes = torch.where(piece, classes, NO_CLASS)
         classes, order = classes.sort(stable=True)
         self._begin = torch.searchsorted(classes, self._bounds)
         self.count = torch.searchsorted(classes, self._bounds, right=True) - self._begin

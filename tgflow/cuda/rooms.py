@@ -17,7 +17,7 @@ class Rooms:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._slabs: list[Tensor] = []
-        self._size = 0
+        self._size = self._num_old = 0
         self.used = 0
         """Units of the last slab in use."""
 
@@ -39,6 +39,24 @@ class Rooms:
         """
         if self.used + num_units <= self._size:
             return
+        self._open(num_units)
+
+    def renew(self, num_units: int) -> None:
+        """Have so many units in a slab of their own: all that is in use moves there.
+
+        Raises:
+            MemoryError: As `ensure`.
+        """
+        self._open(num_units)
+        self._num_old = len(self._slabs) - 1
+
+    def drop_old(self) -> list[Tensor]:
+        """Let go of the slabs before the renewed one, and return them."""
+        old, self._slabs = self._slabs[: self._num_old], self._slabs[self._num_old :]
+        self._num_old = 0
+        return old
+
+    def _open(self, num_units: int) -> None:
         size = max(num_units, _FIRST_SLAB, self.num_bytes // UNIT // 4)
         self._slabs.append(self._machine.allocate(size * UNIT))
         self._size, self.used = size, 0

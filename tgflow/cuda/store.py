@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgflow.cuda.changing import Change, Edits
 from tgflow.cuda.chunks import Chunks
+from tgflow.cuda.compaction import Compaction
 from tgflow.cuda.free import FreeList
 from tgflow.cuda.insertion import THREADS, Plan
 from tgflow.cuda.machine import Machine
@@ -44,7 +46,8 @@ class DeviceStats:
 class DeviceStore:
     """Takes whole batches in a constant number of launches, and one wait for what they need.
 
-    One thread inserts while any number sample: what they read is reused when they are done.
+    One thread writes while any number sample: what they read is reused when they are done. A write
+    is reserved for, which changes nothing that a reader can see, and then committed.
 
     Args:
         machine: The device.
@@ -59,11 +62,12 @@ class DeviceStore:
         self._rooms = Rooms(machine)
         self._free = FreeList(self.chunks)
         self._heads = torch.zeros(1024, dtype=torch.int64, device=machine.device)
-        self._num_nodes = 0
-        self._types = torch.empty(0, dtype=torch.uint16, device=machine.device)
+        self._types = torch.empty(0, dtype=torch.int16, device=machine.device)
+        self._num_nodes = self._num_changes = 0
         self.position = 0
         """Events that samplers launched from now on see."""
-        self._plan: Plan | None = None
+        self._pending: Plan | Change | None = None
+        self._new_types: Tensor | None = None
         self._snapshot = torch.zeros(
             ctypes.sizeof(Snapshot), dtype=torch.uint8, device=machine.device
         )
@@ -73,44 +77,110 @@ class DeviceStore:
         """Where kernels find the store: one address for its lifetime."""
         return self._snapshot.data_ptr()
 
-    def reserve(self, src: Tensor, dst: Tensor, t: Tensor) -> None:
-        """Plan for events that follow and get the memory; changes nothing that a reader can see.
+    def reserve(self, src: Tensor, dst: Tensor, t: Tensor, types: Tensor | None = None) -> None:
+        """Plan for events that follow and get the memory.
 
         Args:
             src: Checked sources, int64 `[B]` on the device.
             dst: Destinations, likewise.
             t: Times, likewise.
+            types: Labels, likewise, of which 16 bits are kept; None without.
 
         Raises:
             MemoryError: If a tier has no room; the message says how much was asked for.
         """
-        self.readers.writing()
-        self._reuse()
-        self._plan, self._size = None, len(src)
-        if len(src) == 0:
-            return
-        plan = Plan(self._machine.kernels.launch, src, dst, t, self.position, self._directed)
-        plan.read(self._view(), self._free.view(), self.chunks.max_capacity)
-        self._rooms.ensure(plan.num_rooms)
-        self._moved = self.chunks.ensure(plan.num_entries)
-        self._grow_heads(plan.largest_node + 1)
-        self._plan = plan
+        self._begin()
+        self._reserve_types(types)
+        if len(src) > 0:
+            plan = Plan(self._machine.kernels.launch, src, dst, t, self.position, self._directed)
+            plan.read(self._view(), self._free.view(), self.chunks.max_capacity)
+            self._ready(plan)
 
-    def commit(self) -> None:
-        """Insert what was reserved for and move the snapshot on; does not synchronise."""
-        if self._plan is not None:
-            fresh = Fresh(
-                self.chunks.line,
-                self.chunks.stride,
-                self._rooms.address,
-                self.chunks.max_capacity,
-            )
-            given_up = self._plan.commit(self._view(), self._heads, fresh)
-            self._count_off(self._plan)
-            self._publish(self.position + self._size)
-            self.readers.give_up(given_up)
-            self._plan = None
-        self._size = 0
+    def commit(self, position: int) -> None:
+        """Insert what was reserved for; the snapshot is then `position`. Does not synchronise."""
+        plan, self._pending = self._pending, None
+        if not isinstance(plan, Plan):
+            return
+        self._note_types()
+        given_up = plan.commit(self._view(), self._heads, self._fresh())
+        self._count_off(plan)
+        self._free.take(plan.needed)
+        self._publish(position)
+        self.readers.give_up(given_up)
+        if self._moved:
+            self._free.merge()
+
+    def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
+        """Plan for a change of the past; return how many entries there will be more. Synchronises.
+
+        Args:
+            edits: Entries to put in or take out; what is not there is passed over.
+            types: Of the events that are put in, as in `reserve`.
+
+        Raises:
+            MemoryError: As in `reserve`.
+        """
+        self._begin()
+        self._reserve_types(types)
+        change = self._change()
+        change.edit(edits)
+        self._ready(change)
+        return change.gained
+
+    def reserve_retention(self, min_t: int, max_count: int) -> int:
+        """Plan to forget entries before `min_t`, and more of the oldest down to `max_count` a node.
+
+        As `reserve_edits`.
+        """
+        self._begin()
+        change = self._change()
+        nodes = torch.arange(self._num_nodes, device=self._machine.device)
+        change.forget(nodes, min_t, max_count)
+        self._ready(change)
+        return change.gained
+
+    def commit_change(self, position: int) -> None:
+        """Make the change that was reserved for; cut-offs from `position`, the snapshot, see it."""
+        change, self._pending = self._pending, None
+        assert isinstance(change, Change)
+        self._note_types()
+        number = self._num_changes + 1
+        change.commit(self._view(), self._heads, self._fresh(), position, number)
+        self._count_off(change)
+        self._num_changes = number
+        self._publish(position)
+        if self._moved:
+            self._free.merge()
+
+    def compact(self) -> None:
+        """Give up what only cut-offs before the latest changes see, and give memory back.
+
+        Synchronises. Needs room for all directories, and for what leaves sparse chunks.
+
+        Raises:
+            MemoryError: If there is none; nothing that is to stay is lost then.
+        """
+        self._begin()
+        work = Compaction(self._machine.kernels, self._view(), self._heads)
+        work.forget_past()
+        sparse = work.measure(self.chunks)
+        self.chunks.close()
+        self._rooms.renew(work.num_rooms)
+        self.chunks.ensure(work.num_entries)
+        work.move(self._view(), self._fresh())
+        self._count_off(work)
+        for slab in self._rooms.drop_old():
+            self.readers.give_up((slab, None))
+        self.chunks.release(sparse)
+        self._free.merge(drop_rooms=True)
+        self._publish(self.position)
+
+    def move_down(self, num_bytes: int) -> None:
+        """Move the oldest chunks to the host until the device holds at most `num_bytes` of them."""
+        self._begin()
+        self.chunks.shrink(num_bytes)
+        self._free.merge()
+        self._publish(self.position)
 
     def stats(self) -> DeviceStats:
         """Count what the store holds, node by node. Synchronises."""
@@ -128,13 +198,33 @@ class DeviceStore:
         other = self._rooms.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
         return DeviceStats(upper, lower, read[6], other)
 
-    def _count_off(self, plan: Plan) -> None:
-        self.chunks.line += plan.num_entries
-        self._rooms.used += plan.num_rooms
-        self._num_nodes = max(self._num_nodes, plan.largest_node + 1)
-        self._free.take(plan.needed)
-        if self._moved:
-            self._free.merge()
+    def _begin(self) -> None:
+        """Start a write: order it behind the last one, and take back what nobody reads."""
+        self.readers.writing()
+        self._pending, self._moved = None, False
+        for items, classes in self.readers.collect():
+            if classes is not None:
+                self._free.give(items, classes)
+
+    def _change(self) -> Change:
+        return Change(self._machine.kernels, self._view(), self.chunks.max_capacity)
+
+    def _ready(self, pending: Plan | Change) -> None:
+        """Get the memory of what was planned."""
+        self._rooms.ensure(pending.num_rooms)
+        self._moved = self.chunks.ensure(pending.num_entries)
+        self._heads = self._grown(self._heads, pending.largest_node + 1)
+        self._pending = pending
+
+    def _count_off(self, done: Plan | Change | Compaction) -> None:
+        self.chunks.line += done.num_entries
+        self._rooms.used += done.num_rooms
+        if not isinstance(done, Compaction):
+            self._num_nodes = max(self._num_nodes, done.largest_node + 1)
+
+    def _fresh(self) -> Fresh:
+        chunks = self.chunks
+        return Fresh(chunks.line, chunks.stride, self._rooms.address, chunks.max_capacity)
 
     def _publish(self, position: int) -> None:
         snapshot = Snapshot(self._view(), position)
@@ -143,11 +233,6 @@ class DeviceStore:
         self.readers.published()
         self.position = position
 
-    def _reuse(self) -> None:
-        for items, classes in self.readers.collect():
-            if classes is not None:
-                self._free.give(items, classes)
-
     def _view(self) -> StoreView:
         return StoreView(
             self._heads.data_ptr(),
@@ -155,12 +240,25 @@ class DeviceStore:
             self.chunks.addresses.data_ptr(),
             self.chunks.tiers.data_ptr(),
             self._types.data_ptr(),
+            self._num_changes,
         )
 
-    def _grow_heads(self, num_nodes: int) -> None:
-        if num_nodes <= len(self._heads):
-            return
-        heads = self._heads.new_zeros(max(num_nodes, 2 * len(self._heads)))
-        heads[: self._num_nodes] = self._heads[: self._num_nodes]
-        self.readers.give_up((self._heads, None))
-        self._heads = heads
+    def _reserve_types(self, types: Tensor | None) -> None:
+        self._new_types = types
+        if types is not None:
+            self._types = self._grown(self._types, self.position + len(types))
+
+    def _note_types(self) -> None:
+        if self._new_types is not None:
+            end = self.position + len(self._new_types)
+            self._types[self.position : end] = self._new_types
+            self._new_types = None
+
+    def _grown(self, table: Tensor, size: int) -> Tensor:
+        """Return `table`, or a copy with room for `size` rows, the new ones 0."""
+        if size <= len(table):
+            return table
+        grown = table.new_zeros(max(size, 2 * len(table)))
+        grown[: len(table)] = table
+        self.readers.give_up((table, None))
+        return grown

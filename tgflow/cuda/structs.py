@@ -105,3 +105,48 @@ class Insertion(ctypes.Structure):
         ("given_up", _word),
         ("given_class", _word),
     )
+
+
+class Version(ctypes.Structure):
+    """A change of a node's past (detail/store_view.hpp)."""
+
+    _fields_ = (
+        ("changed_at", _number),
+        ("change", _number),
+        ("older", _word),
+        ("merged_at", _number),
+    )
+
+
+class Changing(ctypes.Structure):
+    """A change of the past on its way into the store (cuda/changing.hpp)."""
+
+    _fields_ = (
+        ("store", StoreView),
+        ("heads", _word),
+        ("num_nodes", _number),
+        ("node", _word),
+        ("edits", _word),
+        ("begin", _word),
+        ("puts_in", _number),
+        ("min_t", _number),
+        ("max_count", _number),
+        ("demand", _word),
+        ("blocks", _word),
+        ("fresh", Fresh),
+        ("version", Version),
+    )
+
+
+class Compacting(ctypes.Structure):
+    """A compaction (csrc/cuda/compact.cu)."""
+
+    _fields_ = (
+        ("store", StoreView),
+        ("heads", _word),
+        ("live", _word),
+        ("sparse", _word),
+        ("demand", _word),
+        ("moves", _word),
+        ("fresh", Fresh),
+    )

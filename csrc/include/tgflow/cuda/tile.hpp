@@ -7,6 +7,11 @@ namespace tgflow {
 
 constexpr int kWarp = 32;
 
+/// The number of this thread in the whole launch.
+__device__ inline int64_t thread_index() {
+  return blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+}
+
 /// `kLanes` lanes, a power of two below 32; all of them must come to every call below.
 template <int kLanes>
 struct Tile {
@@ -18,9 +23,7 @@ struct Tile {
     return {in_warp % kLanes, ((1u << kLanes) - 1) << (in_warp / kLanes * kLanes)};
   }
   /// The number of this tile, and how many there are, in the whole launch.
-  __device__ static int64_t index() {
-    return (blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x) / kLanes;
-  }
+  __device__ static int64_t index() { return thread_index() / kLanes; }
   __device__ static int64_t count() { return gridDim.x * static_cast<int64_t>(blockDim.x) / kLanes; }
 
   /// What lane `from` has in `value`.
