@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from tgflow import _core
 from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
 from tgflow.tables import FeatureTable
+
+if TYPE_CHECKING:
+    from tgflow.cuda.graph import DeviceGraph
+    from tgflow.cuda.machine import Machine
 
 Direction = Literal["undirected", "directed", "bipartite"]
 
@@ -60,16 +64,21 @@ class TemporalGraph:
     Any number of threads may sample and read while one appends: they see the graph as it was at
     `num_events`, the snapshot, which moves when an append is complete.
 
+    With `device="cuda"` the neighbourhoods are in the GPU's memory, and samplers take and return
+    tensors there; the log stays on the host. Answers are the same to the last bit.
+
     Args:
         direction: "undirected": both ends of an event are each other's neighbours, and a self-loop
             counts once. "directed": `dst` is a neighbour of `src` only. "bipartite": as undirected,
             and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without.
+        device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.machine.Machine`.
         device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
             take more, the oldest ones move to host memory, and answers stay the same. On the CPU
             both tiers are host memory, which serves to try out what a GPU would do. None: no limit.
 
     Raises:
+        CudaError: If the GPU cannot be used; the message says what is missing.
         ValueError: If an argument is none of these, or the budget is below 4 KB.
     """
 
@@ -78,6 +87,7 @@ class TemporalGraph:
         direction: Direction = "undirected",
         edge_x_dim: int = 0,
         *,
+        device: str | torch.device | Machine = "cpu",
         device_budget: int | str | None = None,
     ) -> None:
         if direction not in ("undirected", "directed", "bipartite"):
@@ -90,18 +100,27 @@ class TemporalGraph:
             raise ValueError(
                 f"device_budget must be at least {_LEAST_BUDGET} bytes, got {device_budget!r}"
             )
-        self._native = _core.TemporalGraph(
+        self._native, self.device = _open(
             getattr(_core.Direction, direction),
             2**63 - 1 if self.device_budget is None else self.device_budget,
+            device,
         )
+        """The graph in the core or on a GPU; where samplers take and return tensors."""
         self.log = EventLog._of_graph(self._native)
         self.edge_x = FeatureTable(edge_x_dim) if edge_x_dim else None
         self._appending = threading.Lock()
 
     @classmethod
-    def from_events(cls, events: EventBatch, direction: Direction = "undirected") -> TemporalGraph:
+    def from_events(
+        cls,
+        events: EventBatch,
+        direction: Direction = "undirected",
+        *,
+        device: str | torch.device | Machine = "cpu",
+        device_budget: int | str | None = None,
+    ) -> TemporalGraph:
         """Return a graph of `events`, with their features if they have any."""
-        graph = cls(direction, events.x_dim)
+        graph = cls(direction, events.x_dim, device=device, device_budget=device_budget)
         graph.append(events)
         return graph
 
@@ -238,6 +257,23 @@ class TemporalGraph:
                 for name, tier, hits in zip(("device", "host"), tiers, stats.reads, strict=False)
             ),
         )
+
+
+def _open(
+    direction: _core.Direction, budget: int, device: str | torch.device | Machine
+) -> tuple[_core.TemporalGraph | DeviceGraph, torch.device]:
+    """Return a graph on `device`, and where that is."""
+    from tgflow.cuda.graph import DeviceGraph
+    from tgflow.cuda.machine import CudaMachine
+
+    if isinstance(device, str | torch.device):
+        kind = str(device).partition(":")[0]
+        if kind not in ("cpu", "cuda"):
+            raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
+        if kind == "cpu":
+            return _core.TemporalGraph(direction, budget), torch.device("cpu")
+        device = CudaMachine(torch.device(device))
+    return DeviceGraph(direction, budget, device), device.device
 
 
 def _unused(num_entries: int, capacity: int) -> float:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from tgflow import _core
 from tgflow.events import EventBatch
+
+if TYPE_CHECKING:
+    from tgflow.cuda.graph import DeviceGraph
 
 
 class EventLog:
@@ -23,7 +28,7 @@ class EventLog:
         self._owned = True
 
     @classmethod
-    def _of_graph(cls, graph: _core.TemporalGraph) -> EventLog:
+    def _of_graph(cls, graph: _core.TemporalGraph | DeviceGraph) -> EventLog:
         log = cls.__new__(cls)
         log._native = graph.log
         log._owned = False

@@ -30,7 +30,12 @@ void bind_sampling(py::module_& m) {
       .def(py::init([](Strategy strategy, uint64_t key, int64_t span, address_t types) {
              return Sampler{strategy, key, span, at<const uint64_t>(types)};
            }),
-           py::arg("strategy"), py::arg("key"), py::arg("span"), py::arg("types"));
+           py::arg("strategy"), py::arg("key"), py::arg("span"), py::arg("types"))
+      .def_readonly("strategy", &Sampler::strategy)
+      .def_readonly("key", &Sampler::key)
+      .def_readonly("span", &Sampler::span)
+      .def_property_readonly(
+          "types", [](const Sampler& sampler) { return reinterpret_cast<address_t>(sampler.types); });
   m.def(
       "sample_neighbors",
       [](TemporalGraph& graph, const Sampler& sampler, address_t nodes, address_t t, address_t before,

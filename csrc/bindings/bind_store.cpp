@@ -48,6 +48,13 @@ void bind_store(py::module_& m) {
           py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"),
           py::arg("may_be_late"), no_gil)
       .def(
+          "record",
+          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size) {
+            return graph.record(events_at(src, dst, t, label, size));
+          },
+          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"), no_gil)
+      .def("check_types", &TemporalGraph::check_types)
+      .def(
           "remove",
           [](TemporalGraph& graph, address_t eid, int64_t size) {
             return graph.remove(at<const int64_t>(eid), size);

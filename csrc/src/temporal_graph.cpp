@@ -36,6 +36,15 @@ eid_t TemporalGraph::append(const Events& events, bool may_be_late) {
   return log_.size() - events.size;
 }
 
+eid_t TemporalGraph::record(const Events& events) {
+  const std::lock_guard<std::mutex> lock(writer_);
+  const eid_t first_eid = log_.size();
+  store_.reserve_notes(events, first_eid);
+  log_.append(events);
+  store_.note(events, first_eid);
+  return first_eid;
+}
+
 eid_t TemporalGraph::append_late(const Events& events) {
   const eid_t first_eid = log_.size();
   std::vector<NodeEdit> edits;

@@ -1,6 +1,7 @@
 """A graph that is appended to, corrected, made to forget and moved about, against a naive model."""
 
 import torch
+from devices import DEVICES, on_cpu, opened
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -17,13 +18,14 @@ rows = st.lists(st.tuples(nodes, nodes, st.integers(0, 2)), min_size=1, max_size
 
 
 class ChangingGraph(RuleBasedStateMachine):
-    """One graph in one tier, one in two, and the model."""
+    """On each device one graph in one tier and one in two, and the model."""
 
     @initialize(direction=st.sampled_from(["undirected", "directed"]), t=st.integers(-5, 5))
     def start(self, direction, t):
         self.graphs = [
-            TemporalGraph(direction),
-            TemporalGraph(direction, device_budget=4096),
+            TemporalGraph(direction, device=opened(device), device_budget=budget)
+            for device in DEVICES
+            for budget in (None, 4096)
         ]
         self.model = ChangingReference(direction)
         self.clock = t
@@ -93,7 +95,8 @@ class ChangingGraph(RuleBasedStateMachine):
 
     @rule(kilobytes=st.integers(0, 4))
     def move_to_the_lower_tier(self, kilobytes):
-        self.graphs[1]._native.move_down(kilobytes * 1024)
+        for graph in self.graphs[1::2]:
+            graph._native.move_down(kilobytes * 1024)
 
     @rule(seed=st.integers(0, 2**16), k=st.sampled_from([1, 3, 20]))
     def sample(self, seed, k):
@@ -109,9 +112,10 @@ class ChangingGraph(RuleBasedStateMachine):
             reference.uniform_neighbors(self.model, *asked, k, key=seed, before=before),
         )
         for graph in self.graphs:
+            *there, limits = (column.to(graph.device) for column in (*asked, before))
             got = (
-                recent_neighbors(graph, *asked, k, before),
-                uniform_neighbors(graph, *asked, k, key=seed, before=before),
+                on_cpu(recent_neighbors(graph, *there, k, limits)),
+                on_cpu(uniform_neighbors(graph, *there, k, key=seed, before=limits)),
             )
             for mine, slow in zip(got, expected, strict=True):
                 for name in ("nodes", "t", "eid", "count"):

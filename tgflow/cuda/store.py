@@ -39,8 +39,13 @@ class DeviceStats:
     lower: TierCounts
     max_blocks: int
     """Blocks of the node that has most."""
-    other_bytes: int
-    """Of directories, heads and tables."""
+    bytes: int
+    """All memory, that of directories, heads and tables included."""
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of both tiers."""
+        return self.upper.num_entries + self.lower.num_entries
 
 
 class DeviceStore:
@@ -196,7 +201,7 @@ class DeviceStore:
         )
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
         other = self._rooms.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
-        return DeviceStats(upper, lower, read[6], other)
+        return DeviceStats(upper, lower, read[6], upper.bytes + lower.bytes + other)
 
     def _begin(self) -> None:
         """Start a write: order it behind the last one, and take back what nobody reads."""

@@ -33,10 +33,10 @@ class Neighbors:
     """int32 `[Q]`: filled slots of each row."""
 
     @classmethod
-    def empty(cls, size: int, k: int) -> Neighbors:
+    def empty(cls, size: int, k: int, device: torch.device | str = "cpu") -> Neighbors:
         """Return room for the answers to `size` queries, not yet filled: as `out=` of a sampler."""
-        nodes = torch.empty(size, k, dtype=torch.int64)
-        count = torch.empty(size, dtype=torch.int32)
+        nodes = torch.empty(size, k, dtype=torch.int64, device=device)
+        count = torch.empty(size, dtype=torch.int32, device=device)
         return cls(nodes, torch.empty_like(nodes), torch.empty_like(nodes), count)
 
     @property
@@ -64,47 +64,45 @@ def sample_neighbors(
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     size = nodes.numel()
-    nodes = _column("nodes", nodes, size)
-    t = _column("t", t, size)
+    device = graph.device
+    nodes = _column("nodes", nodes, size, device)
+    t = _column("t", t, size, device)
     limits, limit = 0, _EVERYTHING
     if isinstance(before, Tensor):
-        before = _column("before", before, size)
+        before = _column("before", before, size, device)
         limits = before.data_ptr()
     elif before is not None:
         limit = before
-    bits = None if types is None else type_bits(types)
+    bits = None if types is None else type_bits(types, device)
     if out is None:
-        out = Neighbors.empty(size, k)
+        out = Neighbors.empty(size, k, device)
     else:
-        _check_out(out, size, k)
-    _core.sample_neighbors(
-        graph._native,
-        sampler.spec(key, bits),
-        nodes.data_ptr(),
-        t.data_ptr(),
-        limits,
-        limit,
-        size,
-        k,
-        out.nodes.data_ptr(),
-        out.t.data_ptr(),
-        out.eid.data_ptr(),
-        out.count.data_ptr(),
-    )
+        _check_out(out, size, k, device)
+    native, spec = graph._native, sampler.spec(key, bits)
+    asked = (nodes.data_ptr(), t.data_ptr(), limits, limit, size, k)
+    answers = (out.nodes.data_ptr(), out.t.data_ptr(), out.eid.data_ptr(), out.count.data_ptr())
+    if isinstance(native, _core.TemporalGraph):
+        _core.sample_neighbors(native, spec, *asked, *answers)
+    else:
+        native.sample_neighbors(spec, *asked, *answers)
     return out
 
 
-def _column(name: str, values: Tensor, size: int) -> Tensor:
-    """Return `values` as the core reads them: int64 `[size]` on the CPU, or ValueError."""
-    if values.dtype is not torch.int64 or values.shape != (size,) or not values.is_cpu:
+def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tensor:
+    """Return `values` as they are read: int64 `[size]` on the graph's device, or ValueError."""
+    if values.dtype is not torch.int64 or values.shape != (size,) or values.device != device:
         raise ValueError(
-            f"{name} must be int64 [{size}] on the CPU, "
+            f"{name} must be int64 [{size}] on {_name(device)}, "
             f"got {values.dtype} {list(values.shape)} on {values.device}"
         )
     return values.contiguous()
 
 
-def _check_out(out: Neighbors, size: int, k: int) -> None:
+def _name(device: torch.device) -> str:
+    return "the CPU" if device.type == "cpu" else f"{device}, as the graph is"
+
+
+def _check_out(out: Neighbors, size: int, k: int, device: torch.device) -> None:
     for name, shape, dtype in (
         ("nodes", (size, k), torch.int64),
         ("t", (size, k), torch.int64),
@@ -112,9 +110,9 @@ def _check_out(out: Neighbors, size: int, k: int) -> None:
         ("count", (size,), torch.int32),
     ):
         column: Tensor = getattr(out, name)
-        fits = column.shape == shape and column.dtype is dtype and column.is_cpu
+        fits = column.shape == shape and column.dtype is dtype and column.device == device
         if not fits or not column.is_contiguous():
             raise ValueError(
-                f"out.{name} must be contiguous {dtype} {list(shape)} on the CPU, "
+                f"out.{name} must be contiguous {dtype} {list(shape)} on {_name(device)}, "
                 f"got {column.dtype} {list(column.shape)} on {column.device}"
             )

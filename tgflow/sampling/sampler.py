@@ -17,6 +17,7 @@ STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 _SPANS = {"window": "width", "decayed": "half_life"}
 _NATIVE = {name: getattr(_core.Strategy, name) for name in STRATEGIES}
 _NUM_TYPES = 2**16
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +53,23 @@ class Sampler:
         return _core.Sampler(_NATIVE[self.strategy], key, self.span or 1, bits)
 
 
-def type_bits(types: Collection[int]) -> Tensor:
+def type_bits(types: Collection[int], device: torch.device = _CPU) -> Tensor:
     """Return a bit per event type, whether it is one of `types`: int64 `[1024]`, not to be written.
+
+    Kept for the next call: only the first one on a CUDA device copies.
 
     Raises:
         ValueError: If a type is not in [0, 65535].
     """
-    return _type_bits(tuple(types))
+    return _type_bits(tuple(types), device)
 
 
 @lru_cache(maxsize=64)
-def _type_bits(types: tuple[int, ...]) -> Tensor:
+def _type_bits(types: tuple[int, ...], device: torch.device) -> Tensor:
     bits = 0
     for kept in types:
         if not 0 <= kept < _NUM_TYPES:
             raise ValueError(f"event types must be in [0, {_NUM_TYPES - 1}], got {kept}")
         bits |= 1 << kept
-    return torch.frombuffer(bytearray(bits.to_bytes(_NUM_TYPES // 8, "little")), dtype=torch.int64)
+    words = bytearray(bits.to_bytes(_NUM_TYPES // 8, "little"))
+    return torch.frombuffer(words, dtype=torch.int64).to(device)

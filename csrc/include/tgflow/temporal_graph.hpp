@@ -25,6 +25,11 @@ class TemporalGraph {
   /// their nodes' pasts, where cut-offs from the batch's end on see them.
   eid_t append(const Events& events, bool may_be_late = false);
 
+  /// Adds checked events to the log alone, for a store elsewhere that `append` does not know of.
+  eid_t record(const Events& events);
+  /// Throws std::invalid_argument unless every event has a type.
+  void check_types() const { store_.types().check(log_.size()); }
+
   /// Removes events. Throws std::out_of_range for one that the log does not hold; one that is removed already
   /// is passed over. This and the others return how many entries are gone.
   int64_t remove(const eid_t* eid, int64_t size);

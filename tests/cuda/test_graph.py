@@ -1,0 +1,149 @@
+"""A graph on a GPU (emulated, or real where there is one) beside the same graph on the CPU."""
+
+import pytest
+import torch
+from devices import HAS_CUDA, on_cpu, opened
+from emulator.machine import EmulatedMachine
+from strategies import graph_events
+
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Sampler, sample_hops, sample_neighbors
+
+GPUS = ["emulated", *(["cuda"] if HAS_CUDA else [])]
+for_each_gpu = pytest.mark.parametrize("gpu", GPUS)
+SAMPLERS = [Sampler("recent"), Sampler("uniform"), Sampler("window", 900), Sampler("decayed", 90)]
+
+
+def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
+    """Some nodes in very many events, most in few; self-loops, ties and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.rand(2, size, generator=generator).pow(3) * num_nodes
+    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
+    label = torch.randint(0, 3, (size,), generator=generator)
+    return EventBatch(*ends.long().unbind(0), t, label=label)
+
+
+def twins(gpu: str, budget: int | None, **how) -> list[TemporalGraph]:
+    """The same empty graph on the CPU and on the GPU, there with a budget."""
+    return [TemporalGraph(**how), TemporalGraph(device=opened(gpu), device_budget=budget, **how)]
+
+
+def assert_alike(graphs: list[TemporalGraph], seed: int = 0, num_nodes: int = 60) -> None:
+    """Every sampler answers alike at random cut-offs, with and without a filter."""
+    generator = torch.Generator().manual_seed(seed)
+    size = graphs[0].num_events
+    nodes = torch.randint(-1, num_nodes, (150,), generator=generator)
+    t = torch.randint(-1, (graphs[0].log.t_last or 0) + 2, (150,), generator=generator)
+    before = torch.randint(0, size + 2, (150,), generator=generator)
+    for sampler in SAMPLERS:
+        for k, types in ((3, None), (20, None), (5, (0, 2))):
+            found = []
+            for graph in graphs:
+                queries = (column.to(graph.device) for column in (nodes, t))
+                limits = before.to(graph.device)
+                options = {"key": seed, "before": limits, "types": types}
+                found.append(on_cpu(sample_neighbors(graph, sampler, *queries, k, **options)))
+            for name in ("nodes", "t", "eid", "count"):
+                assert torch.equal(*(getattr(rows, name) for rows in found)), (sampler, k, name)
+
+
+@for_each_gpu
+@pytest.mark.parametrize("budget", [None, 4096, 100_000])
+@pytest.mark.parametrize("direction", ["undirected", "directed"])
+def test_a_graph_changed_in_every_way_answers_as_on_the_cpu(gpu, budget, direction):
+    """Long chains of blocks, so that one change makes several blocks of a node."""
+    events = hub_events(6_000, 60, seed=1)
+    graphs = twins(gpu, budget, direction=direction)
+    chosen = torch.randperm(3_000, generator=torch.Generator().manual_seed(2))[:900]
+    late = EventBatch(
+        *(c[500:800].contiguous() for c in (events.src, events.dst)),
+        events.t[500:800],
+        label=events.label[500:800],
+    )
+    steps = [
+        lambda graph: graph.append(events[:1500]),
+        lambda graph: graph.append(events[1500:3000]),
+        lambda graph: graph.delete(chosen),
+        lambda graph: graph.append(late, insert_late=True),
+        lambda graph: graph.append(events[3000:3700]),
+        lambda graph: graph.delete_pair(0, 1),
+        lambda graph: graph.retain(max_count=400),
+        lambda graph: graph.compact(),
+        lambda graph: graph.append(events[3700:]),
+        lambda graph: graph.delete_node(3),
+        lambda graph: graph.retain(max_age=2000),
+        lambda graph: graph.compact(),
+    ]
+    for number, step in enumerate(steps):
+        answers = [step(graph) for graph in graphs]
+        assert answers[0] == answers[1], f"step {number}"
+        assert graphs[0].num_events == graphs[1].num_events
+        assert graphs[0].stats().num_entries == graphs[1].stats().num_entries, f"step {number}"
+        assert_alike(graphs, seed=number)
+
+
+@for_each_gpu
+def test_two_hops_are_the_cpus(gpu):
+    events = hub_events(2_000, 60, seed=4)
+    graphs = twins(gpu, None)
+    found = []
+    for graph in graphs:
+        graph.append(events)
+        nodes = torch.arange(60, device=graph.device)
+        t = torch.full((60,), 700, device=graph.device)
+        found.append(sample_hops(graph, nodes, t, [4, 3], sampler="uniform", key=5))
+    assert torch.equal(found[0].nodes, found[1].nodes.cpu())
+    assert torch.equal(found[0].t, found[1].t.cpu())
+
+
+@for_each_gpu
+def test_compaction_gives_memory_back(gpu):
+    events = hub_events(20_000, 50, seed=6)
+    graph = TemporalGraph(device=opened(gpu), device_budget="40KB")
+    graph.append(events)
+    before = graph.stats()
+    graph.retain(max_count=5)
+    graph.compact()
+    after = graph.stats()
+    assert sum(tier.bytes for tier in after.tiers) < sum(t.bytes for t in before.tiers) / 5
+    graphs = [TemporalGraph(), graph]
+    graphs[0].append(events)
+    graphs[0].retain(max_count=5)
+    graphs[0].compact()
+    assert_alike(graphs)
+
+
+@for_each_gpu
+def test_errors_are_the_cpus(gpu):
+    for graph in twins(gpu, None, direction="bipartite"):
+        graph.append(graph_events((0, 5, 10)))
+        with pytest.raises(ValueError, match="node 5 is the source of event 0 but was a dest"):
+            graph.append(graph_events((5, 0, 10)))
+        with pytest.raises(ValueError, match="t"):
+            graph.append(graph_events((0, 5, 9)))
+        with pytest.raises(IndexError, match=r"eid 1 at row 0 is not in the log, which holds"):
+            graph.delete(torch.tensor([1]))
+        nodes = torch.zeros(1, dtype=torch.int64, device=graph.device)
+        with pytest.raises(ValueError, match="no labels"):
+            sample_neighbors(graph, Sampler(), nodes, nodes, 1, types=[1])
+        assert graph.num_events == 1
+        assert graph.stats().num_entries == 2
+
+
+def test_out_of_memory_keeps_log_and_store_together():
+    machine = EmulatedMachine()
+    graph = TemporalGraph(device=machine)
+    graph.append(graph_events((0, 1, 0)))
+    machine.device_bytes = 0
+    with pytest.raises(MemoryError, match=r"asked emulated for \d+ bytes"):
+        graph.append(EventBatch(*torch.arange(300_000).expand(3, -1)))
+    assert len(graph.log) == graph.num_events == 1
+    machine.device_bytes = 1 << 30
+    assert graph.append(graph_events((1, 2, 3))) == 1
+    assert graph.stats().num_entries == 4
+
+
+def test_a_device_that_is_none_is_named():
+    with pytest.raises(ValueError, match="device must be 'cpu', 'cuda' or 'cuda:N', got 'gpu'"):
+        TemporalGraph(device="gpu")
