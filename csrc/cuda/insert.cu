@@ -158,5 +158,6 @@ extern "C" __global__ void publish_snapshot(Snapshot* snapshot, Snapshot next) {
   store_release(&snapshot->store.heads, next.store.heads);
   store_release(&snapshot->store.num_nodes, next.store.num_nodes);
   store_release(&snapshot->store.change, next.store.change);
+  store_release(&snapshot->store.reads, next.store.reads);
   store_release(&snapshot->position, next.position);
 }

@@ -147,3 +147,16 @@ def test_out_of_memory_keeps_log_and_store_together():
 def test_a_device_that_is_none_is_named():
     with pytest.raises(ValueError, match="device must be 'cpu', 'cuda' or 'cuda:N', got 'gpu'"):
         TemporalGraph(device="gpu")
+
+
+@for_each_gpu
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
+def test_every_neighbour_is_counted_for_its_tier(gpu, sampler):
+    graph = TemporalGraph(device=opened(gpu), device_budget="40KB")
+    graph.append(hub_events(6_000, 60, seed=1))
+    nodes = torch.arange(60, device=graph.device)
+    found = sample_neighbors(graph, sampler, nodes, torch.full_like(nodes, 2000), 9, key=1)
+    upper, lower = graph.stats().tiers
+    assert sum(graph._native.stats().reads) == int(found.count.sum())
+    assert upper.hit_share + lower.hit_share == pytest.approx(1)
+    assert min(upper.hit_share, lower.hit_share) > 0

@@ -27,7 +27,7 @@ class Chunks:
     """
 
     def __init__(self, machine: Machine, readers: Readers, budget: int | None) -> None:
-        self._machine, self._readers, self._budget = machine, readers, budget
+        self._machine, self._readers, self.budget = machine, readers, budget
         most = 1 << CHUNK_BITS
         wanted = most if budget is None else budget // ENTRY_BYTES // _IN_BUDGET
         size = 1 << max(wanted, 1).bit_length() - 1
@@ -71,8 +71,8 @@ class Chunks:
         if wanted <= 0:
             return False
         room = len(self._upper) + wanted
-        if self._budget is not None:
-            room = self._budget // self.chunk_bytes
+        if self.budget is not None:
+            room = self.budget // self.chunk_bytes
         num_moved = min(len(self._upper), max(0, len(self._upper) + wanted - room))
         self._move_down(num_moved)
         upper = min(wanted, room - len(self._upper))

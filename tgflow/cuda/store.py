@@ -39,6 +39,8 @@ class DeviceStats:
     lower: TierCounts
     max_blocks: int
     """Blocks of the node that has most."""
+    reads: tuple[int, int]
+    """Neighbours read from each tier, counted where there is a budget."""
     bytes: int
     """All memory, that of directories, heads and tables included."""
 
@@ -68,6 +70,7 @@ class DeviceStore:
         self._free = FreeList(self.chunks)
         self._heads = torch.zeros(1024, dtype=torch.int64, device=machine.device)
         self._types = torch.empty(0, dtype=torch.int16, device=machine.device)
+        self._reads = torch.zeros(2, dtype=torch.int64, device=machine.device)
         self._num_nodes = self._num_changes = 0
         self.position = 0
         """Events that samplers launched from now on see."""
@@ -201,7 +204,8 @@ class DeviceStore:
         )
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
         other = self._rooms.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
-        return DeviceStats(upper, lower, read[6], upper.bytes + lower.bytes + other)
+        hits, misses = self._reads.tolist()
+        return DeviceStats(upper, lower, read[6], (hits, misses), upper.bytes + lower.bytes + other)
 
     def _begin(self) -> None:
         """Start a write: order it behind the last one, and take back what nobody reads."""
@@ -246,6 +250,7 @@ class DeviceStore:
             self.chunks.tiers.data_ptr(),
             self._types.data_ptr(),
             self._num_changes,
+            0 if self.chunks.budget is None else self._reads.data_ptr(),
         )
 
     def _reserve_types(self, types: Tensor | None) -> None:

@@ -22,4 +22,26 @@ __device__ inline StoreView read_snapshot(const Snapshot* snapshot, Queries& que
   return store;
 }
 
+/// What a thread block reads from each tier, counted in shared memory where the store wants it counted. All
+/// its threads come to both calls.
+struct CountedReads {
+  int64_t* total;
+  int64_t* shared;
+
+  __device__ static CountedReads begin(StoreView& store, int64_t* shared) {
+    int64_t* total = store.reads;
+    if (total != nullptr) {
+      if (threadIdx.x < 2) shared[threadIdx.x] = 0;
+      __syncthreads();
+      store.reads = shared;
+    }
+    return {total, shared};
+  }
+  __device__ void end() const {
+    if (total == nullptr) return;
+    __syncthreads();
+    if (threadIdx.x < 2) add_relaxed(total + threadIdx.x, shared[threadIdx.x]);
+  }
+};
+
 }  // namespace tgflow

@@ -26,6 +26,7 @@ __device__ inline void newest_row(const Tile<kLanes>& tile, const StoreView& sto
     const Block block = dir->blocks()[b];
     const int64_t here = end - block.start;
     const int64_t taken = here < size - slot ? here : size - slot;
+    if (tile.lane == 0) store.count_reads(block, taken);
     const Entry* newest = store.entries(block) + (here - 1);
     for (int64_t j = tile.lane; j < taken; j += kLanes) {
       write_slot(out, row + slot + j, load_whole(newest - j), block.base_eid);
@@ -96,6 +97,7 @@ __device__ inline void write_numbered(const StoreView& store, const Directory* d
                                       int64_t number, int64_t slot, const NeighborRows& out) {
   const Block* blocks = dir->blocks();
   const int64_t b = blocks[seen.block].start <= number ? seen.block : block_of(blocks, seen.block, number);
+  store.count_reads(blocks[b], 1);
   write_slot(out, slot, load_whole(store.entries(blocks[b]) + (number - blocks[b].start)),
              blocks[b].base_eid);
 }
