@@ -16,6 +16,7 @@ from tgflow.bench.made import PowerLaw, read, wikipedia
 from tgflow.bench.options import QUICK_SIZES, Options
 from tgflow.bench.row import Row, skipped
 from tgflow.bench.samplers import OWN, contenders, library_rows, share_equal
+from tgflow.bench.tiers import tier_rows
 from tgflow.bench.turns import take_turns
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -59,6 +60,14 @@ def test_the_picture_has_a_point_for_every_size(measured):
     assert len(marks) == num_curves * len(QUICK_SIZES)
     texts = {element.text for element in root.iter() if element.tag.endswith("text")}
     assert {picture.title for picture in module.PICTURES} <= texts
+
+
+def test_two_tiers_are_measured_beside_one_and_both_are_read():
+    rows = {(row.name, row.params.get("times")): row for row in tier_rows(QUICK, "cpu")}
+    assert rows["insert, bulk, two tiers", None].baseline > 0
+    for times in ("now", "any"):
+        assert rows["recent, two tiers", times].baseline > 0
+        assert 0 < rows["neighbours from the upper tier", times].value < 1
 
 
 def test_a_picture_of_nothing_is_empty():

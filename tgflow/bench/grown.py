@@ -23,11 +23,14 @@ class Grown:
     Args:
         sizes: Entries at which it will stop; its nodes number a twentieth of the largest.
         device: Where it lies.
+        budget: Bytes of its upper tier; None: it has no other.
     """
 
-    def __init__(self, sizes: Sequence[int], device: str = "cpu") -> None:
+    def __init__(
+        self, sizes: Sequence[int], device: str = "cpu", budget: int | None = None
+    ) -> None:
         self.stream = PowerLaw(max(min(max(sizes) // 20, MOST_NODES), 2))
-        self.graph = TemporalGraph()
+        self.graph = TemporalGraph(device_budget=budget)
         self.device = device
 
     @property

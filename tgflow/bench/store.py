@@ -15,6 +15,7 @@ from tgflow.bench.grown import BULK, POWER_LAW, Grown
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.bench.samplers import Sampler, contenders, library_rows
+from tgflow.bench.tiers import tier_rows
 from tgflow.bench.turns import seconds_of, take_turns
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -76,6 +77,7 @@ def run(options: Options) -> list[Row]:
     _core.set_num_threads(1)
     try:
         rows = [row for device in options.devices for row in growth_rows(options, device)]
+        rows += [row for device in options.devices for row in tier_rows(options, device)]
         for name, events in options.streams().items():
             options.tell(f"store: {name}")
             rows += stream_rows(name, events, options)
