@@ -17,13 +17,13 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor, nn
 
 from tgflow.model import Scores, TemporalModel
 from tgflow.nn import AttentionLayer, LinkDecoder, NodeFeatures, TimeEncoding
 from tgflow.plan.batch import Batch
+from tgflow.sampling import STRATEGIES, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class TGATConfig:
     layers: int = 2
     neighbors: int = 20
     """Neighbours per node and layer."""
-    strategy: Literal["recent", "uniform"] = "recent"
-    """How they are chosen: the latest, or any with equal chance."""
+    strategy: Strategy = "recent"
+    """How they are chosen; see `tgflow.sampling.Sampler`."""
     dropout: float = 0.1
     """Share of attention weights dropped in training."""
 
@@ -55,8 +55,9 @@ class TGATConfig:
             raise ValueError(
                 f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
             )
-        if self.strategy not in ("recent", "uniform"):
-            raise ValueError(f'strategy must be "recent" or "uniform", got {self.strategy!r}')
+        if self.strategy not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise ValueError(f"strategy must be one of {known}, got {self.strategy!r}")
 
 
 class TGAT(TemporalModel):

@@ -87,8 +87,11 @@ class PlanConfig(_Section):
         default="event",
         description="What a query sees: all that is earlier, or the state at batch start.",
     )
-    strategy: Literal["recent", "uniform"] | None = Field(
+    strategy: Literal["recent", "uniform", "window", "decayed"] | None = Field(
         default=None, description="Which neighbours are sampled; unset: as the model's paper."
+    )
+    span: int | None = Field(
+        default=None, ge=1, description="Ticks: width of window, half-life of decayed."
     )
     mrr_negatives: int = Field(
         default=20, ge=1, description="False destinations per event to rank it among."

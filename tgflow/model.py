@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import Tensor, nn
 
 from tgflow.plan.batch import Batch
+from tgflow.sampling import Strategy
 
 if TYPE_CHECKING:
     from tgflow.nn.memory import NodeMemory
@@ -30,8 +31,8 @@ class TemporalModel(nn.Module):
 
     fanouts: tuple[int, ...]
     """Neighbours per hop the plan must sample, the roots' hop first; one block each."""
-    strategy: str
-    """How the paper samples them: "recent" or "uniform"."""
+    strategy: Strategy
+    """How the paper samples them; see `tgflow.sampling.Sampler`."""
     memory: NodeMemory | None
     """Per-node state, or None for a model that only reads the graph."""
 

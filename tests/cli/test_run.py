@@ -34,6 +34,32 @@ def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
     assert "events/s" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("model", "strategy"), [("tgn", "decayed"), ("tgat", "window"), ("tgat", "uniform")]
+)
+def test_neighbours_are_sampled_as_asked(tgflow, events_csv, tmp_path, model, strategy):
+    span = [] if strategy == "uniform" else ["--span", 3600]
+    how = ["--strategy", strategy, *span, "-m", model, "--json", "--seed", 1]
+    ran = tgflow("run", "-s", events_csv, *how, "-o", "a", *SMALL)
+    recent = tgflow("run", "-s", events_csv, "-m", model, "--json", "--seed", 1, *SMALL)
+    assert ran.json["prequential.loss"] != recent.json["prequential.loss"]
+    again = tgflow("run", "--config", "a/config.toml", "-o", "b", "--json")
+    assert ran.json["prequential.loss"] == again.json["prequential.loss"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--strategy", "window"], "strategy window needs a span: its width in ticks"),
+        (["--span", 5], "strategy recent takes no span, got 5"),
+    ],
+)
+def test_a_strategy_and_its_span_go_together(tgflow, events_csv, flags, message):
+    ran = tgflow("run", "-s", events_csv, *flags)
+    assert ran.code == 2
+    assert message in ran.err
+
+
 def test_the_checkpoint_holds_ids_and_events(tgflow, events_csv, tmp_path):
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     checkpoint = load(tmp_path / "out" / "checkpoint")

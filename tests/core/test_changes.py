@@ -5,10 +5,11 @@ from devices import DEVICES, on_cpu, opened
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from strategies import samplers
 
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import recent_neighbors, uniform_neighbors
+from tgflow.sampling import sample_neighbors
 from tgflow.testing import reference
 from tgflow.testing.changes import ChangingReference
 
@@ -38,7 +39,7 @@ class ChangingGraph(RuleBasedStateMachine):
 
     def append_rows(self, rows, t, **how):
         src, dst, steps = torch.tensor(rows).unbind(1)
-        label = (src + dst) % 3  # what the model can tell from the entry alone
+        label = (src + dst) % 3
         t = t + steps.cumsum(0)
         events = EventBatch(src.contiguous(), dst.contiguous(), t, label=label)
         first = self.everywhere(lambda graph: graph.append(events, **how))
@@ -98,8 +99,13 @@ class ChangingGraph(RuleBasedStateMachine):
         for graph in self.graphs[1::2]:
             graph._native.move_down(kilobytes * 1024)
 
-    @rule(seed=st.integers(0, 2**16), k=st.sampled_from([1, 3, 20]))
-    def sample(self, seed, k):
+    @rule(
+        seed=st.integers(0, 2**16),
+        k=st.sampled_from([1, 3, 20]),
+        sampler=samplers(),
+        types=st.none() | st.sets(st.integers(0, 2)),
+    )
+    def sample(self, seed, k, sampler, types):
         generator = torch.Generator().manual_seed(seed)
 
         def some(low, high):
@@ -107,22 +113,16 @@ class ChangingGraph(RuleBasedStateMachine):
 
         asked = some(-1, MAX_NODE + 2), some(self.clock - 40, self.clock + 2)
         before = some(0, self.model.size + 2)
-        expected = (
-            reference.recent_neighbors(self.model, *asked, k, before),
-            reference.uniform_neighbors(self.model, *asked, k, key=seed, before=before),
+        expected = reference.sample_neighbors(
+            self.model, sampler, *asked, k, key=seed, before=before, types=types
         )
         for graph in self.graphs:
             *there, limits = (column.to(graph.device) for column in (*asked, before))
-            got = (
-                on_cpu(recent_neighbors(graph, *there, k, limits)),
-                on_cpu(uniform_neighbors(graph, *there, k, key=seed, before=limits)),
+            got = on_cpu(
+                sample_neighbors(graph, sampler, *there, k, key=seed, before=limits, types=types)
             )
-            for mine, slow in zip(got, expected, strict=True):
-                for name in ("nodes", "t", "eid", "count"):
-                    assert torch.equal(getattr(mine, name), getattr(slow, name)), name
-            typed = recent_neighbors(graph, *asked, k, before, types=[1])
-            types = (typed.nodes + asked[0][:, None]) % 3
-            assert (types[typed.mask] == 1).all()
+            for name in ("nodes", "t", "eid", "count"):
+                assert torch.equal(getattr(got, name), getattr(expected, name)), name
 
     @invariant()
     def counts_agree(self):

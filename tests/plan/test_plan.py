@@ -19,6 +19,7 @@ from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import Replay
+from tgflow.sampling import STRATEGIES
 from tgflow.testing.plan_reference import (
     PlanSpec,
     assert_batch_rows,
@@ -27,6 +28,7 @@ from tgflow.testing.plan_reference import (
     expected_rows,
 )
 
+SPANS = {"window": 60, "decayed": 20}
 UNIX_NANOSECONDS = 1_600_000_000_000_000_000
 
 
@@ -217,12 +219,12 @@ def test_batches_planned_while_another_thread_appends_are_the_same(variant: dict
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
-@pytest.mark.parametrize("strategy", ["recent", "uniform"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_neighbour_is_strictly_earlier(visibility: str, strategy: str) -> None:
     events = made_events(200)
     plan = plan_of(
         TemporalGraph.from_events(events), fanouts=(4, 4), visibility=visibility,
-        strategy=strategy, replay=Replay(1.0), with_memory=True,
+        strategy=strategy, span=SPANS.get(strategy), replay=Replay(1.0), with_memory=True,
     )  # fmt: skip
     for index in range(len(plan)):
         batch = plan.batch(0, index)
@@ -237,17 +239,20 @@ def test_every_neighbour_is_strictly_earlier(visibility: str, strategy: str) -> 
         for block in batch.blocks:
             assert bool((block.dt[block.mask] > 0).all())
             assert bool((block.eid[~block.mask] == -1).all())
+            assert strategy != "window" or bool((block.dt <= 60e-9).all())
         nbr_t = events.t[top.eid.clamp(min=0)]
         assert bool((nbr_t < t.unsqueeze(1))[top.mask].all())
         assert bool((top.eid < limit.unsqueeze(1)).all())
 
 
-def test_only_the_draws_depend_on_seed_and_epoch() -> None:
+@pytest.mark.parametrize("strategy", ["uniform", "window", "decayed"])
+def test_only_the_draws_depend_on_seed_and_epoch(strategy: str) -> None:
     graph = TemporalGraph.from_events(made_events(100))
-    batch = plan_of(graph, strategy="uniform").batch(0, 5)
+    how: dict[str, Any] = {"strategy": strategy, "span": SPANS.get(strategy)}
+    batch = plan_of(graph, **how).batch(0, 5)
     for other in (
-        plan_of(graph, strategy="uniform").batch(1, 5),
-        plan_of(graph, strategy="uniform", seed=8).batch(0, 5),
+        plan_of(graph, **how).batch(1, 5),
+        plan_of(graph, seed=8, **how).batch(0, 5),
     ):
         assert torch.equal(other.eid, batch.eid)
         assert not torch.equal(other.negative_dst, batch.negative_dst)
@@ -301,7 +306,9 @@ def test_a_batch_that_is_not_there_is_an_error() -> None:
     [
         ({"batch_size": 0}, "batch_size must be at least 1 event, got 0"),
         ({"fanouts": (3, 0)}, r"at least 1 neighbour each, got \(3, 0\)"),
-        ({"strategy": "last"}, "recent or uniform, got 'last'"),
+        ({"strategy": "last"}, "window, decayed, got 'last'"),
+        ({"strategy": "window"}, "strategy window needs a span: its width in ticks"),
+        ({"span": 5}, "strategy recent takes no span, got 5"),
         ({"visibility": "all"}, "event or batch, got 'all'"),
         ({"seconds_per_tick": 0.0}, "above 0, got 0.0"),
         ({"start": -1}, "got start=-1"),

@@ -20,6 +20,7 @@ from tgflow.graph import Direction, TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.run.machine import num_cores
+from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, replay
 from tgflow.units import seconds_per_tick
 
@@ -136,7 +137,7 @@ def make_model(config: Config, edge_x_dim: int, unit: str) -> TemporalModel:
     settings = {name: value for name, value in settings.items() if value is not None}
     torch.manual_seed(config.run.seed)
     if ":" in config.model.name:
-        return _own_model(config.model.name, settings)
+        return _sampled(config, _own_model(config.model.name, settings))
     if config.model.name not in MODELS:
         known = ", ".join(MODELS)
         raise ConfigError(
@@ -148,7 +149,16 @@ def make_model(config: Config, edge_x_dim: int, unit: str) -> TemporalModel:
         chosen: Any = entry.config(**{k: v for k, v in settings.items() if k in taken})
     except ValueError as error:
         raise ConfigError(f"[model] does not fit together: {error}") from None
-    return entry.model(chosen)
+    return _sampled(config, entry.model(chosen))
+
+
+def _sampled(config: Config, model: TemporalModel) -> TemporalModel:
+    """Return the model, if its neighbours can be sampled as `config` says."""
+    try:
+        Sampler(config.plan.strategy or model.strategy, config.plan.span)
+    except ValueError as error:
+        raise ConfigError(f"[plan] {error}; --strategy and --span go together") from None
+    return model
 
 
 def _own_model(name: str, settings: dict[str, Any]) -> TemporalModel:

@@ -86,6 +86,7 @@ def _trainer(
             mrr_negatives=plan.mrr_negatives,
             visibility=plan.visibility,
             strategy=plan.strategy,
+            span=plan.span,
             seconds_per_tick=seconds_per_tick(unit),
             num_threads=plan.workers,
             lookahead=plan.lookahead,

@@ -113,6 +113,7 @@ def _trainer(
         mrr_negatives=plan.mrr_negatives,
         visibility=plan.visibility,
         strategy=plan.strategy,
+        span=plan.span,
         seconds_per_tick=seconds_per_tick(source.unit),
         num_threads=plan.workers,
         lookahead=plan.lookahead,

@@ -15,9 +15,8 @@ from tgflow.plan.frontier import Frontier, Links, expand, unique_events, unique_
 from tgflow.plan.keys import Purpose, key
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 from tgflow.plan.replay import Replay
-from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
+from tgflow.sampling import Neighbors, Sampler, Strategy, sample_neighbors
 
-Strategy = Literal["recent", "uniform"]
 Visibility = Literal["event", "batch"]
 
 _NO_ROW = torch.zeros((), dtype=torch.int64)
@@ -36,7 +35,8 @@ class Plan:
         seed: Seeds every draw.
         batch_size: New events per batch, at least 1.
         fanouts: Neighbours per query and hop, from the roots down.
-        strategy: `recent` takes the latest neighbours, `uniform` any of them.
+        strategy: Which neighbours are sampled; see `tgflow.sampling.Sampler`.
+        span: Ticks: the width of strategy `window`, the half-life of `decayed`.
         visibility: `event`: a query sees all that is strictly earlier than its event. `batch`: of
             that, what had happened when its event's batch started, as in most published figures.
         negatives: How negatives are drawn.
@@ -59,6 +59,7 @@ class Plan:
         batch_size: int,
         fanouts: Sequence[int],
         strategy: Strategy,
+        span: int | None = None,
         visibility: Visibility,
         negatives: NegativeSampler,
         seconds_per_tick: float,
@@ -67,14 +68,14 @@ class Plan:
         replay: Replay | None = None,
         with_memory: bool,
     ) -> None:
-        _check(batch_size, fanouts, strategy, visibility, seconds_per_tick)
+        _check(batch_size, fanouts, visibility, seconds_per_tick)
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
         self.graph = graph
         self.seed = seed
         self.batch_size = batch_size
         self.fanouts = tuple(fanouts)
-        self.strategy = strategy
+        self.sampler = Sampler(strategy, span)
         self.visibility = visibility
         self.negatives = negatives
         self.seconds_per_tick = seconds_per_tick
@@ -202,9 +203,9 @@ class Plan:
 
     def _neighbors(self, queries: Frontier, k: int, hop_key: int, end: int) -> Neighbors:
         before = queries.start if self.visibility == "batch" else end
-        if self.strategy == "recent":
-            return recent_neighbors(self.graph, queries.node, queries.t, k, before)
-        return uniform_neighbors(self.graph, queries.node, queries.t, k, key=hop_key, before=before)
+        return sample_neighbors(
+            self.graph, self.sampler, queries.node, queries.t, k, key=hop_key, before=before
+        )
 
     def _blocks(self, links: list[Links]) -> tuple[Block, ...]:
         if not links:
@@ -222,15 +223,11 @@ def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
     return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
 
 
-def _check(
-    batch_size: int, fanouts: Sequence[int], strategy: str, visibility: str, seconds: float
-) -> None:
+def _check(batch_size: int, fanouts: Sequence[int], visibility: str, seconds: float) -> None:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
     if any(k < 1 for k in fanouts):
         raise ValueError(f"fanouts must be at least 1 neighbour each, got {tuple(fanouts)}")
-    if strategy not in get_args(Strategy):
-        raise ValueError(f"strategy must be recent or uniform, got {strategy!r}")
     if visibility not in get_args(Visibility):
         raise ValueError(f"visibility must be event or batch, got {visibility!r}")
     if not seconds > 0:

@@ -33,6 +33,7 @@ class ChangingReference(ReferenceGraph):
         super().__init__(empty_events(), direction)
         self.direction = direction
         self.events: list[tuple[int, int, int]] = []
+        self.labels: list[int] = []
         self.t_last: int | None = None
         self.entries: dict[int, list[Entry]] = {}
         self.blind_below: dict[int, int] = {}
@@ -54,6 +55,7 @@ class ChangingReference(ReferenceGraph):
                 if late:
                     self.late_until[node] = end
         self.events += rows
+        self.labels += [0] * len(rows) if events.label is None else events.label.tolist()
         self.size = end
         if rows:
             self.t_last = max(rows[-1][2], rows[-1][2] if self.t_last is None else self.t_last)

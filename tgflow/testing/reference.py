@@ -22,7 +22,7 @@ class ReferenceGraph:
 
     def __init__(self, events: EventBatch, direction: Direction = "undirected") -> None:
         self.size = len(events)
-        self.labels = None if events.label is None else events.label.tolist()
+        self.labels: list[int] | None = None if events.label is None else events.label.tolist()
         self.history: dict[int, list[Item]] = {}
         columns = (events.src.tolist(), events.dst.tolist(), events.t.tolist())
         for eid, (src, dst, t) in enumerate(zip(*columns, strict=True)):

@@ -17,8 +17,9 @@ from tgflow.plan.batch import Batch
 from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.plan import Plan, Strategy, Visibility
+from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import Replay
+from tgflow.sampling import Strategy
 from tgflow.train.learner import Learner, Learnt
 from tgflow.train.microbatch import Feeder, MicroBatchPlans
 from tgflow.train.observe import Observer, StepRecord
@@ -51,6 +52,8 @@ class ContinualConfig:
     visibility: Visibility = "event"
     strategy: Strategy | None = None
     """How neighbours are sampled; None as the model's paper does."""
+    span: int | None = None
+    """Ticks: the width of strategy `window`, the half-life of `decayed`."""
     seconds_per_tick: float = 1.0
     num_threads: int = 1
     """Threads that prepare batches; 0 prepares them in line."""
@@ -151,6 +154,7 @@ class ContinualTrainer:
             "batch_size": c.batch_size,
             "fanouts": self.model.fanouts,
             "strategy": c.strategy or self.model.strategy,
+            "span": c.span,
             "visibility": c.visibility,
             "seconds_per_tick": c.seconds_per_tick,
             "start": self._stretch_start,

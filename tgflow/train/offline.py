@@ -17,7 +17,8 @@ from tgflow.plan.batch import Batch
 from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeKind, NegativeSampler
-from tgflow.plan.plan import Plan, Strategy, Visibility
+from tgflow.plan.plan import Plan, Visibility
+from tgflow.sampling import Strategy
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, EpochRecord, Observer, Stage
@@ -52,6 +53,8 @@ class OfflineConfig:
     visibility: Visibility = "event"
     strategy: Strategy | None = None
     """How neighbours are sampled; None as the model's paper does."""
+    span: int | None = None
+    """Ticks: the width of strategy `window`, the half-life of `decayed`."""
     seconds_per_tick: float = 1.0
     num_threads: int = 1
     """Threads that prepare batches; 0 prepares them in line."""
@@ -260,7 +263,8 @@ class OfflineTrainer:
             seed=key(seed, start),
             batch_size=c.batch_size,
             fanouts=self.model.fanouts,
-            strategy=c.strategy or self.model.strategy,  # type: ignore[arg-type]
+            strategy=c.strategy or self.model.strategy,
+            span=c.span,
             visibility=c.visibility,
             negatives=negatives,
             seconds_per_tick=c.seconds_per_tick,
