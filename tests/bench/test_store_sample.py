@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import torch
+from devices import opened
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,6 +61,16 @@ def test_the_picture_has_a_point_for_every_size(measured):
     assert len(marks) == num_curves * len(QUICK_SIZES)
     texts = {element.text for element in root.iter() if element.tag.endswith("text")}
     assert {picture.title for picture in module.PICTURES} <= texts
+
+
+@pytest.mark.parametrize("rows_of", [store.growth_rows, sample.growth_rows, tier_rows])
+def test_a_graph_on_a_gpu_is_measured_as_one_on_the_cpu_is(rows_of):
+    options = Options(quick=True, entries=(10_000,))
+    rows = list(rows_of(options, opened("emulated")))
+    expected = list(rows_of(options, "cpu"))
+    assert [(row.name, row.params.keys()) for row in rows] == [
+        (row.name, row.params.keys()) for row in expected
+    ]
 
 
 def test_two_tiers_are_measured_beside_one_and_both_are_read():

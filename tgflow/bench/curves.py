@@ -26,13 +26,14 @@ class Curve:
     show: Callable[[float], float] = lambda value: value
     """The row's figure as the picture has it."""
 
-    def line(self, rows: Sequence[Row]) -> Line:
-        """Return the line; one without points where no row fits."""
+    def line(self, rows: Sequence[Row], device: str) -> Line:
+        """Return the line of the rows of a device; one without points where no row fits."""
         points = []
         for row in rows:
             value = row.baseline if self.baseline else row.value
-            fits = row.name == self.row and row.params.get("stream") == POWER_LAW
-            if fits and value and self.having.items() <= row.params.items():
+            of = {"stream": POWER_LAW, "device": device, **self.having}
+            fits = row.name == self.row and of.items() <= row.params.items()
+            if fits and value:
                 points.append((float(row.params["entries"]), self.show(value)))
         points.sort()
         style = "dashed" if self.baseline else "bold"
@@ -48,12 +49,12 @@ class Picture:
     curves: Sequence[Curve]
     log_y: bool = False
 
-    def chart(self, rows: Sequence[Row]) -> Chart:
-        """Return the chart of the picture's curves."""
+    def chart(self, rows: Sequence[Row], device: str) -> Chart:
+        """Return the chart of the picture's curves on a device."""
         return Chart(
             title=self.title,
-            note=self.note,
-            lines=[curve.line(rows) for curve in self.curves],
+            note=self.note if device == "cpu" else f"{self.note}; the graph on {device}",
+            lines=[curve.line(rows, device) for curve in self.curves],
             show_x=compact,
             show_y=compact,
             x_name="entries in the graph",
@@ -63,8 +64,10 @@ class Picture:
 
 
 def draw(pictures: Sequence[Picture], rows: Sequence[Row]) -> str:
-    """Return the pictures side by side as SVG."""
-    return render_svg([picture.chart(rows) for picture in pictures], log_x=True)
+    """Return the pictures side by side as SVG, the CPU's and then another device's."""
+    devices = dict.fromkeys(str(row.params.get("device", "cpu")) for row in rows)
+    charts = [picture.chart(rows, device) for device in devices for picture in pictures]
+    return render_svg(charts, log_x=True)
 
 
 def ns_each(per_second: float) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from tgflow.bench import made
 from tgflow.events import EventBatch
 
@@ -26,8 +28,8 @@ class Options:
     """Graph sizes, in entries; empty for the usual ones."""
     events: int | None = None
     """Of `train`: events of the stream to use."""
-    device: str = "cpu"
-    """"cuda" adds the rows of a graph in device memory."""
+    device: str | None = None
+    """"cuda" adds the rows of a graph in device memory; None does where there is a GPU."""
     tell: Callable[[str], None] = lambda _: None
     """Called with what is measured next."""
 
@@ -44,7 +46,8 @@ class Options:
     @property
     def devices(self) -> tuple[str, ...]:
         """Where graphs are measured."""
-        return ("cpu",) if self.device == "cpu" else ("cpu", self.device)
+        there = "cuda" if torch.cuda.is_available() else "cpu"
+        return tuple(dict.fromkeys(("cpu", self.device or there)))
 
     def wikipedia(self) -> tuple[str, EventBatch]:
         """Return the standard stream and its name: a file that is called so, the first, or made."""

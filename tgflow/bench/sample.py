@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,31 +12,43 @@ from torch import Tensor
 from tgflow import _core
 from tgflow.bench.csr import MERGING, REBUILDING, StaticCsr, check_equal
 from tgflow.bench.curves import Curve, Picture, ns_each
+from tgflow.bench.floor import floor_seconds
 from tgflow.bench.grown import POWER_LAW, Grown
 from tgflow.bench.options import Options
+from tgflow.bench.queries import (
+    CALL,
+    ROOTS,
+    K,
+    Queries,
+    Sample,
+    chronological,
+    end_queries,
+    on,
+    race_of,
+    random_queries,
+)
 from tgflow.bench.row import Params, Row
 from tgflow.bench.samplers import OWN, contenders, library_rows, share_equal
 from tgflow.bench.turns import seconds_of, take_turns
+from tgflow.cuda.machine import Machine
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
+from tgflow.sampling import Hops, Neighbors, recent_neighbors, sample_hops, uniform_neighbors
 from tgflow.testing import reference
 
-K = 10
-CALL = 3000
-"""Queries a call: a thousand events, three roots each."""
 UPDATE = 1000
 """Events between two calls of the update-then-sample loop."""
-ROOTS = 600
+GPU_CALL = 1_000_000
+"""Queries a call on a GPU."""
 MAIN_SIZE, LOOP_SIZE = 50_000_000, 10_000_000
 """Entries at which the figures for queries, and for the loop, are to be reached."""
-TARGETS = {"recent": 4e6, "uniform": 3e6}
+TARGETS = {"cpu": {"recent": 4e6, "uniform": 3e6}, "cuda": {"recent": 300e6, "uniform": 150e6}}
+LOOP_TARGETS = {"cpu": 50.0, "cuda": 21.0}
+"""How many times faster than with a CSR that is built anew."""
+HOPS_TARGETS = {"cuda": 150.0}
 WITHIN = 1 / 1.3
 """What a static CSR may be faster by."""
 ONE_HOP_TARGET, TWO_HOP_TARGET = 20e6, 2e6
-
-Queries = Sequence[tuple[Tensor, Tensor]]
-Sample = Callable[[Tensor, Tensor], Neighbors]
 
 PICTURES = (
     Picture(
@@ -82,49 +94,28 @@ def run(options: Options) -> list[Row]:
         name, events = options.wikipedia()
         options.tell(f"sample: {name}, beside the peers")
         rows += peer_rows(name, events, options)
+        rows += [row for device in options.devices for row in hops_rows(name, events, device)]
         return [*rows, *reference_rows(events, options)]
     finally:
         _core.set_num_threads(threads)
 
 
-def growth_rows(options: Options, device: str = "cpu") -> Iterator[Row]:
+def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row]:
     """One stream that grows through all sizes; at each of them queries and the loop."""
     grown, csr = Grown(options.sizes, device), StaticCsr()
+    call = CALL if grown.device == "cpu" or options.quick else GPU_CALL
+    calls = 4 if options.quick else 300_000 // call or 8
     for size in options.sizes:
-        options.tell(f"sample: {size:,} entries on {device}")
+        options.tell(f"sample: {size:,} entries on {grown.device}")
         grown.grow_to(size)
         csr.build(grown.graph.log)
-        calls = 4 if options.quick else 100
-        params: Params = {"stream": POWER_LAW, "entries": size, "device": device}
-        queries = random_queries(grown.num_nodes, grown.num_events, calls)
+        params: Params = {"stream": POWER_LAW, "entries": size, "device": grown.device}
+        queries = random_queries(grown.num_nodes, grown.num_events, calls, call)
         binding = size == MAIN_SIZE
         yield from query_rows("cold", grown.graph, csr, queries, params, options, binding)
-        ends = end_queries(grown, calls)
+        ends = end_queries(grown, calls, call)
         yield from query_rows("cold, ends of events", grown.graph, csr, ends, params, options)
         yield from loop_rows(grown, csr, params, options)
-
-
-def random_queries(num_nodes: int, stop: int, calls: int) -> Queries:
-    """Return calls for random nodes at random times: memory that no earlier query has touched."""
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (
-            torch.randint(0, num_nodes, (CALL,), generator=generator),
-            torch.randint(0, stop, (CALL,), generator=generator),
-        )
-        for _ in range(calls)
-    ]
-
-
-def end_queries(grown: Grown, calls: int) -> Queries:
-    """Return calls for the ends of random events at their times: as training asks, but shuffled."""
-    generator = torch.Generator().manual_seed(2)
-    queries = []
-    for _ in range(calls):
-        eid = torch.randint(0, grown.num_events, (CALL // 2,), generator=generator)
-        events = grown.graph.log.gather(eid)
-        queries.append((torch.cat([events.src, events.dst]), events.t.repeat(2)))
-    return queries
 
 
 def query_rows(
@@ -140,6 +131,7 @@ def query_rows(
 
     The answers are compared first. `binding` says that the figures are to be reached here.
     """
+    device = graph.device.type
     strategies: dict[str, tuple[Sample, Sample]] = {
         "recent": (
             lambda nodes, t: recent_neighbors(graph, nodes, t, K),
@@ -150,35 +142,30 @@ def query_rows(
             lambda nodes, t: csr.uniform(nodes, t, K, key=1),
         ),
     }
+    own_queries = on(graph.device, queries)
     num = sum(len(nodes) for nodes, _ in queries)
     sized = params | {"k": K, "queries": len(queries[0][0])}
-    for name, methods in strategies.items():
-        for nodes, t in queries[:10]:
-            check_equal(name, methods[0](nodes, t), methods[1](nodes, t))
+    for strategy, methods in strategies.items():
+        name = f"{strategy}, {what}"
+        for own, other in list(zip(own_queries, queries, strict=True))[:10]:
+            check_equal(strategy, methods[0](*own), methods[1](*other))
+        entries = list(zip(methods, (own_queries, queries), strict=True))
         alone = 0.0
-        for threads in (1, 2) if binding else (1,):
+        for threads in (1, 2) if binding and device == "cpu" else (1,):
             _core.set_num_threads(threads)
-            own_s, csr_s = race_of(methods, queries, options.rounds)
+            own_s, csr_s = race_of(entries, options.rounds, device)
             counted = sized | {"threads": threads}
-            target = TARGETS[name] if binding and threads == 1 else None
-            within = WITHIN if target and name == "recent" else None
-            yield Row(
-                f"{name}, {what}", num / own_s, "queries/s", counted, target, num / csr_s, within
-            )
+            target = TARGETS[device][strategy] if binding and threads == 1 else None
+            within = WITHIN if target and strategy == "recent" else None
+            yield Row(name, num / own_s, "queries/s", counted, target, num / csr_s, within)
             if threads == 2:
-                yield Row(f"{name}, {what}, two threads over one", alone / own_s, "x", counted, 1.6)
+                yield Row(f"{name}, two threads over one", alone / own_s, "x", counted, 1.6)
             alone = own_s
+        if device != "cpu":
+            filled = sum(int(methods[0](*own).count.sum()) for own in own_queries)
+            least_s = floor_seconds(strategy, filled, num, device)
+            yield Row(f"{name}, share of the bandwidth floor", least_s / own_s, "", sized)
     _core.set_num_threads(1)
-
-
-def race_of(methods: Sequence[Sample], queries: Queries, rounds: int) -> list[float]:
-    """Return the seconds each method needs for all queries, in turns call by call."""
-
-    def call(method: Sample) -> Callable[[int], Neighbors]:
-        return lambda i: method(*queries[i])
-
-    named = {str(i): call(method) for i, method in enumerate(methods)}
-    return [float(each.sum()) for each in take_turns(named, len(queries), rounds).values()]
 
 
 def loop_rows(grown: Grown, csr: StaticCsr, params: Params, options: Options) -> Iterator[Row]:
@@ -189,7 +176,8 @@ def loop_rows(grown: Grown, csr: StaticCsr, params: Params, options: Options) ->
         for seconds in loop_seconds(grown, csr, steps=2 if options.quick else 30)
     )
     sized = params | {"inserted": UPDATE, "queries": CALL, "threads": 1}
-    name, least = "update, then sample", 50.0 if params["entries"] == LOOP_SIZE else None
+    least = LOOP_TARGETS[grown.device] if params["entries"] == LOOP_SIZE else None
+    name = "update, then sample"
     yield Row(name, ours, "us/step", sized | REBUILDING, None, rebuilt, least)
     yield Row(name, ours, "us/step", sized | MERGING, None, merged)
 
@@ -205,7 +193,8 @@ def loop_seconds(
         negatives = torch.randint(0, grown.num_nodes, (CALL - 2 * UPDATE,), generator=generator)
         nodes = torch.cat([events.src, events.dst, negatives])
         t = torch.full((CALL,), grown.num_events + UPDATE)
-        sample = partial(recent_neighbors, grown.graph, nodes, t, K)
+        own_nodes, own_t = nodes.to(grown.graph.device), t.to(grown.graph.device)
+        sample = partial(recent_neighbors, grown.graph, own_nodes, own_t, K)
         sample_csr = partial(csr.recent, nodes, t, K)
         ours.append(grown.append(events) + seconds_of(sample, grown.device))
         merged.append(seconds_of(partial(csr.insert, events)) + seconds_of(sample_csr))
@@ -238,7 +227,7 @@ def stream_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row
         some = chosen[:8:every] if options.quick else chosen[::every]
         methods = [partial(hops, partial(recent_neighbors, graph)), partial(hops, csr.recent)]
         check_equal(what, *(method(*some[-1]) for method in methods))
-        own_s, csr_s = race_of(methods, some, options.rounds)
+        own_s, csr_s = race_of([(method, some) for method in methods], options.rounds)
         roots = sum(len(nodes) for nodes, _ in some)
         sized = params | {"k": K, "roots": ROOTS, "threads": 2}
         goal = target if standard else None
@@ -254,6 +243,22 @@ def two_hops(recent: Callable[..., Neighbors], nodes: Tensor, t: Tensor) -> Neig
     """Sample the neighbours of the neighbours of `nodes`."""
     first = recent(nodes, t, K)
     return recent(first.nodes.view(-1), first.t.view(-1), K)
+
+
+def hops_rows(name: str, events: EventBatch, device: str | Machine = "cpu") -> Iterator[Row]:
+    """Two hops of 10 for the 600 roots of late batches, as one call gives them to a model."""
+    _core.set_num_threads(2)
+    graph = TemporalGraph.from_events(events, device=device)
+    queries = on(graph.device, chronological(events, ROOTS // 3)[-50:-1])
+    kind = graph.device.type
+
+    def call(i: int) -> Hops:
+        return sample_hops(graph, *queries[i], [K, K])
+
+    seconds = take_turns({OWN: call}, len(queries), 3, kind)[OWN]
+    params: Params = {"stream": name, "k": "10x10", "roots": ROOTS, "device": kind}
+    target = HOPS_TARGETS.get(kind)
+    yield Row("sample_hops, two hops", 1e6 * float(seconds.median()), "us", params, target)
 
 
 def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
@@ -294,20 +299,7 @@ def reference_rows(events: EventBatch, options: Options) -> Iterator[Row]:
     for nodes, t in queries:
         check_equal("recent", *(method(nodes, t) for method in methods))
     _core.set_num_threads(1)
-    fast_s = race_of(methods[:1], queries, options.rounds)[0]
-    slow_s = race_of(methods[1:], queries, 1)[0]
+    fast_s = race_of([(methods[0], queries)], options.rounds)[0]
+    slow_s = race_of([(methods[1], queries)], 1)[0]
     params: Params = {"k": K, "threads": 1}
     yield Row("recent vs plain Python", slow_s / fast_s, "x", params, target=20)
-
-
-def chronological(events: EventBatch, batch_size: int) -> Queries:
-    """Return, per batch of events, the roots to sample: sources, destinations, random negatives."""
-    generator = torch.Generator().manual_seed(0)
-    destinations = torch.unique(events.dst)
-    queries = []
-    for start in range(0, len(events), batch_size):
-        batch = events[start : start + batch_size]
-        pick = torch.randint(0, len(destinations), (len(batch),), generator=generator)
-        nodes = torch.cat([batch.src, batch.dst, destinations[pick]])
-        queries.append((nodes, batch.t.repeat(3)))
-    return queries

@@ -6,18 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
-import torch
-from torch import Tensor
-
 from tgflow.bench.csr import check_equal
 from tgflow.bench.grown import POWER_LAW, Grown
 from tgflow.bench.options import Options
+from tgflow.bench.queries import CALL, K, Queries, latest_queries, on, random_queries
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
+from tgflow.cuda.machine import Machine
 from tgflow.sampling import Neighbors, recent_neighbors
 
-K = 10
-CALL = 3000
 UPPER_SHARE = 0.5
 """Of the entries' bytes: the budget."""
 NEAR = 0.9
@@ -25,19 +22,17 @@ NEAR = 0.9
 MOST = 10_000_000
 """Entries of the graphs, unless all sizes are larger: two are held at once."""
 
-Queries = Sequence[tuple[Tensor, Tensor]]
 
-
-def tier_rows(options: Options, device: str) -> Iterator[Row]:
+def tier_rows(options: Options, device: str | Machine) -> Iterator[Row]:
     """Grow two graphs along one stream, one of them under a budget, and sample both in turns.
 
     The answers are compared first. On the CPU both tiers are host memory: what is measured there is
     the upkeep, not the link between the tiers.
     """
     size = max((size for size in options.sizes if size <= MOST), default=min(options.sizes))
-    options.tell(f"two tiers: {size:,} entries on {device}")
     whole = Grown([size], device)
-    params: Params = {"stream": POWER_LAW, "entries": size, "device": device, "threads": 1}
+    options.tell(f"two tiers: {size:,} entries on {whole.device}")
+    params: Params = {"stream": POWER_LAW, "entries": size, "device": whole.device, "threads": 1}
     whole_ns = median(whole.grow_to(size))
     budget = int(UPPER_SHARE * whole.graph.stats().tiers[0].bytes)
     halved = Grown([size], device, budget)
@@ -50,8 +45,12 @@ def tier_rows(options: Options, device: str) -> Iterator[Row]:
 def sample_rows(whole: Grown, halved: Grown, params: Params, options: Options) -> Iterator[Row]:
     """Recency access and random access, and the share of neighbours that the upper tier had."""
     calls = 4 if options.quick else 100
-    accesses = {"now": latest_queries(whole, calls), "any": random_queries(whole, calls)}
-    for order, queries in accesses.items():
+    accesses = {
+        "now": latest_queries(whole, calls),
+        "any": random_queries(whole.num_nodes, whole.num_events, calls),
+    }
+    for order, asked in accesses.items():
+        queries = on(whole.graph.device, asked)
         methods = {
             "whole": call_of(partial(recent_neighbors, whole.graph), queries),
             "halved": call_of(partial(recent_neighbors, halved.graph), queries),
@@ -84,25 +83,3 @@ def check_all(methods: dict[str, Callable[[int], Neighbors]], num_calls: int) ->
 def reads(grown: Grown) -> Sequence[int]:
     """Return how many neighbours have been sampled from each tier so far."""
     return grown.graph._native.stats().reads
-
-
-def latest_queries(grown: Grown, calls: int) -> Queries:
-    """Return calls as a live stream makes them: the ends of coming events, as of now."""
-    events = grown.read(calls * CALL // 2)
-    now = torch.full((CALL,), grown.num_events)
-    return [
-        (torch.cat([part.src, part.dst]).to(grown.device), now.to(grown.device))
-        for part in (events[at : at + CALL // 2] for at in range(0, len(events), CALL // 2))
-    ]
-
-
-def random_queries(grown: Grown, calls: int) -> Queries:
-    """Return calls for random nodes at random times."""
-    generator = torch.Generator().manual_seed(4)
-    return [
-        (
-            torch.randint(0, grown.num_nodes, (CALL,), generator=generator).to(grown.device),
-            torch.randint(0, grown.num_events, (CALL,), generator=generator).to(grown.device),
-        )
-        for _ in range(calls)
-    ]

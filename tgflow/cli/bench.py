@@ -61,8 +61,9 @@ def bench(
         "bench"
     ),
     device: Annotated[
-        str, typer.Option(help="Of store and sample: cuda adds rows of a graph on the GPU.")
-    ] = "cpu",
+        str | None,
+        typer.Option(help="Of store and sample: cuda adds rows to the CPU's. Default: if there."),
+    ] = None,
     json: Annotated[
         bool,
         typer.Option(

@@ -1,0 +1,35 @@
+"""The least time that a query's bytes need to cross the GPU's memory bus."""
+
+from __future__ import annotations
+
+import torch
+
+from tgflow.bench.queries import K
+from tgflow.bench.turns import seconds_of
+
+SECTOR = 32
+"""Bytes of the smallest read."""
+COPIED = 1 << 30
+
+
+def floor_seconds(strategy: str, num_filled: int, num_queries: int, device: str) -> float:
+    """Return the seconds to move what queries cannot do without, as fast as the device copies.
+
+    Each query is read (16 bytes), with the node's head (a sector), its directory and first block
+    (two); each neighbour found is read (16 bytes of a run with one sector more for where it begins,
+    or where they are scattered a sector each); and a row of `K` slots of 24 bytes and a count of 4
+    is written. Searching is not in it.
+    """
+    query_bytes = 16 + 3 * SECTOR + 24 * K + 4
+    if strategy == "recent":
+        query_bytes += SECTOR
+    entry_bytes = 16 if strategy == "recent" else SECTOR
+    return (num_queries * query_bytes + num_filled * entry_bytes) / bandwidth(device)
+
+
+def bandwidth(device: str) -> float:
+    """Return bytes a second that the device reads and writes when it copies."""
+    source = torch.empty(COPIED, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = min(seconds_of(lambda: target.copy_(source), device) for _ in range(5))
+    return 2 * COPIED / best
