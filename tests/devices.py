@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from emulator.machine import EmulatedMachine
 
+from tgflow import sampling
+from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors
 
 HAS_CUDA = torch.cuda.is_available()
-DEVICES = ["cpu", "emulated", *(["cuda"] if HAS_CUDA else [])]
 
 _no_cuda = pytest.mark.skipif(not HAS_CUDA, reason="torch finds no CUDA device")
+needs_cuda = [pytest.mark.gpu, _no_cuda]
 
 for_each_device = pytest.mark.parametrize(
-    "device", ["cpu", "emulated", pytest.param("cuda", marks=[pytest.mark.gpu, _no_cuda])]
+    "device", ["cpu", "emulated", pytest.param("cuda", marks=needs_cuda)]
 )
+for_each_gpu = pytest.mark.parametrize("gpu", ["emulated", pytest.param("cuda", marks=needs_cuda)])
 
 
 def opened(device: str) -> str | EmulatedMachine:
@@ -26,10 +31,25 @@ def opened(device: str) -> str | EmulatedMachine:
     return EmulatedMachine() if device == "emulated" else device
 
 
-def on(device: str, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors where a graph on this device wants its queries."""
-    return [tensor.to("cuda" if device == "cuda" else "cpu") for tensor in tensors]
-
-
 def on_cpu(found: Neighbors) -> Neighbors:
+    if found.nodes.is_cpu:
+        return found
     return Neighbors(found.nodes.cpu(), found.t.cpu(), found.eid.cpu(), found.count.cpu())
+
+
+def at_home(sample: Callable[..., Neighbors]) -> Callable[..., Neighbors]:
+    """The sampler, its queries moved to the graph's device and its answers to the CPU."""
+
+    def asked(graph: TemporalGraph, *queries: object, **options: object) -> Neighbors:
+        def moved(value: object) -> object:
+            return value.to(graph.device) if isinstance(value, torch.Tensor) else value
+
+        there = {name: moved(value) for name, value in options.items()}
+        return on_cpu(sample(graph, *map(moved, queries), **there))
+
+    return asked
+
+
+recent_neighbors = at_home(sampling.recent_neighbors)
+uniform_neighbors = at_home(sampling.uniform_neighbors)
+sample_neighbors = at_home(sampling.sample_neighbors)

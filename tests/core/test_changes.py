@@ -1,7 +1,7 @@
 """A graph that is appended to, corrected, made to forget and moved about, against a naive model."""
 
 import torch
-from devices import DEVICES, on_cpu, opened
+from devices import needs_cuda, on_cpu, opened
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -21,11 +21,13 @@ rows = st.lists(st.tuples(nodes, nodes, st.integers(0, 2)), min_size=1, max_size
 class ChangingGraph(RuleBasedStateMachine):
     """On each device one graph in one tier and one in two, and the model."""
 
+    devices = ("cpu", "emulated")
+
     @initialize(direction=st.sampled_from(["undirected", "directed"]), t=st.integers(-5, 5))
     def start(self, direction, t):
         self.graphs = [
             TemporalGraph(direction, device=opened(device), device_budget=budget)
-            for device in DEVICES
+            for device in self.devices
             for budget in (None, 4096)
         ]
         self.model = ChangingReference(direction)
@@ -134,3 +136,14 @@ class ChangingGraph(RuleBasedStateMachine):
 
 TestChangingGraph = ChangingGraph.TestCase
 TestChangingGraph.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class ChangingCudaGraph(ChangingGraph):
+    """On a real GPU."""
+
+    devices = ("cpu", "cuda")
+
+
+class TestChangingCudaGraph(ChangingCudaGraph.TestCase):
+    pytestmark = needs_cuda
+    settings = TestChangingGraph.settings

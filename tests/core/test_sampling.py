@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from devices import for_each_device, opened, recent_neighbors, uniform_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -13,7 +14,7 @@ from strategies import event_lists, every_query, graph_events
 from tgflow import _core
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Neighbors, recent_neighbors, uniform_neighbors
+from tgflow.sampling import Neighbors
 from tgflow.testing import draws, reference
 
 DIRECTIONS = ("undirected", "directed")
@@ -42,53 +43,58 @@ def star(num_events: int) -> EventBatch:
     return EventBatch(torch.zeros_like(leaf), leaf, leaf)
 
 
+@for_each_device
 @given(events=event_lists(), k=st.integers(1, 5), direction=st.sampled_from(DIRECTIONS))
-def test_recent_matches_reference(events, k, direction):
-    graph = TemporalGraph.from_events(events, direction)
+def test_recent_matches_reference(device, events, k, direction):
+    graph = TemporalGraph.from_events(events, direction, device=opened(device))
     nodes, t = every_query(events)
     expected = reference.recent_neighbors(reference.ReferenceGraph(events, direction), nodes, t, k)
     assert_equal(recent_neighbors(graph, nodes, t, k), expected)
 
 
+@for_each_device
 @given(
     events=event_lists(),
     k=st.integers(1, 5),
     direction=st.sampled_from(DIRECTIONS),
     key=st.integers(0, 2**64 - 1),
 )
-def test_uniform_matches_reference(events, k, direction, key):
-    graph = TemporalGraph.from_events(events, direction)
+def test_uniform_matches_reference(device, events, k, direction, key):
+    graph = TemporalGraph.from_events(events, direction, device=opened(device))
     nodes, t = every_query(events)
     slow = reference.ReferenceGraph(events, direction)
     expected = reference.uniform_neighbors(slow, nodes, t, k, key=key)
     assert_equal(uniform_neighbors(graph, nodes, t, k, key=key), expected)
 
 
+@for_each_device
 @given(events=event_lists(bipartite=True), k=st.integers(1, 4))
-def test_bipartite_matches_reference(events, k):
-    graph = TemporalGraph.from_events(events, "bipartite")
+def test_bipartite_matches_reference(device, events, k):
+    graph = TemporalGraph.from_events(events, "bipartite", device=opened(device))
     nodes, t = every_query(events, max_node=14)
     expected = reference.recent_neighbors(reference.ReferenceGraph(events), nodes, t, k)
     assert_equal(recent_neighbors(graph, nodes, t, k), expected)
 
 
+@for_each_device
 @given(events=event_lists(), cuts=st.lists(st.integers(0, 40), max_size=6), k=st.integers(1, 4))
-def test_any_split_into_batches_gives_the_same_graph(events, cuts, k):
-    graph = TemporalGraph()
+def test_any_split_into_batches_gives_the_same_graph(device, events, cuts, k):
+    graph = TemporalGraph(device=opened(device))
     bounds = sorted({0, len(events), *(min(cut, len(events)) for cut in cuts)})
     for start, stop in pairwise(bounds):
         assert graph.append(events[start:stop]) == start
     nodes, t = every_query(events)
-    whole = TemporalGraph.from_events(events)
+    whole = TemporalGraph.from_events(events, device=opened(device))
     assert_equal(recent_neighbors(graph, nodes, t, k), recent_neighbors(whole, nodes, t, k))
     assert_equal(
         uniform_neighbors(graph, nodes, t, k, key=7), uniform_neighbors(whole, nodes, t, k, key=7)
     )
 
 
+@for_each_device
 @given(events=event_lists(), k=st.integers(1, 4), seed=st.integers(0, 100))
-def test_a_snapshot_is_the_graph_of_the_events_before_it(events, k, seed):
-    graph = TemporalGraph.from_events(events)
+def test_a_snapshot_is_the_graph_of_the_events_before_it(device, events, k, seed):
+    graph = TemporalGraph.from_events(events, device=opened(device))
     nodes, t = every_query(events)
     generator = torch.Generator().manual_seed(seed)
     before = torch.randint(-1, len(events) + 2, nodes.shape, generator=generator)
@@ -96,12 +102,13 @@ def test_a_snapshot_is_the_graph_of_the_events_before_it(events, k, seed):
     expected = reference.recent_neighbors(slow, nodes, t, k, before.clamp(min=0))
     assert_equal(recent_neighbors(graph, nodes, t, k, before), expected)
     cut = len(events) // 2
-    earlier = TemporalGraph.from_events(events[:cut])
+    earlier = TemporalGraph.from_events(events[:cut], device=opened(device))
     assert_equal(recent_neighbors(graph, nodes, t, k, cut), recent_neighbors(earlier, nodes, t, k))
 
 
+@for_each_device
 @pytest.mark.parametrize("num_batches", [1, 3, 50, 3000])
-def test_long_histories_match_reference(num_batches):
+def test_long_histories_match_reference(device, num_batches):
     """Many blocks a node: one hub and a few others, arriving in batches of any size."""
     generator = torch.Generator().manual_seed(num_batches)
     size = 12_000
@@ -109,7 +116,7 @@ def test_long_histories_match_reference(num_batches):
     dst = torch.randint(0, 40, (size,), generator=generator)
     t = torch.randint(0, 2, (size,), generator=generator).cumsum(0) + 1_600_000_000
     events = EventBatch(src, dst, t)
-    graph = TemporalGraph()
+    graph = TemporalGraph(device=opened(device))
     for rows in torch.arange(size).tensor_split(num_batches):
         graph.append(events[rows])
     nodes = torch.randint(0, 40, (500,), generator=generator)
@@ -205,9 +212,11 @@ def test_uniform_rows_and_keys_draw_independently():
     assert len({tuple(row) for row in torch.cat([one, other]).tolist()}) == 128
 
 
-def test_first_interaction_never_returns_the_target_edge():
+@for_each_device
+def test_first_interaction_never_returns_the_target_edge(device):
     """GNNFlow returned the target edge itself: random modulo 0."""
-    graph = TemporalGraph.from_events(graph_events((0, 1, 10)))
+    events = graph_events((0, 1, 10))
+    graph = TemporalGraph.from_events(events, device=opened(device))
     query = torch.tensor([0, 1]), torch.tensor([10, 10])
     for neighbors in (
         recent_neighbors(graph, *query, 3),
@@ -218,41 +227,57 @@ def test_first_interaction_never_returns_the_target_edge():
         assert neighbors.count.tolist() == [0, 0]
 
 
-def test_recent_returns_the_oldest_event_too():
+@for_each_device
+def test_recent_returns_the_oldest_event_too(device):
     """TGL never returns a node's oldest event."""
-    graph = TemporalGraph.from_events(graph_events((0, 1, 10), (0, 2, 20)))
+    events = graph_events((0, 1, 10), (0, 2, 20))
+    graph = TemporalGraph.from_events(events, device=opened(device))
     assert ask(graph, 0, 30, 3) == [2, 1, NO_NODE]
     assert ask(graph, 0, 20, 3) == [1, NO_NODE, NO_NODE]
     assert ask(graph, 1, 11, 1) == [0]
 
 
-def test_an_empty_node_does_not_receive_the_next_nodes_neighbours():
+@for_each_device
+def test_an_empty_node_does_not_receive_the_next_nodes_neighbours(device):
     """TGLite reads on into the next node's row."""
-    graph = TemporalGraph.from_events(graph_events((0, 1, 1), (3, 1, 2)))
+    events = graph_events((0, 1, 1), (3, 1, 2))
+    graph = TemporalGraph.from_events(events, device=opened(device))
     assert ask(graph, 2, 9, 2) == [NO_NODE, NO_NODE]
 
 
+@for_each_device
 @pytest.mark.parametrize("clock", [1_600_000_000, 1_600_000_000_000_000_000])
-def test_times_one_tick_apart_are_told_apart(clock):
+def test_times_one_tick_apart_are_told_apart(device, clock):
     """float32 times step by 128 s at Unix scale: TGL, TGLite, GNNFlow."""
-    graph = TemporalGraph.from_events(graph_events((0, 1, clock), (0, 2, clock + 1)))
+    graph = TemporalGraph.from_events(
+        graph_events((0, 1, clock), (0, 2, clock + 1)), device=opened(device)
+    )
     assert ask(graph, 0, clock + 1, 2) == [1, NO_NODE]
     assert ask(graph, 0, clock + 2, 2) == [2, 1]
 
 
-def test_ties_are_ordered_by_position_and_invisible_to_their_own_time():
-    graph = TemporalGraph.from_events(graph_events((0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 6)))
+@for_each_device
+def test_ties_are_ordered_by_position_and_invisible_to_their_own_time(device):
+    graph = TemporalGraph.from_events(
+        graph_events((0, 1, 5), (0, 2, 5), (0, 3, 5), (0, 4, 6)), device=opened(device)
+    )
     assert ask(graph, 0, 6, 2) == [3, 2]
     assert ask(graph, 0, 5, 2) == [NO_NODE, NO_NODE]
 
 
-def test_a_self_loop_is_one_neighbour_and_duplicates_are_two():
-    graph = TemporalGraph.from_events(graph_events((0, 0, 1), (0, 1, 2), (0, 1, 2)))
+@for_each_device
+def test_a_self_loop_is_one_neighbour_and_duplicates_are_two(device):
+    graph = TemporalGraph.from_events(
+        graph_events((0, 0, 1), (0, 1, 2), (0, 1, 2)), device=opened(device)
+    )
     assert ask(graph, 0, 3, 4) == [1, 1, 0, NO_NODE]
 
 
-def test_two_hops_with_padding_queries():
-    graph = TemporalGraph.from_events(graph_events((0, 1, 1), (1, 2, 2), (0, 1, 3)))
+@for_each_device
+def test_two_hops_with_padding_queries(device):
+    graph = TemporalGraph.from_events(
+        graph_events((0, 1, 1), (1, 2, 2), (0, 1, 3)), device=opened(device)
+    )
     first = recent_neighbors(graph, torch.tensor([1, 9]), torch.tensor([4, 4]), 2)
     assert first.nodes.tolist() == [[0, 2], [NO_NODE, NO_NODE]]
     second = recent_neighbors(graph, first.nodes.flatten(), first.t.flatten(), 2)
@@ -260,10 +285,14 @@ def test_two_hops_with_padding_queries():
     assert second.mask.sum() == 1
 
 
-def test_no_queries_and_an_empty_graph():
+@for_each_device
+def test_no_queries_and_an_empty_graph(device):
     none = torch.empty(0, dtype=torch.int64)
-    assert recent_neighbors(TemporalGraph(), none, none, 3).nodes.shape == (0, 3)
-    assert ask(TemporalGraph(), 0, 10, 2) == [NO_NODE, NO_NODE]
+    assert recent_neighbors(TemporalGraph(device=opened(device)), none, none, 3).nodes.shape == (
+        0,
+        3,
+    )
+    assert ask(TemporalGraph(device=opened(device)), 0, 10, 2) == [NO_NODE, NO_NODE]
 
 
 def test_views_of_other_tensors_are_read_right():

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from devices import for_each_device, opened, sample_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import TYPES, event_lists, every_query, graph_events, samplers
@@ -14,7 +15,6 @@ from tgflow.sampling import (
     Sampler,
     decayed_neighbors,
     recent_neighbors,
-    sample_neighbors,
     uniform_neighbors,
     window_neighbors,
 )
@@ -35,6 +35,7 @@ def labelled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
     return TemporalGraph.from_events(EventBatch(src, dst, t, label=label))
 
 
+@for_each_device
 @given(
     events=event_lists(labels=True),
     sampler=samplers(),
@@ -43,8 +44,8 @@ def labelled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
     key=st.integers(0, 2**64 - 1),
     before=st.none() | st.integers(0, 40),
 )
-def test_every_sampler_matches_reference(events, sampler, types, k, key, before):
-    graph = TemporalGraph.from_events(events)
+def test_every_sampler_matches_reference(device, events, sampler, types, k, key, before):
+    graph = TemporalGraph.from_events(events, device=opened(device))
     nodes, t = every_query(events)
     options = {"key": key, "before": before, "types": types}
     expected = reference.sample_neighbors(
@@ -53,9 +54,10 @@ def test_every_sampler_matches_reference(events, sampler, types, k, key, before)
     assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
 
 
+@for_each_device
 @pytest.mark.parametrize("half_life", [1, 100, 10_000])
 @pytest.mark.parametrize("types", [None, (1, 64)])
-def test_long_histories_match_reference(half_life, types):
+def test_long_histories_match_reference(device, half_life, types):
     """Many blocks a node, buckets of every size, and draws of all that there is."""
     generator = torch.Generator().manual_seed(half_life)
     size = 6000
@@ -64,7 +66,8 @@ def test_long_histories_match_reference(half_life, types):
     t = torch.randint(0, 40, (size,), generator=generator).float().pow(2).long().cumsum(0)
     label = torch.tensor(TYPES)[torch.randint(0, 5, (size,), generator=generator)]
     events = EventBatch(src, dst, t // 100 + 1_600_000_000, label=label)
-    graph, slow = TemporalGraph(), reference.ReferenceGraph(events)
+    graph = TemporalGraph(device=opened(device))
+    slow = reference.ReferenceGraph(events)
     for start in range(0, size, 700):
         graph.append(events[start : start + 700])
     nodes = torch.randint(0, 30, (40,), generator=generator)

@@ -2,26 +2,14 @@
 
 import pytest
 import torch
-from devices import HAS_CUDA, on_cpu, opened
+from devices import for_each_gpu, on_cpu, opened
 from emulator.machine import EmulatedMachine
+from hubs import SAMPLERS, hub_events
 from strategies import graph_events
 
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_hops, sample_neighbors
-
-GPUS = ["emulated", *(["cuda"] if HAS_CUDA else [])]
-for_each_gpu = pytest.mark.parametrize("gpu", GPUS)
-SAMPLERS = [Sampler("recent"), Sampler("uniform"), Sampler("window", 900), Sampler("decayed", 90)]
-
-
-def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
-    """Some nodes in very many events, most in few; self-loops, ties and labels."""
-    generator = torch.Generator().manual_seed(seed)
-    ends = torch.rand(2, size, generator=generator).pow(3) * num_nodes
-    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
-    label = torch.randint(0, 3, (size,), generator=generator)
-    return EventBatch(*ends.long().unbind(0), t, label=label)
 
 
 def twins(gpu: str, budget: int | None, **how) -> list[TemporalGraph]:

@@ -23,12 +23,14 @@ class FakeCupy:
         self.modules: list[dict] = []
         self.launches: list[tuple] = []
         self.streams: list[tuple[int, int]] = []
+        """As `__cuda_stream__` gives them."""
         self.error = error
         compiler = SimpleNamespace(CompileException=ZeroDivisionError)
-        self.cuda = SimpleNamespace(compiler=compiler, ExternalStream=self.stream)
+        stream = SimpleNamespace(from_external=self.stream)
+        self.cuda = SimpleNamespace(compiler=compiler, Stream=stream)
 
-    def stream(self, pointer, device):
-        self.streams.append((pointer, device))
+    def stream(self, external):
+        self.streams.append(external.__cuda_stream__())
         return torch.no_grad()  # any context
 
     def RawModule(self, **options):  # noqa: N802, CuPy's name
@@ -59,7 +61,7 @@ def test_a_kernel_is_compiled_once_and_launched_on_torchs_stream(fake):
     for second in (5, 6):
         kernels.launch(name, 3, 128, Pair(40, second), ctypes.c_uint64(2**63))
     assert [module["code"] for module in fake.modules] == [path.read_text()]
-    assert fake.streams == [(77, 1)] * 2
+    assert fake.streams == [(0, 77)] * 2
     assert [call[:3] for call in fake.launches] == [(name, (3,), (128,))] * 2
     pair, key = fake.launches[1][3]
     assert pair.tobytes() == np.array([40, 6]).tobytes()

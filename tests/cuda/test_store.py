@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from emulator.machine import EmulatedMachine
+from hubs import hub_events
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import event_lists, every_query
@@ -58,15 +59,6 @@ def test_any_batches_give_the_graph(events, cuts, k, directed, order):
     store = grown(events, cuts, machine, directed)
     assert store.position == len(events)
     check(store, events, *every_query(events), k, directed)
-
-
-def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
-    """Some nodes are in very many events, most in few; self-loops and ties."""
-    generator = torch.Generator().manual_seed(seed)
-    src = (torch.rand(size, generator=generator) ** 4 * num_nodes).long()
-    dst = (torch.rand(size, generator=generator) * num_nodes).long()
-    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
-    return EventBatch(src, dst, t)
 
 
 def random_queries(events: EventBatch, num_queries: int, num_nodes: int):

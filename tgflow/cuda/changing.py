@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.structs import Changing, Fresh, StoreView, Version
+from tgflow.cuda.sums import sum_up
 
 _THREADS = 128
 _OLDEST, _EVERYTHING = -(2**63), 2**63 - 1
@@ -90,7 +91,7 @@ class Change:
         self._in.demand = demand.data_ptr()
         self._kept += [nodes, demand]
         self._launch("change_count")
-        torch.cumsum(demand, 1, out=demand)
+        sum_up(demand)
         read: list[int] = demand[:, -1].tolist()
         self._num_blocks, self.num_entries, self.num_rooms, self.gained = read
         """Fresh entries; fresh directories in units of 32 bytes; entries more than before."""

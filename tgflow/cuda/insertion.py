@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tgflow.cuda.free import NUM_CLASSES
 from tgflow.cuda.structs import FreeItems, Fresh, Insertion, StoreView
+from tgflow.cuda.sums import sum_up
 
 THREADS = 256
 _ABSENT = 2**31 - 1
@@ -67,7 +68,7 @@ class Plan:
         torch.cumsum(self._run, 0, dtype=torch.int32, out=self._run)
         self._each_pair("insert_list")
         self._each_pair("insert_plan")
-        torch.cumsum(self._demand, 1, out=self._demand)
+        sum_up(self._demand)
         totals = torch.cat(
             [self._run[-1:], self._demand[:, -1], self._needed[NUM_CLASSES:], self._largest[None]]
         )

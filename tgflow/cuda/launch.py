@@ -42,8 +42,8 @@ class CudaKernels:
         The first launch of a kernel compiles its source file, or loads it from CuPy's disk cache.
         """
         function = self._functions.get(name) or self._compiled(name)
-        current = torch.cuda.current_stream(self._device).cuda_stream
-        with self._cupy.cuda.ExternalStream(current, self._device.index):
+        current = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
+        with torch.cuda.device(self._device), self._cupy.cuda.Stream.from_external(current):
             function((blocks,), (threads,), tuple(map(_by_value, arguments)))
 
     def _compiled(self, name: str) -> Any:
@@ -51,6 +51,16 @@ class CudaKernels:
             module = _module(self._cupy, sources.kernels()[name], self._device.index)
             self._functions[name] = module.get_function(name)
         return self._functions[name]
+
+
+class _Stream:
+    """A stream of torch's, as CuPy takes others' streams."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
 
 
 @cache

@@ -1,0 +1,17 @@
+"""Streams with hubs, and every sampler."""
+
+import torch
+
+from tgflow.events import EventBatch
+from tgflow.sampling import Sampler
+
+SAMPLERS = [Sampler("recent"), Sampler("uniform"), Sampler("window", 900), Sampler("decayed", 90)]
+
+
+def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:
+    """Some nodes in very many events, most in few; self-loops, ties and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = torch.rand(2, size, generator=generator).pow(3) * num_nodes
+    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
+    label = torch.randint(0, 3, (size,), generator=generator)
+    return EventBatch(*ends.long().unbind(0), t, label=label)

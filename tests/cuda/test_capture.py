@@ -1,0 +1,79 @@
+"""Sampling in a CUDA graph: captured once, replayed while the store grows."""
+
+import pytest
+import torch
+from devices import needs_cuda, on_cpu
+from hubs import SAMPLERS, hub_events
+
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Neighbors, sample_hops, sample_neighbors
+
+pytestmark = needs_cuda
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
+def test_a_captured_sampler_sees_the_store_grow(sampler):
+    events = hub_events(60_000, 3_000, seed=1)
+    graph = TemporalGraph(device="cuda")
+    graph.append(events[:1_000])
+    nodes = torch.arange(3_000, device="cuda")
+    t = torch.full_like(nodes, 10**6)
+    found = Neighbors.empty(len(nodes), 10, "cuda")
+    sample_neighbors(graph, sampler, nodes, t, 10, key=7, out=found)  # compiles
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        sample_neighbors(graph, sampler, nodes, t, 10, key=7, out=found)
+    for start in range(1_000, 60_000, 5_900):  # heads, chunks and directories move meanwhile
+        graph.append(events[start : start + 5_900])
+        captured.replay()
+        expected = sample_neighbors(graph, sampler, nodes, t, 10, key=7)
+        for name in ("nodes", "t", "eid", "count"):
+            assert torch.equal(getattr(found, name), getattr(expected, name)), (start, name)
+
+
+def test_two_hops_are_captured_without_a_wait():
+    graph = TemporalGraph(device="cuda")
+    graph.append(hub_events(60_000, 3_000, seed=2))
+    nodes = torch.arange(600, device="cuda")
+    t = torch.full_like(nodes, 10**6)
+    expected = sample_hops(graph, nodes, t, [10, 10])
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        hops = sample_hops(graph, nodes, t, [10, 10])
+    captured.replay()
+    assert torch.equal(hops.nodes, expected.nodes)
+    assert torch.equal(on_cpu(hops.hops[1].neighbors).eid, on_cpu(expected.hops[1].neighbors).eid)
+
+
+def test_sampling_makes_the_host_wait_for_nothing():
+    graph = TemporalGraph(device="cuda")
+    graph.append(hub_events(10_000, 300, seed=3))
+    nodes = torch.arange(300, device="cuda")
+    t = torch.full_like(nodes, 10**6)
+    sample_hops(graph, nodes, t, [10, 10], sampler="uniform", key=1)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sample_hops(graph, nodes, t, [10, 10], sampler="uniform", key=1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_sampling_on_another_stream_while_inserting():
+    """Readers elsewhere see whole batches, and nothing that they read is reused under them."""
+    events = hub_events(200_000, 2_000, seed=4)
+    graph, twin = TemporalGraph(device="cuda", device_budget="1MB"), TemporalGraph()
+    other = torch.cuda.Stream()
+    nodes = torch.arange(2_000, device="cuda")
+    t = torch.full_like(nodes, 10**6)
+    seen = []
+    for start in range(0, len(events), 2_000):
+        batch = events[start : start + 2_000]
+        graph.append(batch)
+        twin.append(batch)
+        with torch.cuda.stream(other):
+            for _ in range(3):
+                seen.append((start + 2_000, sample_neighbors(graph, SAMPLERS[0], nodes, t, 8)))
+    torch.cuda.synchronize()
+    for before, found in seen[::20]:
+        expected = sample_neighbors(twin, SAMPLERS[0], nodes.cpu(), t.cpu(), 8, before=before)
+        assert torch.equal(found.eid.cpu(), expected.eid)
