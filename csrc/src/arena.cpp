@@ -19,7 +19,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 /// Chunks grow with the arena, so that a small graph stays small and a large one lies in huge pages.
 size_t chunk_size(size_t held, size_t wanted) {
   const size_t least =
-      std::max(wanted, held < 4 * kFirstChunk ? kFirstChunk : std::min(held / 8, 16 * kHugePage));
+      std::max(wanted, held < 4 * kFirstChunk ? kFirstChunk : std::min(held / 16, 4 * kHugePage));
   const size_t step = held < 4 * kFirstChunk && least < kHugePage ? size_t{4096} : kHugePage;
   return (least + step - 1) / step * step;
 }

@@ -10,10 +10,18 @@
 namespace tgflow {
 namespace {
 
-constexpr size_t kAhead = 8;               // runs between the steps of a look-up made ahead
+constexpr size_t kAhead = 8;          // runs between the steps of a look-up made ahead
+constexpr int64_t kEventsAhead = 32;  // entries
+constexpr int64_t kEntriesInLine = 64 / sizeof(Entry);
 constexpr size_t kKeptScratch = 64 << 10;  // pairs for which room is kept between batches
 constexpr uint8_t kSource = 1;
 constexpr uint8_t kDestination = 2;
+
+void fetch_for_write(const Entry* entries, int64_t size) {
+  for (int64_t e = 0; e < std::min(size, 4 * kEntriesInLine); e += kEntriesInLine) {
+    __builtin_prefetch(entries + e, 1);
+  }
+}
 
 bool holds(const Directory* dir, place_t place) {
   for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
@@ -198,12 +206,15 @@ void BlockStore::commit() noexcept {
   const std::vector<Pair>& pairs = insertion_.pairs;
   const std::vector<RunPlan>& plans = insertion_.plans;
   const place_t* places = insertion_.places.data();
+  const place_t* places_ahead = places;
+  for (size_t i = 0; i < std::min(kAhead, plans.size()); ++i) places_ahead += plans[i].num_blocks;
   Directory* const* rooms = insertion_.rooms.data();
   const Pair* run = pairs.data();
   const StoreView store = view();
   note(insertion_.events, insertion_.first_eid);
   for (size_t i = 0; i < plans.size(); ++i) {
-    fetch_tails_ahead(i);
+    fetch_ahead(i, places_ahead);
+    fetch_events(run + kEventsAhead, plans[i].size);
     commit_run(store, plans[i], run, places, rooms);
     run += plans[i].size;
   }
@@ -220,19 +231,36 @@ void BlockStore::commit() noexcept {
   epochs_.collect();
 }
 
-/// Fetches what the runs after run `i` will write to.
-void BlockStore::fetch_tails_ahead(size_t i) const {
+/// Fetches what the runs after run `i` will write to; `places` begins with run `i`'s.
+void BlockStore::fetch_ahead(size_t i, const place_t*& places) const {
   const std::vector<RunPlan>& plans = insertion_.plans;
   if (i + 3 * kAhead >= plans.size()) return;
   __builtin_prefetch(plans[i + 3 * kAhead].dir, 1);
   const Directory* dir = plans[i + 2 * kAhead].dir;
   if (dir != nullptr) __builtin_prefetch(dir->blocks() + dir->num_blocks - 1, 1);
-  dir = plans[i + kAhead].dir;
-  if (dir == nullptr || dir->num_blocks == 0) return;
-  const Block& tail = dir->blocks()[dir->num_blocks - 1];
+  const RunPlan& next = plans[i + kAhead];
+  if (next.num_blocks != 0) fetch_for_write(entries_.entries(*places), next.size);
+  places += next.num_blocks;
+  if (next.dir == nullptr || next.dir->num_blocks == 0) return;
+  const Block& tail = next.dir->blocks()[next.dir->num_blocks - 1];
+  const int64_t in_block = next.dir->total - tail.start;
   const Entry* entries = entries_.entries(tail.place);
-  __builtin_prefetch(entries + (dir->total - tail.start), 1);
-  __builtin_prefetch(entries);  // a small block may have to be copied
+  if (next.regrows != 0) {
+    for (int64_t e = 0; e < in_block; e += kEntriesInLine) __builtin_prefetch(entries + e);
+  } else {
+    fetch_for_write(entries + in_block, next.in_tail);
+  }
+}
+
+/// Fetches the events of the pairs from `pair` on.
+void BlockStore::fetch_events(const Pair* pair, int64_t size) const {
+  const Pair* end = std::min(pair + size, insertion_.pairs.data() + insertion_.pairs.size());
+  const Events& events = insertion_.events;
+  for (; pair < end; ++pair) {
+    const int64_t row = pair->row_and_side >> 1;
+    __builtin_prefetch(events.t + row);
+    __builtin_prefetch(((pair->row_and_side & 1) != 0 ? events.src : events.dst) + row);
+  }
 }
 
 void BlockStore::commit_run(const StoreView& store, const RunPlan& plan, const Pair* run,
@@ -290,7 +318,7 @@ StoreStats BlockStore::stats() {
   StoreStats stats;
   stats.num_entries = num_entries_;
   stats.max_blocks = max_blocks_;
-  stats.bytes = directories_->bytes() + heads + types_.bytes();
+  stats.bytes = directories_->bytes() + heads + types_.bytes() + entries_.index_bytes();
   for (const int tier : {0, 1}) {
     stats.tiers[tier] = entries_.stats(tier);
     stats.bytes += stats.tiers[tier].bytes;

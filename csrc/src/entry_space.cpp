@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kEntryBytes = sizeof(Entry);
 constexpr int64_t kMaxChunks = int64_t{1} << (kPlaceBits - kChunkBits - 6);  // address space, not memory
-constexpr int64_t kLargestChunk = kEntryBytes << kChunkBits;
+constexpr int64_t kLargestChunk = int64_t{8} << 20;  // what is not filled yet is little of a large store
 constexpr int64_t kSmallestChunk = 1024;
 constexpr int64_t kFirstChunk = int64_t{64} << 10;
 constexpr int64_t kHugePage = int64_t{2} << 20;
@@ -109,7 +109,7 @@ void EntrySpace::give_back_if_empty(size_t chunk) noexcept {
 /// Chunks grow with the tier, so that a small graph stays small and a large one lies in huge pages.
 int64_t EntrySpace::next_chunk_bytes(int tier, int64_t capacity) const {
   const int64_t held = bytes_[tier];
-  const int64_t wanted = held < 4 * kFirstChunk ? kFirstChunk : held / 8;
+  const int64_t wanted = held < 4 * kFirstChunk ? kFirstChunk : held / 16;
   const int64_t step = wanted >= kHugePage ? kHugePage : kSmallestChunk;
   const int64_t bytes = std::clamp(round_down(wanted, step), kSmallestChunk, chunk_bytes_);
   return std::max(bytes, (capacity * kEntryBytes + kSmallestChunk - 1) / kSmallestChunk * kSmallestChunk);
@@ -176,6 +176,14 @@ void EntrySpace::forget_stale_pieces() {
       places.shrink_to_fit();
     }
   }
+}
+
+int64_t EntrySpace::index_bytes() const {
+  size_t bytes = infos_.capacity() * sizeof(Chunk);
+  for (const auto& by_capacity : free_) {
+    for (const auto& [capacity, places] : by_capacity) bytes += places.capacity() * sizeof(place_t);
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 TierStats EntrySpace::stats(int tier) const {

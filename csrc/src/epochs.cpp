@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace tgflow {
+namespace {
+
+constexpr size_t kKept = 64 << 10;  // pieces for which room is kept
+
+}  // namespace
 
 Epochs::Reader::Reader(Epochs& epochs) : epochs_(epochs) {
   for (;;) {
@@ -22,6 +27,7 @@ void Epochs::collect() {
   const int old_parity = 1 - parity_.load();
   if (readers_[old_parity].count.load() != 0) return;
   for (const Piece& piece : waiting_) piece.owner->reclaim(piece.piece, piece.size);
+  if (waiting_.capacity() > kKept) std::vector<Piece>().swap(waiting_);
   waiting_.clear();
   if (retired_.empty()) return;
   std::swap(waiting_, retired_);

@@ -147,7 +147,8 @@ class BlockStore {
   void try_sides(const Events& events, std::vector<uint8_t*>& marked);
   void plan_all();
   void look_up_ahead(size_t i) const;
-  void fetch_tails_ahead(size_t i) const;
+  void fetch_ahead(size_t i, const place_t*& places) const;
+  void fetch_events(const Pair* pair, int64_t size) const;
   void reserve_for(const RunPlan& plan);
   void forget_insertion() noexcept;
   void leave_block(const Directory& dir) noexcept;

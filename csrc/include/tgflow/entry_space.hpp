@@ -57,6 +57,8 @@ class EntrySpace : public Reclaimer {
   void forget_stale_pieces();
 
   TierStats stats(int tier) const;
+  /// Memory beside the tiers: what is known of chunks, and which pieces are free.
+  int64_t index_bytes() const;
 
  private:
   struct Chunk {

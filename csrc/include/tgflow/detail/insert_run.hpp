@@ -9,7 +9,7 @@
 namespace tgflow {
 
 constexpr int64_t kOneBlock = 36;    ///< Up to here a node has one block, which grows by being copied.
-constexpr int64_t kMinChained = 16;  ///< Capacities of the blocks that follow.
+constexpr int64_t kMinChained = 17;  ///< Capacities of the blocks that follow.
 constexpr int64_t kMaxChained = 16384;
 constexpr int64_t kGrowth = 8;  ///< A new block has room for this fraction of what the node has.
 constexpr int64_t kMaxOffset = 0xffffffff;
@@ -32,8 +32,10 @@ TGFLOW_HD inline int64_t small_capacity(int64_t num_entries) {
   return capacity;
 }
 
-/// `num_entries` rounded up to 4 significant bits: freed pieces are of few sizes, so they fit again.
+/// The capacity of a chained block: one that growing blocks have too, so that what they leave is used again,
+/// or `num_entries` rounded up to 4 significant bits.
 TGFLOW_HD inline int64_t chained_capacity(int64_t num_entries) {
+  if (num_entries <= kOneBlock) return small_capacity(num_entries);
   int64_t step = 1;
   while (num_entries > 16 * step) step *= 2;
   return (num_entries + step - 1) / step * step;
