@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from devices import for_each_device, opened
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import event_lists, graph_events, samplers
 
-from tgflow.events import NO_NODE
+from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_hops, sample_neighbors
 from tgflow.sampling.distinct import distinct_queries, first_rows
@@ -76,6 +77,37 @@ def test_sorting_finds_the_rows_that_hashing_finds(rows):
     row, num = first_rows(list(columns))
     assert torch.equal(row, expected)
     assert int(num) == int(size) == len(set(rows))
+
+
+@for_each_device
+@pytest.mark.parametrize("dedup", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+def test_every_device_gives_the_same_hops(device, dedup, cut):
+    generator = torch.Generator().manual_seed(6)
+    src, dst, label = torch.randint(0, 9, (3, 300), generator=generator)
+    events = EventBatch(src, dst, torch.arange(300) // 3, label=label)
+    graph = TemporalGraph(device=opened(device))
+    graph.append(events)
+    asked = queries(events, generator, size=20)
+    there = [column.to(graph.device) for column in asked]
+    for sampler in (Sampler("recent"), Sampler("decayed", 9)):
+        how = {"sampler": sampler, "key": 3, "types": range(6), "dedup": dedup}
+        mine, expected = (
+            sample_hops(g, nodes, t, (3, 2), before=before if cut else 200, **how)
+            for g, (nodes, t, before) in (
+                (graph, there),
+                (TemporalGraph.from_events(events), asked),
+            )
+        )
+        for name in ("roots", "nodes", "t", "size"):
+            assert torch.equal(getattr(mine, name).cpu(), getattr(expected, name)), name
+        for hop, other in zip(mine.hops, expected.hops, strict=True):
+            assert torch.equal(hop.row.cpu(), other.row)
+            assert torch.equal(hop.size.cpu(), other.size)
+            assert torch.equal(hop.neighbors.eid.cpu(), other.neighbors.eid)
+        for layer, other in zip(mine.layers(), expected.layers(), strict=True):
+            assert torch.equal(layer.source.cpu(), other.source)
+            assert torch.equal(layer.dt.cpu(), other.dt)
 
 
 def test_an_example_by_hand():

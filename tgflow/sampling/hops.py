@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -130,21 +131,23 @@ def sample_hops(
     if isinstance(sampler, str):
         sampler = Sampler(sampler)
     limits = before if isinstance(before, Tensor) else None
-    roots, size = _all_rows(len(nodes), nodes.device)
+    rows = torch.arange(len(nodes) * prod(1 + k for k in fanouts), device=nodes.device)
+    roots, size = rows[: len(nodes)], _size_of(nodes)
     if dedup:
         (nodes, t, limits), roots, size = distinct_queries(nodes, t, limits)
     hops = []
     for hop, k in enumerate(fanouts):
-        found = sample_neighbors(
-            graph, sampler, nodes, t, k, key=hop_key(key, hop),
-            before=before if limits is None else limits, types=types,
-        )  # fmt: skip
         num = len(nodes)
-        below = torch.cat([nodes, found.nodes.view(-1)])
-        below_t = torch.cat([t, found.t.view(-1)])
+        below, below_t = _with_room(nodes, k), _with_room(t, k)
+        found = Neighbors.empty(num, k, nodes.device)
+        found.nodes, found.t = below[num:].view(num, k), below_t[num:].view(num, k)
+        sample_neighbors(
+            graph, sampler, nodes, t, k, key=hop_key(key, hop),
+            before=before if limits is None else limits, types=types, out=found,
+        )  # fmt: skip
         if limits is not None:
             limits = torch.cat([limits, limits.repeat_interleave(k, output_size=num * k)])
-        row, below_size = _all_rows(len(below), nodes.device)
+        row, below_size = rows[: len(below)], _size_of(below)
         if dedup:
             (below, below_t, limits), row, below_size = distinct_queries(below, below_t, limits)
         hops.append(Hop(nodes, t, size, found, row[num:].view(num, k)))
@@ -157,5 +160,12 @@ def hop_key(key: int, hop: int) -> int:
     return _core.mix64((key + _GOLDEN * (hop + 1)) % 2**64)
 
 
-def _all_rows(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.arange(size, device=device), torch.full((), size, device=device)
+def _with_room(column: Tensor, k: int) -> Tensor:
+    """Return `column` and, behind it, room for `k` values each: written in place, not copied."""
+    longer = column.new_empty(len(column) * (1 + k))
+    longer[: len(column)] = column
+    return longer
+
+
+def _size_of(column: Tensor) -> Tensor:
+    return torch.full((), len(column), device=column.device)
