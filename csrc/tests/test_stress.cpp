@@ -8,6 +8,8 @@
 namespace tgflow {
 namespace {
 
+constexpr int64_t kSpan = 500;  // ticks, of the strategies that want one
+
 /// Every row must be the answer at the reader's snapshot, whatever is being inserted.
 void read_until(TemporalGraph& graph, const Columns& columns, const std::atomic<bool>& done,
                 std::atomic<int>& wrong) {
@@ -17,13 +19,9 @@ void read_until(TemporalGraph& graph, const Columns& columns, const std::atomic<
     const eid_t before = graph.store().position();
     for (size_t i = 0; i < 64; ++i) {
       asked.node[i] = static_cast<node_t>((round + i) % 50);
-      asked.t[i] = INT64_MAX;
+      asked.t[i] = columns.t.back() + 1;
     }
-    if (round % 2 == 0) {
-      sample_neighbors(graph.store(), all, {}, asked.rows());
-    } else {
-      sample_neighbors(graph.store(), all, {Strategy::kUniform, round}, asked.rows());
-    }
+    sample_neighbors(graph.store(), all, {static_cast<Strategy>(round % 4), round, kSpan}, asked.rows());
     for (size_t slot = 0; slot < asked.out_eid.size(); ++slot) {
       const eid_t eid = asked.out_eid[slot];
       if (eid == kNoEvent) continue;
@@ -31,7 +29,7 @@ void read_until(TemporalGraph& graph, const Columns& columns, const std::atomic<
       const size_t row = static_cast<size_t>(eid);
       const node_t nbr = columns.src[row] == v ? columns.dst[row] : columns.src[row];
       if ((columns.src[row] != v && columns.dst[row] != v) || nbr != asked.out_node[slot]) ++wrong;
-      if (round % 2 == 0 && slot % 6 != 0 && eid >= asked.out_eid[slot - 1]) ++wrong;
+      if (slot % 6 != 0 && eid >= asked.out_eid[slot - 1]) ++wrong;
     }
     if (graph.store().position() < before || graph.log().size() < before) ++wrong;
   }
