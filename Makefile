@@ -53,16 +53,30 @@ format: .venv/tools
 bench: .venv/core
 	@$(BIN)/tgflow bench $(ARGS)
 
-# Uses no network and no environment of ours: a GPU machine has its own torch.
+# Uses no network and no environment of ours: a GPU machine has its own torch, CuPy and tools.
+ON_GPU = PYTHONSAFEPATH=1 PYTHONPATH=build/gpu
+SMALL_RUN = $(PYTHON) tests/cuda/small_run.py
+# memcheck sees only what PyTorch does not cut from larger allocations.
+SANITIZE = $(ON_GPU) PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1
+
 gpu:
 	@$(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || { \
 	  echo "make gpu: $(PYTHON) has no torch that finds a CUDA device; set PYTHON to one that does" >&2; exit 1; }
 	$(call say,building the native core for $(PYTHON))
 	@rm -rf build/gpu
 	@$(PYTHON) -m pip -q install --no-index --no-build-isolation --no-deps --target build/gpu .
+	$(call say,running every kernel once)
+	@$(ON_GPU) $(SMALL_RUN)
 	$(call say,running the tests that need a GPU)
-	@PYTHONSAFEPATH=1 PYTHONPATH=build/gpu $(PYTHON) -m pytest -m gpu || test $$? = 5
-	@PYTHONSAFEPATH=1 PYTHONPATH=build/gpu $(PYTHON) -m tgflow bench $(ARGS)
+	@$(ON_GPU) $(PYTHON) -m pytest -m gpu tests/core tests/cuda
+	$(call say,looking for bad memory accesses and races)
+	@if ! command -v compute-sanitizer > /dev/null; then echo "skipped: there is no compute-sanitizer"; \
+	elif ! compute-sanitizer $(PYTHON) -c 'import torch; torch.zeros(1, device="cuda")' > /dev/null 2>&1; then \
+	  echo "skipped: compute-sanitizer does not run on this machine"; \
+	else for tool in memcheck racecheck; do \
+	  echo $$tool; $(SANITIZE) --tool $$tool $(SMALL_RUN) || exit 1; done; fi
+	$(call say,measuring the store and the samplers)
+	@$(ON_GPU) $(PYTHON) -m tgflow.cli.bench store sample --device cuda $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,12 +1,14 @@
 """A graph on a GPU (emulated, or real where there is one) beside the same graph on the CPU."""
 
 import pytest
+import small_run
 import torch
 from devices import for_each_gpu, on_cpu, opened
 from emulator.machine import EmulatedMachine
 from hubs import SAMPLERS, hub_events
 from strategies import graph_events
 
+from tgflow.cuda import sources
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_hops, sample_neighbors
@@ -148,3 +150,10 @@ def test_every_neighbour_is_counted_for_its_tier(gpu, sampler):
     assert sum(graph._native.stats().reads) == int(found.count.sum())
     assert upper.hit_share + lower.hit_share == pytest.approx(1)
     assert min(upper.hit_share, lower.hit_share) > 0
+
+
+def test_the_small_run_launches_every_kernel():
+    """It is what compute-sanitizer watches on a machine with a GPU."""
+    machine = EmulatedMachine()
+    small_run.run(machine)
+    assert set(machine.kernels.launches) == set(sources.kernels())

@@ -133,3 +133,7 @@ def _draw(module: ModuleType, rows: list[Row], path: Path) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(draw(module.PICTURES, rows), encoding="utf-8")
     return file
+
+
+if __name__ == "__main__":  # alone it needs fewer packages, which a GPU machine may lack
+    typer.run(bench)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from tgflow.config import ConfigError
-
 USAGE, DATA, NO_INPUT, INTERNAL, IO = 2, 65, 66, 70, 74
 """After sysexits.h, but for usage, where every shell expects 2."""
 
@@ -25,6 +23,8 @@ class CliError(Exception):
 
 def exit_code(error: Exception) -> int:
     """Return the exit code that stands for `error`."""
+    from tgflow.config import ConfigError  # needs pydantic, and `bench` does not
+
     if isinstance(error, CliError):
         return error.code
     if isinstance(error, ConfigError):

@@ -1,0 +1,72 @@
+"""Every kernel once, on little, against the CPU: what `make gpu` runs under compute-sanitizer.
+
+Run as `python tests/cuda/small_run.py [DEVICE]`; ends with the kernels' sources and "all equal".
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda import sources
+from tgflow.cuda.machine import Machine
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Sampler, sample_neighbors
+
+SAMPLERS = [Sampler("recent"), Sampler("uniform"), Sampler("window", 300), Sampler("decayed", 40)]
+
+
+def run(device: str | Machine) -> None:
+    """Insert, change, compact and sample; raises if an answer differs from the CPU's."""
+    events = some_events(3_000)
+    graphs = [TemporalGraph(), TemporalGraph(device=device, device_budget="32KB")]
+    for graph in graphs:
+        graph.append(events[:1_000])
+        graph.append(events[1_000:2_000])
+        graph.delete(torch.arange(0, 2_000, 7))
+        graph.append(events[500:600], insert_late=True)
+        graph.retain(max_count=150)
+        graph.compact()
+        graph.append(events[2_000:])
+    compare(graphs)
+    assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
+
+
+def some_events(size: int) -> EventBatch:
+    """Return events with hubs, self-loops, ties and labels."""
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.rand(2, size, generator=generator).pow(3).mul(40).long()
+    t = torch.randint(0, 2, (size,), generator=generator).cumsum(0)
+    return EventBatch(*ends.unbind(0), t, label=torch.arange(size) % 3)
+
+
+def compare(graphs: list[TemporalGraph]) -> None:
+    """Ask every sampler for few and for many neighbours, with and without a filter."""
+    nodes = torch.arange(-1, 42).repeat(3)
+    t = torch.arange(len(nodes)) * 14
+    for sampler in SAMPLERS:
+        for k, types in ((4, None), (30, None), (4, [0, 2])):
+            expected, got = (ask(graph, sampler, nodes, t, k, types) for graph in graphs)
+            assert torch.equal(got.cpu(), expected), (sampler, k, types)
+
+
+def ask(
+    graph: TemporalGraph,
+    sampler: Sampler,
+    nodes: Tensor,
+    t: Tensor,
+    k: int,
+    types: list[int] | None,
+) -> Tensor:
+    """Return nodes, times and events, int64 `[3, Q, k]`."""
+    nodes, t = nodes.to(graph.device), t.to(graph.device)
+    found = sample_neighbors(graph, sampler, nodes, t, k, key=5, types=types)
+    return torch.stack((found.nodes, found.t, found.eid))
+
+
+if __name__ == "__main__":
+    run(sys.argv[1] if len(sys.argv) > 1 else "cuda")
+    print(*sorted({path.name for path in sources.kernels().values()}), "all equal", sep="\n")
