@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tgflow.model import Scores, TemporalModel
 from tgflow.nn import AttentionLayer, LinkDecoder, NodeFeatures, TimeEncoding
 from tgflow.plan.batch import Batch
-from tgflow.sampling import STRATEGIES, Strategy
+from tgflow.sampling.sampler import STRATEGIES, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
