@@ -141,11 +141,14 @@ def _cuda_device() -> Check:
 
 
 def _cupy(has_device: bool) -> Check:
+    from tgflow.cuda.needs import CudaError, require_cupy
+
+    if not has_device:
+        return Check("CuPy", "ok", "not looked for: only of use with a CUDA device")
     try:
-        cupy = importlib.import_module("cupy")
-    except ImportError:
-        advice = "pip install 'tgflow[cuda]'" if has_device else "only of use with a CUDA device"
-        return Check("CuPy", "warn", "not installed", advice)
+        cupy = require_cupy(torch.device("cuda"))
+    except CudaError as error:
+        return Check("CuPy", "warn", str(error), "until then graphs are on the CPU")
     return Check("CuPy", "ok", str(cupy.__version__))
 
 

@@ -1,0 +1,30 @@
+// What CUDA gives a kernel that NVRTC compiles, declared alone: no header of any standard library.
+#pragma once
+
+#define __CUDACC__
+#define __CUDACC_RTC__
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+struct Index {
+  unsigned x, y, z;
+};
+extern const Index threadIdx, blockIdx, blockDim, gridDim;
+struct longlong2 {
+  long long x, y;
+};
+
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
+unsigned __ballot_sync(unsigned mask, int holds);
+int __any_sync(unsigned mask, int holds);
+void __syncwarp(unsigned mask = 0xffffffff);
+void __syncthreads();
+int __popc(unsigned bits);
+template <typename T>
+T atomicAdd(T* at, T value);
+template <typename T>
+T atomicMax(T* at, T value);
