@@ -12,26 +12,29 @@ namespace tgflow {
 /// misses overlap; `find_visible` is the same for one query.
 class Group {
  public:
-  Group(const StoreView& view, const Queries& asked) : store(view), queries(asked) {}
+  /// Before queries [from, to).
+  Group(const StoreView& view, const Queries& asked, int64_t from, int64_t to)
+      : store(view), queries(asked), begin(from), end_(to) {
+    fetch_heads();
+    fetch_directories();
+  }
 
   const StoreView& store;
   const Queries& queries;
-  int64_t begin = 0;
+  int64_t begin;
   int64_t size = 0;
   const Directory* dir[kGroup];
   Visible seen[kGroup];
   int64_t first[kGroup];  // of the window
 
-  /// Fills `dir` and `seen`; fetches the newest `k` entries of each.
-  void find(int64_t k) {
-    const node_t* node = queries.node + begin;
-    for (int64_t i = 0; i < size; ++i) {
-      if (node[i] >= 0 && node[i] < store.num_nodes) prefetch(store.heads + node[i]);
-    }
-    for (int64_t i = 0; i < size; ++i) {
-      dir[i] = store.latest(node[i]);
-      prefetch(dir[i]);
-    }
+  /// Moves on to the next queries; false if there are none. Fills `dir` and `seen`, fetches the newest `k`
+  /// entries of each, and begins to look for the queries after them.
+  bool find_next(int64_t k) {
+    begin += size;
+    size = num_next_;
+    if (size == 0) return false;
+    std::copy_n(next_, size, dir);
+    fetch_heads();
     for (int64_t i = 0; i < size; ++i) {
       dir[i] = store.as_of(dir[i], queries.limit(begin + i));
       if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (load_acquire(&dir[i]->num_blocks) - 1));
@@ -42,6 +45,8 @@ class Group {
       at_limit_[i] = queries.limit(begin + i);
     }
     search(seen, std::min(k, kPrefetched));
+    fetch_directories();
+    return true;
   }
 
   /// Fills `first` with the numbers of the oldest entries in windows of this width; `seen.count` without any.
@@ -56,6 +61,22 @@ class Group {
   }
 
  private:
+  void fetch_heads() {
+    num_next_ = std::min(kGroup, end_ - begin - size);
+    const node_t* node = queries.node + begin + size;
+    for (int64_t i = 0; i < num_next_; ++i) {
+      if (node[i] >= 0 && node[i] < store.num_nodes) prefetch(store.heads + node[i]);
+    }
+  }
+
+  void fetch_directories() {
+    const node_t* node = queries.node + begin + size;
+    for (int64_t i = 0; i < num_next_; ++i) {
+      next_[i] = store.latest(node[i]);
+      prefetch(next_[i]);
+    }
+  }
+
   /// Finds what is earlier than `at_t_` and below `at_limit_`; fetches the newest `row` entries of it.
   void search(Visible* found, int64_t row) {
     open_searches();
@@ -118,6 +139,9 @@ class Group {
     }
   }
 
+  int64_t end_;
+  int64_t num_next_;  // queries of the next group
+  const Directory* next_[kGroup];
   Tail tail_[kGroup];
   tick_t at_t_[kGroup];
   eid_t at_limit_[kGroup];

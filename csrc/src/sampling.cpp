@@ -106,12 +106,8 @@ void sample_neighbors(BlockStore& store, Queries queries, const Sampler& sampler
   parallel_for(queries.size, kGrain, [&](int64_t begin, int64_t end) {
     CountedReads reads(store);
     const StoreView view = reads.counting(snapshot);
-    Group group(view, queries);
-    for (group.begin = begin; group.begin < end; group.begin += kGroup) {
-      group.size = std::min(kGroup, end - group.begin);
-      group.find(out.k);
-      answer(group, sampler, out);
-    }
+    Group group(view, queries, begin, end);
+    while (group.find_next(out.k)) answer(group, sampler, out);
   });
 }
 
