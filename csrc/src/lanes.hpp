@@ -5,7 +5,7 @@
 
 namespace tgflow {
 
-constexpr int64_t kGroup = 32;  // queries in flight: enough to hide memory latency, few enough to stay cached
+constexpr int64_t kGroup = 64;  // queries in flight: enough to hide memory latency, few enough to stay cached
 constexpr int64_t kGrain = 256;      // queries that are worth waking a thread for
 constexpr int64_t kPrefetched = 16;  // entries of a row
 
