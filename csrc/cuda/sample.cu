@@ -10,29 +10,29 @@ using namespace tgflow;
 /// The newest entries of each query. A tile of 8 lanes reads 128 bytes at once; most rows are little longer.
 extern "C" __global__ void __launch_bounds__(256)
     sample_recent(const Snapshot* snapshot, Queries queries, NeighborRows out) {
-  __shared__ int64_t reads[2];
-  StoreView store = read_snapshot(snapshot, queries);
-  const CountedReads counted = CountedReads::begin(store, reads);
+  __shared__ SharedReading shared;
+  const Reading reading(snapshot, queries, shared);
+  const StoreView& store = reading.store;
   const auto tile = Tile<8>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
     const eid_t before = queries.limit(i);
-    const Directory* dir = store.directory(queries.node[i], before);
+    const Directory* dir = tile.agreed(store.directory(queries.node[i], before));
     const Visible seen = find_visible(tile, store, dir, queries.t[i], before);
     newest_row(tile, store, dir, seen, seen.count < out.k ? seen.count : out.k, i, out);
   }
-  counted.end();
+  reading.end();
 }
 
 /// Uniform draws from all that a query sees, or from its window. A lane draws a number and fetches its entry.
 extern "C" __global__ void __launch_bounds__(256)
     sample_uniform(const Snapshot* snapshot, Queries queries, Sampler sampler, NeighborRows out) {
-  __shared__ int64_t reads[2];
-  StoreView store = read_snapshot(snapshot, queries);
-  const CountedReads counted = CountedReads::begin(store, reads);
+  __shared__ SharedReading shared;
+  const Reading reading(snapshot, queries, shared);
+  const StoreView& store = reading.store;
   const auto tile = Tile<16>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
     const eid_t before = queries.limit(i);
-    const Directory* dir = store.directory(queries.node[i], before);
+    const Directory* dir = tile.agreed(store.directory(queries.node[i], before));
     const Visible seen = find_visible(tile, store, dir, queries.t[i], before);
     int64_t first = 0;
     if (sampler.strategy == Strategy::kWindow) {
@@ -46,17 +46,17 @@ extern "C" __global__ void __launch_bounds__(256)
       uniform_row(tile, store, dir, first, seen, sampler.key, i, out);
     }
   }
-  counted.end();
+  reading.end();
 }
 
 /// Any sampler, one thread a query: what draws one entry after the other, or looks at every entry.
 extern "C" __global__ void __launch_bounds__(128)
     sample_any(const Snapshot* snapshot, Queries queries, Sampler sampler, NeighborRows out) {
-  __shared__ int64_t reads[2];
-  StoreView store = read_snapshot(snapshot, queries);
-  const CountedReads counted = CountedReads::begin(store, reads);
+  __shared__ SharedReading shared;
+  const Reading reading(snapshot, queries, shared);
+  const StoreView& store = reading.store;
   for (int64_t i = Tile<1>::index(); i < queries.size; i += Tile<1>::count()) {
     sample_row(store, queries, sampler, i, out);
   }
-  counted.end();
+  reading.end();
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "thread_block.hpp"
 
@@ -33,7 +34,7 @@ namespace emulator {
 
 template <typename T>
 uint64_t bits_of(T value) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a lane passes 4 or 8 bytes");
+  static_assert(std::is_arithmetic_v<T> && (sizeof(T) == 4 || sizeof(T) == 8), "as CUDA's overloads");
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
   return bits;

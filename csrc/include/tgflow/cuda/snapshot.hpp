@@ -12,36 +12,44 @@ struct Snapshot {
   eid_t position;  ///< Samplers see the events below it.
 };
 
-/// Limits the queries to what is published, and returns the store as it is then or later.
-__device__ inline StoreView read_snapshot(const Snapshot* snapshot, Queries& queries) {
-  const eid_t position = load_acquire(&snapshot->position);
-  if (position < queries.before_all) queries.before_all = position;
-  StoreView store = snapshot->store;
-  store.num_nodes = load_acquire(&snapshot->store.num_nodes);
-  store.heads = load_acquire(&snapshot->store.heads);  // after the count: they are never too few for it
-  return store;
-}
+/// What a thread block shares while it reads a store.
+struct SharedReading {
+  int64_t snapshot[sizeof(Snapshot) / sizeof(int64_t)];
+  int64_t reads[2];
+};
 
-/// What a thread block reads from each tier, counted in shared memory where the store wants it counted. All
-/// its threads come to both calls.
-struct CountedReads {
-  int64_t* total;
-  int64_t* shared;
-
-  __device__ static CountedReads begin(StoreView& store, int64_t* shared) {
-    int64_t* total = store.reads;
-    if (total != nullptr) {
-      if (threadIdx.x < 2) shared[threadIdx.x] = 0;
-      __syncthreads();
-      store.reads = shared;
+/// One thread reads the snapshot for its block: the lanes of a tile must not disagree on what they see. Where
+/// the store wants it, counts what the block reads from each tier. All threads come to begin and end.
+class Reading {
+ public:
+  /// Limits the queries to what is published.
+  __device__ Reading(const Snapshot* snapshot, Queries& queries, SharedReading& shared) : shared_(shared) {
+    auto& seen = *reinterpret_cast<Snapshot*>(shared.snapshot);
+    if (threadIdx.x == 0) {
+      seen.position = load_acquire(&snapshot->position);
+      seen.store = snapshot->store;
+      seen.store.num_nodes = load_acquire(&snapshot->store.num_nodes);
+      seen.store.heads = load_acquire(&snapshot->store.heads);  // later: never too few for the count
+      shared.reads[0] = shared.reads[1] = 0;
     }
-    return {total, shared};
-  }
-  __device__ void end() const {
-    if (total == nullptr) return;
     __syncthreads();
-    if (threadIdx.x < 2) add_relaxed(total + threadIdx.x, shared[threadIdx.x]);
+    store = seen.store;
+    reads_ = store.reads;
+    if (reads_ != nullptr) store.reads = shared.reads;
+    if (seen.position < queries.before_all) queries.before_all = seen.position;
   }
+
+  __device__ void end() const {
+    if (reads_ == nullptr) return;
+    __syncthreads();
+    if (threadIdx.x < 2) add_relaxed(reads_ + threadIdx.x, shared_.reads[threadIdx.x]);
+  }
+
+  StoreView store;  ///< As of the snapshot, or later.
+
+ private:
+  SharedReading& shared_;
+  int64_t* reads_;  ///< The store's own counts.
 };
 
 }  // namespace tgflow

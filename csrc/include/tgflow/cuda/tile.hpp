@@ -31,6 +31,16 @@ struct Tile {
   __device__ T broadcast(T value, int from) const {
     return __shfl_sync(mask, value, from, kLanes);
   }
+  /// What the first lane has: all lanes read the same memory, but perhaps not before and after the same
+  /// write.
+  template <typename T>
+  __device__ T agreed(T value) const {
+    return broadcast(value, 0);
+  }
+  template <typename T>
+  __device__ T* agreed(T* address) const {
+    return reinterpret_cast<T*>(broadcast(reinterpret_cast<unsigned long long>(address), 0));
+  }
   __device__ bool any(bool holds) const { return __any_sync(mask, holds) != 0; }
   /// In how many lanes it holds.
   __device__ int count_of(bool holds) const { return __popc(__ballot_sync(mask, holds)); }

@@ -23,7 +23,7 @@ __device__ inline void newest_row(const Tile<kLanes>& tile, const StoreView& sto
   int64_t slot = 0;
   int64_t end = seen.count;
   for (int64_t b = seen.block; slot < size; --b) {
-    const Block block = dir->blocks()[b];
+    const Block& block = dir->blocks()[b];
     const int64_t here = end - block.start;
     const int64_t taken = here < size - slot ? here : size - slot;
     if (tile.lane == 0) store.count_reads(block, taken);

@@ -27,7 +27,8 @@ __device__ inline int64_t last_seen(const Tile<kLanes>& tile, int64_t size, cons
 template <int kLanes>
 __device__ inline Visible find_visible(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
                                        tick_t t, eid_t before) {
-  const Tail tail = tail_of(store, dir);
+  Tail tail = tail_of(store, dir);
+  tail = {tile.agreed(tail.total), tile.agreed(tail.last), tile.agreed(tail.newest)};
   if (tail.total == 0) return {0, 0};
   const Block* blocks = dir->blocks();
   const Block& last = blocks[tail.last];
