@@ -198,3 +198,21 @@ def test_readers_on_the_writers_stream_are_ordered_by_it():
     machine.current = 5
     store.readers.writing()
     assert machine.waits == [(5, 0)], "a writer that moves to another stream waits for the old one"
+
+
+def test_positions_beyond_32_bits():
+    """Batches far apart in a log of more than 2^32 events: offsets in a block no longer reach."""
+    store = DeviceStore(EmulatedMachine(), directed=True)
+    node, t = torch.zeros(3, dtype=torch.int64), torch.arange(3)
+    expected: list[int] = []
+    for position in (0, 2**31 - 2, 2**32 - 2, 2**32 + 2, 2**33, 2**40):
+        store.position = position
+        insert(store, EventBatch(node, torch.arange(1, 4), t + len(expected)))
+        expected += [position, position + 1, position + 2]
+    queries = torch.zeros(1, dtype=torch.int64), torch.tensor([10**6])
+    kernels, view = store._machine.kernels, Snapshot(store)
+    found = sample(kernels, view, *queries, 20)
+    assert found.eid[0, :18].tolist() == expected[::-1]
+    for cut in (2**31, 2**32 - 1, 2**32 + 3, 2**40 + 1):
+        found = sample(kernels, view, *queries, 20, before=cut)
+        assert int(found.count[0]) == sum(eid < cut for eid in expected)
