@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow.changes import Change, Kind
 from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
+from tgflow.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
+from tgflow.units import parse_bytes
 
 if TYPE_CHECKING:
     from tgflow.cuda.graph import DeviceGraph
     from tgflow.cuda.machine import Machine
 
+Answer = TypeVar("Answer")
 Direction = Literal["undirected", "directed", "bipartite"]
 
 _LEAST_BUDGET = 4096
 _OLDEST = -(2**63)
 _EVERYTHING = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class TierStats:
-    """What one tier of the block store holds."""
-
-    name: str
-    """"device" holds recent blocks, "host" older ones; without a budget all are in one tier."""
-    num_blocks: int
-    slack: float
-    """Share of the blocks' room that is unused."""
-    bytes: int
-    """Memory of the tier's blocks, with what waits for reuse."""
-    hit_share: float
-    """Share of the neighbours sampled so far that came from this tier."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphStats:
-    """What the block store holds and what it costs."""
-
-    num_entries: int
-    """Neighbours: two an event, one for self-loops and in directed graphs."""
-    num_blocks: int
-    max_blocks: int
-    """Blocks of the node that has most."""
-    slack: float
-    """Share of the blocks' room that is unused."""
-    bytes: int
-    """All memory of the store: blocks, directories, heads, and what waits for reuse."""
-    tiers: tuple[TierStats, ...]
-    """The same of each tier, upper first."""
 
 
 class TemporalGraph:
@@ -95,7 +66,7 @@ class TemporalGraph:
                 f"direction must be 'undirected', 'directed' or 'bipartite', got {direction!r}"
             )
         self.direction: Direction = direction
-        self.device_budget = None if device_budget is None else num_bytes(device_budget)
+        self.device_budget = None if device_budget is None else parse_bytes(device_budget)
         if self.device_budget is not None and self.device_budget < _LEAST_BUDGET:
             raise ValueError(
                 f"device_budget must be at least {_LEAST_BUDGET} bytes, got {device_budget!r}"
@@ -108,7 +79,8 @@ class TemporalGraph:
         """The graph in the core or on a GPU; where samplers take and return tensors."""
         self.log = EventLog._of_graph(self._native)
         self.edge_x = FeatureTable(edge_x_dim) if edge_x_dim else None
-        self._appending = threading.Lock()
+        self._writing = threading.Lock()
+        self._changes: list[Change] = []
 
     @classmethod
     def from_events(
@@ -139,17 +111,24 @@ class TemporalGraph:
                 is on both sides of a bipartite graph, or features or labels do not fit the graph's.
         """
         columns = Columns(events)
-        with self._appending:
+        with self._writing:
             self._check_x(events)
-            if self.edge_x is None or events.x is None:
-                return self._native.append(*columns.addresses, insert_late)
-            self._native.check(*columns.addresses, insert_late)
-            first = self.edge_x.append(events.x)  # before anyone can ask for them
-            try:
-                return self._native.append(*columns.addresses, insert_late)
-            except BaseException:
-                self.edge_x.truncate(first)
-                raise
+            t_last = self.log.t_last
+            first = self._append(columns, events.x, insert_late)
+            if t_last is not None and len(events) and int(events.t[0]) < t_last:
+                self._changes.append(Change(first, "insert_late", {"size": len(events)}))
+            return first
+
+    def _append(self, columns: Columns, x: Tensor | None, insert_late: bool) -> int:
+        if self.edge_x is None or x is None:
+            return self._native.append(*columns.addresses, insert_late)
+        self._native.check(*columns.addresses, insert_late)
+        first_row = self.edge_x.append(x)  # before anyone can ask for them
+        try:
+            return self._native.append(*columns.addresses, insert_late)
+        except BaseException:
+            self.edge_x.truncate(first_row)
+            raise
 
     def delete(self, eid: Tensor) -> int:
         """Take events out of their nodes' neighbourhoods; the log keeps its rows.
@@ -170,16 +149,19 @@ class TemporalGraph:
         """
         if eid.dtype != torch.int64 or eid.dim() != 1:
             raise ValueError(f"eid must be int64 [N], got {eid.dtype} {list(eid.shape)}")
-        eid = eid.cpu().contiguous()
-        return self._native.remove(eid.data_ptr(), len(eid))
+        eid = eid.cpu().contiguous().clone()
+        return self._change(
+            "delete", lambda: self._native.remove(eid.data_ptr(), len(eid)), eid=eid
+        )
 
     def delete_pair(self, src: int, dst: int) -> int:
         """Delete every event from `src` to `dst`, and back unless directed; as `delete`."""
-        return self._native.remove_pair(src, dst)
+        remove = self._native.remove_pair
+        return self._change("delete_pair", lambda: remove(src, dst), {"src": src, "dst": dst})
 
     def delete_node(self, node: int) -> int:
         """Delete every event of `node`; as `delete`. Reads the whole log."""
-        return self._native.remove_node(node)
+        return self._change("delete_node", lambda: self._native.remove_node(node), {"node": node})
 
     def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
         """Forget old neighbours of every node, exactly; seen from `num_events` on, as `delete`.
@@ -201,11 +183,15 @@ class TemporalGraph:
                 "retain needs max_age or max_count, at least 0, "
                 f"got max_age={max_age}, max_count={max_count}"
             )
+        given = {"max_age": max_age, "max_count": max_count}
+        arguments = {name: limit for name, limit in given.items() if limit is not None}
+        return self._change("retain", lambda: self._retain(**arguments), arguments)
+
+    def _retain(self, max_age: int = _EVERYTHING, max_count: int = _EVERYTHING) -> int:
         t_last = self.log.t_last
         if t_last is None:
             return 0
-        min_t = _OLDEST if max_age is None else max(_OLDEST, t_last - max_age)
-        return self._native.retain(min_t, _EVERYTHING if max_count is None else max_count)
+        return self._native.retain(max(_OLDEST, t_last - max_age), max_count)
 
     def compact(self) -> None:
         """Give memory back: what only cut-offs before the latest changes see, and sparse chunks.
@@ -216,7 +202,25 @@ class TemporalGraph:
         Raises:
             MemoryError: If there is no room to move blocks to; nothing that is to stay is lost.
         """
-        self._native.compact()
+        self._change("compact", self._native.compact)
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All changes of the past so far, which with the log make the graph; see `make_again`."""
+        return tuple(self._changes)
+
+    def _change(
+        self,
+        kind: Kind,
+        make: Callable[[], Answer],
+        arguments: dict[str, int] | None = None,
+        eid: Tensor | None = None,
+    ) -> Answer:
+        """Make a change and note it."""
+        with self._writing:
+            answer = make()
+            self._changes.append(Change(len(self.log), kind, arguments or {}, eid))
+            return answer
 
     def _check_x(self, events: EventBatch) -> None:
         dim = 0 if self.edge_x is None else self.edge_x.dim
@@ -238,25 +242,7 @@ class TemporalGraph:
 
     def stats(self) -> GraphStats:
         """Return the block store's size and cost. Waits for an append in progress."""
-        stats = self._native.stats()
-        tiers = [stats.upper] if self.device_budget is None else [stats.upper, stats.lower]
-        return GraphStats(
-            num_entries=stats.num_entries,
-            num_blocks=sum(tier.num_blocks for tier in tiers),
-            max_blocks=stats.max_blocks,
-            slack=_unused(stats.num_entries, sum(tier.capacity for tier in tiers)),
-            bytes=stats.bytes,
-            tiers=tuple(
-                TierStats(
-                    name,
-                    tier.num_blocks,
-                    _unused(tier.num_entries, tier.capacity),
-                    tier.bytes,
-                    hits / max(1, sum(stats.reads)) if len(tiers) > 1 else 1.0,
-                )
-                for name, tier, hits in zip(("device", "host"), tiers, stats.reads, strict=False)
-            ),
-        )
+        return graph_stats(self._native.stats(), 1 if self.device_budget is None else 2)
 
 
 def _open(
@@ -274,24 +260,3 @@ def _open(
             return _core.TemporalGraph(direction, budget), torch.device("cpu")
         device = CudaMachine(torch.device(device))
     return DeviceGraph(direction, budget, device), device.device
-
-
-def _unused(num_entries: int, capacity: int) -> float:
-    return 1 - num_entries / capacity if capacity else 0.0
-
-
-def num_bytes(size: int | str) -> int:
-    """Return a size in bytes: a number, or text such as "512MB", "8 GB" or "1.5GiB".
-
-    Raises:
-        ValueError: If it is none of these, or negative.
-    """
-    if isinstance(size, int):
-        if size < 0:
-            raise ValueError(f"a size in bytes is at least 0, got {size}")
-        return size
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", size, re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"a size is bytes or text such as '512MB' or '8GB', got {size!r}")
-    number, prefix, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))

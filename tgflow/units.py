@@ -1,7 +1,8 @@
-"""Units of time: what a tick of a stream is worth."""
+"""Units: what a tick of a stream is worth, and sizes as people write them."""
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 _NANOSECONDS = {
@@ -48,3 +49,20 @@ def check_unit(unit: str) -> None:
     """Raise `ValueError` unless `unit` is one of `UNITS`."""
     if unit not in UNITS:
         raise ValueError(f"unknown time unit {unit!r}; choose one of {', '.join(UNITS)}")
+
+
+def parse_bytes(size: int | str) -> int:
+    """Return a size in bytes: a number, or text such as "512MB", "8 GB" or "1.5GiB".
+
+    Raises:
+        ValueError: If it is none of these, or negative.
+    """
+    if isinstance(size, int):
+        if size < 0:
+            raise ValueError(f"a size in bytes is at least 0, got {size}")
+        return size
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", size, re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"a size is bytes or text such as '512MB' or '8GB', got {size!r}")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from strategies import samplers
 
+from tgflow.changes import as_tensors, from_tensors, make_again
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import sample_neighbors
+from tgflow.sampling import Sampler, sample_neighbors
 from tgflow.testing import reference
 from tgflow.testing.changes import ChangingReference
 
@@ -125,6 +126,18 @@ class ChangingGraph(RuleBasedStateMachine):
             )
             for name in ("nodes", "t", "eid", "count"):
                 assert torch.equal(getattr(got, name), getattr(expected, name)), name
+
+    def teardown(self):
+        """The log and the changes make the same graph again, by way of a checkpoint too."""
+        if not hasattr(self, "graphs"):
+            return
+        graph = self.graphs[0]
+        again = TemporalGraph(graph.direction)
+        changes = from_tensors(*as_tensors(graph.changes))
+        make_again(again, graph.log.read(0, len(graph.log)), changes)
+        self.graphs = [again]
+        self.counts_agree()
+        self.sample(seed=1, k=20, sampler=Sampler("uniform"), types=None)
 
     @invariant()
     def counts_agree(self):

@@ -9,8 +9,9 @@ import torch
 from strategies import skewed_events
 
 from tgflow.events import EventBatch
-from tgflow.graph import TemporalGraph, num_bytes
+from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors, uniform_neighbors
+from tgflow.units import parse_bytes
 
 EVENTS = skewed_events(60_000, 3_000)
 
@@ -40,7 +41,7 @@ def test_a_budget_is_kept_and_changes_no_answer(budget):
     stats = graph.stats()
     upper, lower = stats.tiers
     assert (upper.name, lower.name) == ("device", "host")
-    assert upper.bytes <= num_bytes(budget)
+    assert upper.bytes <= parse_bytes(budget)
     assert lower.num_blocks > 0
     assert stats.num_entries == plain.stats().num_entries
     assert upper.hit_share + lower.hit_share == pytest.approx(1)
@@ -59,11 +60,11 @@ def test_recent_neighbours_come_from_the_upper_tier():
 @pytest.mark.parametrize("size", ["x", "8 GBB", "-1", -1, "1.5.2GB"])
 def test_sizes_that_are_none_are_named(size):
     with pytest.raises(ValueError, match="size"):
-        num_bytes(size)
+        parse_bytes(size)
 
 
 def test_sizes_are_read_as_people_write_them():
-    sizes = [num_bytes(size) for size in (7, "7", "8GB", "1.5 kb", "2MiB", "1K")]
+    sizes = [parse_bytes(size) for size in (7, "7", "8GB", "1.5 kb", "2MiB", "1K")]
     assert sizes == [7, 7, 8 * 10**9, 1500, 2 * 2**20, 1000]
 
 

@@ -166,6 +166,26 @@ def test_saved_and_loaded_it_goes_on_with_the_same_bits(tmp_path):
     assert_same_state(straight, second)
 
 
+def test_what_the_graph_has_forgotten_stays_forgotten_in_a_checkpoint(tmp_path):
+    events = made_events(400)
+    trainers = trainer_of(updates=2, replay_ratio=0.5), trainer_of(updates=2, replay_ratio=0.5)
+    for trainer in trainers:
+        trainer.run(pieces(events[:200], 50))
+    for trainer in trainers[:1]:
+        trainer.graph.delete(torch.arange(0, 200, 3))
+        trainer.graph.delete_node(int(events.src[100]))
+        trainer.graph.retain(max_count=5)
+    straight, unchanged = trainers
+    path = ckpt.save(tmp_path / "c", straight.checkpoint())
+    resumed = ContinualTrainer.from_checkpoint(small_tgn(seed=99), ckpt.load(path))
+    assert resumed.graph.stats().num_entries == straight.graph.stats().num_entries
+    for trainer in (straight, unchanged, resumed):
+        trainer.run(pieces(events[200:], 50))
+    assert_same_state(straight, resumed)
+    forgot, knew = state_of(straight), state_of(unchanged)
+    assert any(not torch.equal(x, knew[name]) for name, x in forgot.items() if name[0] == "model")
+
+
 def test_a_checkpoint_in_mid_stream_holds_what_is_stored_and_no_more(tmp_path):
     events = made_events(300)
     straight, steps, _ = run(events)

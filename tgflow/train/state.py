@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tgflow.changes import as_tensors, from_tensors, make_again
 from tgflow.checkpoint import Checkpoint, CheckpointError, Tensors
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -24,13 +25,16 @@ def snapshot(
     }
     if learner.model.memory is not None:
         sections["memory"] = learner.model.memory.state()
+    changes = [change for change in graph.changes if change.position <= position]
+    rows, sections["changes"] = as_tensors(changes)
     dim = 0 if graph.edge_x is None else graph.edge_x.dim
-    meta = {"position": position, "graph": {"direction": graph.direction, "edge_x_dim": dim}}
+    made = {"direction": graph.direction, "edge_x_dim": dim}
+    meta = {"position": position, "graph": made, "changes": rows}
     return sections, meta
 
 
 def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGraph:
-    """Return the graph of a checkpoint's events.
+    """Return the graph of a checkpoint's events and changes.
 
     Args:
         checkpoint: A trainer's.
@@ -44,7 +48,8 @@ def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGrap
         raise CheckpointError(f"this is a checkpoint of trainer {found!r}, not of {trainer!r}")
     try:
         graph = TemporalGraph(**checkpoint.meta["graph"])
-        graph.append(EventBatch(**checkpoint.sections["events"]))
+        changes = from_tensors(checkpoint.meta["changes"], checkpoint.sections["changes"])
+        make_again(graph, EventBatch(**checkpoint.sections["events"]), changes)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's events cannot be used: {error!r}") from None
     return graph

@@ -1,0 +1,79 @@
+"""Changes of a graph's past, as a record: with them and its log, a graph can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from tgflow.events import EventBatch
+
+if TYPE_CHECKING:
+    from tgflow.graph import TemporalGraph
+
+Kind = Literal["insert_late", "delete", "delete_pair", "delete_node", "retain", "compact"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """A change of the past: what was asked for, and when."""
+
+    position: int
+    """Events that the log held; for late ones, before they were inserted."""
+    kind: Kind
+    """The method of `TemporalGraph`; late events came by `append`."""
+    arguments: dict[str, int]
+    """Its arguments; of late events how many (`size`)."""
+    eid: Tensor | None = None
+    """The events to delete, int64 `[N]`."""
+
+
+def make_again(graph: TemporalGraph, events: EventBatch, changes: Iterable[Change]) -> None:
+    """Append `events` to an empty `graph` and make `changes` at their positions.
+
+    Raises:
+        ValueError: If the changes are not those of a graph with these events.
+    """
+    for change in changes:
+        graph.append(events[len(graph.log) : change.position])
+        if change.kind == "insert_late":
+            late = events[change.position : change.position + change.arguments["size"]]
+            graph.append(late, insert_late=True)
+        elif change.eid is not None:
+            graph.delete(change.eid)
+        else:
+            getattr(graph, change.kind)(**change.arguments)
+    graph.append(events[len(graph.log) :])
+
+
+def as_tensors(changes: Iterable[Change]) -> tuple[list[list[Any]], dict[str, Tensor]]:
+    """Return the changes as a checkpoint has them: what JSON can say, and the deleted events."""
+    rows = []
+    tensors = {}
+    for number, change in enumerate(changes):
+        rows.append([change.position, change.kind, change.arguments])
+        if change.eid is not None:
+            tensors[str(number)] = change.eid
+    return rows, tensors
+
+
+def from_tensors(rows: list[list[Any]], tensors: dict[str, Tensor]) -> list[Change]:
+    """Return the changes of which `as_tensors` told.
+
+    Raises:
+        ValueError: If a row is not of a change, or deletes events and does not say which.
+    """
+    changes = []
+    for number, (position, kind, arguments) in enumerate(rows):
+        eid = tensors.get(str(number))
+        if kind not in get_args(Kind) or (kind == "delete") != (eid is not None):
+            raise ValueError(f"{kind!r} at position {position} is no change that can be made")
+        if eid is not None and eid.dtype is not torch.int64:
+            raise ValueError(
+                f"the events deleted at position {position} are {eid.dtype}, not int64"
+            )
+        changes.append(Change(position, kind, arguments, eid))
+    return changes

@@ -1,0 +1,69 @@
+"""What a block store holds and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tgflow import _core
+
+if TYPE_CHECKING:
+    from tgflow.cuda.store import DeviceStats
+
+
+@dataclass(frozen=True, slots=True)
+class TierStats:
+    """What one tier of the block store holds."""
+
+    name: str
+    """"device" holds recent blocks, "host" older ones; without a budget all are in one tier."""
+    num_blocks: int
+    slack: float
+    """Share of the blocks' room that is unused."""
+    bytes: int
+    """Memory of the tier's blocks, with what waits for reuse."""
+    hit_share: float
+    """Share of the neighbours sampled so far that came from this tier."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphStats:
+    """What the block store holds and what it costs."""
+
+    num_entries: int
+    """Neighbours: two an event, one for self-loops and in directed graphs."""
+    num_blocks: int
+    max_blocks: int
+    """Blocks of the node that has most."""
+    slack: float
+    """Share of the blocks' room that is unused."""
+    bytes: int
+    """All memory of the store: blocks, directories, heads, and what waits for reuse."""
+    tiers: tuple[TierStats, ...]
+    """The same of each tier, upper first."""
+
+
+def graph_stats(stats: _core.StoreStats | DeviceStats, num_tiers: int) -> GraphStats:
+    """Return what the core (or a GPU) has counted, of one tier or two."""
+    tiers = (stats.upper, stats.lower)[:num_tiers]
+    return GraphStats(
+        num_entries=stats.num_entries,
+        num_blocks=sum(tier.num_blocks for tier in tiers),
+        max_blocks=stats.max_blocks,
+        slack=_unused(stats.num_entries, sum(tier.capacity for tier in tiers)),
+        bytes=stats.bytes,
+        tiers=tuple(
+            TierStats(
+                name,
+                tier.num_blocks,
+                _unused(tier.num_entries, tier.capacity),
+                tier.bytes,
+                hits / max(1, sum(stats.reads)) if num_tiers > 1 else 1.0,
+            )
+            for name, tier, hits in zip(("device", "host"), tiers, stats.reads, strict=False)
+        ),
+    )
+
+
+def _unused(num_entries: int, capacity: int) -> float:
+    return 1 - num_entries / capacity if capacity else 0.0
