@@ -58,7 +58,7 @@ def bench(
         typer.Option(help="Of train: use only the stream's first events.", min=100),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pictures of store and sample.")] = Path(
-        "bench"
+        "runs/bench"
     ),
     device: Annotated[
         str | None,
