@@ -96,6 +96,10 @@ class Change:
         self._num_blocks, self.num_entries, self.num_rooms, self.gained = read
         """Fresh entries; fresh directories in units of 32 bytes; entries more than before."""
         self.largest_node = int(nodes[-1]) if len(nodes) else -1
+        self._places = nodes.new_empty(self._num_blocks + 1)
+        blocks = nodes.new_empty(self._num_blocks + 1, _NEW_BLOCK_BYTES, dtype=torch.uint8)
+        self._in.blocks = blocks.data_ptr()
+        self._kept.append(blocks)
 
     def commit(
         self, store: StoreView, heads: Tensor, fresh: Fresh, changed_at: int, number: int
@@ -109,12 +113,9 @@ class Change:
             changed_at: Cut-offs from here on see the change.
             number: Of the change, counted from 1.
         """
-        places = torch.empty(self._num_blocks + 1, dtype=torch.int64, device=heads.device)
-        blocks = places.new_empty(self._num_blocks + 1, _NEW_BLOCK_BYTES, dtype=torch.uint8)
         self._in.store, self._in.heads, self._in.fresh = store, heads.data_ptr(), fresh
-        self._in.blocks = blocks.data_ptr()
         self._in.version = Version(changed_at, number)
-        self._launch("change_write", ctypes.c_uint64(places.data_ptr()))
+        self._launch("change_write", ctypes.c_uint64(self._places.data_ptr()))
         self._launch("change_publish")
 
     def _launch(self, kernel: str, *more: ctypes.c_uint64) -> None:

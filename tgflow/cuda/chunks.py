@@ -38,6 +38,8 @@ class Chunks:
         self.stride = self.size - self.max_capacity
         self.line = 0
         """Entries cut off so far."""
+        self.moved = False
+        """Whether chunks have moved down; for others to notice and to reset."""
         self._data: list[Tensor | None] = []
         self._upper: deque[int] = deque()
         self.addresses = torch.zeros(64, dtype=torch.int64, device=machine.device)
@@ -59,8 +61,8 @@ class Chunks:
         """Return the chunks that were not given back."""
         return [chunk for chunk, data in enumerate(self._data) if data is not None]
 
-    def ensure(self, num_entries: int) -> bool:
-        """Have chunks for so many more entries; return whether older ones had to move down for it.
+    def ensure(self, num_entries: int) -> None:
+        """Have chunks for so many more entries; older ones move down where that needs it.
 
         What exceeds the budget by itself goes to the host at once, where kernels write it in place.
 
@@ -69,7 +71,7 @@ class Chunks:
         """
         wanted = -(-(self.line + num_entries) // self.stride) - len(self._data)
         if wanted <= 0:
-            return False
+            return
         room = len(self._upper) + wanted
         if self.budget is not None:
             room = self.budget // self.chunk_bytes
@@ -78,7 +80,6 @@ class Chunks:
         upper = min(wanted, room - len(self._upper))
         lower = [self._machine.allocate_host(self.chunk_bytes) for _ in range(wanted - upper)]
         self._add(lower, [self._machine.allocate(self.chunk_bytes) for _ in range(upper)])
-        return num_moved > 0
 
     def shrink(self, num_bytes: int) -> None:
         """Move the oldest chunks down until the upper tier holds at most `num_bytes`.
@@ -112,6 +113,7 @@ class Chunks:
             self.addresses[chunk] = data.data_ptr()
             self._data[chunk] = data
             self._upper.popleft()
+            self.moved = True
             self._readers.give_up((old, None))
 
     def _add(self, lower: list[Tensor], upper: list[Tensor]) -> None:

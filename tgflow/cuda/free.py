@@ -31,6 +31,7 @@ class FreeList:
         self._begin = torch.zeros(NUM_CLASSES, dtype=torch.int64, device=device)
         self.count = torch.zeros_like(self._begin)
         """Free items of each class, int64 `[192]`."""
+        self._reserved = torch.zeros_like(self._begin)
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._num_waiting = 0
 
@@ -43,9 +44,13 @@ class FreeList:
         """Return where kernels find the items; good until the next call that changes them."""
         return FreeItems(self._items.data_ptr(), self._begin.data_ptr(), self.count.data_ptr())
 
-    def take(self, needed: Tensor) -> None:
-        """Count off what a batch that needed so many of each class, int `[192]`, has taken."""
-        self.count -= torch.minimum(self.count, needed)
+    def reserve(self, needed: Tensor) -> None:
+        """Note that a batch needs so many of each class, int `[192]`, and takes what there is."""
+        self._reserved = torch.minimum(self.count, needed)
+
+    def take(self) -> None:
+        """Count off what was reserved. Allocates nothing."""
+        self.count -= self._reserved
 
     def give(self, items: Tensor, classes: Tensor) -> None:
         """Give back `items`, int64 `[N]`, of `classes`, uint8 `[N]`, where `NO_CLASS` is none."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow import _core
 from tgflow.cuda import sampling
 from tgflow.cuda.changing import Edits
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.machine import Machine, says_how_much
 from tgflow.cuda.store import DeviceStats, DeviceStore
 from tgflow.cuda.structs import NeighborRows, Queries, Sampler
 
@@ -46,6 +46,7 @@ class DeviceGraph:
         """Raise ValueError if the events cannot follow."""
         self._host.check(src, dst, t, label, size, may_be_late)
 
+    @says_how_much
     def append(self, src: int, dst: int, t: int, label: int, size: int, may_be_late: bool) -> int:
         """Check and add events, all or none. Waits once for the device, to learn what they need."""
         with self._writing:

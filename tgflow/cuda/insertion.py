@@ -75,6 +75,19 @@ class Plan:
         self.num_runs, self._num_blocks, self.num_entries, self.num_rooms, *rest = totals.tolist()
         """Runs; fresh entries; fresh directories in units of 32 bytes."""
         self.num_regrown, self.num_replaced, self.largest_node = rest
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Allocate what `commit` works on: it comes after the log, and must not fail."""
+        device, num_runs = self._nodes.device, self.num_runs
+        places = torch.empty(self._num_blocks + 1, dtype=torch.int64, device=device)
+        dirs = torch.empty(num_runs, dtype=torch.int64, device=device)
+        self._given_up = torch.empty(2 * num_runs, dtype=torch.int64, device=device)
+        self._given_class = torch.empty(2 * num_runs, dtype=torch.uint8, device=device)
+        self._in.places, self._in.dirs = places.data_ptr(), dirs.data_ptr()
+        self._in.given_up = self._given_up.data_ptr()
+        self._in.given_class = self._given_class.data_ptr()
+        self._kept += [places, dirs]
 
     @property
     def needed(self) -> Tensor:
@@ -89,18 +102,11 @@ class Plan:
             heads: With room for the largest node.
             fresh: Where the fresh memory lies.
         """
-        device = heads.device
-        places = torch.empty(self._num_blocks + 1, dtype=torch.int64, device=device)
-        dirs = torch.empty(self.num_runs, dtype=torch.int64, device=device)
-        given_up = torch.empty(2 * self.num_runs, dtype=torch.int64, device=device)
-        given_class = torch.empty(2 * self.num_runs, dtype=torch.uint8, device=device)
         self._in.store, self._in.fresh, self._in.heads = store, fresh, heads.data_ptr()
-        self._in.places, self._in.dirs = places.data_ptr(), dirs.data_ptr()
-        self._in.given_up, self._in.given_class = given_up.data_ptr(), given_class.data_ptr()
         self._each_run("insert_link")
         self._each_pair("insert_scatter")
         self._each_run("insert_publish")
-        return given_up, given_class
+        return self._given_up, self._given_class
 
     def _each_pair(self, kernel: str) -> None:
         self._launch(kernel, -(-len(self._nodes) // THREADS), THREADS, self._in)

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from tgflow.cuda.launch import CudaKernels, Kernels
 from tgflow.cuda.needs import require_device
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def says_how_much(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Raise MemoryError where torch runs out of device memory in `call`, with what it says."""
+
+    @wraps(call)
+    def checked(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            return call(*arguments, **options)
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(str(error)) from error
+
+    return checked
 
 
 class Mark(Protocol):

@@ -13,7 +13,7 @@ from tgflow.cuda.chunks import Chunks
 from tgflow.cuda.compaction import Compaction
 from tgflow.cuda.free import FreeList
 from tgflow.cuda.insertion import THREADS, Plan
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.machine import Machine, says_how_much
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.rooms import Rooms
 from tgflow.cuda.structs import Fresh, Snapshot, StoreView
@@ -85,6 +85,7 @@ class DeviceStore:
         """Where kernels find the store: one address for its lifetime."""
         return self._snapshot.data_ptr()
 
+    @says_how_much
     def reserve(self, src: Tensor, dst: Tensor, t: Tensor, types: Tensor | None = None) -> None:
         """Plan for events that follow and get the memory.
 
@@ -102,6 +103,7 @@ class DeviceStore:
         if len(src) > 0:
             plan = Plan(self._machine.kernels.launch, src, dst, t, self.position, self._directed)
             plan.read(self._view(), self._free.view(), self.chunks.max_capacity)
+            self._free.reserve(plan.needed)
             self._ready(plan)
 
     def commit(self, position: int) -> None:
@@ -112,12 +114,11 @@ class DeviceStore:
         self._note_types()
         given_up = plan.commit(self._view(), self._heads, self._fresh())
         self._count_off(plan)
-        self._free.take(plan.needed)
+        self._free.take()
         self._publish(position)
         self.readers.give_up(given_up)
-        if self._moved:
-            self._free.merge()
 
+    @says_how_much
     def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
         """Plan for a change of the past; return how many entries there will be more. Synchronises.
 
@@ -135,6 +136,7 @@ class DeviceStore:
         self._ready(change)
         return change.gained
 
+    @says_how_much
     def reserve_retention(self, min_t: int, max_count: int) -> int:
         """Plan to forget entries before `min_t`, and more of the oldest down to `max_count` a node.
 
@@ -157,9 +159,8 @@ class DeviceStore:
         self._count_off(change)
         self._num_changes = number
         self._publish(position)
-        if self._moved:
-            self._free.merge()
 
+    @says_how_much
     def compact(self) -> None:
         """Give up what only cut-offs before the latest changes see, and give memory back.
 
@@ -183,11 +184,11 @@ class DeviceStore:
         self._free.merge(drop_rooms=True)
         self._publish(self.position)
 
+    @says_how_much
     def move_down(self, num_bytes: int) -> None:
         """Move the oldest chunks to the host until the device holds at most `num_bytes` of them."""
         self._begin()
         self.chunks.shrink(num_bytes)
-        self._free.merge()
         self._publish(self.position)
 
     def stats(self) -> DeviceStats:
@@ -210,7 +211,10 @@ class DeviceStore:
     def _begin(self) -> None:
         """Start a write: order it behind the last one, and take back what nobody reads."""
         self.readers.writing()
-        self._pending, self._moved = None, False
+        self._pending = None
+        if self.chunks.moved:
+            self._free.merge()
+            self.chunks.moved = False
         for items, classes in self.readers.collect():
             if classes is not None:
                 self._free.give(items, classes)
@@ -221,7 +225,7 @@ class DeviceStore:
     def _ready(self, pending: Plan | Change) -> None:
         """Get the memory of what was planned."""
         self._rooms.ensure(pending.num_rooms)
-        self._moved = self.chunks.ensure(pending.num_entries)
+        self.chunks.ensure(pending.num_entries)
         self._heads = self._grown(self._heads, pending.largest_node + 1)
         self._pending = pending
 
