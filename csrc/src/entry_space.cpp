@@ -89,7 +89,9 @@ void EntrySpace::free(place_t place, int64_t num_entries) noexcept {
     return;
   }
   try {
-    free_[tier(place)][capacity_of(place)].push_back(place);
+    std::vector<place_t>& places = free_[tier(place)][capacity_of(place)];
+    if (places.size() == places.capacity()) places.reserve(places.size() + places.size() / 4 + 16);
+    places.push_back(place);
   } catch (const std::bad_alloc&) {  // not reused then, until the store is compacted
   }
 }
@@ -165,7 +167,7 @@ void EntrySpace::close_chunks() {
     const int64_t filled = std::exchange(open, -1);
     if (filled >= 0) give_back_if_empty(static_cast<size_t>(filled));
   }
-  for (Chunk& chunk : infos_) chunk.sparse = 2 * chunk.live < chunk.size;
+  for (Chunk& chunk : infos_) chunk.sparse = 4 * chunk.live < 3 * chunk.size;
 }
 
 void EntrySpace::forget_stale_pieces() {

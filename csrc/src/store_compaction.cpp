@@ -85,9 +85,9 @@ void BlockStore::leave_sparse_chunks(node_t v) {
   }
 }
 
-/// Copies all directories to memory without holes, where the holes are more than half of it.
+/// Copies all directories to memory without holes, where the holes are more than a quarter of it.
 void BlockStore::renew_directories() {
-  if (2 * directories_->bytes_in_use() > directories_->bytes()) return;
+  if (4 * directories_->bytes_in_use() > 3 * directories_->bytes()) return;
   auto renewed = std::make_unique<Arena>(64, *memory_.directories);
   const int64_t num_nodes = num_nodes_.load();
   std::vector<Directory*> copies(static_cast<size_t>(num_nodes), nullptr);

@@ -50,7 +50,8 @@ class EntrySpace : public Reclaimer {
 
   /// Moves the upper tier's oldest chunks down until it holds at most `bytes`. Throws OutOfMemory.
   void move_down(int64_t bytes);
-  /// Ends filling the open chunks, and marks the chunks of which less than half is in use as sparse.
+  /// Ends filling the open chunks, and marks the chunks of which less than three quarters are in use as
+  /// sparse.
   void close_chunks();
   bool is_sparse(place_t place) const { return infos_[info(place)].sparse; }
   /// Lets go of pieces whose chunks have moved or gone.
