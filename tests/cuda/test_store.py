@@ -216,3 +216,20 @@ def test_positions_beyond_32_bits():
     for cut in (2**31, 2**32 - 1, 2**32 + 3, 2**40 + 1):
         found = sample(kernels, view, *queries, 20, before=cut)
         assert int(found.count[0]) == sum(eid < cut for eid in expected)
+
+
+def test_a_reader_launched_before_the_publication_is_waited_for():
+    """Even if what it reads was replaced before it was launched."""
+    machine = EmulatedMachine()
+    store = DeviceStore(machine, directed=True)
+    insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
+    assert len(store.readers.collect()) == 1
+    store.readers.give_up((store._heads, None))
+    machine.current = 7
+    with store.readers.reading():
+        machine.busy = {7}
+    machine.current = 0
+    store.readers.published()
+    assert store.readers.collect() == []
+    machine.busy = set()
+    assert len(store.readers.collect()) == 1

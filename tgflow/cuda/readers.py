@@ -20,7 +20,7 @@ class Readers:
 
     Readers on the writer's own stream are done when its next kernel begins. A reader on another
     stream first waits, on the device, for the latest publication, so only those that were launched
-    before something was given up can reach it. Nobody ever makes the host wait. Replays of a
+    before the one without a thing can reach it. Nobody ever makes the host wait. Replays of a
     captured graph are not seen here: run them on the writer's stream, or order them with it.
     """
 
@@ -30,6 +30,7 @@ class Readers:
         self._writer = machine.stream()
         self._published: Mark | None = None
         self._reading: dict[int, Mark] = {}
+        self._giving: list[GivenUp] = []
         self._given_up: list[tuple[GivenUp, list[Mark]]] = []
 
     @contextmanager
@@ -55,16 +56,17 @@ class Readers:
                 self._machine.wait(self._published)
             self._writer = stream
 
+    def give_up(self, thing: GivenUp) -> None:
+        """Hand over what the state to be published next does not reach any more."""
+        self._giving.append(thing)
+
     def published(self) -> None:
         """Note that what was launched so far on the writer's stream is a state for readers."""
         with self._lock:
             self._published = self._machine.mark()
-
-    def give_up(self, thing: GivenUp) -> None:
-        """Hand over what no reader launched from now on can reach."""
-        with self._lock:
             marks = [mark for stream, mark in self._reading.items() if stream != self._writer]
-            self._given_up.append((thing, marks))
+            self._given_up += [(thing, marks) for thing in self._giving]
+            self._giving = []
 
     def collect(self) -> list[GivenUp]:
         """Return what nobody reads any more, in the order in which it was given up."""

@@ -115,8 +115,8 @@ class DeviceStore:
         given_up = plan.commit(self._view(), self._heads, self._fresh())
         self._count_off(plan)
         self._free.take()
-        self._publish(position)
         self.readers.give_up(given_up)
+        self._publish(position)
 
     @says_how_much
     def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
