@@ -25,7 +25,9 @@ class Group {
   int64_t size = 0;
   const Directory* dir[kGroup];
   Visible seen[kGroup];
-  int64_t first[kGroup];  // of the window
+  const Entry* newest[kGroup];  // entry seen
+  int64_t in_block[kGroup];     // of the entries seen, those in the newest one's block
+  int64_t first[kGroup];        // of the window
 
   /// Moves on to the next queries; false if there are none. Fills `dir` and `seen`, fetches the newest `k`
   /// entries of each, and begins to look for the queries after them.
@@ -44,6 +46,7 @@ class Group {
       at_t_[i] = queries.t[begin + i];
       at_limit_[i] = queries.limit(begin + i);
     }
+    std::fill_n(in_block, size, 0);
     search(seen, std::min(k, kPrefetched));
     fetch_directories();
     return true;
@@ -92,6 +95,8 @@ class Group {
       const int64_t here = entries_[j].low - first_[j] + 1;
       found[open_[j]] = {block->start + here, block - dir[open_[j]]->blocks()};
       if (row == 0) continue;
+      newest[open_[j]] = entries_[j].low;
+      in_block[open_[j]] = here;
       prefetch_row(entries_[j].low, row);
       if (here < row && block->start > 0) {
         const Block& older = block[-1];

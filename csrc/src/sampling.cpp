@@ -14,9 +14,20 @@ void each_row(const Group& group, const Step& step) {
   for (int64_t i = 0; i < group.size; ++i) step(i, group.begin + i);
 }
 
+/// As `recent_row`; most rows come from one block, where the search has ended.
+void recent_row(const Group& g, int64_t i, int64_t row, const NeighborRows& out) {
+  const int64_t size = std::min(g.seen[i].count, out.k);
+  if (size == 0 || size > g.in_block[i]) return recent_row(g.store, g.dir[i], g.seen[i], row, out);
+  const Block& block = g.dir[i]->blocks()[g.seen[i].block];
+  out.count[row] = static_cast<int32_t>(size);
+  g.store.count_reads(block, size);
+  write_slots(out, row * out.k, g.newest[i] + 1, size, block.base_eid);
+  pad_slots(out, row * out.k + size, (row + 1) * out.k);
+}
+
 void recent(Group& g, const Sampler& sampler, const NeighborRows& out) {
   if (sampler.types == nullptr) {
-    each_row(g, [&](int64_t i, int64_t row) { recent_row(g.store, g.dir[i], g.seen[i], row, out); });
+    each_row(g, [&](int64_t i, int64_t row) { recent_row(g, i, row, out); });
   } else {
     each_row(g, [&](int64_t i, int64_t row) {
       filtered_recent_row(g.store, g.dir[i], g.seen[i], sampler, row, out);
