@@ -109,7 +109,12 @@ def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row
         options.tell(f"sample: {size:,} entries on {grown.device}")
         grown.grow_to(size)
         csr.build(grown.graph.log)
-        params: Params = {"stream": POWER_LAW, "entries": size, "device": grown.device}
+        params: Params = {
+            "stream": POWER_LAW,
+            "entries": size,
+            "nodes": grown.num_nodes,
+            "device": grown.device,
+        }
         queries = random_queries(grown.num_nodes, grown.num_events, calls, call)
         binding = size == MAIN_SIZE
         yield from query_rows("cold", grown.graph, csr, queries, params, options, binding)

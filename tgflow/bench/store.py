@@ -99,6 +99,7 @@ def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row
         params: Params = {
             "stream": POWER_LAW,
             "entries": size,
+            "nodes": grown.num_nodes,
             "device": grown.device,
             "threads": 1,
         }
