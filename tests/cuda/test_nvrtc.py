@@ -32,6 +32,9 @@ pytestmark = pytest.mark.skipif(
 
 def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
     """Return NVRTC's status, 0 for success, and what it said."""
+    assert LIBRARY is not None
+    for builtins in Path(LIBRARY).parent.glob("libnvrtc-builtins.so.*"):
+        ctypes.CDLL(str(builtins))  # NVRTC asks for it by name, and finds what is loaded
     nvrtc = ctypes.CDLL(LIBRARY)
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     text, name = source.read_bytes(), source.name.encode()
