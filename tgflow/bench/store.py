@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.bench.csr import MERGING, REBUILDING, StaticCsr
+from tgflow.bench.csr import MERGING, REBUILDING, StaticCsr, check_equal
 from tgflow.bench.curves import Curve, Picture, ns_each
 from tgflow.bench.grown import BULK, POWER_LAW, Grown
 from tgflow.bench.options import Options
+from tgflow.bench.queries import K, random_queries
 from tgflow.bench.row import Params, Row
 from tgflow.bench.samplers import Sampler, contenders, library_rows
 from tgflow.bench.tiers import tier_rows
@@ -20,13 +21,12 @@ from tgflow.bench.turns import seconds_of, take_turns
 from tgflow.cuda.machine import Machine
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.sampling import recent_neighbors
 
 MICRO = 1000
 """Events a micro-batch."""
 MICRO_BATCHES = 300
 PEER_BATCH = 200
-K = 10
-"""Neighbours that a peer keeps of each node."""
 CSR_ENTRY_BYTES = 16
 CSR_OFFSET_BYTES = 4
 BULK_TARGETS = {"cpu": 4e6, "cuda": 100e6}
@@ -96,6 +96,8 @@ def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row
     for size in options.sizes:
         options.tell(f"store: {size:,} entries on {grown.device}")
         costs = grown.grow_to(size)
+        build()
+        check_csr(grown.graph, csr, grown.num_events)
         params: Params = {
             "stream": POWER_LAW,
             "entries": size,
@@ -116,6 +118,13 @@ def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row
         )
         yield from memory_rows(grown.graph, params, size == MAIN_SIZE)
         yield from micro_rows(grown, csr, params, rebuild_s, options)
+
+
+def check_csr(graph: TemporalGraph, csr: StaticCsr, stop: int) -> None:
+    """Raise RuntimeError unless graph and CSR answer queries before time `stop` alike."""
+    for nodes, t in random_queries(graph.num_nodes, stop, calls=1):
+        found = recent_neighbors(graph, nodes.to(graph.device), t.to(graph.device), K)
+        check_equal("static CSR", found, csr.recent(nodes, t, K))
 
 
 def memory_rows(graph: TemporalGraph, params: Params, binding: bool = True) -> Iterator[Row]:
@@ -160,7 +169,9 @@ def quantile_rows(name: str, seconds: Tensor, params: Params) -> Iterator[Row]:
 def stream_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     """One stream whole: in bulk, in micro-batches, its memory, and what the peers need for it."""
     csr = StaticCsr()
-    csr.build(TemporalGraph.from_events(events).log)
+    whole = TemporalGraph.from_events(events)
+    csr.build(whole.log)
+    check_csr(whole, csr, int(events.t[-1]) + 1)
     params: Params = {"stream": name, "entries": len(csr), "device": "cpu", "threads": 1}
     for what, batch, target in (("bulk", BULK, None), ("micro-batches", MICRO, MICRO_TARGET)):
         seconds, graph = insert_all(events, batch, options.rounds)
