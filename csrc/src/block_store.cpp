@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kAhead = 8;          // runs between the steps of a look-up made ahead
 constexpr int64_t kEventsAhead = 32;  // entries
 constexpr int64_t kEntriesInLine = 64 / sizeof(Entry);
-constexpr size_t kKeptScratch = 64 << 10;  // pairs for which room is kept between batches
+constexpr size_t kKeptScratch = 64 << 10;  // pairs for which room is always kept between batches
 constexpr uint8_t kSource = 1;
 constexpr uint8_t kDestination = 2;
 
@@ -191,15 +191,22 @@ void BlockStore::abandon() noexcept {
   forget_insertion();
 }
 
-/// Keeps the working space of a small batch for the next one.
+/// Keeps the working space for the next batch, but not that of a large one past a batch an eighth its size.
 void BlockStore::forget_insertion() noexcept {
-  if (insertion_.pairs.size() > kKeptScratch) {
+  const size_t room = insertion_.pairs.capacity();
+  if (room > kKeptScratch && 8 * insertion_.pairs.size() < room) {
     insertion_ = {};
     return;
   }
   insertion_.plans.clear();
   insertion_.places.clear();
   insertion_.rooms.clear();
+}
+
+int64_t BlockStore::Insertion::bytes() const {
+  return static_cast<int64_t>((pairs.capacity() + scratch.capacity()) * sizeof(Pair) +
+                              plans.capacity() * sizeof(RunPlan) + places.capacity() * sizeof(place_t) +
+                              rooms.capacity() * sizeof(Directory*));
 }
 
 void BlockStore::commit() noexcept {
@@ -318,7 +325,7 @@ StoreStats BlockStore::stats() {
   StoreStats stats;
   stats.num_entries = num_entries_;
   stats.max_blocks = max_blocks_;
-  stats.bytes = directories_->bytes() + heads + types_.bytes() + entries_.index_bytes();
+  stats.bytes = directories_->bytes() + heads + types_.bytes() + entries_.index_bytes() + insertion_.bytes();
   for (const int tier : {0, 1}) {
     stats.tiers[tier] = entries_.stats(tier);
     stats.bytes += stats.tiers[tier].bytes;

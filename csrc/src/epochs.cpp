@@ -5,7 +5,7 @@
 namespace tgflow {
 namespace {
 
-constexpr size_t kKept = 64 << 10;  // pieces for which room is kept
+constexpr size_t kKept = 64 << 10;  // pieces for which room is always kept
 
 }  // namespace
 
@@ -20,6 +20,8 @@ Epochs::Reader::Reader(Epochs& epochs) : epochs_(epochs) {
 
 void Epochs::expect(size_t num_pieces) {
   const size_t wanted = retired_.size() + num_pieces;
+  const bool has_far_too_much = retired_.capacity() > kKept && 8 * wanted < retired_.capacity();
+  if (has_far_too_much && retired_.empty()) std::vector<Piece>().swap(retired_);
   if (retired_.capacity() < wanted) retired_.reserve(std::max(wanted, 2 * retired_.capacity()));
 }
 
@@ -27,7 +29,6 @@ void Epochs::collect() {
   const int old_parity = 1 - parity_.load();
   if (readers_[old_parity].count.load() != 0) return;
   for (const Piece& piece : waiting_) piece.owner->reclaim(piece.piece, piece.size);
-  if (waiting_.capacity() > kKept) std::vector<Piece>().swap(waiting_);
   waiting_.clear();
   if (retired_.empty()) return;
   std::swap(waiting_, retired_);

@@ -109,6 +109,8 @@ class BlockStore {
     std::vector<RunPlan> plans;
     std::vector<place_t> places;    // of all plans' new blocks
     std::vector<Directory*> rooms;  // of all plans' new directories
+
+    int64_t bytes() const;
   };
 
   /// A change of one node, between `reserve_...` and `commit_change`.
