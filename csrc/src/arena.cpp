@@ -66,7 +66,7 @@ void Arena::free(void* piece, size_t bytes) noexcept {
 void* Arena::carve(size_t bytes) {
   if (next_ == nullptr || static_cast<size_t>(end_ - next_) < bytes) {
     const size_t size = chunk_size(static_cast<size_t>(bytes_), bytes);
-    chunks_.reserve(chunks_.size() + 1);
+    if (chunks_.size() == chunks_.capacity()) chunks_.reserve(2 * chunks_.size() + 16);
     void* data = memory_.allocate(static_cast<int64_t>(size));
     if (data == nullptr) throw OutOfMemory("the store's directories", static_cast<int64_t>(size));
     chunks_.push_back({data, size});

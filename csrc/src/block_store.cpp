@@ -23,6 +23,11 @@ void fetch_for_write(const Entry* entries, int64_t size) {
   }
 }
 
+/// Where the last block is, if there is one.
+const Block* last_block(const Directory& dir) {
+  return dir.blocks() + (static_cast<int64_t>(dir.num_blocks) - 1);
+}
+
 bool holds(const Directory* dir, place_t place) {
   for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
     if (dir->blocks()[b].place == place) return true;
@@ -165,7 +170,7 @@ void BlockStore::look_up_ahead(size_t i) const {
   __builtin_prefetch(head(i + 3 * kAhead));
   __builtin_prefetch(*head(i + 2 * kAhead));
   const Directory* dir = *head(i + kAhead);
-  if (dir != nullptr) __builtin_prefetch(dir->blocks() + dir->num_blocks - 1);
+  if (dir != nullptr) __builtin_prefetch(last_block(*dir));
 }
 
 void BlockStore::reserve_for(const RunPlan& plan) {
@@ -244,7 +249,7 @@ void BlockStore::fetch_ahead(size_t i, const place_t*& places) const {
   if (i + 3 * kAhead >= plans.size()) return;
   __builtin_prefetch(plans[i + 3 * kAhead].dir, 1);
   const Directory* dir = plans[i + 2 * kAhead].dir;
-  if (dir != nullptr) __builtin_prefetch(dir->blocks() + dir->num_blocks - 1, 1);
+  if (dir != nullptr) __builtin_prefetch(last_block(*dir), 1);
   const RunPlan& next = plans[i + kAhead];
   if (next.num_blocks != 0) fetch_for_write(entries_.entries(*places), next.size);
   places += next.num_blocks;

@@ -31,7 +31,7 @@ int64_t round_down(int64_t bytes, int64_t step) { return bytes / step * step; }
 EntrySpace::EntrySpace(Epochs& epochs, TierMemory& upper, TierMemory& lower, int64_t upper_budget)
     : epochs_(epochs),
       memory_{&upper, &lower},
-      reclaimer_{{*this, 0}, {*this, 1}},
+      moved_{*this},
       budget_(upper_budget),
       chunk_bytes_(std::clamp(round_down(upper_budget / kChunksInBudget, kSmallestChunk), kSmallestChunk,
                               kLargestChunk)),
@@ -119,30 +119,43 @@ int64_t EntrySpace::next_chunk_bytes(int tier, int64_t capacity) const {
 
 void EntrySpace::open_chunk(int tier, int64_t capacity) {
   const int64_t bytes = next_chunk_bytes(tier, capacity);
-  const auto number = static_cast<int64_t>(infos_.size());
+  const bool is_new = free_numbers_.empty();
+  const int64_t number = is_new ? static_cast<int64_t>(infos_.size()) : free_numbers_.back();
   chunks_.grow(number + 1);
   tiers_.grow(number + 1);
-  infos_.reserve(infos_.size() + 1);
-  if (tier == 0 && bytes_[0] + bytes > budget_) move_down(budget_ - bytes);
+  if (infos_.size() == infos_.capacity()) infos_.reserve(2 * infos_.size() + 16);
+  if (tier == 0 && bytes_staying() + bytes > budget_) move_down(budget_ - bytes);
+  if (tier == 0) upper_.push_back(number);
   auto* data = static_cast<Entry*>(memory_[tier]->allocate(bytes));
   if (data == nullptr) {
+    if (tier == 0) upper_.pop_back();
     throw OutOfMemory(tier == 0 ? "the store's upper tier" : "the store's lower tier", bytes);
   }
   ASAN_POISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
   bytes_[tier] += bytes;
-  infos_.push_back({bytes / kEntryBytes, 0, 0, 0, 0, false});
-  tiers_[number] = static_cast<uint8_t>(tier);
+  if (is_new) {
+    infos_.emplace_back();
+  } else {
+    free_numbers_.pop_back();
+  }
+  infos_[static_cast<size_t>(number)].size = bytes / kEntryBytes;
+  store_release(&tiers_[number], static_cast<uint8_t>(tier));
   store_release(&chunks_[number], data);
   const int64_t filled = std::exchange(open_[tier], number);
   if (filled >= 0) give_back_if_empty(static_cast<size_t>(filled));
 }
 
 void EntrySpace::move_down(int64_t bytes) {
-  for (; bytes_[0] > bytes && oldest_ < infos_.size(); ++oldest_) {
-    const bool open = static_cast<int64_t>(oldest_) == open_[0];
-    if (infos_[oldest_].size == 0 || tiers_[static_cast<int64_t>(oldest_)] != 0) continue;
-    move_chunk_down(oldest_);
-    if (open) open_[0] = -1;
+  while (bytes_staying() > bytes && !upper_.empty()) {
+    const int64_t number = upper_.front();
+    const auto chunk = static_cast<size_t>(number);
+    if (number == open_[0]) open_[0] = -1;
+    if (infos_[chunk].live == 0) {
+      give_back_if_empty(chunk);
+    } else {
+      move_chunk_down(chunk);
+    }
+    upper_.pop_front();
   }
 }
 
@@ -156,9 +169,10 @@ void EntrySpace::move_chunk_down(size_t chunk) {
   ASAN_UNPOISON_MEMORY_REGION(old, static_cast<size_t>(bytes));
   std::memcpy(data, old, static_cast<size_t>(bytes));
   bytes_[1] += bytes;
+  leaving_ += bytes;
   store_release(&tiers_[number], uint8_t{1});
   store_release(&chunks_[number], data);
-  epochs_.retire(reclaimer_[0], reinterpret_cast<uint64_t>(old), static_cast<uint64_t>(bytes));
+  epochs_.retire(moved_, reinterpret_cast<uint64_t>(old), static_cast<uint64_t>(bytes));
   epochs_.collect();
 }
 
@@ -178,10 +192,19 @@ void EntrySpace::forget_stale_pieces() {
       places.shrink_to_fit();
     }
   }
+  const auto has_left = [&](int64_t number) {
+    return infos_[static_cast<size_t>(number)].size == 0 || tiers_[number] != 0;
+  };
+  upper_.erase(std::remove_if(upper_.begin(), upper_.end(), has_left), upper_.end());
+  free_numbers_.clear();  // nothing names a chunk that is gone any more
+  for (size_t chunk = 0; chunk < infos_.size(); ++chunk) {
+    if (infos_[chunk].size == 0) free_numbers_.push_back(static_cast<int64_t>(chunk));
+  }
 }
 
 int64_t EntrySpace::index_bytes() const {
-  size_t bytes = infos_.capacity() * sizeof(Chunk);
+  size_t bytes =
+      infos_.capacity() * sizeof(Chunk) + (free_numbers_.capacity() + upper_.size()) * sizeof(int64_t);
   for (const auto& by_capacity : free_) {
     for (const auto& [capacity, places] : by_capacity) bytes += places.capacity() * sizeof(place_t);
   }
@@ -201,9 +224,11 @@ TierStats EntrySpace::stats(int tier) const {
   return stats;
 }
 
-void EntrySpace::TierReclaimer::reclaim(uint64_t chunk, uint64_t bytes) noexcept {
-  space.memory_[tier]->free(reinterpret_cast<void*>(chunk), static_cast<int64_t>(bytes));
-  space.bytes_[tier] -= static_cast<int64_t>(bytes);
+void EntrySpace::Moved::reclaim(uint64_t chunk, uint64_t bytes) noexcept {
+  const auto size = static_cast<int64_t>(bytes);
+  space.memory_[0]->free(reinterpret_cast<void*>(chunk), size);
+  space.bytes_[0] -= size;
+  space.leaving_ -= size;
 }
 
 }  // namespace tgflow

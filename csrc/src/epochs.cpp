@@ -1,6 +1,7 @@
 #include "tgflow/epochs.hpp"
 
 #include <algorithm>
+#include <thread>
 
 namespace tgflow {
 namespace {
@@ -25,14 +26,22 @@ void Epochs::expect(size_t num_pieces) {
   if (retired_.capacity() < wanted) retired_.reserve(std::max(wanted, 2 * retired_.capacity()));
 }
 
-void Epochs::collect() {
+bool Epochs::turn() {
   const int old_parity = 1 - parity_.load();
-  if (readers_[old_parity].count.load() != 0) return;
+  if (readers_[old_parity].count.load() != 0) return false;
   for (const Piece& piece : waiting_) piece.owner->reclaim(piece.piece, piece.size);
   waiting_.clear();
-  if (retired_.empty()) return;
   std::swap(waiting_, retired_);
   parity_.store(old_parity);  // whoever registers from here on cannot reach what waits
+  return true;
+}
+
+void Epochs::collect() {
+  if (num_retired() != 0) turn();
+}
+
+void Epochs::wait_for_readers() {
+  for (int turns = 0; turns < 2; turns += turn()) std::this_thread::yield();
 }
 
 }  // namespace tgflow

@@ -39,7 +39,7 @@ class Group {
     fetch_heads();
     for (int64_t i = 0; i < size; ++i) {
       dir[i] = store.as_of(dir[i], queries.limit(begin + i));
-      if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (load_acquire(&dir[i]->num_blocks) - 1));
+      if (dir[i] != nullptr) prefetch(dir[i]->blocks() + (int64_t{load_acquire(&dir[i]->num_blocks)} - 1));
     }
     for (int64_t i = 0; i < size; ++i) {
       tail_[i] = tail_of(store, dir[i]);

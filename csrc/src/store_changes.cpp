@@ -77,7 +77,7 @@ void BlockStore::plan_change(ChangePlan& plan) {
 /// Blocks within the node stay as they are: they get no more room than they need.
 void BlockStore::reserve_blocks(ChangePlan& plan, bool ends_new, int64_t total) {
   const std::vector<NewBlock>& blocks = alteration_.blocks;
-  alteration_.places.reserve(blocks.size());
+  if (alteration_.places.capacity() < blocks.size()) alteration_.places.reserve(2 * blocks.size());
   for (size_t b = plan.first_block; b < blocks.size(); ++b) {
     const bool tail = ends_new && b + 1 == blocks.size();
     const int64_t size = blocks[b].size;

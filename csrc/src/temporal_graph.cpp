@@ -97,9 +97,8 @@ void TemporalGraph::find_events(node_t v, node_t nbr, std::vector<eid_t>& eids) 
   const Directory* dir = store.latest(v);
   for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
     const Block& block = dir->blocks()[b];
-    const int64_t end = b + 1 < dir->num_blocks ? dir->blocks()[b + 1].start : dir->total;
     const Entry* entries = store.entries(block);
-    for (int64_t i = 0; i < end - block.start; ++i) {
+    for (int64_t i = 0; i < size_of_block(*dir, b); ++i) {
       if (entries[i].nbr == static_cast<uint64_t>(nbr))
         eids.push_back(block.base_eid + entries[i].eid_offset);
     }

@@ -1,6 +1,9 @@
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <random>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "check.hpp"
@@ -194,6 +197,64 @@ TEST(a_node_may_have_more_than_2_to_the_31_entries) {
   const auto eids = [&](int64_t j) { return all + j; };
   const RunPlan plan = plan_run(node.view(), node.dir(), 40000, kMaxChained, eids);
   CHECK(plan.in_tail == 5 && plan.num_blocks == 3 && plan.max_blocks > HugeNode::kBlocks);
+}
+
+TEST(compaction_leaves_the_past_to_whoever_still_reads_it) {
+  const Columns columns = made_events(2000, 5, 12);
+  TemporalGraph graph(Direction::kUndirected);
+  graph.append(columns.slice(0, 2000));
+  std::atomic<bool> compacted{false};
+  std::thread compaction;
+  {
+    const Epochs::Reader reader(graph.store().epochs());
+    const StoreView before = graph.store().view();
+    std::vector<int64_t> totals;
+    for (node_t v = 0; v < 5; ++v) totals.push_back(before.directory(v, 2000)->total);
+    const eid_t gone[] = {3, 700, 1999};
+    graph.remove(gone, 3);
+    graph.retain(INT64_MIN, 50);
+    compaction = std::thread([&] {
+      graph.compact();
+      compacted = true;
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    CHECK(!compacted);
+    for (node_t v = 0; v < 5; ++v) CHECK(before.directory(v, 2000)->total == totals[static_cast<size_t>(v)]);
+  }
+  compaction.join();
+  CHECK(graph.store().view().directory(0, 2000)->total == 50);
+}
+
+TEST(a_reader_does_not_empty_the_upper_tier) {
+  const Columns columns = made_events(20000, 400, 13);
+  TemporalGraph graph(Direction::kUndirected, with_budget(64 << 10));
+  {
+    const Epochs::Reader reader(graph.store().epochs());
+    for (int64_t at = 0; at < columns.size(); at += 500) graph.append(columns.slice(at, at + 500));
+    CHECK(graph.stats().tiers[0].bytes > 64 << 10);  // what has moved is still read
+  }
+  graph.append(columns.slice(columns.size() - 1, columns.size()));
+  CHECK(graph.stats().tiers[0].bytes <= 64 << 10);
+  CHECK(graph.stats().tiers[0].bytes > 48 << 10);
+}
+
+TEST(a_compaction_that_ran_out_of_memory_can_be_made_up_for) {
+  const auto limited = std::make_shared<LimitedMemory>();
+  const Columns columns = made_events(3000, 40, 14);
+  for (int64_t left = 0; left < 200 << 10; left += 5000) {
+    TemporalGraph graph(Direction::kUndirected, {limited, limited, limited, 32 << 10});
+    limited->left = 8 << 20;
+    for (int64_t at = 0; at < columns.size(); at += 300) {
+      graph.append(columns.slice(at, at + 300));
+      graph.retain(INT64_MIN, 60);
+    }
+    limited->left = left;
+    message_of([&] { graph.compact(); });
+    limited->left = 8 << 20;
+    graph.compact();
+    const StoreStats stats = graph.stats();
+    CHECK(stats.tiers[0].num_entries + stats.tiers[1].num_entries == stats.num_entries);
+  }
 }
 
 TEST(a_rejected_batch_changes_nothing) {

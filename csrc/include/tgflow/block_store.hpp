@@ -76,7 +76,8 @@ class BlockStore {
   /// nothing.
   void commit_change(eid_t position) noexcept;
   void abandon_change() noexcept;
-  /// Gives up what only cut-offs before the latest change see, and gives memory back. Throws OutOfMemory, and
+  /// Gives up what only cut-offs before the latest change see, and gives memory back. Waits for the readers
+  /// that are at work. Throws OutOfMemory, and
   /// nothing that is to stay is lost then.
   void compact();
   /// Moves the oldest blocks to the lower tier until the upper one holds at most `bytes`.
@@ -140,7 +141,9 @@ class BlockStore {
   void plan_change(ChangePlan& plan);
   void reserve_blocks(ChangePlan& plan, bool ends_new, int64_t total);
   void give_up_past(node_t v);
-  void retire_unshared(const Directory& older, const Directory& newer);
+  Directory* without_past(const Directory& dir);
+  std::vector<Epochs::Piece> past_of(const Directory* dir);
+  void add_unshared(const Directory& older, const Directory& newer, std::vector<Epochs::Piece>& past);
   void retire_directory(const Directory* dir);
   void leave_sparse_chunks(node_t v);
   void renew_directories();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -70,14 +71,15 @@ class EntrySpace : public Reclaimer {
     int64_t num_entries = 0;
     bool sparse = false;
   };
-  /// A memory's way back to it when its last reader has left.
-  struct TierReclaimer : Reclaimer {
-    TierReclaimer(EntrySpace& owner, int number) : space(owner), tier(number) {}
+  /// Takes the upper tier's copy of a moved chunk back when its last reader has left.
+  struct Moved : Reclaimer {
+    explicit Moved(EntrySpace& owner) : space(owner) {}
     void reclaim(uint64_t chunk, uint64_t bytes) noexcept override;
     EntrySpace& space;
-    int tier;
   };
 
+  /// Of the upper tier, without what has moved away and is still read.
+  int64_t bytes_staying() const { return bytes_[0] - leaving_; }
   size_t info(place_t place) const { return static_cast<size_t>(chunk_of(place)); }
   int64_t next_chunk_bytes(int tier, int64_t capacity) const;
   /// Takes a chunk that has room for a piece of that capacity.
@@ -91,16 +93,18 @@ class EntrySpace : public Reclaimer {
 
   Epochs& epochs_;
   TierMemory* memory_[2];
-  TierReclaimer reclaimer_[2];
+  Moved moved_;
   int64_t budget_;
   int64_t chunk_bytes_;  ///< Of the largest chunks.
   int64_t max_capacity_;
   ReservedArray<Entry*> chunks_;
   ReservedArray<uint8_t> tiers_;
   std::vector<Chunk> infos_;
-  size_t oldest_ = 0;                                ///< No chunk below is in the upper tier.
-  int64_t open_[2] = {-1, -1};                       ///< The chunk being filled.
-  int64_t bytes_[2] = {0, 0};                        ///< What was moved away but is still read included.
+  std::deque<int64_t> upper_;          ///< Chunks of the upper tier, oldest first; some may be gone since.
+  std::vector<int64_t> free_numbers_;  ///< Of chunks that are gone and that no piece names.
+  int64_t open_[2] = {-1, -1};         ///< The chunk being filled.
+  int64_t bytes_[2] = {0, 0};
+  int64_t leaving_ = 0;  ///< Of the upper tier's bytes: moved away, but still read.
   std::map<int64_t, std::vector<place_t>> free_[2];  ///< By capacity.
 };
 

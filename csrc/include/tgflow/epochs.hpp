@@ -35,22 +35,29 @@ class Epochs {
     int parity_;
   };
 
-  /// Makes room for that many more retired pieces: `retire` then cannot fail. The writer's thread only.
-  void expect(size_t num_pieces);
-  /// Hands over a piece that no new reader can reach. The writer's thread only.
-  void retire(Reclaimer& owner, uint64_t piece, uint64_t size) { retired_.push_back({&owner, piece, size}); }
-  /// Gives back what no reader can hold any more, and starts a new epoch where possible. The writer's thread
-  /// only.
-  void collect();
-  /// Retired pieces not yet given back.
-  size_t num_retired() const { return retired_.size() + waiting_.size(); }
-
- private:
   struct Piece {
     Reclaimer* owner;
     uint64_t piece;
     uint64_t size;
   };
+
+  /// Makes room for that many more retired pieces: `retire` then cannot fail. The writer's thread only.
+  void expect(size_t num_pieces);
+  /// Hands over a piece that no new reader can reach. The writer's thread only.
+  void retire(Reclaimer& owner, uint64_t piece, uint64_t size) { retire({&owner, piece, size}); }
+  void retire(const Piece& piece) { retired_.push_back(piece); }
+  /// Gives back what no reader can hold any more, and starts a new epoch where possible. The writer's thread
+  /// only.
+  void collect();
+  /// Waits until every reader that is registered now has left. The writer's thread only; no reader's.
+  void wait_for_readers();
+  /// Retired pieces not yet given back.
+  size_t num_retired() const { return retired_.size() + waiting_.size(); }
+
+ private:
+  /// Gives back what waits and starts a new epoch, unless a reader of the one before is still there.
+  bool turn();
+
   struct alignas(64) Count {
     std::atomic<int64_t> count{0};
   };

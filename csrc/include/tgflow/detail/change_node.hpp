@@ -52,7 +52,7 @@ TGFLOW_HD void change_node(const StoreView& store, const Directory* dir, const C
   for (int64_t b = 0; b < num_blocks; ++b) {
     const Block& block = dir->blocks()[b];
     const Block* next = b + 1 < num_blocks ? &block + 1 : nullptr;
-    const int64_t size = (next == nullptr ? dir->total : next->start) - block.start;
+    const int64_t size = size_of_block(*dir, b);
     int64_t end = next == nullptr ? change.num_edits : at;
     while (end < change.num_edits &&
            belongs_before(change.edits[end], change.puts_in, *next, *store.entries(*next))) {

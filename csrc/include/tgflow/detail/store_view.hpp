@@ -54,6 +54,11 @@ struct Directory {
   TGFLOW_HD const Block* blocks() const { return reinterpret_cast<const Block*>(this + 1); }
 };
 
+/// Entries of block `b`, as of now: the writer's.
+TGFLOW_HD inline int64_t size_of_block(const Directory& dir, int64_t b) {
+  return (b + 1 < dir.num_blocks ? dir.blocks()[b + 1].start : dir.total) - dir.blocks()[b].start;
+}
+
 /// A change of a node's past. What cut-offs below `changed_at` see is in `older`, and so is what readers see
 /// whose snapshot is of before the change.
 struct Version {
