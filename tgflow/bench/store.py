@@ -116,8 +116,11 @@ def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row
             BULK_TARGETS[grown.device],
             batch / rebuild_s,
         )
-        yield from memory_rows(grown.graph, params, size == MAIN_SIZE)
         yield from micro_rows(grown, csr, params, rebuild_s, options)
+        yield from memory_rows(grown.graph, params, size == MAIN_SIZE)
+    grown.graph.compact()
+    stats = grown.graph.stats()
+    yield Row("memory, compacted", stats.bytes / max(stats.num_entries, 1), "bytes/entry", params)
 
 
 def check_csr(graph: TemporalGraph, csr: StaticCsr, stop: int) -> None:
@@ -128,7 +131,10 @@ def check_csr(graph: TemporalGraph, csr: StaticCsr, stop: int) -> None:
 
 
 def memory_rows(graph: TemporalGraph, params: Params, binding: bool = True) -> Iterator[Row]:
-    """Bytes per entry beside a static CSR's, and unused room."""
+    """Bytes per entry beside a static CSR's, and unused room.
+
+    After micro-batches: while batches of 1 M keep coming, their working memory counts as well.
+    """
     stats = graph.stats()
     entries = max(stats.num_entries, 1)
     csr_bytes = CSR_ENTRY_BYTES + CSR_OFFSET_BYTES * graph.num_nodes / entries
