@@ -35,18 +35,33 @@ def make_again(graph: TemporalGraph, events: EventBatch, changes: Iterable[Chang
     """Append `events` to an empty `graph` and make `changes` at their positions.
 
     Raises:
+        MemoryError: As the graph's methods raise it.
         ValueError: If the changes are not those of a graph with these events.
     """
-    for change in changes:
-        graph.append(events[len(graph.log) : change.position])
-        if change.kind == "insert_late":
-            late = events[change.position : change.position + change.arguments["size"]]
-            graph.append(late, insert_late=True)
-        elif change.eid is not None:
-            graph.delete(change.eid)
-        else:
-            getattr(graph, change.kind)(**change.arguments)
+    for number, change in enumerate(changes):
+        try:
+            _make(graph, events, change)
+        except (LookupError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"change {number}, {change.kind!r} at position {change.position}, cannot be made "
+                f"of these {len(events)} events: {error!r}"
+            ) from error
     graph.append(events[len(graph.log) :])
+
+
+def _make(graph: TemporalGraph, events: EventBatch, change: Change) -> None:
+    if not len(graph.log) <= change.position <= len(events):
+        raise ValueError(f"its position must be from {len(graph.log)} to {len(events)}")
+    graph.append(events[len(graph.log) : change.position])
+    if change.kind == "insert_late":
+        end = change.position + change.arguments["size"]
+        if not change.position < end <= len(events):
+            raise ValueError(f"its events would end at {end}")
+        graph.append(events[change.position : end], insert_late=True)
+    elif change.eid is not None:
+        graph.delete(change.eid)
+    else:
+        getattr(graph, change.kind)(**change.arguments)
 
 
 def as_tensors(changes: Iterable[Change]) -> tuple[list[list[Any]], dict[str, Tensor]]:

@@ -27,6 +27,7 @@ Direction = Literal["undirected", "directed", "bipartite"]
 _LEAST_BUDGET = 4096
 _OLDEST = -(2**63)
 _EVERYTHING = 2**63 - 1
+_KEPT_CYCLES = 2
 
 
 class TemporalGraph:
@@ -45,11 +46,14 @@ class TemporalGraph:
         edge_x_dim: Width of the events' features, 0 without.
         device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.machine.Machine`.
         device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
-            take more, the oldest ones move to host memory, and answers stay the same. On the CPU
-            both tiers are host memory, which serves to try out what a GPU would do. None: no limit.
+            take more, the oldest ones move to host memory, and answers stay the same. Samplers
+            still at work may need what has moved where it was: until they finish it stays held
+            beyond the budget. On the CPU both tiers are host memory, which serves to try out what
+            a GPU would do. None: no limit.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
+        TypeError: If the budget is neither a whole number nor text.
         ValueError: If an argument is none of these, or the budget is below 4 KB.
     """
 
@@ -167,8 +171,8 @@ class TemporalGraph:
         """Forget old neighbours of every node, exactly; seen from `num_events` on, as `delete`.
 
         Args:
-            max_age: Forget what is more ticks older than the latest event.
-            max_count: Keep this many of each node's latest neighbours.
+            max_age: Forget what is more ticks older than the latest event. None: at any age.
+            max_count: Keep this many of each node's latest neighbours. None: all.
 
         Returns:
             How many neighbours are gone.
@@ -187,17 +191,19 @@ class TemporalGraph:
         arguments = {name: limit for name, limit in given.items() if limit is not None}
         return self._change("retain", lambda: self._retain(**arguments), arguments)
 
-    def _retain(self, max_age: int = _EVERYTHING, max_count: int = _EVERYTHING) -> int:
+    def _retain(self, max_age: int | None = None, max_count: int = _EVERYTHING) -> int:
         t_last = self.log.t_last
         if t_last is None:
             return 0
-        return self._native.retain(max(_OLDEST, t_last - max_age), max_count)
+        min_t = _OLDEST if max_age is None else max(_OLDEST, t_last - max_age)
+        return self._native.retain(min_t, min(max_count, _EVERYTHING))
 
     def compact(self) -> None:
         """Give memory back: what only cut-offs before the latest changes see, and sparse chunks.
 
         An earlier cut-off then sees what the changes have left of what it saw; of a node into whose
-        past events were merged late, it sees nothing. Sampling goes on meanwhile.
+        past events were merged late, it sees nothing. Sampling goes on meanwhile; samplers that
+        began before are waited for, on a GPU by its streams and not by the host.
 
         Raises:
             MemoryError: If there is no room to move blocks to; nothing that is to stay is lost.
@@ -206,7 +212,12 @@ class TemporalGraph:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """All changes of the past so far, which with the log make the graph; see `make_again`."""
+        """The changes of the past, which with the log make the graph; see `make_again`.
+
+        Cycles of `retain`, with the same arguments, and `compact` leave only the last two: they
+        forget what those before them did. So the record stays short, and `make_again` needs room
+        for all events up to the first that is left.
+        """
         return tuple(self._changes)
 
     def _change(
@@ -220,7 +231,21 @@ class TemporalGraph:
         with self._writing:
             answer = make()
             self._changes.append(Change(len(self.log), kind, arguments or {}, eid))
+            self._shorten_changes()
             return answer
+
+    def _shorten_changes(self) -> None:
+        """Drop the oldest of the last three equal cycles of `retain` and `compact`.
+
+        Two stay, for a checkpoint at a position a little before the last.
+        """
+        size = 2 * (_KEPT_CYCLES + 1)
+        last = self._changes[-size:]
+        kinds = [change.kind for change in last]
+        if kinds != ["retain", "compact"] * (_KEPT_CYCLES + 1):
+            return
+        if all(change.arguments == last[0].arguments for change in last[::2]):
+            del self._changes[-size : 2 - size]
 
     def _check_x(self, events: EventBatch) -> None:
         dim = 0 if self.edge_x is None else self.edge_x.dim

@@ -1,13 +1,14 @@
 """A graph that is appended to, corrected, made to forget and moved about, against a naive model."""
 
+import pytest
 import torch
 from devices import needs_cuda, on_cpu, opened
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from strategies import samplers
+from strategies import samplers, skewed_events
 
-from tgflow.changes import as_tensors, from_tensors, make_again
+from tgflow.changes import Change, as_tensors, from_tensors, make_again
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors
@@ -24,7 +25,9 @@ class ChangingGraph(RuleBasedStateMachine):
 
     devices = ("cpu", "emulated")
 
-    @initialize(direction=st.sampled_from(["undirected", "directed"]), t=st.integers(-5, 5))
+    @initialize(
+        direction=st.sampled_from(["undirected", "directed", "bipartite"]), t=st.integers(-5, 5)
+    )
     def start(self, direction, t):
         self.graphs = [
             TemporalGraph(direction, device=opened(device), device_budget=budget)
@@ -33,6 +36,7 @@ class ChangingGraph(RuleBasedStateMachine):
         ]
         self.model = ChangingReference(direction)
         self.clock = t
+        self.dst_from = MAX_NODE + 1 if direction == "bipartite" else 0
 
     def everywhere(self, change):
         """Make a change in all graphs, which must give the same answer, and return it."""
@@ -42,6 +46,7 @@ class ChangingGraph(RuleBasedStateMachine):
 
     def append_rows(self, rows, t, **how):
         src, dst, steps = torch.tensor(rows).unbind(1)
+        dst = dst + self.dst_from
         label = (src + dst) % 3
         t = t + steps.cumsum(0)
         events = EventBatch(src.contiguous(), dst.contiguous(), t, label=label)
@@ -70,11 +75,12 @@ class ChangingGraph(RuleBasedStateMachine):
 
     @rule(src=nodes, dst=nodes)
     def delete_pair(self, src, dst):
+        dst += self.dst_from
         pairs = {(src, dst)} if self.model.direction == "directed" else {(src, dst), (dst, src)}
         expected = self.model.remove(lambda node, entry: (node, entry.nbr) in pairs)
         assert self.everywhere(lambda graph: graph.delete_pair(src, dst)) == expected
 
-    @rule(node=nodes)
+    @rule(node=st.integers(0, 2 * MAX_NODE + 1))
     def delete_node(self, node):
         expected = self.model.remove(lambda v, entry: node in (v, entry.nbr))
         assert self.everywhere(lambda graph: graph.delete_node(node)) == expected
@@ -114,7 +120,7 @@ class ChangingGraph(RuleBasedStateMachine):
         def some(low, high):
             return torch.randint(low, high, (40,), generator=generator)
 
-        asked = some(-1, MAX_NODE + 2), some(self.clock - 40, self.clock + 2)
+        asked = some(-1, MAX_NODE + 2 + self.dst_from), some(self.clock - 40, self.clock + 2)
         before = some(0, self.model.size + 2)
         expected = reference.sample_neighbors(
             self.model, sampler, *asked, k, key=seed, before=before, types=types
@@ -160,3 +166,74 @@ class ChangingCudaGraph(ChangingGraph):
 class TestChangingCudaGraph(ChangingCudaGraph.TestCase):
     pytestmark = needs_cuda
     settings = TestChangingGraph.settings
+
+
+def test_a_limit_that_is_not_given_forgets_nothing():
+    ends = [-(2**63), 2**62]
+    zeros = torch.zeros(2, dtype=torch.int64)
+    for device in ("cpu", "emulated"):
+        graph = TemporalGraph(device=opened(device))
+        graph.append(EventBatch(zeros, zeros + 1, torch.tensor(ends)))
+        assert graph.retain(max_count=10) == 0
+        assert graph.retain(max_count=2**70) == 0
+        assert graph.retain(max_age=2**70) == 0
+        assert graph.retain(max_age=2**63, max_count=2**63) == 2
+
+
+def cycles(graph: TemporalGraph, events: EventBatch, number: int, **limits: int) -> None:
+    """Append `events` in so many parts, and forget after each."""
+    for rows in torch.arange(len(events)).tensor_split(number):
+        graph.append(events[rows])
+        graph.retain(**limits)
+        graph.compact()
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_age": 90}, {"max_count": 7}, {"max_age": 120, "max_count": 9}]
+)
+def test_cycles_of_forgetting_leave_a_short_record(limits):
+    events = skewed_events(2_000, 40)
+    graph = TemporalGraph()
+    cycles(graph, events[:1_000], 50, **limits)
+    graph.delete(torch.tensor([990, 995]))
+    cycles(graph, events[1_000:], 50, **limits)
+    kinds = [change.kind for change in graph.changes]
+    assert kinds == ["retain", "compact"] * 2 + ["delete"] + ["retain", "compact"] * 2
+    again = TemporalGraph()
+    make_again(again, graph.log.read(0, len(graph.log)), graph.changes)
+    assert again.stats().num_entries == graph.stats().num_entries
+    nodes = torch.arange(40)
+    for t, before in ((2_000, 2_000), (2_000, 1_985), (1_990, 1_500), (950, 2_000)):
+        asked = nodes, torch.full_like(nodes, t), 100
+        mine, yours = (
+            sample_neighbors(each, Sampler(), *asked, before=before) for each in (graph, again)
+        )
+        assert torch.equal(mine.eid, yours.eid)
+
+
+def test_cycles_of_other_limits_are_kept():
+    graph = TemporalGraph()
+    for max_age in (9, 9, 8, 9, 9):
+        cycles(graph, skewed_events(10, 5)[:0], 1, max_age=max_age)
+    assert [change.arguments.get("max_age") for change in graph.changes[::2]] == [9, 9, 8, 9, 9]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (Change(9, "delete", {}, torch.tensor([12])), "IndexError.*eid 12"),
+        (Change(9, "retain", {"max_size": 1}), "TypeError.*max_size"),
+        (Change(9, "retain", {}), "retain needs"),
+        (Change(9, "delete_pair", {"src": 1}), "TypeError.*dst"),
+        (Change(9, "delete_node", {"node": "x"}), "TypeError"),
+        (Change(5, "insert_late", {}), "KeyError"),
+        (Change(9, "insert_late", {"size": 2}), "would end at 11"),
+        (Change(9, "insert_late", {"size": -2}), "would end at 7"),
+        (Change(11, "compact", {}), "position must be from 0 to 10"),
+        (Change(-1, "compact", {}), "position must be from 0 to 10"),
+    ],
+)
+def test_changes_that_cannot_be_made_are_named(change, message):
+    pattern = f"change 0, '{change.kind}' at position .* of these 10 events: .*{message}"
+    with pytest.raises(ValueError, match=pattern):
+        make_again(TemporalGraph(), skewed_events(10, 5), [change])

@@ -238,6 +238,35 @@ def test_events_already_in_the_graph_are_history():
     assert recorder.steps[-1]["stop"] == 100
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        [40, "delete_node", {"node": "x"}],
+        [40, "delete_pair", {"src": 1}],
+        [30, "insert_late", {}],
+        [41, "compact", {}],
+        [40, "retain", {"max_size": 3}],
+        [40, "forget", {}],
+        [40, "compact"],
+    ],
+)
+def test_changes_in_a_damaged_checkpoint_are_named(row):
+    trainer, _, _ = run(made_events(40))
+    saved = trainer.checkpoint()
+    saved.meta["changes"] = [row]
+    with pytest.raises(ckpt.CheckpointError, match="the checkpoint's events cannot be used"):
+        ContinualTrainer.from_checkpoint(small_tgn(), saved)
+
+
+def test_deleted_events_beyond_a_checkpoints_log_are_named():
+    trainer, _, _ = run(made_events(40))
+    saved = trainer.checkpoint()
+    saved.meta["changes"] = [[40, "delete", {}]]
+    saved.sections["changes"] = {"0": torch.tensor([40])}
+    with pytest.raises(ckpt.CheckpointError, match=r"eid 40 .* is not in the log"):
+        ContinualTrainer.from_checkpoint(small_tgn(), saved)
+
+
 def test_other_models_checkpoints_are_refused(tmp_path):
     trainer, _, _ = run(made_events(40))
     saved = trainer.checkpoint()

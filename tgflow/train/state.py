@@ -41,7 +41,8 @@ def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGrap
         trainer: Which trainer's it must be ("continual" or "offline"); None takes either.
 
     Raises:
-        CheckpointError: If it is another trainer's, or has no events.
+        CheckpointError: If it is another trainer's, has no events, or changes that cannot be
+            made of them.
     """
     found = checkpoint.meta.get("trainer")
     if trainer is not None and found != trainer:
@@ -50,7 +51,7 @@ def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGrap
         graph = TemporalGraph(**checkpoint.meta["graph"])
         changes = from_tensors(checkpoint.meta["changes"], checkpoint.sections["changes"])
         make_again(graph, EventBatch(**checkpoint.sections["events"]), changes)
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's events cannot be used: {error!r}") from None
     return graph
 
