@@ -18,8 +18,9 @@ class TierStats:
     name: str
     """"device" holds recent blocks, "host" older ones; without a budget all are in one tier."""
     num_blocks: int
+    """On the CPU with those of older versions, kept for earlier cut-offs until `compact`."""
     slack: float
-    """Share of the blocks' room that is unused."""
+    """Share of the room of these blocks that is unused."""
     bytes: int
     """Memory of the tier's blocks, with what waits for reuse."""
     hit_share: float
@@ -31,12 +32,15 @@ class GraphStats:
     """What the block store holds and what it costs."""
 
     num_entries: int
-    """Neighbours: two an event, one for self-loops and in directed graphs."""
+    """Neighbours that the latest snapshot sees: two an event, one for self-loops and in directed
+    graphs."""
     num_blocks: int
+    """Of all tiers, on the CPU with those of older versions, kept for earlier cut-offs until
+    `compact`."""
     max_blocks: int
     """Blocks of the node that has most."""
     slack: float
-    """Share of the blocks' room that is unused."""
+    """Share of the room of these blocks, older versions' included, that is unused."""
     bytes: int
     """All memory of the store: blocks, directories, heads, and what waits for reuse."""
     tiers: tuple[TierStats, ...]
@@ -50,7 +54,9 @@ def graph_stats(stats: _core.StoreStats | DeviceStats, num_tiers: int) -> GraphS
         num_entries=stats.num_entries,
         num_blocks=sum(tier.num_blocks for tier in tiers),
         max_blocks=stats.max_blocks,
-        slack=_unused(stats.num_entries, sum(tier.capacity for tier in tiers)),
+        slack=_unused(
+            sum(tier.num_entries for tier in tiers), sum(tier.capacity for tier in tiers)
+        ),
         bytes=stats.bytes,
         tiers=tuple(
             TierStats(

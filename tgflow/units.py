@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from fractions import Fraction
+from typing import SupportsIndex
 
 _NANOSECONDS = {
     "ns": 1,
@@ -51,18 +53,35 @@ def check_unit(unit: str) -> None:
         raise ValueError(f"unknown time unit {unit!r}; choose one of {', '.join(UNITS)}")
 
 
-def parse_bytes(size: int | str) -> int:
-    """Return a size in bytes: a number, or text such as "512MB", "8 GB" or "1.5GiB".
+def parse_bytes(size: SupportsIndex | str) -> int:
+    """Return a size in bytes: a whole number, or text such as "512MB", "8 GB" or "1.5GiB".
 
     Raises:
-        ValueError: If it is none of these, or negative.
+        TypeError: If it is neither a whole number nor text.
+        ValueError: If it is text of another form, negative, or 2**63 and more.
     """
-    if isinstance(size, int):
-        if size < 0:
-            raise ValueError(f"a size in bytes is at least 0, got {size}")
-        return size
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", size, re.IGNORECASE)
+    if isinstance(size, str):
+        num_bytes = _parse_size(size)
+    else:
+        try:
+            num_bytes = operator.index(size)
+        except TypeError:
+            raise TypeError(
+                "a size is a whole number of bytes or text such as '512MB' or '8GB', "
+                f"got {size!r}; round it with int(...)"
+            ) from None
+    if not 0 <= num_bytes < 2**63:
+        raise ValueError(
+            f"a size in bytes is at least 0 and below 2**63, got {size!r}; "
+            "for no limit leave it out"
+        )
+    return num_bytes
+
+
+def _parse_size(size: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*", size, re.IGNORECASE)
     if match is None:
         raise ValueError(f"a size is bytes or text such as '512MB' or '8GB', got {size!r}")
     number, prefix, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(prefix.upper() or " "))
+    scale = (1024 if binary else 1000) ** " KMGT".index((prefix or " ").upper())
+    return int(Fraction(number) * scale)

@@ -1,11 +1,14 @@
 """Two tiers, one graph: where blocks lie, what they cost, what happens without room."""
 
+import re
 import subprocess
 import sys
 from textwrap import dedent
 
+import numpy as np
 import pytest
 import torch
+from devices import for_each_device, opened
 from strategies import skewed_events
 
 from tgflow.events import EventBatch
@@ -57,15 +60,41 @@ def test_recent_neighbours_come_from_the_upper_tier():
     assert upper.hit_share > 0.7
 
 
-@pytest.mark.parametrize("size", ["x", "8 GBB", "-1", -1, "1.5.2GB"])
+@pytest.mark.parametrize(
+    "size",
+    ["x", "8 GBB", "-1", -1, "1.5.2GB", "5iB", "5i", 2**63, str(2**63), "8388608TiB"],
+)
 def test_sizes_that_are_none_are_named(size):
     with pytest.raises(ValueError, match="size"):
         parse_bytes(size)
 
 
+@pytest.mark.parametrize("size", [2e9, None, b"8GB", [1]])
+def test_sizes_of_other_types_are_named(size):
+    with pytest.raises(TypeError, match=re.escape(f"got {size!r}")):
+        parse_bytes(size)
+
+
 def test_sizes_are_read_as_people_write_them():
-    sizes = [parse_bytes(size) for size in (7, "7", "8GB", "1.5 kb", "2MiB", "1K")]
-    assert sizes == [7, 7, 8 * 10**9, 1500, 2 * 2**20, 1000]
+    written = (7, "7", "8GB", "1.5 kb", "2MiB", "1K", "3 ki", np.int64(9), str(2**63 - 1))
+    sizes = [parse_bytes(size) for size in written]
+    assert sizes == [7, 7, 8 * 10**9, 1500, 2 * 2**20, 1000, 3072, 9, 2**63 - 1]
+    assert type(parse_bytes(np.int64(9))) is int
+
+
+@for_each_device
+def test_unused_room_is_the_tiers(device):
+    """With the versions that earlier cut-offs need, as long as they are kept."""
+    zeros = torch.zeros(100, dtype=torch.int64)
+    graph = TemporalGraph(device=opened(device))
+    graph.append(EventBatch(zeros, zeros + 1, torch.arange(100)))
+    graph.retain(max_count=1)
+    for _ in range(2):
+        stats = graph.stats()
+        assert stats.num_entries == 2
+        assert stats.slack == stats.tiers[0].slack
+        assert stats.num_blocks == stats.tiers[0].num_blocks
+        graph.compact()
 
 
 def test_a_budget_too_small_for_a_chunk_is_refused():
