@@ -10,6 +10,7 @@ from strategies import event_lists, graph_events, samplers
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_hops, sample_neighbors
+from tgflow.sampling import hops as hops_module
 from tgflow.sampling.distinct import distinct_queries, first_rows
 from tgflow.sampling.hops import hop_key
 
@@ -68,6 +69,21 @@ def test_hops_are_what_one_hop_gives_for_each_target(events, sampler, fanouts, c
     assert len(hops.nodes) == num_rows
     assert int(hops.size) == len(frontier)
     assert hops.nodes.tolist()[: len(frontier)] == [node for node, _, _ in frontier]
+
+
+def test_all_hops_see_the_events_there_were_at_the_start(monkeypatch):
+    graph = TemporalGraph.from_events(graph_events((0, 1, 0), (0, 1, 1)))
+    sample = hops_module.sample_neighbors
+
+    def sample_beside_a_writer(*arguments, **options):
+        graph.append(graph_events((0, 1, 2), (1, 2, 2)))
+        return sample(*arguments, **options)
+
+    monkeypatch.setattr(hops_module, "sample_neighbors", sample_beside_a_writer)
+    nodes = torch.tensor([0, 1])
+    hops = sample_hops(graph, nodes, torch.full_like(nodes, 9), [4, 4])
+    assert graph.num_events == 6
+    assert max(int(hop.neighbors.eid.max()) for hop in hops.hops) == 1
 
 
 @given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 1)), max_size=30))

@@ -233,3 +233,28 @@ def test_a_reader_launched_before_the_publication_is_waited_for():
     assert store.readers.collect() == []
     machine.busy = set()
     assert len(store.readers.collect()) == 1
+
+
+def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
+    """A sampler launched before the last change needs the older versions."""
+    machine = EmulatedMachine()
+    store = DeviceStore(machine, directed=True)
+    insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
+    for machine.current in (7, 8):
+        with store.readers.reading():
+            pass
+    machine.current, machine.busy = 0, {7, 8}
+    store.reserve_retention(0, 0)
+    store.commit_change(store.position)
+    machine.waits.clear()
+    waits_at = {}
+    launch = machine.kernels.launch
+
+    def noted(kernel, *arguments):
+        waits_at[kernel] = list(machine.waits)
+        launch(kernel, *arguments)
+
+    machine.kernels.launch = noted
+    store.compact()
+    assert waits_at["compact_past"] == [(0, 7), (0, 8)]
+    assert store.readers.collect() == [], "what they may read is not reused"

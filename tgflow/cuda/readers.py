@@ -56,6 +56,16 @@ class Readers:
                 self._machine.wait(self._published)
             self._writer = stream
 
+    def wait(self) -> None:
+        """Let later work of the current stream begin when the readers launched so far are done.
+
+        The host goes on. Readers launched later see what was published before this.
+        """
+        with self._lock:
+            for stream, mark in self._reading.items():
+                if stream != self._machine.stream():
+                    self._machine.wait(mark)
+
     def give_up(self, thing: GivenUp) -> None:
         """Hand over what the state to be published next does not reach any more."""
         self._giving.append(thing)

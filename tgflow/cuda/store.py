@@ -164,12 +164,15 @@ class DeviceStore:
     def compact(self) -> None:
         """Give up what only cut-offs before the latest changes see, and give memory back.
 
-        Synchronises. Needs room for all directories, and for what leaves sparse chunks.
+        Kernels that read for a sampler launched before the latest change need what is given up:
+        they are waited for, on the device. Synchronises. Needs room for all directories, and for
+        what leaves sparse chunks.
 
         Raises:
             MemoryError: If there is none; nothing that is to stay is lost then.
         """
         self._begin()
+        self.readers.wait()
         work = Compaction(self._machine.kernels, self._view(), self._heads)
         work.forget_past()
         sparse = work.measure(self.chunks)

@@ -115,7 +115,10 @@ def sample_hops(
         sampler: Which neighbours are taken; a name will do for `recent` and `uniform`.
         key: Random key; hop `h` draws with the `h`-th splitmix64 number from it.
         before: See only events at log positions below this, one for all or int64 `[Q]`: what is
-            reached from a query has its cut-off.
+            reached from a query has its cut-off. None: on the CPU, all hops see the events there
+            are at the start. On a GPU each hop sees those there are when its kernel begins, so
+            that a captured CUDA graph sees the store grow: beside a writer on another stream, give
+            `graph.num_events` for hops that agree.
         types: Only events with one of these labels count.
         dedup: Whether equal (node, time) pairs of a frontier are sampled once. Shapes stay as they
             are without; `size` says how many rows are in use.
@@ -130,6 +133,8 @@ def sample_hops(
         raise ValueError("fanouts must name the neighbours of at least one hop, got none")
     if isinstance(sampler, str):
         sampler = Sampler(sampler)
+    if before is None and graph.device.type == "cpu":
+        before = graph.num_events
     limits = before if isinstance(before, Tensor) else None
     rows = torch.arange(len(nodes) * prod(1 + k for k in fanouts), device=nodes.device)
     roots, size = rows[: len(nodes)], _size_of(nodes)
