@@ -3,14 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "asan.hpp"
 #include "tgflow/detail/insert_run.hpp"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
-#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
-#endif
 
 namespace tgflow {
 namespace {

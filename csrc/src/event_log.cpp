@@ -9,8 +9,6 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kMaxEvents = int64_t{1} << 33;  // address space, not memory
-
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
 std::string event(int64_t row) { return "event " + std::to_string(row); }
@@ -94,8 +92,7 @@ int64_t EventLog::position(tick_t t) const {
   return std::lower_bound(clocks, clocks + end, t) - clocks;
 }
 
-void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst, tick_t* t,
-                      int64_t* label) const {
+void EventLog::check_eids(const eid_t* eid, int64_t count) const {
   const int64_t end = size();
   for (int64_t i = 0; i < count; ++i) {
     if (eid[i] < 0 || eid[i] >= end) {
@@ -103,6 +100,11 @@ void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst,
                               " is not in the log, which holds events [0, " + std::to_string(end) + ")");
     }
   }
+}
+
+void EventLog::gather(const eid_t* eid, int64_t count, node_t* src, node_t* dst, tick_t* t,
+                      int64_t* label) const {
+  check_eids(eid, count);
   for (int64_t i = 0; i < count; ++i) {
     src[i] = src_[eid[i]];
     dst[i] = dst_[eid[i]];

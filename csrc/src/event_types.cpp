@@ -3,12 +3,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "tgflow/event_log.hpp"
+
 namespace tgflow {
-namespace {
-
-constexpr int64_t kMaxEvents = int64_t{1} << 33;  // address space, not memory
-
-}  // namespace
 
 EventTypes::EventTypes() : types_(kMaxEvents) {}
 

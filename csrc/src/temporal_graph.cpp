@@ -1,9 +1,5 @@
 #include "tgflow/temporal_graph.hpp"
 
-#include <algorithm>
-#include <stdexcept>
-#include <string>
-
 namespace tgflow {
 namespace {
 
@@ -66,12 +62,7 @@ eid_t TemporalGraph::append_late(const Events& events) {
 
 int64_t TemporalGraph::remove(const eid_t* eid, int64_t size) {
   const std::lock_guard<std::mutex> lock(writer_);
-  for (int64_t i = 0; i < size; ++i) {
-    if (eid[i] >= 0 && eid[i] < log_.size()) continue;
-    throw std::out_of_range("eid " + std::to_string(eid[i]) + " at row " + std::to_string(i) +
-                            " is not in the log, which holds events [0, " + std::to_string(log_.size()) +
-                            ")");
-  }
+  log_.check_eids(eid, size);
   return remove_all({eid, eid + size});
 }
 

@@ -9,6 +9,8 @@
 
 namespace tgflow {
 
+constexpr int64_t kMaxEvents = int64_t{1} << 33;  ///< Of a log: address space, not memory.
+
 /// Columns src, dst, t and perhaps label. One thread appends; any number read what is below `size()`.
 /// The log's clock at a position is the latest time before it: with late events, times go back but it does
 /// not.
@@ -30,6 +32,8 @@ class EventLog {
   int64_t position(tick_t t) const;
   /// The latest time so far; INT64_MIN for an empty log.
   tick_t clock() const;
+  /// Throws std::out_of_range, saying which, if one of `eid[0, size)` is not in the log.
+  void check_eids(const eid_t* eid, int64_t size) const;
   /// Copies the events at `eid[0, size)` out; `label` may be null. Throws std::out_of_range.
   void gather(const eid_t* eid, int64_t size, node_t* src, node_t* dst, tick_t* t, int64_t* label) const;
 
