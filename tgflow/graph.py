@@ -15,7 +15,7 @@ from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
 from tgflow.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
-from tgflow.units import parse_bytes
+from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes
 
 if TYPE_CHECKING:
     from tgflow.cuda.graph import DeviceGraph
@@ -25,8 +25,6 @@ Answer = TypeVar("Answer")
 Direction = Literal["undirected", "directed", "bipartite"]
 
 _LEAST_BUDGET = 4096
-_OLDEST = -(2**63)
-_EVERYTHING = 2**63 - 1
 _KEPT_CYCLES = 2
 
 
@@ -77,7 +75,7 @@ class TemporalGraph:
             )
         self._native, self.device = _open(
             getattr(_core.Direction, direction),
-            2**63 - 1 if self.device_budget is None else self.device_budget,
+            INT64_MAX if self.device_budget is None else self.device_budget,
             device,
         )
         """The graph in the core or on a GPU; where samplers take and return tensors."""
@@ -191,12 +189,12 @@ class TemporalGraph:
         arguments = {name: limit for name, limit in given.items() if limit is not None}
         return self._change("retain", lambda: self._retain(**arguments), arguments)
 
-    def _retain(self, max_age: int | None = None, max_count: int = _EVERYTHING) -> int:
+    def _retain(self, max_age: int | None = None, max_count: int = INT64_MAX) -> int:
         t_last = self.log.t_last
         if t_last is None:
             return 0
-        min_t = _OLDEST if max_age is None else max(_OLDEST, t_last - max_age)
-        return self._native.retain(min_t, min(max_count, _EVERYTHING))
+        min_t = INT64_MIN if max_age is None else max(INT64_MIN, t_last - max_age)
+        return self._native.retain(min_t, min(max_count, INT64_MAX))
 
     def compact(self) -> None:
         """Give memory back: what only cut-offs before the latest changes see, and sparse chunks.

@@ -18,6 +18,9 @@ _NANOSECONDS = {
     "day": 86_400 * 10**9,
 }
 
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+"""The first and the last tick or position there can be: what no limit is, to the core."""
+
 UNITS = (*_NANOSECONDS, "tick")
 """The names of the units. A `tick` has no known length: it counts as one second."""
 
@@ -70,7 +73,7 @@ def parse_bytes(size: SupportsIndex | str) -> int:
                 "a size is a whole number of bytes or text such as '512MB' or '8GB', "
                 f"got {size!r}; round it with int(...)"
             ) from None
-    if not 0 <= num_bytes < 2**63:
+    if not 0 <= num_bytes <= INT64_MAX:
         raise ValueError(
             f"a size in bytes is at least 0 and below 2**63, got {size!r}; "
             "for no limit leave it out"

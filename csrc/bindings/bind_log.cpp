@@ -38,6 +38,12 @@ void bind_log(py::module_& m) {
       .def_property_readonly("clock", &EventLog::clock)
       .def("position", &EventLog::position, py::arg("t"), no_gil)
       .def(
+          "check_eids",
+          [](const EventLog& log, address_t eid, int64_t size) {
+            log.check_eids(at<const int64_t>(eid), size);
+          },
+          py::arg("eid"), py::arg("size"), no_gil)
+      .def(
           "columns",
           [](const py::object& self, int64_t start, int64_t stop) {
             const EventLog& log = self.cast<const EventLog&>();

@@ -46,9 +46,7 @@ BlockStore::BlockStore(Direction direction, StoreMemory memory)
   if (direction == Direction::kBipartite) sides_ = std::make_unique<ReservedArray<uint8_t>>(kMaxNode + 1);
 }
 
-BlockStore::~BlockStore() {
-  while (epochs_.num_retired() != 0) epochs_.collect();
-}
+BlockStore::~BlockStore() { epochs_.drain(); }
 
 StoreView BlockStore::view() const {
   const int64_t change = changes_.load(std::memory_order_acquire);
@@ -239,8 +237,7 @@ void BlockStore::commit() noexcept {
   num_entries_ += static_cast<int64_t>(pairs.size());
   position_.store(insertion_.first_eid + insertion_.events.size, std::memory_order_release);
   forget_insertion();
-  epochs_.collect();  // twice: with no reader about, what this batch has retired is free at once
-  epochs_.collect();
+  epochs_.drain();
 }
 
 /// Fetches what the runs after run `i` will write to; `places` begins with run `i`'s.

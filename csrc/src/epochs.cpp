@@ -40,6 +40,10 @@ void Epochs::collect() {
   if (num_retired() != 0) turn();
 }
 
+void Epochs::drain() {
+  for (int turns = 0; turns < 2; ++turns) collect();  // what this epoch has retired waits for one more
+}
+
 void Epochs::wait_for_readers() {
   for (int turns = 0; turns < 2; turns += turn()) std::this_thread::yield();
 }

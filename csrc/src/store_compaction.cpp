@@ -12,8 +12,7 @@ void BlockStore::compact() {
   epochs_.wait_for_readers();
   const int64_t num_nodes = num_nodes_.load();
   for (node_t v = 0; v < num_nodes; ++v) give_up_past(v);
-  epochs_.collect();
-  epochs_.collect();
+  epochs_.drain();
   entries_.close_chunks();
   for (node_t v = 0; v < num_nodes; ++v) leave_sparse_chunks(v);
   renew_directories();
@@ -21,8 +20,7 @@ void BlockStore::compact() {
   for (node_t v = 0; v < num_nodes; ++v) {
     if (heads_[v] != nullptr) max_blocks_ = std::max<int64_t>(max_blocks_, heads_[v]->num_blocks);
   }
-  epochs_.collect();
-  epochs_.collect();
+  epochs_.drain();
   entries_.forget_stale_pieces();
 }
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.structs import Changing, Fresh, StoreView, Version
 from tgflow.cuda.sums import sum_up
+from tgflow.units import INT64_MAX, INT64_MIN
 
 _THREADS = 128
-_OLDEST, _EVERYTHING = -(2**63), 2**63 - 1
 _NEW_BLOCK_BYTES = 16
 
 
@@ -64,7 +64,7 @@ class Change:
 
     def __init__(self, kernels: Kernels, store: StoreView, max_capacity: int) -> None:
         self._kernels = kernels
-        self._in = Changing(store=store, min_t=_OLDEST, max_count=_EVERYTHING)
+        self._in = Changing(store=store, min_t=INT64_MIN, max_count=INT64_MAX)
         self._in.fresh.max_capacity = max_capacity
         self._kept: list[Tensor] = []
 

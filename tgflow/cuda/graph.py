@@ -14,8 +14,7 @@ from tgflow.cuda.changing import Edits
 from tgflow.cuda.machine import Machine, says_how_much
 from tgflow.cuda.store import DeviceStats, DeviceStore
 from tgflow.cuda.structs import NeighborRows, Queries, Sampler
-
-_UNLIMITED = 2**63 - 1
+from tgflow.units import INT64_MAX
 
 
 class DeviceGraph:
@@ -26,9 +25,9 @@ class DeviceGraph:
 
     def __init__(self, direction: _core.Direction, budget: int, machine: Machine) -> None:
         self._machine = machine
-        self._host = _core.TemporalGraph(direction, _UNLIMITED)  # checks events and keeps the log
+        self._host = _core.TemporalGraph(direction, INT64_MAX)  # checks events and keeps the log
         self._directed = direction == _core.Direction.directed
-        limit = None if budget == _UNLIMITED else budget
+        limit = None if budget == INT64_MAX else budget
         self._store = DeviceStore(machine, self._directed, limit)
         self._writing = threading.Lock()
 
@@ -70,6 +69,7 @@ class DeviceGraph:
     def remove(self, eid: int, size: int) -> int:
         """Remove events; return how many entries are gone. Synchronises, as all changes do."""
         with self._writing:
+            self.log.check_eids(eid, size)
             return self._remove(_host_column(eid, size).clone())
 
     def remove_pair(self, src: int, dst: int) -> int:
@@ -133,15 +133,8 @@ class DeviceGraph:
             sampling.sample(self._machine.kernels, self._store.snapshot, spec, queries, rows)
 
     def _remove(self, eids: Tensor) -> int:
-        size = len(self.log)
-        wrong = ((eids < 0) | (eids >= size)).nonzero()
-        if len(wrong):
-            row = int(wrong[0])
-            raise IndexError(
-                f"eid {int(eids[row])} at row {row} is not in the log, "
-                f"which holds events [0, {size})"
-            )
-        (src, dst), t = self._ends(), torch.from_numpy(self.log.columns(0, size)[2])
+        t = torch.from_numpy(self.log.columns(0, len(self.log))[2])
+        src, dst = self._ends()
         edits = self._edits(src[eids], dst[eids], t[eids], eids, puts_in=False)
         gained = self._store.reserve_edits(edits)
         self._store.commit_change(self.position)

@@ -12,8 +12,7 @@ from tgflow import _core
 from tgflow.events import NO_NODE
 from tgflow.graph import TemporalGraph
 from tgflow.sampling.sampler import Sampler, type_bits
-
-_EVERYTHING = 2**63 - 1
+from tgflow.units import INT64_MAX
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +66,7 @@ def sample_neighbors(
     device = graph.device
     nodes = _column("nodes", nodes, size, device)
     t = _column("t", t, size, device)
-    limits, limit = 0, _EVERYTHING
+    limits, limit = 0, INT64_MAX
     if isinstance(before, Tensor):
         before = _column("before", before, size, device)
         limits = before.data_ptr()

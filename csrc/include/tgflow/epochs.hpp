@@ -49,6 +49,8 @@ class Epochs {
   /// Gives back what no reader can hold any more, and starts a new epoch where possible. The writer's thread
   /// only.
   void collect();
+  /// Gives everything retired back, where no reader is about.
+  void drain();
   /// Waits until every reader that is registered now has left. The writer's thread only; no reader's.
   void wait_for_readers();
   /// Retired pieces not yet given back.
