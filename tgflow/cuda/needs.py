@@ -23,7 +23,7 @@ def require_device(device: torch.device) -> torch.device:
     if torch.version.cuda is None:
         raise CudaError(
             f"torch {torch.__version__} is built without CUDA; install one that is, "
-            'as the selector at pytorch.org says, or use device="cpu"'
+            'as the installation page of PyTorch says, or use device="cpu"'
         )
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
