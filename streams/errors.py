@@ -19,6 +19,34 @@ class StreamError(ValueError):
         self.text = text
 
 
+class SourceExpired(StreamError):
+    """What comes next is no longer kept: retention, or a file that is gone."""
+
+
+class SourceTruncated(StreamError):
+    """The source ends before the position that was reached: a recreated topic, a cut file."""
+
+
+class SourceMismatch(StreamError):
+    """What stood before the position is not what was read then: another topic, a changed file."""
+
+
+class SourceCorrupt(StreamError):
+    """The same bytes are damaged however often they are read."""
+
+
+class SourceUnavailable(StreamError):
+    """The source could not be reached for too long; try again later."""
+
+
+class TooManyBadRecords(StreamError):
+    """So much of the data is bad that the schema must be wrong."""
+
+
+class LateEvent(StreamError):
+    """An event came too late, and late events are an error."""
+
+
 class RowError(Exception):
     """One row that cannot become an event; whoever knows the file turns it into a `StreamError`.
 

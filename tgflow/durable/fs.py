@@ -1,0 +1,124 @@
+"""The few file operations of writers of durable files, so that tests can stand in for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class Fs(Protocol):
+    """File operations; all but `read` raise `OSError` and none retries."""
+
+    def create(self, path: Path) -> int:
+        """Make a file that must not be there, and return a descriptor to write it by."""
+        ...
+
+    def append_to(self, path: Path) -> int:
+        """Return a descriptor that writes at the end of a file that is there."""
+        ...
+
+    def write(self, fd: int, data: bytes | memoryview) -> None:
+        """Write all of `data`."""
+        ...
+
+    def sync(self, fd: int) -> None:
+        """Return once all that was written is on the disk."""
+        ...
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        ...
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Cut a file to `size` bytes, and wait until that is on the disk."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory that must not be there."""
+        ...
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or directory another name; a file there is replaced."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory and all files in it."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in a directory are on the disk."""
+        ...
+
+
+class RealFs:
+    """The operating system's."""
+
+    def create(self, path: Path) -> int:
+        """Make a file that must not be there, and return a descriptor to write it by."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def append_to(self, path: Path) -> int:
+        """Return a descriptor that writes at the end of a file that is there."""
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def write(self, fd: int, data: bytes | memoryview) -> None:
+        """Write all of `data`."""
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[os.write(fd, view) :]
+
+    def sync(self, fd: int) -> None:
+        """Return once all that was written is on the disk."""
+        os.fdatasync(fd)
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor."""
+        os.close(fd)
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Cut a file to `size` bytes, and wait until that is on the disk."""
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory that must not be there."""
+        path.mkdir()
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        os.link(source, target, follow_symlinks=False)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or directory another name; a file there is replaced."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory and all files in it."""
+        for entry in list(path.iterdir()):
+            entry.unlink()
+        path.rmdir()
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in a directory are on the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
