@@ -15,7 +15,7 @@ Position: TypeAlias = dict[str, int | float | str | None]
 """Where a partition goes on, as its source writes it: plain values that JSON can hold."""
 
 Place: TypeAlias = Mapping[str, int | str]
-"""Where one row stood, for a person: {"topic", "partition", "offset", "row"} or {"file", "byte"}."""
+"""Where a row stood, for a person: {"topic", "partition", "offset", "row"} or {"file", "byte"}."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tgflow.plan.keys import key
 _MASK_63_BITS = (1 << 63) - 1
 
 
-class TrainingDiverged(RuntimeError):  # noqa: N818 (as the other stops are called)
+class TrainingDiverged(RuntimeError):
     """A loss or score that is not finite; the message says where, and what to do."""
 
 
