@@ -1,47 +1,135 @@
-"""Checks of whole columns that name the first bad row."""
+"""What rows must satisfy, and how a check of a whole column names all rows that do not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tgflow.streams.errors import RowError
+from tgflow.units import INT64_MAX, INT64_MIN
 
+Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
-INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """Limits on what a row may hold.
+
+    Args:
+        max_node_id: Largest integer id. The ids of a stream are mapped to dense ones, so that a
+            large one costs no memory; a limit finds ids that cannot be.
+        max_abs: Largest absolute value of a feature, or None for any that float32 holds.
+        min_label: Smallest label.
+        max_label: Largest label.
+        max_record_bytes: Longest record, or line of a text file.
+        unknown_keys: Whether keys of a JSON object (or columns of a record) that nobody asked for
+            are let alone or make the record bad. Files are judged by their header instead.
+
+    Raises:
+        ValueError: If a limit is below its least value.
+    """
+
+    max_node_id: int = INT64_MAX
+    max_abs: float | None = None
+    min_label: int = INT64_MIN
+    max_label: int = INT64_MAX
+    max_record_bytes: int = 1 << 20
+    unknown_keys: Literal["ignore", "reject"] = "ignore"
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_node_id", 0), ("max_record_bytes", 1), ("max_abs", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+        if self.unknown_keys not in ("ignore", "reject"):
+            raise ValueError(f"unknown_keys is 'ignore' or 'reject', got {self.unknown_keys!r}")
+
+
+Fault = tuple[str, str]
+"""A code of `tgflow.streams.errors.CODES`, and what was wrong and what arrived."""
+
+
+class BadRows(Exception):
+    """Rows of a batch that fail one check.
+
+    Args:
+        rows: Which, bool `[B]`; at least one.
+        fault: Returns what is wrong with one of them.
+    """
+
+    def __init__(self, rows: Bools, fault: Callable[[int], Fault]) -> None:
+        super().__init__(f"{np.count_nonzero(rows)} bad rows")
+        self.rows = rows
+        self.fault = fault
+
+
+def refuse(bad: Bools, code: str, text: Callable[[int], str]) -> None:
+    """Raise `BadRows` if a row is `bad`."""
+    if bad.any():
+        raise BadRows(bad, lambda row: (code, text(row)))
+
+
+def refuse_each(bad: Bools, fault: Callable[[int], Fault]) -> None:
+    """Raise `BadRows` if a row is `bad`; each may have a code of its own."""
+    if bad.any():
+        raise BadRows(bad, fault)
+
+
+def refuse_all(num_rows: int, code: str, text: str) -> None:
+    """Raise `BadRows` for every row, if there is one: the column itself is wrong."""
+    refuse(np.ones(num_rows, dtype=np.bool_), code, lambda _: text)
 
 
 def refuse_nulls(array: pa.Array, name: str) -> None:
-    """Raise a `RowError` at the first row without a value."""
+    """Raise `BadRows` if a value is missing."""
     if array.null_count:
         missing = array.is_null().to_numpy(zero_copy_only=False)
         refuse(missing, "null", lambda _: f"{name} is missing; every event needs a value")
 
 
-def refuse(bad: npt.NDArray[np.bool_], code: str, text: Callable[[int], str]) -> None:
-    """Raise a `RowError` at the first row that is `bad`."""
-    if bad.any():
-        row = int(bad.argmax())
-        raise RowError(row, code, text(row))
+def refuse_invalid(array: pa.Array, name: str) -> None:
+    """Raise `BadRows` where a value is not what its type says, as text that is not UTF-8."""
+    rows = invalid_rows(array)
+    if rows is not None:
+        text = f"{name} is not UTF-8; write the file as UTF-8"
+        refuse(rows, "encoding", lambda _: text)
 
 
-def refuse_wide(array: pa.Array, code: str, text: Callable[[int], str]) -> Int64s:
+def refuse_wide(array: pa.Array, fault: Callable[[int], Fault]) -> Int64s:
     """Return the integers of `array` as int64, refusing what does not fit."""
     values = array.to_numpy(zero_copy_only=False)
     if values.dtype == np.uint64:
-        refuse(values > np.uint64(INT64_MAX), code, text)
+        refuse_each(values > np.uint64(INT64_MAX), fault)
     return np.asarray(values, dtype=np.int64)
 
 
-def first_invalid(array: pa.Array) -> int | None:
-    """Return the first row that is not what its type says, as bad UTF-8; None if all are."""
+def invalid_rows(array: pa.Array) -> Bools | None:
+    """Return which values are not what their type says: bad UTF-8, an index out of range.
+
+    None if all are; it then costs one pass. Else about twice the logarithm of the length for each.
+    """
     if not _is_invalid(array):
         return None
-    return next(row for row in range(len(array)) if _is_invalid(array.slice(row, 1)))
+    rows = np.zeros(len(array), dtype=np.bool_)
+    _mark_invalid(array, rows)
+    return rows
+
+
+def _mark_invalid(array: pa.Array, rows: Bools) -> None:
+    """Mark the invalid rows of an array that holds some."""
+    if len(array) == 1:
+        rows[0] = True
+        return
+    middle = len(array) // 2
+    for half, marks in ((array[:middle], rows[:middle]), (array[middle:], rows[middle:])):
+        if _is_invalid(half):
+            _mark_invalid(half, marks)
 
 
 def _is_invalid(array: pa.Array) -> bool:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tgflow.streams.checks import (
-    INT64_MAX,
+    Fault,
     Float32s,
     Int64s,
-    first_invalid,
     refuse,
+    refuse_all,
+    refuse_each,
+    refuse_invalid,
     refuse_nulls,
     refuse_wide,
 )
-from tgflow.streams.errors import RowError, shown
-from tgflow.streams.features import feature_columns
-from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale
-from tgflow.streams.ticks import tick_column
+from tgflow.streams.errors import shown
+from tgflow.streams.schema import IdKind
+from tgflow.units import INT64_MAX
 
 AS_TEXT = "pass id_kind='string' to take ids as text"
 
@@ -39,69 +41,61 @@ class EventColumns:
         return len(self.t)
 
     def take(self, rows: slice | Int64s) -> EventColumns:
-        """Return the events at `rows`, in that order."""
-        index = pa.array(np.arange(len(self))[rows])
+        """Return the events at `rows`, in that order; a slice with step 1 copies nothing."""
         return EventColumns(
-            self.src.take(index),
-            self.dst.take(index),
+            _taken(self.src, rows),
+            _taken(self.dst, rows),
             self.t[rows],
             None if self.label is None else self.label[rows],
             None if self.x is None else self.x[rows],
         )
 
 
-def event_columns(
-    batch: pa.RecordBatch, columns: Columns, ids: IdKind, time: Scale, x_dim: int
-) -> EventColumns:
-    """Return the events of `batch`.
+def _taken(array: pa.Array, rows: slice | Int64s) -> pa.Array:
+    return array[rows] if isinstance(rows, slice) else array.take(pa.array(rows))
+
+
+def id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array:
+    """Return node ids as int64 in `[0, max_id]`, or as strings that are not empty.
 
     Raises:
-        RowError: At the first bad row of the first bad column, in the order src, dst, t, label,
-            features.
-    """
-    label = columns.label
-    return EventColumns(
-        src=id_column(batch[columns.src], columns.src, ids),
-        dst=id_column(batch[columns.dst], columns.dst, ids),
-        t=tick_column(batch[columns.t], columns.t, time),
-        label=tick_column(batch[label], label, UNSCALED) if label else None,
-        x=feature_columns(batch, columns.features, x_dim) if columns.features else None,
-    )
-
-
-def id_column(array: pa.Array, name: str, kind: IdKind) -> pa.Array:
-    """Return node ids as int64 of at least 0, or as strings that are not empty.
-
-    Raises:
-        RowError: At the first id that is neither.
+        BadRows: Where they are neither.
     """
     if pa.types.is_dictionary(array.type):
+        refuse_invalid(array, name)
         array = array.cast(array.type.value_type)
     refuse_nulls(array, name)
     if pa.types.is_integer(array.type):
-        return array.cast(pa.string()) if kind == "string" else _integer_ids(array, name)
+        return array.cast(pa.string()) if kind == "string" else _integer_ids(array, name, max_id)
     if not _is_string(array.type):
-        raise RowError(0, "type", f"{name} is of type {array.type}; ids are integers or strings")
-    if kind == "int" and len(array):
-        raise RowError(0, "type", id_fault(name, array[0].as_py()) or AS_TEXT)
-    return _string_ids(array, name)
+        text = f"{name} is of type {array.type}; ids are integers or strings"
+        refuse_all(len(array), "type", text)
+        return pa.array([], pa.int64() if kind == "int" else pa.string())
+    refuse_invalid(array, name)
+    return _no_integers(array, name) if kind == "int" else _string_ids(array, name)
 
 
-def _integer_ids(array: pa.Array, name: str) -> pa.Array:
-    def text(row: int) -> str:
-        return id_fault(name, array[row].as_py()) or ""
+def _integer_ids(array: pa.Array, name: str, max_id: int) -> pa.Array:
+    def fault(row: int) -> Fault:
+        return id_fault(name, array[row].as_py(), max_id) or ("type", name)
 
-    values = refuse_wide(array, "huge_id", text)
-    refuse(values < 0, "negative_id", text)
+    values = refuse_wide(array, fault)
+    refuse_each(values < 0, fault)
+    if max_id < INT64_MAX:
+        refuse_each(values > max_id, fault)
     return pa.array(values)
 
 
+def _no_integers(array: pa.Array, name: str) -> pa.Array:
+    """Refuse text where integers were asked for: a number in quotes is no integer."""
+    every = np.ones(len(array), dtype=np.bool_)
+    refuse_each(every, lambda row: id_fault(name, array[row].as_py(), INT64_MAX) or ("type", name))
+    return pa.array([], pa.int64())
+
+
 def _string_ids(array: pa.Array, name: str) -> pa.Array:
-    row = first_invalid(array)
-    if row is not None:
-        raise RowError(row, "encoding", f"{name} is not UTF-8; write the file as UTF-8")
     empty = pc.equal(pc.binary_length(array.cast(pa.large_string())), 0)
-    refuse(empty.to_numpy(zero_copy_only=False), "type", lambda _: f"{name} is empty; {_BOTH}")
+    refuse(empty.to_numpy(zero_copy_only=False), "null", lambda _: f"{name} is empty; {_BOTH}")
     return array.cast(pa.string())
 
 
@@ -114,14 +108,17 @@ def _is_string(kind: pa.DataType) -> bool:
 _BOTH = "every event needs both its nodes"
 
 
-def id_fault(name: str, value: object) -> str | None:
+def id_fault(name: str, value: Any, max_id: int = INT64_MAX) -> Fault | None:
     """Return what is wrong with `value` as an integer id, None if nothing is."""
     if value is None or value == "":
-        return f"{name} is empty; {_BOTH}"
+        return "null", f"{name} is empty; {_BOTH}"
     if not isinstance(value, int) or isinstance(value, bool):
-        return f"{name} is {shown(value)}, expected an integer; write it as one, or {AS_TEXT}"
+        text = f"{name} is {shown(value)}, expected an integer; write it as one, or {AS_TEXT}"
+        return "type", text
     if value < 0:
-        return f"{name} is {value}; integer ids start at 0: {AS_TEXT}"
+        return "negative_id", f"{name} is {shown(value)}; integer ids start at 0: {AS_TEXT}"
     if value > INT64_MAX:
-        return f"{name} is {value}, beyond int64; {AS_TEXT}"
+        return "huge_id", f"{name} is {shown(value)}, beyond int64; {AS_TEXT}"
+    if value > max_id:
+        return "huge_id", f"{name} is {value}, larger than max_node_id={max_id}"
     return None

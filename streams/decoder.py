@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tgflow.streams.errors import RowError, StreamError
+from tgflow.streams.errors import RowFault, StreamError
 from tgflow.streams.schema import Columns, IdKind, Scale
 
 
@@ -28,7 +28,7 @@ class Rows:
     first: int
     counts: str
 
-    def fault(self, fault: RowError) -> StreamError:
+    def fault(self, fault: RowFault) -> StreamError:
         """Return the error that names the row of `fault` by its file and line or row."""
         where = f"{self.name}, {self.counts} {self.first + fault.row}"
         return StreamError(where, fault.code, fault.text)

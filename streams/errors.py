@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+CODES = {
+    "too_large": "longer than max_record_bytes",
+    "encoding": "bytes that are not UTF-8, or not what their type says",
+    "syntax": "no row of the format: broken JSON, an open quote, damaged Arrow data",
+    "schema": "another number of values, unknown or repeated keys, another schema",
+    "null": "a value is missing",
+    "type": "a value is of another type",
+    "negative_id": "an integer id below 0",
+    "huge_id": "an id beyond int64 or max_node_id",
+    "time_type": "a time that is no number",
+    "time_precision": "a time between two ticks",
+    "time_range": "a time beyond int64 ticks, or outside of time_min and time_max",
+    "time_jump": "a time more than max_forward_jump ahead of all before it",
+    "width": "another number of features than in the first row",
+    "nan": "a feature that is not a number",
+    "inf": "a feature that is infinite in float32",
+    "range": "a value outside of its declared range",
+    "late": "an event that came after its time was passed on",
+}
+"""Why a row is no event, or an event is not accepted."""
+
 
 class StreamError(ValueError):
     """Data that is not a stream of events. The message names the file and the line or row.
 
     Args:
         where: The place, as `events.csv, line 812`, or only the file.
-        code: What kind of fault it is, one lowercase word: `schema`, `type`, `time_order`, ...
+        code: What kind of fault it is, one of `CODES`, or `time_order` in a strict reader.
         text: What was wrong, what arrived, and the way out.
     """
 
@@ -47,23 +70,28 @@ class LateEvent(StreamError):
     """An event came too late, and late events are an error."""
 
 
-class RowError(Exception):
-    """One row that cannot become an event; whoever knows the file turns it into a `StreamError`.
+@dataclass(frozen=True, slots=True)
+class RowFault:
+    """What is wrong with one row.
 
     Args:
-        row: Its index in the batch at hand.
-        code: As in `StreamError`.
-        text: As in `StreamError`.
+        row: Its number among the rows at hand.
+        code: One of `CODES`.
+        text: What was wrong, what arrived, and the way out.
     """
 
-    def __init__(self, row: int, code: str, text: str) -> None:
-        super().__init__(text)
-        self.row = row
-        self.code = code
-        self.text = text
+    row: int
+    code: str
+    text: str
 
 
 def shown(value: object) -> str:
     """Return `value` as a message shows it: quoted, escaped, and at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def escaped(text: str, limit: int = 200) -> str:
+    r"""Return `text` safe to print: what is not printable as `\x1b`, at most `limit` characters."""
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return safe if len(safe) <= limit else f"{safe[: limit - 3]}..."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tgflow.streams.errors import StreamError
 from tgflow.units import ticks_per_unit
@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from tgflow.streams.decoder import Decoder
 
 IdKind = Literal["int", "string"]
+
+
+class NumberCodes(NamedTuple):
+    """The codes of numbers that are none, that fall between two ticks, or exceed int64."""
+
+    type: str
+    precision: str
+    range: str
+
+
+_TIME_CODES = NumberCodes("time_type", "time_precision", "time_range")
+_NUMBER_CODES = NumberCodes("type", "type", "range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,7 @@ class Scale:
     tick: str
     per_unit: int = 1
     digits: int = 0
+    fault_codes: NumberCodes = _TIME_CODES
 
     @classmethod
     def between(cls, unit: str, tick: str) -> Scale:
@@ -50,7 +63,7 @@ def _multiplicity(prime: int, number: int) -> int:
     return count
 
 
-UNSCALED = Scale("tick", "tick")
+UNSCALED = Scale("tick", "tick", fault_codes=_NUMBER_CODES)
 """For whole numbers that are not times, as labels."""
 
 

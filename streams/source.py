@@ -11,10 +11,11 @@ import torch
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.columns import AS_TEXT, EventColumns, event_columns
+from tgflow.streams.columns import AS_TEXT, EventColumns
 from tgflow.streams.decoder import Decoder, Rows
-from tgflow.streams.errors import RowError, StreamError, shown
+from tgflow.streams.errors import RowFault, StreamError, shown
 from tgflow.streams.schema import Columns, IdKind, Schema
+from tgflow.streams.validate import Form, validate
 
 SORTED_ROWS = 1 << 16
 
@@ -64,8 +65,9 @@ class EventSource:
         self._sort = sort
         self._current = 0
         self._id_kind: IdKind = "int"
-        self.x_dim = 0
+        self._widths: tuple[int, ...] = ()
         self._look_ahead()
+        self.x_dim = sum(self._widths)
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Return the events from the start.
@@ -93,12 +95,12 @@ class EventSource:
             columns = self._schema.select(decoder)
             if columns is None:
                 continue
-            self.x_dim = len(columns.features)
+            self._widths = (1,) * len(columns.features)
             row = decoder.first(columns)
             if row is None:
                 continue
             values = [row.get(name) for name in columns.features]
-            self.x_dim = sum(len(v) if isinstance(v, list) else 1 for v in values)
+            self._widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
             both = {name: row.get(name) for name in (columns.src, columns.dst)}
             self._id_kind = self._schema.id_kind or _id_kind(decoder.first_place, both)
             return
@@ -120,16 +122,14 @@ class EventSource:
 
     def _good(
         self, batch: pa.RecordBatch, columns: Columns
-    ) -> tuple[EventColumns | None, RowError | None]:
+    ) -> tuple[EventColumns | None, RowFault | None]:
         """Return the events before the first bad row, if any, and what is wrong with that one."""
-        fault = None
-        while len(batch):
-            try:
-                time = self._schema.time
-                return event_columns(batch, columns, self._id_kind, time, self.x_dim), fault
-            except RowError as found:
-                batch, fault = batch.slice(0, found.row), found
-        return None, fault
+        form = Form(columns, self._id_kind, self._schema.time, self._widths)
+        rows = validate(batch, form)
+        if not rows.faults:
+            return rows.events, None
+        fault = rows.faults[0]
+        return rows.events.take(slice(0, fault.row)) if fault.row else None, fault
 
     def _batch(self, events: EventColumns) -> EventBatch:
         src, dst = self.ids.encode(events.src, events.dst)
@@ -163,7 +163,7 @@ def _in_order(decoded: Iterator[tuple[Rows, EventColumns]]) -> Iterator[EventCol
                 yield events.take(slice(0, row))
             text = f"tick {events.t[row]} comes after tick {before[row]}; times must not decrease"
             way_out = "pass sort=True to read everything first and sort it by time"
-            raise rows.fault(RowError(row, "time_order", f"{text}: {way_out}"))
+            raise rows.fault(RowFault(row, "time_order", f"{text}: {way_out}"))
         latest = int(events.t[-1])
         yield events
 

@@ -6,12 +6,21 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from tgflow.streams.checks import INT64_MAX, Int64s, refuse, refuse_nulls, refuse_wide
-from tgflow.streams.errors import RowError, shown
+from tgflow.streams.checks import (
+    BadRows,
+    Fault,
+    Int64s,
+    refuse_all,
+    refuse_each,
+    refuse_nulls,
+    refuse_wide,
+)
+from tgflow.streams.errors import shown
 from tgflow.streams.schema import UNSCALED, Scale
-from tgflow.units import ticks_per_unit
+from tgflow.units import INT64_MAX, ticks_per_unit
 
 PRECISION = 22  # digits a decimal of a text file may have: 19 of an int64, and spare ones
 
@@ -28,7 +37,7 @@ def tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     their own unit.
 
     Raises:
-        RowError: At the first value that is missing, no number, or no whole tick in int64.
+        BadRows: Where a value is missing, no number, or no whole tick in int64.
     """
     refuse_nulls(array, name)
     kind = array.type
@@ -42,39 +51,48 @@ def tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
         return _integer_ticks(array.cast(pa.int8()), name, scale, Fraction(1))
     if (unit := _own_unit(kind)) and scale is not UNSCALED:
         return _timestamp_ticks(array, name, unit, scale)
-    raise RowError(0, "time_type", f"{name} is of type {kind}, expected numbers")
+    refuse_all(len(array), scale.fault_codes.type, f"{name} is of type {kind}, expected numbers")
+    return np.empty(0, dtype=np.int64)
 
 
 def _integer_ticks(array: pa.Array, name: str, scale: Scale, per_unit: Fraction) -> Int64s:
-    def text(row: int) -> str:
-        return f"{name} is {array[row]}, beyond int64 ticks of 1 {scale.tick}"
+    def too_large(row: int) -> Fault:
+        text = f"{name} is {array[row]}, beyond int64 ticks of 1 {scale.tick}"
+        return scale.fault_codes.range, text
 
-    values = refuse_wide(array, "time_range", text)
+    def too_fine(row: int) -> Fault:
+        text = f"{name} is {array[row]}, between two ticks of 1 {scale.tick}"
+        return scale.fault_codes.precision, f"{text}; pass a finer tick_unit"
+
+    values = refuse_wide(array, too_large)
+    if per_unit == 1:
+        refuse_each(values < -INT64_MAX, too_large)
+        return values.copy()  # torch wants memory that may be written
     limit = INT64_MAX // per_unit.numerator
-    refuse((values > limit) | (values < -limit), "time_range", text)
+    refuse_each((values > limit) | (values < -limit), too_large)
     whole, rest = np.divmod(values * per_unit.numerator, per_unit.denominator)
-    refuse(
-        rest != 0,
-        "time_precision",
-        lambda row: (
-            f"{name} is {array[row]}, between two ticks of 1 {scale.tick}; pass a finer tick_unit"
-        ),
-    )
+    refuse_each(rest != 0, too_fine)
     return np.asarray(whole, dtype=np.int64)
 
 
 def _timestamp_ticks(array: pa.Array, name: str, unit: str, scale: Scale) -> Int64s:
     try:
         per_unit = ticks_per_unit(unit, scale.tick)
-    except ValueError as error:
+    except ValueError:
         text = f"{name} is of type {array.type}; pass time_unit={unit!r}"
-        raise RowError(0, "time_type", text) from error
+        refuse_all(len(array), "time_type", text)
+        return np.empty(0, dtype=np.int64)
     numbers = array.cast(pa.int32()) if unit == "day" else array.cast(pa.int64())
     try:
         return _integer_ticks(numbers, name, scale, per_unit)
-    except RowError as fault:
-        text = f"{name} is {array[fault.row]}, no whole int64 number of {scale.tick}"
-        raise RowError(fault.row, fault.code, f"{text}; pass tick_unit={unit!r}") from fault
+    except BadRows as bad:
+        codes = bad.fault
+
+        def fault(row: int) -> Fault:
+            text = f"{name} is {array[row]}, no whole int64 number of {scale.tick}"
+            return codes(row)[0], f"{text}; pass tick_unit={unit!r}"
+
+        raise BadRows(bad.rows, fault) from None
 
 
 def _own_unit(kind: pa.DataType) -> str | None:
@@ -91,8 +109,8 @@ def _decimal_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
     if len(array) == 0:
         return np.empty(0, dtype=np.int64)
     if not pa.types.is_decimal128(array.type) or array.type.scale != scale.digits:
-        numbers = enumerate(array.to_pylist())
-        return np.array([_exact_ticks(value, row, name, scale) for row, value in numbers])
+        every = np.arange(len(array))
+        return _exact_ticks(array, every, np.zeros(len(array), dtype=np.int64), name, scale)
     words = np.frombuffer(array.buffers()[1], dtype="<i8").reshape(-1, 2)
     low, high = words[array.offset : array.offset + len(array)].T
     step = Fraction(scale.per_unit, 10**scale.digits)
@@ -100,37 +118,50 @@ def _decimal_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
     limit = INT64_MAX // step.numerator
     unsure = (high != low >> 63) | (rest != 0) | (whole > limit) | (whole < -limit)
     ticks: Int64s = np.multiply(whole, step.numerator)
-    for row in np.flatnonzero(unsure):  # mostly faults, which end it
-        ticks[row] = _exact_ticks(array[int(row)].as_py(), int(row), name, scale)
+    return _exact_ticks(array, np.flatnonzero(unsure), ticks, name, scale)
+
+
+def _exact_ticks(
+    array: pa.Array, rows: npt.NDArray[np.intp], ticks: Int64s, name: str, scale: Scale
+) -> Int64s:
+    """Fill in the `ticks` of decimals at `rows`, one by one and exactly, and return all."""
+    faults: dict[int, Fault] = {}
+    for row in rows.tolist():
+        value = array[row].as_py()
+        fault = number_fault(name, value, scale)
+        if fault is None:
+            ticks[row] = int(Fraction(value) * scale.per_unit)
+        else:
+            faults[row] = fault
+    if faults:
+        bad = np.zeros(len(ticks), dtype=np.bool_)
+        bad[list(faults)] = True
+        refuse_each(bad, faults.__getitem__)
     return ticks
-
-
-def _exact_ticks(value: Decimal, row: int, name: str, scale: Scale) -> int:
-    fault = number_fault(name, value, scale)
-    if fault is not None:
-        raise RowError(row, *fault)
-    return int(Fraction(value) * scale.per_unit)
 
 
 def _float_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
     """Take a float for the decimal number of at most `scale.digits` decimals that it stands for."""
     values = array.to_numpy(zero_copy_only=False)
+
+    def fault(row: int) -> Fault:
+        text = f"{name} is {values[row]}, which {values.dtype} cannot hold to the tick"
+        too_fine = scale.fault_codes.precision, f"{text}; store integers"
+        return number_fault(name, Decimal(str(values[row])), scale) or too_fine
+
     ten = 10.0**scale.digits
-    scaled = np.rint(values.astype(np.float64) * ten)
-    held = np.abs(scaled) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
-    bad = ~held | ((scaled / ten).astype(values.dtype) != values)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = np.rint(values.astype(np.float64) * ten)
+        held = np.abs(scaled) < 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        bad = ~held | ((scaled / ten).astype(values.dtype) != values)
     step = Fraction(scale.per_unit, 10**scale.digits)
     whole, rest = np.divmod(np.where(bad, 0, scaled).astype(np.int64), step.denominator)
     bad |= (rest != 0) | (np.abs(whole) > INT64_MAX // step.numerator)
-    if bad.any():
-        row = int(bad.argmax())
-        fault = number_fault(name, Decimal(str(values[row])), scale)
-        text = f"{name} is {values[row]}, which {values.dtype} cannot hold to the tick"
-        raise RowError(row, *(fault or ("time_precision", f"{text}; store integers")))
+    refuse_each(bad, fault)
     return np.asarray(whole * step.numerator)
 
 
-def number_fault(name: str, value: object, scale: Scale) -> tuple[str, str] | None:
+def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
     """Return the code and text of what is wrong with a time (or label), None if nothing is.
 
     Args:
@@ -139,20 +170,21 @@ def number_fault(name: str, value: object, scale: Scale) -> tuple[str, str] | No
         scale: How it should become a tick.
     """
     if value is None or value == "":
-        return "time_type", f"{name} is empty, expected {_expected(scale)}"
+        return "null", f"{name} is empty, expected {_expected(scale)}"
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:
         number = Decimal("nan")
     if not number.is_finite() or isinstance(value, bool):
         what = str(number).lower() if isinstance(value, Decimal) else shown(value)
-        return "time_type", f"{name} is {what}, expected {_expected(scale)}"
+        return scale.fault_codes.type, f"{name} is {what}, expected {_expected(scale)}"
     if number and number.adjusted() > PRECISION:  # before anything expands it
-        return "time_range", f"{name} is {shown(value)}, beyond int64 ticks of 1 {scale.tick}"
+        too_large = f"{name} is {shown(value)}, beyond int64 ticks of 1 {scale.tick}"
+        return scale.fault_codes.range, too_large
     if (number and number.adjusted() < -PRECISION) or (Fraction(number) * scale.per_unit) % 1:
-        return "time_precision", _too_fine(name, value, number, scale)
+        return scale.fault_codes.precision, _too_fine(name, value, number, scale)
     if abs(Fraction(number) * scale.per_unit) > INT64_MAX:
-        return "time_range", f"{name} is {value}, beyond int64 ticks of 1 {scale.tick}"
+        return scale.fault_codes.range, f"{name} is {value}, beyond int64 ticks of 1 {scale.tick}"
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tgflow.streams.checks import first_invalid
+from tgflow.streams.checks import invalid_rows
 from tgflow.streams.errors import StreamError
 from tgflow.streams.formats.table import ColumnarDecoder
 
@@ -63,9 +63,9 @@ class ArrowDecoder(ColumnarDecoder):
     def _check(self, batch: pa.RecordBatch, num_read: int) -> pa.RecordBatch:
         """Refuse offsets, dictionary indices and text that point or read outside of the data."""
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            row = first_invalid(column)
-            if row is not None:
-                where = f"{self.name}, row {num_read + row}"
+            rows = invalid_rows(column)
+            if rows is not None:
+                where = f"{self.name}, row {num_read + int(rows.argmax())}"
                 text = f"{name} is no valid {column.type}: bad UTF-8 or a damaged file"
                 raise StreamError(where, "encoding", text)
         return batch

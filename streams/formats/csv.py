@@ -108,8 +108,8 @@ class CsvDecoder(TextDecoder):
         row = dict(zip(names, values, strict=True))
         for name in (columns.src, columns.dst) if ids == "int" else ():
             value = row[name]
-            if text := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
-                return "type", text
+            if fault := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
+                return fault
         for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
             if column and (fault := number_fault(column, row[column], scale)):
                 return fault

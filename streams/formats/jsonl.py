@@ -121,8 +121,8 @@ def _fault(
         value = row.get(name)
         if types[name] == pa.string() and value is not None and not isinstance(value, str):
             return "type", f"{name} is {shown(value)}, expected a string as in the first line"
-        if types[name] == pa.int64() and (text := id_fault(name, _plain(value))):
-            return "type", text
+        if types[name] == pa.int64() and (fault := id_fault(name, _plain(value))):
+            return fault
     for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
         if column and (fault := number_fault(column, row.get(column), scale)):
             return fault

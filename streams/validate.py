@@ -1,0 +1,104 @@
+"""From decoded rows to events and bad rows: every check of every field, for every source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tgflow.streams.checks import BadRows, Checks, Int64s, refuse
+from tgflow.streams.columns import EventColumns, id_column
+from tgflow.streams.errors import RowFault
+from tgflow.streams.features import feature_columns
+from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale
+from tgflow.streams.ticks import tick_column
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a row must be to become an event.
+
+    Args:
+        columns: The columns of the rows.
+        ids: What the node ids are.
+        time: How times become ticks.
+        widths: Of each feature column how many values a row has: 1, or the length of its lists.
+        checks: Limits on the values.
+    """
+
+    columns: Columns
+    ids: IdKind
+    time: Scale
+    widths: tuple[int, ...] = ()
+    checks: Checks = field(default_factory=Checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """The rows of a batch, told apart.
+
+    Args:
+        events: The good rows.
+        index: Of each good row its number in the batch, int64, increasing; None if all are good.
+        faults: What is wrong with each of the others, by number.
+    """
+
+    events: EventColumns
+    index: Int64s | None
+    faults: Sequence[RowFault]
+
+
+def validate(batch: pa.RecordBatch, form: Form) -> Validated:
+    """Return the events of `batch` and all of its rows that are none.
+
+    Of a bad row the first fault is told, in the order src, dst, t, label, features. What a row
+    becomes depends on that row alone, not on its neighbours. A batch without bad rows is checked
+    once, column by column; others once more for each kind of fault in them.
+
+    Args:
+        batch: Decoded rows with at least the columns of `form`, of any Arrow types. One that came
+            from outside as Arrow must have passed `batch.validate(full=True)`: it may read outside
+            of its buffers otherwise.
+        form: What a row must be.
+    """
+    index: Int64s | None = None
+    faults: list[RowFault] = []
+    while True:
+        try:
+            events = _events(batch, form)
+            break
+        except BadRows as bad:
+            index = np.arange(len(batch)) if index is None else index
+            found = np.flatnonzero(bad.rows).tolist()
+            faults += [RowFault(int(index[row]), *bad.fault(row)) for row in found]
+            good = np.flatnonzero(~bad.rows)
+            batch, index = batch.take(pa.array(good)), index[good]
+    faults.sort(key=lambda fault: fault.row)
+    return Validated(events, index, faults)
+
+
+def _events(batch: pa.RecordBatch, form: Form) -> EventColumns:
+    """Return all rows as events; raise `BadRows` at the first check that some do not pass."""
+    columns, checks = form.columns, form.checks
+    return EventColumns(
+        src=id_column(batch[columns.src], columns.src, form.ids, checks.max_node_id),
+        dst=id_column(batch[columns.dst], columns.dst, form.ids, checks.max_node_id),
+        t=tick_column(batch[columns.t], columns.t, form.time),
+        label=_labels(batch, form),
+        x=feature_columns(batch, columns.features, form.widths, checks.max_abs)
+        if columns.features
+        else None,
+    )
+
+
+def _labels(batch: pa.RecordBatch, form: Form) -> Int64s | None:
+    name, checks = form.columns.label, form.checks
+    if not name:
+        return None
+    values = tick_column(batch[name], name, UNSCALED)
+    bad = (values < checks.min_label) | (values > checks.max_label)
+    limits = f"outside of [{checks.min_label}, {checks.max_label}]"
+    refuse(bad, "range", lambda row: f"{name} is {values[row]}, {limits}")
+    return values
