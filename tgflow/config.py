@@ -10,10 +10,12 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
+
+from tgflow.units import parse_bytes
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 Negatives = Literal["random", "historical", "inductive"]
@@ -27,11 +29,21 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+def _checked_size(size: str) -> str:
+    """Return a size as it is, if it is one such as 256MiB."""
+    parse_bytes(size)
+    return size
+
+
+Size = Annotated[str, AfterValidator(_checked_size)]
+
+
 class StreamConfig(_Section):
     """Where the events come from and how they are read."""
 
     path: str = Field(
-        default="", description="File or folder: CSV, Parquet, Arrow or JSONL; also .gz."
+        default="",
+        description="File or folder (CSV, Parquet, Arrow or JSONL; also .gz), or kafka://HOST/TOPIC.",
     )
     format: Literal["csv", "tsv", "jodie", "parquet", "arrow", "jsonl"] | None = Field(
         default=None, description="Format; unset: by the name's ending."
@@ -52,6 +64,21 @@ class StreamConfig(_Section):
     limit: int | None = Field(default=None, ge=1, description="Stop after this many events.")
     speed: float | None = Field(
         default=None, gt=0, description="Play at this multiple of real time; unset: at full speed."
+    )
+    id_kind: Literal["int", "string"] | None = Field(
+        default=None, description="What node ids are; unset: as in the first row."
+    )
+    event_id: str | None = Field(
+        default=None, description="Column of an id by which an event that comes twice is dropped."
+    )
+    codec: Literal["json", "csv", "struct", "arrow"] = Field(
+        default="json", description="Kafka: how records are written; arrow carries many edges each."
+    )
+    layout: str | None = Field(
+        default=None, description="Kafka, codec struct: the fields of a record in their order."
+    )
+    until_end: bool = Field(
+        default=False, description="Kafka: stop at the end that there is at the start."
     )
 
 
@@ -152,18 +179,149 @@ class RunConfig(_Section):
     threads: int | None = Field(default=None, ge=1, description="CPU threads; unset: one per core.")
 
 
+class OrderConfig(_Section):
+    """How events that come out of order are put in order."""
+
+    allowed_lateness: int = Field(
+        default=0, ge=0, description="Ticks that an event may come after a later one."
+    )
+    late: Literal["dead_letter", "drop", "error"] | None = Field(
+        default=None,
+        description="What becomes of later ones; unset: error for files, dead_letter for Kafka.",
+    )
+    max_forward_jump: int | Literal["none"] | None = Field(
+        default=None,
+        description="Ticks that time may jump ahead, or none for any; Kafka needs one of the two.",
+    )
+    time_min: int | None = Field(default=None, description="Earliest tick that is believed.")
+    time_max: int | None = Field(default=None, description="Latest tick that is believed.")
+    idle_timeout: float | None = Field(
+        default=None,
+        gt=0,
+        description="Seconds after which a silent partition is waited for no more; unset: never.",
+    )
+    buffer_events: int = Field(
+        default=1_000_000, ge=1, description="Events that may wait to be put in order."
+    )
+    buffer_bytes: Size = Field(default="256MiB", description="Memory that they may take.")
+    dedup_window: int = Field(
+        default=0, ge=0, description="Last event ids among which a repeat is found; 0: none."
+    )
+
+    @property
+    def jump(self) -> int | None:
+        """`max_forward_jump` in ticks, None for any."""
+        return None if self.max_forward_jump == "none" else self.max_forward_jump
+
+
+class ChecksConfig(_Section):
+    """What a row must be to be an event; one that is not becomes a dead letter."""
+
+    max_bad_ratio: float = Field(
+        default=0.05, ge=0, le=1, description="Share of bad rows, of the last 10,000, that stops."
+    )
+    max_node_id: int = Field(default=2**31 - 2, ge=0, description="Largest integer node id.")
+    max_abs: float | None = Field(
+        default=None, gt=0, description="Largest absolute value of a feature."
+    )
+    max_record_bytes: Size = Field(default="1MiB", description="Kafka: largest record.")
+    unknown_keys: Literal["ignore", "reject"] = Field(
+        default="ignore", description="Kafka, codec json: what to do with keys that nobody named."
+    )
+
+
+class KafkaConfig(_Section):
+    """The connection to Kafka."""
+
+    options: list[str] = Field(
+        default=[], description="Settings of kafka-python, each as KEY=VALUE; may be repeated."
+    )
+    on_expired: Literal["fail", "skip"] = Field(
+        default="fail", description="When retention took what comes next: fail, or note a gap."
+    )
+    max_outage: float = Field(
+        default=600.0, gt=0, description="Seconds to try to reach a broker before giving up."
+    )
+    group_id: str | None = Field(
+        default=None, description="Group to report the position to, for lag monitors only."
+    )
+    dead_letter_topic: str | None = Field(
+        default=None, description="Topic that also gets the dead letters."
+    )
+
+
+class CheckpointConfig(_Section):
+    """How a run is kept, so that it can go on after anything."""
+
+    checkpoint_every: float = Field(
+        default=60.0, ge=0, description="Seconds between checkpoints; 0: none by time."
+    )
+    checkpoint_batches: int | None = Field(
+        default=None, ge=1, description="Also every so many micro-batches."
+    )
+    keep: int = Field(default=3, ge=1, description="Latest checkpoints to keep.")
+    keep_every: int = Field(
+        default=10, ge=0, description="Also keep each so-manieth checkpoint for good; 0: none."
+    )
+    log: bool = Field(
+        default=True,
+        description="Write arriving events to a log first, so that none must be read again.",
+    )
+    sync_ms: float = Field(
+        default=100.0, ge=0, description="Milliseconds after which the log is on the disk."
+    )
+    max_checkpoint_bytes: Size | None = Field(
+        default=None, description="Refuse checkpoints that are larger, such as 8GiB."
+    )
+    strict_resume: bool = Field(
+        default=False, description="Refuse to go on where bits could differ: threads, versions."
+    )
+
+
+class OperateConfig(_Section):
+    """How a run is watched and limited."""
+
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65_535, description="Serve Prometheus metrics here; 0: any free."
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        description="Address to serve them at; 0.0.0.0 for all of the machine's.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="Messages on stderr for people, or one JSON object a line."
+    )
+    memory_limit: Size | None = Field(
+        default=None, description="Memory of the process, such as 8GiB: pause near it, stop at it."
+    )
+    memory_grace: float = Field(
+        default=30.0, ge=0, description="Seconds at the limit before the run stops."
+    )
+    disk_patience: float = Field(
+        default=60.0, ge=0, description="Seconds to wait for room where the disk is full."
+    )
+    on_nan: Literal["stop", "skip"] = Field(
+        default="stop", description="At a loss that is not finite: stop, or leave the update out."
+    )
+
+
 class Config(_Section):
     """All settings, by section; each has a default except `stream.path`."""
 
     stream: StreamConfig = StreamConfig()
+    order: OrderConfig = OrderConfig()
+    checks: ChecksConfig = ChecksConfig()
+    kafka: KafkaConfig = KafkaConfig()
     graph: GraphConfig = GraphConfig()
     model: ModelConfig = ModelConfig()
     plan: PlanConfig = PlanConfig()
     train: TrainConfig = TrainConfig()
     run: RunConfig = RunConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    operate: OperateConfig = OperateConfig()
 
 
-FLAGS = {"stream.path": "--stream", "model.name": "--model"}
+FLAGS = {"stream.path": "--stream", "model.name": "--model", "kafka.options": "--kafka-option"}
 """Flags that are not called after their key."""
 
 
@@ -253,6 +411,8 @@ def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]
         return f"{origin}: {_unknown_key(path)}"
     if len(path) == 1:
         return f"{origin}: [{key}] must be a section, got {_shown(problem['input'])}"
+    if problem["type"] == "value_error":
+        return f"{origin}: {key}: {problem['ctx']['error']}"
     more = len(error.errors()) - 1
     also = f" ({more} more like this)" if more else ""
     return f"{origin}: {key} must be {_allowed(key)}, got {_shown(problem['input'])}{also}"
@@ -285,6 +445,8 @@ def _allowed(key: str) -> str:
 def _described(part: Mapping[str, Any]) -> str:
     if "enum" in part:
         return "one of " + ", ".join(json.dumps(choice) for choice in part["enum"])
+    if "const" in part:
+        return json.dumps(part["const"])
     words = {
         "integer": "a whole number",
         "number": "a number",

@@ -16,8 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; None takes the process's.
 
     Returns:
-        0 done, 2 wrong usage or settings, 65 bad data, 66 no input, 70 a fault of ours,
-        74 reading or writing failed, 130 interrupted.
+        One of `tgflow.cli.errors.EXIT_CODES`, or 130 where Ctrl-C ended it at once.
     """
     # Before torch's OpenMP reads it: an idle thread spins for about 0.1 ms, which bridges the gaps
     # between operators, and then sleeps. Longer, and a busy machine is tens of times slower.

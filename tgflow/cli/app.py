@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tgflow.cli import bench, doctor, info, replay, run, train
+from tgflow.cli import bench, doctor, errors, info, replay, run, train
 from tgflow.cli.options import teach
 
 app = typer.Typer(
@@ -27,9 +27,8 @@ app = typer.Typer(
         "examples for each command."
     ),
     epilog=(
-        "Exit codes: 0 done, 2 wrong usage or settings, 65 bad data, 66 no input, 70 a fault of "
-        "ours, 74 reading or writing failed. `--traceback` with any command (or "
-        "TGFLOW_TRACEBACK=1) shows where an error arose."
+        f"Exit codes: {errors.table()}. `--traceback` with any command (or TGFLOW_TRACEBACK=1) "
+        "shows where an error arose."
     ),
 )
 

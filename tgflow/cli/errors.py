@@ -4,8 +4,51 @@ from __future__ import annotations
 
 import sys
 
-USAGE, DATA, NO_INPUT, INTERNAL, IO = 2, 65, 66, 70, 74
+USAGE, DATA, NO_INPUT, INTERNAL, MEMORY, LOCKED, IO = 2, 65, 66, 70, 71, 73, 74
+UNAVAILABLE, CORRUPT, UNTRUSTED = 75, 76, 77
 """After sysexits.h, but for usage, where every shell expects 2."""
+
+EXIT_CODES = {
+    0: "done, or stopped by a signal with all of it kept",
+    USAGE: "wrong usage or settings",
+    DATA: "bad data",
+    NO_INPUT: "no input, or not what it was",
+    INTERNAL: "a loss that is not finite, or a fault of ours",
+    MEMORY: "the memory limit",
+    LOCKED: "another process has the run",
+    IO: "reading or writing failed",
+    UNAVAILABLE: "the source cannot be reached: try again",
+    CORRUPT: "log, checkpoint or source damaged",
+    UNTRUSTED: "a file that is not trusted",
+}
+
+_CODES = {
+    "ConfigError": USAGE,
+    "TooManyBadRecords": DATA,
+    "LateEvent": DATA,
+    "SourceExpired": NO_INPUT,
+    "SourceTruncated": NO_INPUT,
+    "SourceMismatch": NO_INPUT,
+    "SourceCorrupt": CORRUPT,
+    "SourceUnavailable": UNAVAILABLE,
+    "Unbalanced": INTERNAL,
+    "TrainingDiverged": INTERNAL,
+    "MemoryLimit": MEMORY,
+    "Locked": LOCKED,
+    "CheckpointNotCommitted": IO,
+    "CheckpointDurabilityUnknown": IO,
+    "UntrustedCheckpoint": UNTRUSTED,
+    "CheckpointError": CORRUPT,
+    "NoValidCheckpoint": CORRUPT,
+    "LogCorrupt": CORRUPT,
+    "LogVersion": CORRUPT,
+    "FileNotFoundError": NO_INPUT,
+    "IsADirectoryError": NO_INPUT,
+    "NotADirectoryError": NO_INPUT,
+    "OSError": IO,
+    "ValueError": DATA,
+}
+"""By the names of classes, the nearest ancestor counting: to import them would take seconds."""
 
 
 class CliError(Exception):
@@ -21,31 +64,36 @@ class CliError(Exception):
         self.code = code
 
 
-def exit_code(error: Exception) -> int:
+def exit_code(error: BaseException) -> int:
     """Return the exit code that stands for `error`."""
-    from tgflow.config import ConfigError  # needs pydantic, and `bench` does not
-
     if isinstance(error, CliError):
         return error.code
-    if isinstance(error, ConfigError):
-        return USAGE
-    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
-        return NO_INPUT
     if isinstance(error, PermissionError) and error.filename is not None:
         return NO_INPUT
-    if isinstance(error, OSError):
-        return IO
-    # what reads data says ValueError; FloatingPointError: a loss or score that is not finite
-    return DATA if isinstance(error, ValueError | FloatingPointError) else INTERNAL
+    names = [kind.__name__ for kind in type(error).__mro__]
+    return next((_CODES[name] for name in names if name in _CODES), INTERNAL)
 
 
-def report(error: Exception) -> int:
-    """Write one line about `error` to stderr and return its exit code."""
-    code = exit_code(error)
+def explain(error: BaseException) -> str:
+    """Return one line about `error`: what was wrong, what arrived, and the way out."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
-    if code == INTERNAL and not isinstance(error, CliError):
+    if exit_code(error) == INTERNAL and not _is_explained(error):
         text = f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
-    print(f"tgflow: {text}", file=sys.stderr)
-    return code
+    return text
+
+
+def report(error: BaseException) -> int:
+    """Write one line about `error` to stderr and return its exit code."""
+    print(f"tgflow: {explain(error)}", file=sys.stderr)
+    return exit_code(error)
+
+
+def table() -> str:
+    """Return the exit codes as one sentence for a help text."""
+    return ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+def _is_explained(error: BaseException) -> bool:
+    return isinstance(error, CliError) or type(error).__name__ == "TrainingDiverged"

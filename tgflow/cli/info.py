@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from tgflow.cli.errors import NO_INPUT, CliError
-from tgflow.cli.options import with_config
+from tgflow.cli.options import STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
-SETTINGS = ("stream", "graph")
+SETTINGS = (*STREAM_OF_FILES, "graph")
 
 
 @with_config(SETTINGS, positional="stream.path")

@@ -13,18 +13,32 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from tgflow.config import fields, flag_of, load_config
+from tgflow.config import StreamConfig, fields, flag_of, load_config
 
 PANELS = {
     "stream": "Stream: where events come from",
+    "order": "Order: events that come late, or from several partitions",
+    "checks": "Checks: which rows are events",
+    "kafka": "Kafka",
     "graph": "Graph",
     "model": "Model",
     "plan": "Batches",
     "train": "Learning",
     "run": "Run",
+    "checkpoint": "Checkpoints: how a run goes on after anything",
+    "operate": "Operation",
 }
-ALIASES = {"stream.path": ("--stream", "--data"), "stream.sort": ("--sort/--no-sort",)}
-ALIASES["train.learning_rate"] = ("--learning-rate", "--lr")
+STREAM_OF_FILES = tuple(
+    f"stream.{key}"
+    for key in StreamConfig.model_fields
+    if key not in ("codec", "layout", "until_end", "event_id")
+)
+"""Settings of the stream for commands that read files only."""
+ALIASES = {
+    "stream.path": ("--stream", "--data"),
+    "train.learning_rate": ("--learning-rate", "--lr"),
+    "kafka.options": ("--kafka-option", "--options"),
+}
 SHORT = {"stream.path": "-s", "model.name": "-m", "run.out": "-o"}
 FILE_PANEL = "Settings from a file"
 
@@ -106,13 +120,18 @@ def _option(key: str, field: FieldInfo, default: Any) -> inspect.Parameter:
     section = key.split(".", maxsplit=1)[0]
     default = field.default if default is None else default
     names = [*ALIASES.get(key, (flag_of(key),)), *([SHORT[key]] if key in SHORT else [])]
+    plain = _plain(field.annotation)
+    if plain is bool:
+        names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
     info = typer.Option(
         *names,
         help=_help(field, default),
         show_default=False,
         rich_help_panel=PANELS[section],
     )
-    annotation: Any = Annotated[_plain(field.annotation) | None, info]
+    if plain is str and int in typing.get_args(field.annotation):
+        info.parser = _number_or_word
+    annotation: Any = Annotated[plain | None, info]
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(_name(key), kind, default=None, annotation=annotation)
 
@@ -122,14 +141,27 @@ def _help(field: FieldInfo, default: Any) -> str:
     text = str(field.description).rstrip(".")
     if text.startswith(("run: ", "train: ")):
         text = text.partition(": ")[2].capitalize()
-    if default is None or default is False or default == "":
+    if default in (None, False, "", []):
         return text
     shown = ", ".join(default) if isinstance(default, list) else f"{default}".removesuffix(".0")
     return f"{text} [dim]({shown})[/dim]"
 
 
 def _plain(annotation: Any) -> Any:
-    """Return the type that the command line parses: without None, and lists as lists of texts."""
+    """Return the type that the command line parses: without None, and lists as lists of texts.
+
+    What may be a number or a word is a text, see `_number_or_word`.
+    """
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        [annotation] = [a for a in typing.get_args(annotation) if a is not type(None)]
+        kinds = [a for a in typing.get_args(annotation) if a is not type(None)]
+        annotation = kinds[0] if len(kinds) == 1 else str
+    if typing.get_origin(annotation) is Annotated:
+        [annotation, *_] = typing.get_args(annotation)
     return list[str] if typing.get_origin(annotation) is list else annotation
+
+
+def _number_or_word(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text

@@ -10,7 +10,7 @@ from tgflow.cli.options import with_config
 from tgflow.config import Config
 
 SETTINGS = (
-    "stream", "graph", "model", "plan", "run",
+    "stream", "order", "checks", "kafka", "graph", "model", "plan", "run", "checkpoint", "operate",
     "train.learning_rate", "train.weight_decay", "train.grad_clip", "train.updates",
     "train.replay_ratio", "train.replay_horizon", "train.replay_half_life",
 )  # fmt: skip

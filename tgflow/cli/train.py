@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tgflow.cli.options import with_config
+from tgflow.cli.options import STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
 SETTINGS = (
-    "stream", "graph", "model", "plan", "run",
+    *STREAM_OF_FILES, "graph", "model", "plan", "run",
     "train.learning_rate", "train.weight_decay", "train.grad_clip", "train.epochs",
     "train.patience", "train.val_ratio", "train.test_ratio", "train.new_node_ratio",
     "train.negatives",
