@@ -79,7 +79,7 @@ class RunDir:
 
 def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
     """Return `value` as strict JSON: what is not finite becomes null."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
@@ -88,9 +88,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return `value` as strict JSON can hold it: numbers that are not finite become None."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

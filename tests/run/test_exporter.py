@@ -1,0 +1,101 @@
+"""Prometheus metrics, and the dashboard that shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tgflow.run.live.exporter import METRICS, PROCESS, Exporter
+
+prometheus = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+DASHBOARD = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "tgflow.json"
+
+
+def scrape(exporter):
+    with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=5) as answer:
+        return answer.read().decode()
+
+
+@pytest.fixture
+def exported():
+    """Return the page of a run that knows all of its figures."""
+    figures = {m.key: 3.5 if m.label is None else {'a\n"b': 1, 2: 2} for m in METRICS}
+    exporter = Exporter(lambda: figures, {"model": "tgn"}, 0)
+    yield scrape(exporter)
+    exporter.close()
+
+
+def test_every_metric_is_exported_under_its_name(exported):
+    for metric in METRICS:
+        assert re.search(rf"^{metric.exported}(\{{.*\}})? ", exported, re.M), metric.name
+        assert f"# HELP {metric.exported} " in exported or f"# HELP {metric.name} " in exported
+    assert 'tgflow_run_info{model="tgn"} 1.0' in exported
+    assert "process_resident_memory_bytes" in exported
+
+
+def test_names_follow_the_conventions():
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    for metric in METRICS:
+        assert re.fullmatch(r"tgflow_[a-z_]+[a-z]", metric.name)
+        assert not metric.name.endswith(("_total", "_ms", "_mb"))
+        assert metric.help.endswith(".")
+
+
+def test_r11_labels_are_escaped(exported):
+    assert r'{partition="a\n\"b"} 1.0' in exported
+
+
+def test_what_is_not_known_is_left_out():
+    exporter = Exporter(lambda: {"position": 12, "source_lag": {}}, {}, 0)
+    page = scrape(exporter)
+    exporter.close()
+    assert "tgflow_events_learnt_total 12.0" in page
+    assert "tgflow_checkpoint_age_seconds" not in page
+    with pytest.raises(urllib.error.URLError):
+        scrape(exporter)
+
+
+def expressions(panel):
+    return [target["expr"] for target in panel.get("targets", [])]
+
+
+def test_the_dashboard_names_only_what_is_exported():
+    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    known = {metric.exported for metric in METRICS} | {"tgflow_run_info", "up", *PROCESS}
+    shown = {
+        name
+        for panel in board["panels"]
+        for expression in expressions(panel)
+        for name in re.findall(r"\b(?:tgflow|process)_[a-z_]+", expression)
+    }
+    assert shown - known == set()
+    assert {m.exported for m in METRICS} - shown == set(), "every metric has its place"
+
+
+def test_the_dashboard_can_be_imported():
+    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    assert board["title"] == "tgflow"
+    assert board["uid"]
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken = set()
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["datasource"] == {"type": "prometheus", "uid": "${source}"}
+    names = [variable["name"] for variable in board["templating"]["list"]]
+    assert names == ["source", "instance"]

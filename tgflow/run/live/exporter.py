@@ -1,0 +1,167 @@
+"""Prometheus metrics of a run, read off its figures whenever somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Figures = Mapping[str, Any]
+"""Values by key; one with a label is a mapping from the label's values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its name in Prometheus, and where its value comes from."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    key: str
+    label: str | None = None
+
+    @property
+    def exported(self) -> str:
+        """The name that a query uses."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+METRICS = (
+    Metric("tgflow_state", "gauge", "1 for the state the run is in.", "state", "state"),
+    Metric("tgflow_events_read", "counter", "Rows read from the source.", "read", "partition"),
+    Metric("tgflow_events_accepted", "counter", "Rows that are events.", "accepted", "partition"),
+    Metric("tgflow_events_late", "counter", "Events that came too late.", "late", "partition"),
+    Metric("tgflow_events_duplicate", "counter", "Rows that came twice.", "duplicate", "partition"),
+    Metric("tgflow_events_tombstone", "counter", "Records without a value.", "tombstone",
+           "partition"),
+    Metric("tgflow_events_malformed", "counter", "Rows that are no events.", "malformed", "code"),
+    Metric("tgflow_watermarks_forced", "counter", "Watermarks moved as the buffer was full.",
+           "forced", "partition"),
+    Metric("tgflow_source_gaps", "counter", "Stretches of the source that were lost.", "gaps",
+           "partition"),
+    Metric("tgflow_events_buffered", "gauge", "Events that wait to be put in order.", "buffered"),
+    Metric("tgflow_events_released", "counter", "Events put in order.", "released"),
+    Metric("tgflow_events_learnt", "counter", "Events predicted, learnt and stored.", "position"),
+    Metric("tgflow_events_waiting", "gauge", "Events in order that are not learnt yet.", "waiting"),
+    Metric("tgflow_events_per_second", "gauge", "Events learnt per second since the start.",
+           "events_per_second"),
+    Metric("tgflow_freshness_seconds", "gauge", "From an event's arrival until it was learnt.",
+           "freshness_seconds"),
+    Metric("tgflow_watermark_seconds", "gauge", "Stream time up to which events are in order.",
+           "watermark_seconds"),
+    Metric("tgflow_watermark_age_seconds", "gauge",
+           "How far that is behind the clock, where stream time is Unix time.", "watermark_age"),
+    Metric("tgflow_source_lag_records", "gauge", "Records that the source holds beyond.",
+           "source_lag", "partition"),
+    Metric("tgflow_source_rebuilds", "counter", "Consumers built anew.", "source.rebuilds"),
+    Metric("tgflow_source_outage_seconds", "counter", "Time the source was out of reach.",
+           "source.outage_seconds"),
+    Metric("tgflow_source_paused_seconds", "counter", "Time a partition was held back.",
+           "source.paused_seconds"),
+    Metric("tgflow_prequential", "gauge", "Mean over all events, predicted before learnt.",
+           "prequential", "metric"),
+    Metric("tgflow_running", "gauge", "Mean that forgets old micro-batches.", "running", "metric"),
+    Metric("tgflow_forgetting", "gauge", "How far AP on replayed events is below its highest.",
+           "forgetting"),
+    Metric("tgflow_updates_skipped", "counter", "What was left out as not finite.", "num_skipped"),
+    Metric("tgflow_checkpoints", "counter", "Checkpoints written.", "checkpoint.written"),
+    Metric("tgflow_checkpoint_failures", "counter", "Checkpoints that could not be written.",
+           "checkpoint.failures"),
+    Metric("tgflow_checkpoint_age_seconds", "gauge", "Since the latest checkpoint was taken.",
+           "checkpoint.age"),
+    Metric("tgflow_checkpoint_bytes", "gauge", "Size of the latest checkpoint.",
+           "checkpoint.bytes"),
+    Metric("tgflow_checkpoint_write_seconds", "gauge", "Time it took, beside the training.",
+           "checkpoint.seconds"),
+    Metric("tgflow_checkpoint_copy_seconds", "gauge", "Time the training waited for it.",
+           "checkpoint.copy_seconds"),
+    Metric("tgflow_checkpoint_position", "gauge", "Events that it holds.", "checkpoint.position"),
+    Metric("tgflow_log_bytes", "gauge", "Size of the event log.", "log_bytes"),
+    Metric("tgflow_dead_letter_bytes", "gauge", "Size of the dead letters.", "dead_letter_bytes"),
+    Metric("tgflow_nodes", "gauge", "Nodes seen.", "num_nodes"),
+    Metric("tgflow_store_entries", "gauge", "Neighbours in the block store.", "store.entries"),
+    Metric("tgflow_store_bytes", "gauge", "Memory of the block store.", "store.bytes"),
+    Metric("tgflow_store_blocks", "gauge", "Blocks in use.", "store.blocks"),
+    Metric("tgflow_memory_rows", "gauge", "Rows of node memory, past versions included.",
+           "memory_rows"),
+    Metric("tgflow_memory_limit_bytes", "gauge", "Where the run stops.", "memory_limit"),
+    Metric("tgflow_paused_seconds", "counter", "Time the stream was held back for want of memory.",
+           "paused_seconds"),
+)  # fmt: skip
+PROCESS = (
+    "process_resident_memory_bytes",
+    "process_virtual_memory_bytes",
+    "process_cpu_seconds_total",
+    "process_open_fds",
+    "process_max_fds",
+    "process_start_time_seconds",
+)
+"""What `prometheus_client` says of every process."""
+
+
+class Exporter:
+    """Serves `METRICS` over HTTP until it is closed.
+
+    Args:
+        figures: Returns the run's figures; called from a thread of the server.
+        labels: What `tgflow_run_info` says of the run.
+        port: Port; 0 for any that is free.
+        host: Address.
+
+    Raises:
+        ModuleNotFoundError: If prometheus-client is not installed.
+        OSError: If the port is taken.
+    """
+
+    def __init__(
+        self,
+        figures: Callable[[], Figures],
+        labels: Mapping[str, str],
+        port: int,
+        host: str = "127.0.0.1",
+    ) -> None:
+        try:
+            import prometheus_client as prometheus
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "--metrics-port needs prometheus-client; pip install 'tgflow[metrics]'"
+            ) from None
+        self._figures, self._labels = figures, labels
+        registry = prometheus.CollectorRegistry()
+        registry.register(self)
+        prometheus.ProcessCollector(registry=registry)
+        self._server, self._thread = prometheus.start_http_server(port, host, registry)
+        self.port: int = self._server.server_port
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what there is depends on the run, and registering must not ask it."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics that have a value now."""
+        from prometheus_client.core import InfoMetricFamily
+
+        yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
+        figures = self._figures()
+        for metric in METRICS:
+            value = figures.get(metric.key)
+            if value is not None:
+                yield _family(metric, value)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=2)
+
+
+def _family(metric: Metric, value: Any) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    labels = [] if metric.label is None else [metric.label]
+    family = kind(metric.name, metric.help, labels=labels)
+    rows = [([], value)] if metric.label is None else [([str(k)], v) for k, v in value.items()]
+    for names, number in rows:
+        family.add_metric(names, float(number))
+    return family

@@ -1,0 +1,103 @@
+"""What a run says: run.log as JSON lines, and stderr for people or for machines.
+
+Texts may quote what came with the stream: what a terminal would obey is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from tgflow.run.rundir import finite
+
+Level = Literal["info", "warning", "error"]
+MAX_BYTES = 16 << 20
+
+
+class Notes:
+    """Writes each message to run.log, and says it on stderr.
+
+    Args:
+        path: The file; None writes none. Above 16 MB it becomes run.log.1.
+        format: "json" writes the same lines to stderr; "text" says warnings and errors there.
+        say: Prints a line of text; None prints to stderr.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        format: Literal["text", "json"] = "text",
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._path, self._format = path, format
+        self._say = say or _to_stderr
+        self._file: TextIO | None = None
+
+    def info(self, event: str, text: str, **fields: Any) -> None:
+        """Note that something happened as it should."""
+        self._write("info", event, text, fields)
+
+    def warning(self, event: str, text: str, **fields: Any) -> None:
+        """Say what somebody should look at."""
+        self._write("warning", event, text, fields)
+
+    def error(self, event: str, text: str, **fields: Any) -> None:
+        """Say why the run ends."""
+        self._write("error", event, text, fields)
+
+    def progress(self, text: str, **fields: Any) -> None:
+        """Say how far it is, on a stderr for machines only."""
+        if self._format == "json":
+            self._say(_line("info", "progress", text, fields))
+
+    def close(self) -> None:
+        """Close run.log; what comes later goes to stderr only."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._path = None, None
+
+    def _write(self, level: Level, event: str, text: str, fields: dict[str, Any]) -> None:
+        line = _line(level, event, text, fields)
+        if self._format == "json":
+            self._say(line)
+        elif level != "info":
+            self._say(f"tgflow: {printable(text)}")
+        if self._path is None:
+            return
+        try:
+            self._append(self._path, line)
+        except OSError:  # a full disk must not end what can go on
+            self._file = None
+
+    def _append(self, path: Path, line: str) -> None:
+        if self._file is None:
+            self._file = path.open("a", encoding="ascii")
+        elif self._file.tell() > MAX_BYTES:
+            self._file.close()
+            path.replace(path.with_name(f"{path.name}.1"))
+            self._file = path.open("a", encoding="ascii")
+        self._file.write(line + "\n")
+        self._file.flush()
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with all that a terminal would obey escaped as in Python."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
+
+
+def _line(level: Level, event: str, text: str, fields: dict[str, Any]) -> str:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    entry = {"time": now, "level": level, "event": event, "text": text, **fields}
+    return json.dumps(finite(entry), ensure_ascii=True, allow_nan=False, default=str)
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
