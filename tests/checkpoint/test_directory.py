@@ -1,5 +1,6 @@
 """Checkpoints: what is saved comes back, and nothing else is ever taken for it."""
 
+import hashlib
 import json
 import os
 
@@ -7,7 +8,16 @@ import pytest
 import torch
 
 from tgflow import checkpoint as ckpt
-from tgflow.checkpoint import Checkpoint, CheckpointError
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointNotCommitted,
+    CheckpointVersion,
+    UntrustedCheckpoint,
+)
+from tgflow.durable import fault
+from tgflow.durable.errors import DiskFull
 
 
 def example():
@@ -41,17 +51,13 @@ def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path):
     assert os.listdir(tmp_path) == ["last"]
 
 
-@pytest.mark.parametrize("at", ["_write_file", "_sync_directory"])
-def test_a_failed_save_changes_nothing(tmp_path, monkeypatch, at):
+@pytest.mark.parametrize("kind", ["enospc", "eio"])
+def test_a_failed_save_changes_nothing(tmp_path, kind):
     path = ckpt.save(tmp_path / "last", example())
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ckpt, at, fail)
-    with pytest.raises(OSError, match="No space left"):
+    fault.arm(f"checkpoint.before_directory_sync:1:{kind}")
+    with pytest.raises(DiskFull if kind == "enospc" else CheckpointNotCommitted):
         ckpt.save(path, Checkpoint({}))
-    monkeypatch.undo()
+    fault.arm("")
     assert ckpt.load(path).meta["seed"] == 7
     assert os.listdir(tmp_path) == ["last"]
 
@@ -82,7 +88,7 @@ def test_every_altered_byte_is_noticed(tmp_path):
         with pytest.raises(CheckpointError, match="events"):
             ckpt.load(path)
     file.unlink()
-    with pytest.raises(CheckpointError, match="in the manifest but not on the disk"):
+    with pytest.raises(CheckpointError, match="is no checkpoint: it has no events"):
         ckpt.load(path)
 
 
@@ -91,35 +97,44 @@ def test_links_are_not_followed(tmp_path):
     file = path / "events.safetensors"
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="is a link"):
         ckpt.load(path)
 
 
+def forge(path, change):
+    """Give the checkpoint `path` another manifest, with its digest right."""
+    manifest = ckpt.read_manifest(path) | change
+    rest = json.dumps(manifest)[1:].encode()
+    digest = hashlib.sha256(rest).hexdigest().encode()
+    (path / "manifest.json").write_bytes(b'{"sha256": "' + digest + b'",' + rest)
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "error", "message"),
     [
-        ({"format": 2}, "has format 2, this tgflow reads 1"),
-        ({"format": True}, "has format True"),
-        ({"files": None}, "lacks files or meta"),
-        ({"files": {"../../x.safetensors": {}}}, "names a file"),
-        ({"files": {"events": {}}}, "names a file"),
-        ({"files": {"events.safetensors": {"bytes": "3"}}}, "lacks size or digest"),
+        ({"format": 3}, CheckpointVersion, "has format 3, this tgflow reads 2 and 1"),
+        ({"format": 0}, CheckpointVersion, "has format 0"),
+        ({"format": True}, CheckpointVersion, "has format True"),
+        ({"files": None}, UntrustedCheckpoint, "lacks files or meta"),
+        ({"files": {"../../x.safetensors": {}}}, UntrustedCheckpoint, "names a file"),
+        ({"files": {"events": {}}}, UntrustedCheckpoint, "names a file"),
+        ({"files": {"events.safetensors": {"bytes": "3"}}}, UntrustedCheckpoint, "lacks size"),
+        ({"files": {"events.safetensors": {"bytes": -1}}}, UntrustedCheckpoint, "lacks size"),
     ],
 )
-def test_odd_manifests_are_refused(tmp_path, change, message):
+def test_c11_c12_odd_manifests_are_refused(tmp_path, change, error, message):
     path = ckpt.save(tmp_path / "c", example())
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | change))
-    with pytest.raises(CheckpointError, match=message):
+    forge(path, change)
+    with pytest.raises(error, match=message):
         ckpt.load(path)
 
 
 def test_no_manifest_no_checkpoint(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointDamaged, match="no checkpoint"):
         ckpt.load(tmp_path)
     (tmp_path / "manifest.json").write_bytes(b"\xff{")
-    with pytest.raises(CheckpointError, match="is not JSON"):
+    with pytest.raises(CheckpointDamaged, match="is not JSON"):
         ckpt.load(tmp_path)
     (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="has format None"):
+    with pytest.raises(CheckpointVersion, match="has format None"):
         ckpt.load(tmp_path)

@@ -1,0 +1,277 @@
+"""The store of checkpoints: the newest valid one is found, and what it needs is kept, no more."""
+
+import json
+import os
+import shutil
+import threading
+
+import pytest
+import torch
+
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointNotCommitted,
+    CheckpointStore,
+    CheckpointWriter,
+    NoValidCheckpoint,
+    UntrustedCheckpoint,
+    read_manifest,
+)
+from tgflow.durable import fault
+from tgflow.durable.errors import DiskFull
+
+PIECE = 4
+
+
+def at(step, *, meta=None):
+    """Return the checkpoint of a run in which every fourth step seals a piece of events."""
+    events = torch.arange(step)
+    pieces = step // PIECE
+    return Checkpoint(
+        {"model": {"w": torch.full((3,), float(step))}, "events": {"t": events[pieces * PIECE :]}},
+        {"step": step, **(meta or {})},
+        {
+            f"events-{i:04d}": lambda i=i: {"t": events[i * PIECE : (i + 1) * PIECE].clone()}
+            for i in range(pieces)
+        },
+    )
+
+
+def check(step, found):
+    assert found[0] == step
+    sections, pieces = found[1].sections, step // PIECE
+    assert found[1].meta["step"] == step
+    assert sections["model"]["w"].tolist() == [step] * 3
+    names = [*(f"events-{i:04d}" for i in range(pieces)), "events"]
+    t = torch.cat([sections[name]["t"] for name in names])
+    assert t.tolist() == list(range(step))
+
+
+def names(directory):
+    return sorted(os.listdir(directory))
+
+
+def inode(path, name):
+    return (path / f"{name}.safetensors").stat().st_ino
+
+
+def test_the_newest_comes_back(tmp_path):
+    store = CheckpointStore(tmp_path / "a" / "checkpoints")
+    assert store.newest() is None
+    assert store.oldest_kept() is None
+    for step in (3, 5, 9):
+        path = store.save(step, at(step))
+        assert path.name == f"ckpt-{step:012d}"
+        check(step, store.newest())
+        check(step, CheckpointStore(store.directory).newest())
+    assert store.oldest_kept()["step"] == 3
+    assert store.size_of(path) == sum(file.stat().st_size for file in path.glob("*.safetensors"))
+
+
+def test_sealed_sections_are_links_and_not_made_again(tmp_path):
+    store = CheckpointStore(tmp_path)
+    first = store.save(9, at(9))
+    again = at(13)
+
+    def never():
+        raise AssertionError
+
+    again.sealed.update({"events-0000": never, "events-0001": never})
+    second = store.save(13, again)
+    assert inode(first, "events-0000") == inode(second, "events-0000")
+    check(13, store.newest())
+    other = CheckpointStore(tmp_path)  # a process that has loaded nothing trusts nothing
+    third = other.save(14, at(14))
+    assert inode(second, "events-0000") != inode(third, "events-0000")
+    other = CheckpointStore(tmp_path)
+    other.newest()
+    assert inode(third, "events-0000") == inode(other.save(15, at(15)), "events-0000")
+
+
+def test_where_links_fail_files_are_copied(tmp_path):
+    class NoLinks(type(CheckpointStore(tmp_path)._fs)):
+        def link(self, source, target):
+            raise OSError(38, "no links here")
+
+    store = CheckpointStore(tmp_path, fs=NoLinks())
+    first, second = store.save(9, at(9)), store.save(10, at(10))
+    assert inode(first, "events-0000") != inode(second, "events-0000")
+    check(10, store.newest())
+
+
+def test_what_is_kept_is_bounded_and_shares_no_single_file(tmp_path):
+    store = CheckpointStore(tmp_path, keep=3, keep_every=5)
+    inodes = set()
+    for step in range(4, 30):
+        path = store.save(step, at(step))
+        inodes.add(inode(path, "events-0000"))
+        kept = store.entries()
+        assert [entry.step for entry in kept[-3:]] == list(range(max(4, step - 2), step + 1))
+        assert len(kept) <= 4
+        if step >= 9:
+            assert len({inode(entry.path, "events-0000") for entry in kept}) == 2
+    assert len(inodes) <= 6
+
+
+def test_c7_a_step_that_exists(tmp_path):
+    store = CheckpointStore(tmp_path)
+    path = store.save(9, at(9))
+    inodes = path.stat().st_ino
+    assert store.save(9, at(9)) == path
+    assert path.stat().st_ino == inodes
+    assert CheckpointStore(tmp_path).save(9, at(9)) == path
+    changed = store.save(9, at(9, meta={"seed": 8}))
+    assert names(tmp_path) == [changed.name] == ["ckpt-000000000009-1"]
+    assert store.newest()[1].meta["seed"] == 8
+    (changed / "model.safetensors").write_bytes(b"")
+    again = store.save(9, at(9, meta={"seed": 8}))
+    assert names(tmp_path) == [again.name, f"corrupt-{changed.name}"]
+    check(9, store.newest())
+
+
+def damages(path):
+    """Yield every way of damaging a checkpoint: its name, and a function that does it."""
+    for file in sorted(path.iterdir()):
+        data = file.read_bytes()
+        places = {0, 5, 9, 40, len(data) // 2, len(data) - 1}
+        for place in sorted(place for place in places if place < len(data)):
+            flipped = data[:place] + bytes([data[place] ^ 16]) + data[place + 1 :]
+            yield f"{file.name} byte {place}", file, flipped
+        yield f"{file.name} cut", file, data[:-1]
+        yield f"{file.name} longer", file, data + b" "
+        yield f"{file.name} empty", file, b""
+        yield f"{file.name} missing", file, None
+
+
+def test_c3_damage_of_every_kind_is_set_aside(tmp_path):
+    store = CheckpointStore(tmp_path / "sound")
+    store.save(5, at(5))
+    for name, file, data in damages(CheckpointStore(tmp_path / "sound").save(9, at(9))):
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / "sound", copy)
+        target = copy / file.relative_to(store.directory)
+        target.unlink() if data is None else target.write_bytes(data)
+        found = CheckpointStore(copy)
+        check(5, found.newest())
+        assert names(copy) == ["ckpt-000000000005", "corrupt-ckpt-000000000009"], name
+        assert "ckpt-000000000009 was set aside" in found.problems[0]
+        assert str(file.name) in found.problems[0]
+        shutil.rmtree(copy)
+
+
+def test_c4_all_damaged_is_refused_again_and_again(tmp_path):
+    store = CheckpointStore(tmp_path)
+    for step in (5, 9):
+        (store.save(step, at(step)) / "model.safetensors").write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(NoValidCheckpoint, match="no valid checkpoint, only corrupt-ckpt"):
+            CheckpointStore(tmp_path).newest()
+
+
+def test_c11_a_newer_format_is_refused_and_left_alone(tmp_path):
+    store = CheckpointStore(tmp_path)
+    path = store.save(5, at(5)) / "manifest.json"
+    path.write_text(json.dumps({"format": 99}))
+    with pytest.raises(CheckpointError, match="has format 99, this tgflow reads 2 and 1"):
+        store.newest()
+    assert names(tmp_path) == ["ckpt-000000000005"]
+
+
+def test_c12_links_in_place_of_checkpoints_are_refused(tmp_path):
+    store = CheckpointStore(tmp_path / "a")
+    store.save(5, at(5))
+    (tmp_path / "a" / "ckpt-000000000009").symlink_to(tmp_path)
+    with pytest.raises(UntrustedCheckpoint, match="is a link"):
+        store.newest()
+
+
+def test_the_same_state_has_one_digest(tmp_path):
+    def digest(step, name, **more):
+        checkpoint = at(step, meta={"host": name})
+        checkpoint.sections["reorder"] = {"t": torch.tensor([len(name)])}
+        checkpoint.sections["model"].update(more)
+        return read_manifest(CheckpointStore(tmp_path / name).save(step, checkpoint))
+
+    first, second = digest(9, "a"), digest(9, "bcd")
+    assert first["files"] != second["files"]
+    assert first["state_sha256"] == second["state_sha256"]
+    assert digest(9, "e", b=torch.ones(1))["state_sha256"] != first["state_sha256"]
+
+
+def test_what_is_too_large_is_not_read(tmp_path):
+    CheckpointStore(tmp_path).save(5, at(5))
+    with pytest.raises(UntrustedCheckpoint, match="at most 100 are read"):
+        CheckpointStore(tmp_path, max_bytes=100).newest()
+
+
+def test_orphans_are_removed(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(5, at(5))
+    (tmp_path / ".tmp-ckpt-000000000006-deadbeef").mkdir()
+    (tmp_path / ".tmp-ckpt-000000000006-deadbeef" / "x").write_text("x")
+    CheckpointStore(tmp_path)
+    assert names(tmp_path) == ["ckpt-000000000005"]
+
+
+def test_no_room_is_seen_before_anything_is_written(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path)
+    store.save(5, at(5))
+    free = os.statvfs_result((1, 1, 0, 0, 100, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: free)
+    with pytest.raises(DiskFull, match="there are 100"):
+        store.save(100, at(100))
+    assert names(tmp_path) == ["ckpt-000000000005"]
+
+
+def test_the_writer_saves_beside_the_training(tmp_path):
+    saved, go = [], threading.Event()
+    store = CheckpointStore(tmp_path)
+    writer = CheckpointWriter(store, lambda step, path: saved.append((step, path)))
+    slow = at(5)
+    slow.sealed["events-0009"] = lambda: (go.wait(20), {"x": torch.ones(1)})[1]
+    assert writer.submit(5, slow)
+    assert writer.busy
+    assert not writer.submit(6, at(6))
+    go.set()
+    assert writer.wait().last_step == 5
+    assert writer.submit(7, at(7))
+    stats = writer.wait()
+    assert (stats.last_step, stats.saved, stats.failures) == (7, 2, 0)
+    assert [step for step, _ in saved] == [5, 7]
+    assert stats.num_bytes > 0
+    assert stats.last_path == saved[-1][1]
+
+
+def written(writer, step, spec=""):
+    fault.arm(spec)
+    writer.submit(step, at(step))
+    return writer.wait()
+
+
+def test_c5_the_writer_gives_up_after_three_failures_in_a_row(tmp_path):
+    writer = CheckpointWriter(CheckpointStore(tmp_path))
+    try:
+        written(writer, 5)
+        for step in (6, 7):
+            with pytest.warns(RuntimeWarning, match=f"no checkpoint at step {step}"):
+                stats = written(writer, step, "checkpoint.before_manifest:1:enospc")
+            assert stats.failures_in_a_row == step - 5
+        assert written(writer, 8).failures_in_a_row == 0
+        for step in (9, 10):
+            with pytest.warns(RuntimeWarning):
+                written(writer, step, "checkpoint.before_rename:1:eio")
+        with pytest.raises(CheckpointNotCommitted):
+            written(writer, 11, "checkpoint.before_rename:1:eio")
+    finally:
+        fault.arm("")
+    assert writer.stats.failures == 5
+    check(8, CheckpointStore(tmp_path).newest())
+
+
+def test_a_mistake_is_raised_at_once(tmp_path):
+    writer = CheckpointWriter(CheckpointStore(tmp_path))
+    writer.submit(5, Checkpoint({"../evil": {}}))
+    with pytest.raises(ValueError, match="must match"):
+        writer.wait()
+    assert writer.wait().failures == 0

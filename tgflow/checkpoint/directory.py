@@ -1,0 +1,327 @@
+"""One checkpoint's directory: written whole or not at all, and read with nothing believed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tgflow.checkpoint import manifest as manifests
+from tgflow.checkpoint import tensors
+from tgflow.checkpoint.content import Checkpoint, Tensors
+from tgflow.checkpoint.errors import (
+    CheckpointDamaged,
+    CheckpointDurabilityUnknown,
+    CheckpointNotCommitted,
+    UntrustedCheckpoint,
+)
+from tgflow.checkpoint.manifest import Files, Manifest
+from tgflow.durable import fault
+from tgflow.durable.errors import FULL, DiskFull
+from tgflow.durable.fs import Fs, RealFs
+
+TEMPORARY = ".tmp-"
+ROOM = 1.2
+"""A disk must have this many times the bytes that are to be written."""
+_REAL_FS = RealFs()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint on the disk whose sealed files others may link to."""
+
+    path: Path
+    manifest: Manifest
+
+
+def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
+    """Write `checkpoint` as the directory `path`, whole or not at all, and return its path.
+
+    One that is already there is replaced: it stays readable until the new one is on the disk.
+
+    Raises:
+        ValueError: If a section's name is not usable, or `meta` is not JSON.
+        DiskFull: If there is no room; `path` is then as it was.
+        CheckpointNotCommitted: If the disk refuses; `path` is then as it was.
+        CheckpointDurabilityUnknown: If it is in place, but perhaps not after a crash.
+    """
+    path, fs = Path(path), _REAL_FS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with prepared(fs, path, checkpoint) as temporary:
+        old = _old(path)
+        if path.exists():
+            if old.exists():
+                fs.remove_directory(old)
+            fs.rename(path, old)
+        try:
+            fs.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                fs.rename(old, path)
+            raise
+    sync_names(fs, path)
+    with suppress(FileNotFoundError):
+        fs.remove_directory(old)
+    return path
+
+
+def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Checkpoint:
+    """Return the checkpoint in the directory `path`; its tensors are copies in host memory.
+
+    Args:
+        path: The directory.
+        max_bytes: Largest size in all; None allows what the machine's memory can hold.
+
+    Raises:
+        CheckpointDamaged: If it is missing, or any file is not what was written.
+        CheckpointVersion: If its format is not one this tgflow reads.
+        UntrustedCheckpoint: If it holds what tgflow never writes, or is too large.
+    """
+    path = Path(path)
+    if not path.exists() and _old(path).exists():  # a save was cut off between its two renames
+        path = _old(path)
+    return read(path, max_bytes)[0]
+
+
+def read(path: Path, max_bytes: int | None = None) -> tuple[Checkpoint, Manifest]:
+    """Return what `load` does, and the manifest."""
+    manifest = read_manifest(path)
+    total = sum(entry["bytes"] for entry in manifest["files"].values())
+    limit = _memory_bytes() if max_bytes is None else max_bytes
+    if total > limit:
+        raise UntrustedCheckpoint(
+            f"{path} has {total} bytes, at most {limit} are read; if it is yours, raise "
+            "max_checkpoint_bytes"
+        )
+    sections: dict[str, Tensors] = {}
+    for name, entry in manifest["files"].items():
+        data = _read_checked(path / name, entry)
+        sections[name.removesuffix(manifests.SUFFIX)] = tensors.decode(str(path / name), data)
+    return Checkpoint(sections, manifest["meta"]), manifest
+
+
+def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the manifest of the checkpoint `path` without reading its tensors.
+
+    Returns:
+        `format`, `versions`, `meta`, `state_sha256` and `files` (`{name: {bytes, sha256,
+        sealed}}`), whichever format it was written in.
+
+    Raises:
+        CheckpointDamaged: If it is missing, or not what was written.
+        CheckpointVersion: If its format is not one this tgflow reads.
+        UntrustedCheckpoint: If it is what was written, but not by tgflow.
+    """
+    file = Path(path) / manifests.NAME
+    with opened(file) as (descriptor, size):
+        if size > manifests.MAX_BYTES:
+            raise UntrustedCheckpoint(f"{file} has {size} bytes, at most {manifests.MAX_BYTES} fit")
+        data = _read_all(descriptor, size)
+    return manifests.parse(str(file), bytes(data))
+
+
+@contextmanager
+def prepared(
+    fs: Fs, path: Path, checkpoint: Checkpoint, linkable: Written | None = None, **more: Any
+) -> Iterator[Path]:
+    """Yield a directory beside `path`, complete and on the disk, that is to be renamed to it.
+
+    Whatever fails in here or in the caller's block, the directory is removed, and failures of the
+    disk become `DiskFull` or `CheckpointNotCommitted`.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:8]}")
+    try:
+        fault.point("checkpoint.before_directory")
+        fs.make_directory(temporary)
+        files = _write_sections(fs, temporary, checkpoint, linkable)
+        fault.point("checkpoint.before_manifest")
+        data = manifests.make(checkpoint, files, **more)
+        _write_file(fs, temporary / manifests.NAME, lambda: [data])
+        fault.point("checkpoint.before_directory_sync")
+        fs.sync_directory(temporary)
+        fault.point("checkpoint.before_rename")
+        yield temporary
+    except BaseException as error:
+        with suppress(OSError):
+            fs.remove_directory(temporary)
+        if isinstance(error, OSError) and not isinstance(error, DiskFull):
+            if error.errno in FULL:
+                raise DiskFull("no room for a checkpoint; make some", path.parent) from error
+            text = f"the checkpoint was not written: {error.strerror}"
+            raise CheckpointNotCommitted(error.errno, text, str(path)) from error
+        raise
+
+
+def sync_names(fs: Fs, path: Path) -> None:
+    """Return once the checkpoint's new name `path` is on the disk.
+
+    Raises:
+        CheckpointDurabilityUnknown: If the disk refuses.
+    """
+    try:
+        fault.point("checkpoint.after_rename")
+        fs.sync_directory(path.parent)
+    except OSError as error:
+        text = f"the checkpoint is in place, but may not outlive a crash: {error.strerror}"
+        raise CheckpointDurabilityUnknown(error.errno, text, str(path)) from error
+
+
+def _write_sections(
+    fs: Fs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
+) -> Files:
+    for section in (*checkpoint.sections, *checkpoint.sealed):
+        if not manifests.SECTION.fullmatch(section):
+            raise ValueError(f"section {section!r} must match {manifests.SECTION.pattern}")
+    if twice := checkpoint.sections.keys() & checkpoint.sealed.keys():
+        raise ValueError(f"sections {sorted(twice)} are sealed and not sealed")
+    encoded = {name: tensors.encode(value) for name, value in checkpoint.sections.items()}
+    _require_room(directory, sum(each.num_bytes for each in encoded.values()))
+    files = {}
+    for section, content in encoded.items():
+        name = section + manifests.SUFFIX
+        files[name] = _write_tensors(fs, directory / name, content, sealed=False)
+    for section, make in checkpoint.sealed.items():
+        name = section + manifests.SUFFIX
+        entry = None if linkable is None else _link(fs, linkable, directory / name)
+        if entry is None:
+            content = tensors.encode(make())
+            _require_room(directory, content.num_bytes)
+            entry = _write_tensors(fs, directory / name, content, sealed=True)
+        files[name] = entry
+    return files
+
+
+def _write_tensors(fs: Fs, file: Path, content: tensors.Encoded, *, sealed: bool) -> dict[str, Any]:
+    digest = _write_file(fs, file, content.chunks)
+    return {"bytes": content.num_bytes, "sha256": digest, "sealed": sealed}
+
+
+def _write_file(fs: Fs, file: Path, chunks: Callable[[], Iterable[bytes | memoryview]]) -> str:
+    """Write a file, wait until it is on the disk, and return its SHA-256.
+
+    After an error that may pass it is written anew, once: what a failed sync left cannot be relied
+    on. The digest is of what was to be written, so damage on the way is noticed on reading.
+    """
+    try:
+        return _try_to_write(fs, file, chunks())
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        with suppress(FileNotFoundError):
+            fs.unlink(file)
+        return _try_to_write(fs, file, chunks())
+
+
+def _try_to_write(fs: Fs, file: Path, chunks: Iterable[bytes | memoryview]) -> str:
+    digest = hashlib.sha256()
+    fault.point("checkpoint.before_file")
+    fd = fs.create(file)
+    try:
+        for chunk in chunks:
+            digest.update(chunk)
+            fs.write(fd, chunk)
+        fault.point("checkpoint.before_sync")
+        fs.sync(fd)
+    finally:
+        fs.close(fd)
+    fault.point("checkpoint.after_file")
+    return digest.hexdigest()
+
+
+def _link(fs: Fs, written: Written, file: Path) -> dict[str, Any] | None:
+    """Give a sealed file of `written` its second name `file`; None if it must be written anew."""
+    entry: dict[str, Any] | None = written.manifest["files"].get(file.name)
+    source = written.path / file.name
+    try:
+        found = source.lstat()
+        if not entry or not entry["sealed"] or found.st_size != entry["bytes"]:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        fault.point("checkpoint.before_link")
+        fs.link(source, file)
+    except OSError as error:
+        if error.errno in FULL or error.errno == errno.EIO:
+            raise
+        return None  # a file system without links, or too many of them
+    return entry
+
+
+def _require_room(directory: Path, num_bytes: int) -> None:
+    found = os.statvfs(directory)
+    free = found.f_bavail * found.f_frsize
+    if free < ROOM * num_bytes:
+        raise DiskFull(
+            f"a checkpoint's {num_bytes} bytes need {ROOM} times as many free, and there are {free}"
+            "; make room, or keep fewer checkpoints",
+            directory.parent,
+        )
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[tuple[int, int]]:
+    """Open a plain file of a checkpoint, never a link or a device; yields descriptor and size.
+
+    Raises:
+        CheckpointDamaged: If it is not there, or cannot be read.
+        UntrustedCheckpoint: If it is no plain file.
+    """
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(file, flags)
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointDamaged(f"{file.parent} is no checkpoint: it has no {file.name}") from None
+    except OSError as error:
+        if error.errno not in {errno.ELOOP, errno.ENXIO}:
+            raise
+        raise UntrustedCheckpoint(f"{file} is a link or a device; no checkpoint has any") from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise UntrustedCheckpoint(f"{file} is no plain file")
+        yield descriptor, found.st_size
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise CheckpointDamaged(f"{file} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int, size: int) -> bytearray:
+    """Return up to `size` bytes."""
+    data = bytearray(size)
+    view, at = memoryview(data), 0
+    while at < size and (count := os.readv(descriptor, [view[at:]])):
+        at += count
+    view.release()
+    del data[at:]
+    return data
+
+
+def _read_checked(file: Path, entry: dict[str, Any]) -> bytearray:
+    """Return a file's bytes once their size and digest are found right."""
+    with opened(file) as (descriptor, size):
+        if size == entry["bytes"]:
+            data = _read_all(descriptor, size)
+            if hashlib.sha256(data).hexdigest() == entry["sha256"]:
+                return data
+    raise CheckpointDamaged(
+        f"{file} is not what was written (size or SHA-256 differ); use an older checkpoint"
+    )
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _old(path: Path) -> Path:
+    """Where `save` puts a checkpoint that it replaces."""
+    return path.with_name(f".old-{path.name}")

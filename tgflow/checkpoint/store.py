@@ -1,0 +1,274 @@
+"""A directory of checkpoints: the newest valid one to go on from, older ones in case of damage.
+
+Sealed files of a checkpoint are links to its predecessor's, so it costs what is new; every
+`keep_every`-th is written whole, and the newest of those that share nothing with it is kept beside
+the last `keep`: damage to one file never spoils all.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tgflow.checkpoint import directory as directories
+from tgflow.checkpoint.content import Checkpoint
+from tgflow.checkpoint.directory import Written
+from tgflow.checkpoint.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointVersion,
+    NoValidCheckpoint,
+    UntrustedCheckpoint,
+)
+from tgflow.checkpoint.manifest import Manifest
+from tgflow.durable import fault
+from tgflow.durable.fs import Fs, RealFs
+
+CORRUPT = "corrupt-"
+_NAME = re.compile(r"ckpt-(\d{12})(?:-(\d{1,6}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """A checkpoint's directory, by its name.
+
+    Args:
+        step: The step it was saved at.
+        attempt: 0; more for one that replaced another of the same step.
+        path: The directory.
+    """
+
+    step: int
+    attempt: int
+    path: Path
+
+
+class CheckpointStore:
+    """The checkpoints of a run. Only one process may have it open (see `RunLock`).
+
+    Args:
+        directory: Where they are; made if it is not there. What a crash left unfinished in it is
+            removed.
+        keep: How many of the last ones are kept, besides one that shares no file with them.
+        keep_every: After this many checkpoints all files are written anew rather than linked.
+        max_bytes: Largest size of a checkpoint in all; None allows what the memory can hold.
+        fs: File operations.
+
+    Raises:
+        OSError: If the directory cannot be made or changed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep: int = 3,
+        keep_every: int = 10,
+        max_bytes: int | None = None,
+        fs: Fs | None = None,
+    ) -> None:
+        if keep < 1 or keep_every < 1:
+            raise ValueError(f"keep and keep_every must be at least 1, got {keep} and {keep_every}")
+        self.directory = Path(directory)
+        self.problems: list[str] = []
+        """What was found damaged, or could not be tidied up."""
+        self._keep, self._keep_every, self._max_bytes = keep, keep_every, max_bytes
+        self._fs: Fs = RealFs() if fs is None else fs
+        self._last: Written | None = None
+        self._manifests: dict[Path, Manifest] = {}
+        if not self.directory.is_dir():
+            self.directory.mkdir(parents=True)
+            self._fs.sync_directory(self.directory.parent)
+        self._remove_unfinished()
+
+    def save(self, step: int, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint, then remove those no longer kept; returns its directory.
+
+        One of this step that is there already stays if it is the same, and otherwise until the new
+        one is on the disk.
+
+        Raises:
+            DiskFull: If there is no room; nothing was changed.
+            CheckpointNotCommitted: If the disk refuses; nothing was changed.
+            CheckpointDurabilityUnknown: If it is in place, but a crash may undo that.
+            ValueError: If a section's name is not usable, or `meta` is not JSON.
+        """
+        previous = self._linkable()
+        lineage = {"generation": step, "age": 0}
+        if previous is not None:
+            old = previous.manifest["lineage"]
+            lineage = {"generation": old["generation"], "age": old["age"] + 1}
+        target = self.directory / f"ckpt-{step:012d}"
+        with directories.prepared(
+            self._fs, target, checkpoint, previous, step=step, lineage=lineage
+        ) as temporary:
+            manifest = directories.read_manifest(temporary)
+            same = self._same(step, manifest)
+            if same is not None:
+                self._fs.remove_directory(temporary)
+                self._last = Written(same, self._manifest(same))
+                return same
+            target = self._free_name(step)
+            self._fs.rename(temporary, target)
+        directories.sync_names(self._fs, target)
+        self._manifests[target] = manifest
+        self._last = Written(target, manifest)
+        fault.point("checkpoint.before_prune")
+        self._prune()
+        return target
+
+    def newest(self) -> tuple[int, Checkpoint] | None:
+        """Return step and content of the newest valid checkpoint; None if there never was any.
+
+        Damaged ones are set aside as `corrupt-...`, and `problems` says so.
+
+        Raises:
+            NoValidCheckpoint: If there are some, but all are damaged.
+            UntrustedCheckpoint: If one holds what tgflow never writes.
+            CheckpointVersion: If one has a format that this tgflow does not read.
+        """
+        for entry in reversed(self.entries()):
+            try:
+                checkpoint, manifest = directories.read(entry.path, self._max_bytes)
+            except CheckpointDamaged as error:
+                self._set_aside(entry.path, error)
+                continue
+            self._last = Written(entry.path, manifest)
+            self._manifests[entry.path] = manifest
+            return entry.step, checkpoint
+        corrupt = sorted(path.name for path in self.directory.glob(f"{CORRUPT}*"))
+        if corrupt:
+            raise NoValidCheckpoint(
+                f"{self.directory} has no valid checkpoint, only {', '.join(corrupt[-3:])}; bring "
+                f"one back from a copy, or start afresh elsewhere. {' '.join(self.problems)}"
+            )
+        return None
+
+    def entries(self) -> list[Entry]:
+        """Return the checkpoints there are, oldest first, whether valid or not.
+
+        Raises:
+            UntrustedCheckpoint: If one is a link, or no directory.
+        """
+        found = []
+        for path in self.directory.iterdir():
+            name = _NAME.fullmatch(path.name)
+            if name is None:
+                continue
+            if path.is_symlink() or not path.is_dir():
+                raise UntrustedCheckpoint(f"{path} is a link, or no directory")
+            found.append(Entry(int(name[1]), int(name[2] or 0), path))
+        return sorted(found)
+
+    def oldest_kept(self) -> dict[str, Any] | None:
+        """Return the meta of the oldest checkpoint with a readable manifest; None without any.
+
+        What only earlier states need, such as the log before its position, may go.
+        """
+        for entry in self.entries():
+            with suppress(CheckpointError):
+                meta: dict[str, Any] = self._manifest(entry.path)["meta"]
+                return meta
+        return None
+
+    def size_of(self, path: Path) -> int:
+        """Return the bytes of a checkpoint's tensors, linked files included."""
+        return sum(entry["bytes"] for entry in self._manifest(path)["files"].values())
+
+    def _linkable(self) -> Written | None:
+        """Return the checkpoint whose sealed files the next one shares; None to write it whole."""
+        last = self._last
+        lineage = None if last is None else last.manifest.get("lineage")
+        if lineage is None or lineage["age"] + 1 >= self._keep_every:
+            return None
+        return last
+
+    def _same(self, step: int, manifest: Manifest) -> Path | None:
+        """Return a checkpoint of this step that is valid and says the same as `manifest`."""
+        for entry in self.entries():
+            if entry.step != step:
+                continue
+            try:
+                found = directories.read(entry.path, self._max_bytes)[1]
+            except CheckpointVersion:
+                raise
+            except CheckpointError as error:
+                self._set_aside(entry.path, error)
+                continue
+            if _content(found) == _content(manifest):
+                self._manifests[entry.path] = found
+                return entry.path
+        return None
+
+    def _free_name(self, step: int) -> Path:
+        attempts = [entry.attempt for entry in self.entries() if entry.step == step]
+        if not attempts:
+            return self.directory / f"ckpt-{step:012d}"
+        return self.directory / f"ckpt-{step:012d}-{max(attempts) + 1}"
+
+    def _manifest(self, path: Path) -> Manifest:
+        if path not in self._manifests:
+            self._manifests[path] = directories.read_manifest(path)
+        return self._manifests[path]
+
+    def _prune(self) -> None:
+        """Remove what need not be kept; that it fails is a problem, but not the checkpoint's."""
+        entries = self.entries()
+        newest = {entry.step: entry for entry in entries}  # the last attempt of each step
+        kept = list(newest.values())[-self._keep :]
+        generations = {self._generation(entry) for entry in kept}
+        for entry in reversed(list(newest.values())[: -self._keep]):
+            if len(generations) == 1 and self._generation(entry) not in {None, *generations}:
+                generations.add(self._generation(entry))
+                kept.append(entry)
+        for entry in entries:
+            if entry not in kept:
+                self._remove(entry.path)
+        corrupt = sorted(self.directory.glob(f"{CORRUPT}*"), key=lambda path: path.stat().st_mtime)
+        for path in corrupt[: -self._keep]:
+            self._remove(path)
+
+    def _generation(self, entry: Entry) -> int | None:
+        """Return which checkpoints share files with `entry`; None if that cannot be read."""
+        try:
+            lineage = self._manifest(entry.path).get("lineage")
+        except CheckpointError:
+            return None
+        return None if lineage is None else int(lineage["generation"])
+
+    def _remove(self, path: Path) -> None:
+        """Remove a directory so that a crash never leaves half of it under its name."""
+        gone = path.with_name(f"{directories.TEMPORARY}gone-{path.name}")
+        try:
+            self._fs.rename(path, gone)
+            self._fs.sync_directory(self.directory)
+            fault.point("checkpoint.before_remove")
+            self._fs.remove_directory(gone)
+        except OSError as error:
+            self.problems.append(f"{path.name} could not be removed: {error}")
+        self._manifests.pop(path, None)
+
+    def _set_aside(self, path: Path, error: CheckpointError) -> None:
+        target, number = self.directory / f"{CORRUPT}{path.name}", 1
+        while target.exists():
+            target, number = self.directory / f"{CORRUPT}{path.name}.{number}", number + 1
+        fault.point("checkpoint.before_set_aside")
+        self._fs.rename(path, target)
+        self._fs.sync_directory(self.directory)
+        self._manifests.pop(path, None)
+        self.problems.append(f"{path.name} was set aside as {target.name}: {error}.")
+
+    def _remove_unfinished(self) -> None:
+        for path in self.directory.glob(f"{directories.TEMPORARY}*"):
+            self._fs.remove_directory(path)
+
+
+def _content(manifest: Manifest) -> dict[str, Any]:
+    return {"files": _digests(manifest), "meta": manifest["meta"]}
+
+
+def _digests(manifest: Manifest) -> dict[str, str]:
+    return {name: entry["sha256"] for name, entry in manifest["files"].items()}

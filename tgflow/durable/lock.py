@@ -1,0 +1,77 @@
+"""One process writes to a run directory: a lock that ends with the process, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from tgflow.durable.errors import Locked
+
+MAX_NOTE_BYTES = 4096
+
+
+class RunLock:
+    """Holds the lock on `path` until `release`, or until the process is gone.
+
+    The file stays: removing it would let two processes lock two files of one name.
+
+    Args:
+        path: The lock's file, such as run/.lock; made if it is not there.
+
+    Raises:
+        Locked: If another process, or another `RunLock` of this one, holds it.
+        OSError: If the file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd: int | None = os.open(self.path, flags, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(os.pread(self._fd, MAX_NOTE_BYTES, 0))
+            self.release()
+            raise Locked(
+                f"{self.path.parent} is in use by {holder}; wait for it to end, stop it, or choose "
+                "another run directory"
+            ) from None
+        note = {"pid": os.getpid(), "host": socket.gethostname(), "since": _now()}
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps(note).encode(), 0)
+
+    def release(self) -> None:
+        """Let others have the lock; a second time does nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _holder(note: bytes) -> str:
+    """Return who the lock's note says holds it."""
+    try:
+        holder = json.loads(note)
+        pid, host, since = int(holder["pid"]), holder["host"], holder["since"]
+    except (ValueError, LookupError, TypeError):
+        return "another process"
+    return f"process {pid} on {host!s:.80}, since {since!s:.40}"

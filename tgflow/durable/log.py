@@ -1,0 +1,423 @@
+"""The durable log: rows as they arrived, in frames that are whole or absent, over any crash.
+
+A frame holds rows and what was known after them (source positions, watermarks), so that both are
+there or neither. Frames are on the disk within `sync_ms`, or once `sync` returns. A frame whose
+write fails is taken back. A failed `fsync` is never repeated on the same file, since the system may
+by then have dropped what it could not write: the frames that are not surely on the disk go to a new
+segment, whose header says where the old one ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from tgflow.durable import fault, frames, segments
+from tgflow.durable.errors import FULL, DiskFull, LogCorrupt
+from tgflow.durable.frames import BadFrame, Body
+from tgflow.durable.fs import Fs, RealFs
+
+UNSYNCED_BYTES = 64 << 20
+"""Frames not yet on the disk are kept in memory up to this size; then they are synced."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogPosition:
+    """A place in the log, after a frame."""
+
+    segment: int
+    byte: int
+
+    def to_json(self) -> dict[str, int]:
+        """Return what `from_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int]) -> LogPosition:
+        """Return the position that `to_json` wrote.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        place = tuple(value.get(name) for name in ("segment", "byte"))
+        if any(type(x) is not int or x < 0 for x in place):
+            raise ValueError(f"a log position has segment and byte, got {dict(value)}")
+        return cls(value["segment"], value["byte"])
+
+
+class DurableLog:
+    """A log in a directory, appended to by one process (see `RunLock`).
+
+    Opening recovers: a frame that a crash left half-written at the end is cut off. `append`, `sync`
+    and `drop_before` may be called from several threads; so may `read`, which sees whole frames.
+
+    Args:
+        directory: Where its segments are; made if it is not there.
+        fs: File operations.
+        segment_bytes: A segment this large is followed by a new one.
+        sync_ms: Longest time between two waits for the disk while frames are appended; 0 waits at
+            every frame.
+
+    Raises:
+        LogCorrupt: If frames that were on the disk are damaged or missing.
+        LogVersion: If another tgflow wrote it.
+        OSError: If the directory cannot be made, read or written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        fs: Fs | None = None,
+        segment_bytes: int = 256 << 20,
+        sync_ms: float = 100,
+    ) -> None:
+        self.directory = Path(directory)
+        self._fs: Fs = RealFs() if fs is None else fs
+        self._segment_bytes = segment_bytes
+        self._sync_seconds = sync_ms / 1e3
+        self._lock = threading.RLock()
+        self._fd: int | None = None
+        self._unsynced: deque[Body] = deque()
+        self._unsynced_bytes = 0
+        self._synced_at = time.monotonic()
+        self._broken = False
+        self.num_syncs = 0
+        """Waits for the disk so far."""
+        self.cut_bytes = 0
+        """What recovery cut off: bytes of frames that a crash left half-written."""
+        self._recover()
+
+    @property
+    def end(self) -> LogPosition:
+        """The place after the last frame."""
+        with self._lock:
+            return LogPosition(self._number, self._size)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all segments."""
+        with self._lock:
+            older = range(self._first, self._number)
+            paths = (segments.path_of(self.directory, number) for number in older)
+            return sum(path.stat().st_size for path in paths) + self._size
+
+    def append(self, rows: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
+        """Add a frame and return the place after it.
+
+        It can be read at once, and survives the process; it survives the machine from the next
+        sync on. If this raises, the frame is not in the log, and the next `append` goes on after
+        the one before it.
+
+        Args:
+            rows: Rows, at least none, with any columns.
+            footer: What JSON can hold.
+
+        Raises:
+            DiskFull: If there is no room.
+            OSError: If the disk refuses.
+            ValueError: If the frame is too large, or the footer is not JSON.
+        """
+        body = frames.encode(rows, footer)
+        with self._lock, _told(self.directory):
+            self._reopen()
+            if self._size >= self._segment_bytes:
+                self._roll()
+            self._append(body)
+            return self.end
+
+    def sync(self) -> None:
+        """Return once all frames are on the disk.
+
+        Raises:
+            DiskFull: If there is no room; frames not yet on the disk are kept for the next try.
+            OSError: If the disk refuses; as above.
+        """
+        with self._lock, _told(self.directory):
+            self._reopen()
+            self._sync()
+
+    def read(
+        self, start: LogPosition | None = None
+    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
+        """Yield rows, footer and the place after it of each frame from `start` on.
+
+        Args:
+            start: The place after a frame, as `append` gave it; None for the oldest frame there is.
+
+        Raises:
+            LogCorrupt: If a frame is damaged, or the log begins after `start` or ends before it.
+        """
+        with self._lock:
+            number = self._first if start is None else start.segment
+            byte = segments.HEADER_BYTES if start is None else start.byte
+            first, end = self._first, LogPosition(self._number, self._size)
+        if number < first or (number, byte) > (end.segment, end.byte):
+            raise LogCorrupt(
+                f"{self.directory} holds frames from segment {first} to byte {end.byte} of segment "
+                f"{end.segment}, but byte {byte} of segment {number} is asked for: it is not the "
+                "log that goes with this checkpoint, or it lost its end"
+            )
+        while number <= end.segment:
+            stop = end.byte if number == end.segment else self._end_of(number)
+            yield from self._read_segment(number, byte, stop)
+            # frames that were moved to the next segment kept their order and their sizes
+            byte = segments.HEADER_BYTES + max(byte - stop, 0)
+            number += 1
+
+    def drop_before(self, position: LogPosition) -> None:
+        """Remove the segments that hold only frames before `position`.
+
+        Raises:
+            OSError: If the disk refuses.
+        """
+        with self._lock:
+            while self._first < min(position.segment, self._number):
+                fault.point("log.before_drop")
+                self._fs.unlink(segments.path_of(self.directory, self._first))
+                self._first += 1
+                self._fs.sync_directory(self.directory)  # so that no gap can be left
+
+    def close(self) -> None:
+        """Sync and close; a second time does nothing.
+
+        Raises:
+            OSError: If the disk refuses; frames since the last sync may then be lost.
+        """
+        with self._lock:
+            if self._fd is None and not self._broken:
+                return
+            try:
+                self.sync()
+            finally:
+                self._close_file()
+                self._broken = False
+
+    def __enter__(self) -> DurableLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Recovery
+
+    def _recover(self) -> None:
+        if not self.directory.is_dir():
+            self.directory.mkdir(parents=True)
+            self._fs.sync_directory(self.directory.parent)
+        found = segments.numbers(self.directory)
+        if found and not self._has_header(found[-1]):
+            # it was being made when the machine went down: nothing in it counts
+            self._fs.unlink(segments.path_of(self.directory, found.pop()))
+            self._fs.sync_directory(self.directory)
+        if not found:
+            self._first = self._number = 0
+            self._size = self._synced = 0
+            self._create(0, 0)
+            return
+        self._check_older(found)
+        self._first, self._number = found[0], found[-1]
+        path = segments.path_of(self.directory, self._number)
+        scan = segments.scan(path, self._number)
+        self.cut_bytes = scan.cut
+        if scan.cut:
+            fault.point("log.before_cut")
+            self._fs.truncate(path, scan.end)
+        self._fd = self._fs.append_to(path)
+        self._fs.sync(self._fd)  # the process before may have died without
+        self._size = self._synced = scan.end
+
+    def _has_header(self, number: int) -> bool:
+        """Return whether the last segment has a whole header; else a crash left it half-made.
+
+        Raises:
+            LogCorrupt: If the header is damaged, but frames follow it.
+        """
+        path = segments.path_of(self.directory, number)
+        try:
+            segments.read_header(path, number)
+        except BadFrame as error:
+            if segments.has_frames(path, number):
+                raise LogCorrupt(f"{path} is damaged: {error}; bring the file back") from None
+            return False
+        return True
+
+    def _check_older(self, found: list[int]) -> None:
+        """Raise LogCorrupt if an older segment is shorter than its successor says."""
+        for number in found[:-1]:
+            path, stop = segments.path_of(self.directory, number), self._end_of(number)
+            if path.stat().st_size < stop:
+                raise LogCorrupt(
+                    f"{path} has {path.stat().st_size} bytes, but had {stop}; bring it back, or "
+                    "resume from a checkpoint with an empty log directory"
+                )
+
+    # Reading
+
+    def _end_of(self, number: int) -> int:
+        """Return up to which byte the older segment `number` counts."""
+        path = segments.path_of(self.directory, number + 1)
+        try:
+            return segments.read_header(path, number + 1)
+        except (BadFrame, FileNotFoundError) as error:
+            raise LogCorrupt(f"{path} is damaged or missing: {error}") from None
+
+    def _read_segment(
+        self, number: int, byte: int, stop: int
+    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
+        path = segments.path_of(self.directory, number)
+        if byte >= stop:
+            return
+        try:
+            with segments.opened(path) as file:
+                while byte < stop:
+                    header, body = segments.read_frame(file, number, byte)
+                    byte = header.end
+                    yield *frames.decode(header, body), LogPosition(number, byte)
+        except (BadFrame, FileNotFoundError) as error:
+            raise LogCorrupt(
+                f"{path} is damaged at byte {byte}: {error}; bring the file back, or resume from a "
+                "later checkpoint"
+            ) from None
+
+    # Writing
+
+    def _append(self, body: Body) -> None:
+        assert self._fd is not None
+        start = self._size
+        data = frames.place(body, self._number, start, self._synced)
+        try:
+            fault.point("log.before_append")
+            self._fs.write(self._fd, data)
+            fault.point("log.after_append")
+        except BaseException:
+            self._take_back()
+            raise
+        self._size = start + len(data)
+        self._unsynced.append(body)
+        self._unsynced_bytes += len(data)
+        late = time.monotonic() - self._synced_at >= self._sync_seconds
+        if late or self._unsynced_bytes >= UNSYNCED_BYTES:
+            try:
+                self._sync()
+            except BaseException:
+                self._unsynced.pop()  # the caller will hear that it is not in the log
+                raise
+
+    def _sync(self) -> None:
+        if self._unsynced:
+            assert self._fd is not None
+            try:
+                fault.point("log.before_sync")
+                self._fs.sync(self._fd)
+                fault.point("log.after_sync")
+            except OSError:
+                self._abandon()
+                self._reopen()
+            except BaseException:
+                self._abandon()
+                raise
+        self._all_synced()
+
+    def _all_synced(self) -> None:
+        self._unsynced.clear()
+        self._unsynced_bytes = 0
+        self._synced = self._size
+        self._synced_at = time.monotonic()
+        self.num_syncs += 1
+
+    def _take_back(self) -> None:
+        """Cut off what a failed write left, or leave the segment as a failed sync does."""
+        path = segments.path_of(self.directory, self._number)
+        try:
+            self._fs.truncate(path, self._size)
+            self._close_file()
+            self._fd = self._fs.append_to(path)
+        except OSError:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Give the segment up: what is not surely on the disk goes to the next one."""
+        self._close_file()
+        self._broken = True
+        self._size = self._synced
+        with suppress(OSError):  # if it cannot be cut, the next segment's header says where it ends
+            path = segments.path_of(self.directory, self._number)
+            self._fs.truncate(path, self._synced)
+
+    def _reopen(self) -> None:
+        """After a failure, write what was not on the disk to a new segment, and wait for it."""
+        if not self._broken:
+            if self._fd is None:
+                raise ValueError(f"the log in {self.directory} is closed")
+            return
+        fault.point("log.before_rewrite")
+        self._create(self._number + 1, self._synced, tuple(self._unsynced))
+        self._broken = False
+        self._all_synced()
+
+    def _roll(self) -> None:
+        """Go on in a new segment; the old one is on the disk first."""
+        self._sync()
+        old = self._fd
+        self._create(self._number + 1, self._size)
+        if old is not None:
+            with suppress(OSError):
+                self._fs.close(old)
+
+    def _create(self, number: int, previous_end: int, bodies: tuple[Body, ...] = ()) -> None:
+        """Make segment `number` with `bodies`, wait for the disk, and make it the one in use."""
+        path = segments.path_of(self.directory, number)
+        if path.exists():  # left by a try that failed
+            self._fs.unlink(path)
+        fault.point("log.before_create")
+        fd = self._fs.create(path)
+        size = segments.HEADER_BYTES
+        try:
+            self._fs.write(fd, segments.header(number, previous_end))
+            for body in bodies:
+                data = frames.place(body, number, size, segments.HEADER_BYTES)
+                self._fs.write(fd, data)
+                size += len(data)
+            fault.point("log.before_create_sync")
+            self._fs.sync(fd)
+            self._fs.sync_directory(self.directory)
+        except BaseException:
+            with suppress(OSError):
+                self._fs.close(fd)
+            with suppress(OSError):
+                self._fs.unlink(path)
+            raise
+        self._fd, self._number, self._size, self._synced = fd, number, size, size
+        fault.point("log.after_create")
+
+    def _close_file(self) -> None:
+        if self._fd is not None:
+            with suppress(OSError):
+                self._fs.close(self._fd)
+            self._fd = None
+
+
+@contextmanager
+def _told(directory: Path) -> Iterator[None]:
+    """Say of a full disk that it is one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise DiskFull("no room for the log; make some, or move the run", directory) from error
+        raise

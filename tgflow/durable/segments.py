@@ -1,0 +1,168 @@
+"""Segments: the files of a log, numbered without gaps, each knowing where the one before it ends.
+
+A segment's header tells how much of its predecessor counts. So a predecessor that was cut short is
+noticed, and what a failed write may have left at its end is not taken for events.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+from tgflow.durable import frames
+from tgflow.durable.errors import LogCorrupt, LogVersion
+from tgflow.durable.frames import BadFrame, Header
+
+MAGIC = b"tgflog\r\n"
+VERSION = 1
+_FIELDS = struct.Struct("<8sIxxxxQQ")
+HEADER_BYTES = _FIELDS.size + 4
+_NAME = re.compile(r"(\d{10})\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a look through one segment found.
+
+    Args:
+        end: The byte after the last good frame.
+        cut: Bytes after it that are no frame: what a crash left half-written.
+        why: What is wrong with them; "" if there are none.
+    """
+
+    end: int
+    cut: int
+    why: str
+
+
+def path_of(directory: Path, number: int) -> Path:
+    """Return the file of segment `number`."""
+    return directory / f"{number:010d}.log"
+
+
+def numbers(directory: Path) -> list[int]:
+    """Return the numbers of the segments that are there, rising.
+
+    Raises:
+        LogCorrupt: If one in between is missing.
+    """
+    names = (_NAME.fullmatch(entry.name) for entry in directory.iterdir())
+    found = sorted(int(name[1]) for name in names if name)
+    for before, after in pairwise(found):
+        if after != before + 1:
+            raise LogCorrupt(
+                f"{path_of(directory, before + 1)} is missing, but {path_of(directory, after).name}"
+                " is there; bring it back, or resume from a checkpoint with an empty log directory"
+            )
+    return found
+
+
+def header(number: int, previous_end: int) -> bytes:
+    """Return the first bytes of a segment whose predecessor counts up to `previous_end`."""
+    fields = _FIELDS.pack(MAGIC, VERSION, number, previous_end)
+    return fields + struct.pack("<I", zlib.crc32(fields))
+
+
+def read_header(path: Path, number: int) -> int:
+    """Return up to which byte the predecessor of the segment in `path` counts.
+
+    Raises:
+        BadFrame: If the header is cut off or damaged.
+        LogVersion: If another tgflow wrote it.
+    """
+    with opened(path) as file:
+        data = file.read(HEADER_BYTES)
+    if len(data) < HEADER_BYTES or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        raise BadFrame("the segment's header is cut off or damaged")
+    magic, version, found, previous_end = _FIELDS.unpack_from(data)
+    if magic != MAGIC or found != number:
+        raise BadFrame("the segment's header belongs elsewhere")
+    if version != VERSION:
+        raise LogVersion(f"{path} has version {version}, this tgflow reads {VERSION}")
+    return int(previous_end)
+
+
+def scan(path: Path, number: int) -> Scan:
+    """Look through the last segment for its end; at most one frame is in memory.
+
+    Raises:
+        LogCorrupt: If a bad frame had been on the disk before a good one after it was written.
+    """
+    size, end, why = path.stat().st_size, HEADER_BYTES, ""
+    with opened(path) as file:
+        while end < size:
+            try:
+                end = read_frame(file, number, end)[0].end
+            except BadFrame as error:
+                why = str(error)
+                _refuse_hole(file, path, number, end, why)
+                break
+    return Scan(end, size - end, why)
+
+
+def has_frames(path: Path, number: int) -> bool:
+    """Return whether there is any good frame in a segment."""
+    with opened(path) as file:
+        return next(_good_frames(file, number, 0), None) is not None
+
+
+def read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:
+    """Return header and checked body of the frame at `byte`.
+
+    Raises:
+        BadFrame: If there is none.
+    """
+    file.seek(byte)
+    head = frames.parse_header(file.read(frames.HEADER_BYTES), number, byte)
+    if head.end > os.fstat(file.fileno()).st_size:
+        raise BadFrame("the body is cut off")
+    body = file.read(head.columns_bytes + head.footer_bytes)
+    frames.check_body(head, body)
+    return head, body
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a plain file to read, never through a link."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def _refuse_hole(file: BinaryIO, path: Path, number: int, bad: int, why: str) -> None:
+    """Raise unless the bad frame at `bad` can be what a crash left."""
+    for good in _good_frames(file, number, bad + 1):
+        if good.synced > bad:
+            raise LogCorrupt(
+                f"{path} is damaged at byte {bad} ({why}), before a good frame at {good.byte}; "
+                "bring the file back, or resume from a checkpoint with an empty log directory"
+            )
+
+
+def _good_frames(file: BinaryIO, number: int, start: int) -> Iterator[Header]:
+    """Yield the headers of frames from `start` on, which need not be where one begins."""
+    for byte in _magics(file, start):
+        with suppress(BadFrame):
+            yield read_frame(file, number, byte)[0]
+
+
+def _magics(file: BinaryIO, start: int, chunk: int = 1 << 20) -> Iterator[int]:
+    """Yield where the bytes that begin a frame occur from `start` on."""
+    while True:
+        file.seek(start)
+        data = file.read(chunk)
+        at = data.find(frames.MAGIC)
+        while at >= 0:
+            yield start + at
+            at = data.find(frames.MAGIC, at + 1)
+        if len(data) < chunk:
+            return
+        start += chunk - len(frames.MAGIC) + 1
