@@ -45,6 +45,12 @@ class FeatureTable:
         self._size = first + len(rows)
         return first
 
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return the rows `[start, stop)` as a view, which later appends leave as it is."""
+        if not 0 <= start <= stop <= self._size:
+            raise IndexError(f"the table holds rows [0, {self._size}), asked for [{start}, {stop})")
+        return self._rows[start:stop]
+
     def truncate(self, size: int) -> None:
         """Take back the rows from id `size` on, which nobody has been told of."""
         self._size = min(self._size, size)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from tgflow.checkpoint import Checkpoint
 from tgflow.events import EventBatch
@@ -20,11 +20,16 @@ from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import Replay
 from tgflow.sampling import Strategy
-from tgflow.train.learner import Learner, Learnt
+from tgflow.train.learner import Learner, Learnt, TrainingDiverged
 from tgflow.train.microbatch import Feeder, MicroBatchPlans
 from tgflow.train.observe import Observer, StepRecord
 from tgflow.train.progress import Progress
 from tgflow.train.state import graph_of, load_learner, snapshot
+
+Answer = TypeVar("Answer")
+
+MAX_LOST = 20
+"""Micro-batches in a row that may be left out as not finite; then the parameters are lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +64,9 @@ class ContinualConfig:
     """Threads that prepare batches; 0 prepares them in line."""
     lookahead: int = 4
     """Micro-batches to prepare ahead."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """At a loss or score that is not finite: raise, or leave that out of learning and count it. A
+    micro-batch that cannot be predicted is then neither learnt nor put into memory."""
     half_life: float = 20.0
     """Of the running metrics, in micro-batches."""
     test_share: float = 0.15
@@ -111,6 +119,7 @@ class ContinualTrainer:
         )
         self._stretch_start = self.position
         self._index = 0
+        self._lost = 0
 
     def run(self, stream: Iterable[EventBatch], observer: Observer | None = None) -> dict[str, Any]:
         """Learn from all of `stream` and return `result()`.
@@ -174,19 +183,35 @@ class ContinualTrainer:
 
     def _step(self, batch: Batch, following: Iterator[Batch], feeder: Feeder) -> StepRecord:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
-        scores = self._learner.predict(batch)
-        measured = LinkMetrics(pooled=False).add(scores.positive, scores.negative)
+        scores = self._tried(self._learner.predict, batch)
+        measured: dict[str, float] = {}
+        if scores is not None:
+            measured = LinkMetrics(pooled=False).add(scores.positive, scores.negative)
         learnt, fallbacks = None, batch.num_fallbacks
         for _ in range(self.config.updates):
             batch = next(following)
-            learnt = self._learner.learn(batch)
-        self._learner.commit(batch)
+            if scores is not None:
+                learnt = self._tried(self._learner.learn, batch)
+        if scores is not None:
+            self._learner.commit(batch)
+            self._lost = 0
         start, self.position = self.position, self.position + batch.num_new
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._stretch_start, self._index = self.position, 0
         else:
             self._index += 1
         return self._record(start, batch, measured, learnt, fallbacks, feeder)
+
+    def _tried(self, act: Callable[[Batch], Answer], batch: Batch) -> Answer | None:
+        """Return what `act` does with `batch`; None if that is not finite, and to be left out."""
+        try:
+            return act(batch)
+        except TrainingDiverged:
+            self._lost += 1
+            if self.config.on_nan == "stop" or self._lost > MAX_LOST:
+                raise
+            self.progress.num_skipped += 1
+            return None
 
     def _record(
         self,
@@ -255,33 +280,51 @@ class ContinualTrainer:
         """Return all that `from_checkpoint` needs to go on as if nothing had happened.
 
         It holds the events up to `position`: resume the stream from there. Add sections or meta
-        of your own, such as `NodeIds.state()`, before you save it.
+        of your own, such as `NodeIds.state()`, before you save it. It is a copy as of now: train
+        on while another thread saves it. Nothing is drawn and no bit of the trainer changes.
         """
-        sections, meta = snapshot(self._learner, self.graph, self.position)
-        meta |= {
-            "trainer": "continual",
-            "config": asdict(self.config),
-            "stretch_start": self._stretch_start,
-            "index": self._index,
-            "progress": asdict(self.progress),
-        }
-        return Checkpoint(sections, meta)
+        checkpoint = snapshot(self._learner, self.graph, self.position)
+        checkpoint.meta.update(
+            {
+                "trainer": "continual",
+                "config": asdict(self.config),
+                "stretch_start": self._stretch_start,
+                "index": self._index,
+                "progress": self.progress.plain(),
+            }
+        )
+        return checkpoint
 
     @classmethod
-    def from_checkpoint(cls, model: TemporalModel, checkpoint: Checkpoint) -> ContinualTrainer:
+    def from_checkpoint(
+        cls,
+        model: TemporalModel,
+        checkpoint: Checkpoint,
+        config: ContinualConfig | None = None,
+        *,
+        keep_model: bool = True,
+    ) -> ContinualTrainer:
         """Return a trainer that goes on where `checkpoint` was taken.
 
         Args:
             model: Built with the configuration it had then; its parameters are overwritten.
             checkpoint: From `checkpoint()`, by way of `save` and `load`.
+            config: Settings to go on with, None for those it had. With other ones it goes on, but
+                not to the same bits; another `batch_size` counts micro-batches from here.
+            keep_model: False starts with `model` as it is and an empty memory; the events, and the
+                figures so far, stay.
 
         Raises:
             CheckpointError: If it is not of a continual trainer, or the model does not fit it.
         """
         meta = checkpoint.meta
-        trainer = cls(model, graph_of(checkpoint, "continual"), ContinualConfig(**meta["config"]))
-        load_learner(trainer._learner, checkpoint)
-        trainer._stretch_start, trainer._index = meta["stretch_start"], meta["index"]
+        graph = graph_of(checkpoint, "continual")
+        saved = ContinualConfig(**meta["config"])
+        trainer = cls(model, graph, saved if config is None else config)
+        if keep_model:
+            load_learner(trainer._learner, checkpoint)
+        if trainer.config.batch_size == saved.batch_size:
+            trainer._stretch_start, trainer._index = meta["stretch_start"], meta["index"]
         trainer.progress = Progress.of(meta["progress"])
         return trainer
 

@@ -19,7 +19,16 @@ _MASK_63_BITS = (1 << 63) - 1
 
 
 class TrainingDiverged(RuntimeError):
-    """A loss or score that is not finite; the message says where, and what to do."""
+    """A loss or score that is not finite; the message says where, and what to do.
+
+    Args:
+        text: The message.
+        events: Log positions of the first and after the last new event of the batch.
+    """
+
+    def __init__(self, text: str, events: tuple[int, int]) -> None:
+        super().__init__(text)
+        self.events = events
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +152,23 @@ def _check_finite(batch: Batch, scores: Scores, loss: Tensor | None = None) -> N
             bad = flat[row][~flat[row].isfinite()][0].item()
             raise TrainingDiverged(
                 f"{_where(batch)}: the {name} score of event {int(batch.eid[row])} is {bad}; "
-                f"{_WAY_OUT}"
+                f"{_WAY_OUT}",
+                _new_events(batch),
             )
     if loss is not None and not bool(loss.isfinite()):
-        raise TrainingDiverged(f"{_where(batch)}: the loss is {loss.item()}; {_WAY_OUT}")
+        text = f"{_where(batch)}: the loss is {loss.item()}; {_WAY_OUT}"
+        raise TrainingDiverged(text, _new_events(batch))
 
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
 
 
 def _where(batch: Batch) -> str:
-    new = batch.eid[: batch.num_new]
-    events = f"events [{int(new[0])}, {int(new[-1]) + 1})" if len(new) else "no new events"
+    start, stop = _new_events(batch)
+    events = f"events [{start}, {stop})" if stop > start else "no new events"
     return f"epoch {batch.epoch}, batch {batch.index}, {events}"
+
+
+def _new_events(batch: Batch) -> tuple[int, int]:
+    new = batch.eid[: batch.num_new]
+    return (int(new[0]), int(new[-1]) + 1) if len(new) else (0, 0)

@@ -163,8 +163,9 @@ class OfflineTrainer:
 
     def checkpoint(self) -> Checkpoint:
         """Return model, memory, optimiser and events as they are; after `fit`, the best of them."""
-        sections, meta = snapshot(self._learner, self.graph, self.graph.num_events)
-        return Checkpoint(sections, meta | {"trainer": "offline", "config": asdict(self.config)})
+        checkpoint = snapshot(self._learner, self.graph, self.graph.num_events)
+        checkpoint.meta.update({"trainer": "offline", "config": asdict(self.config)})
+        return checkpoint
 
     def _epoch(self, epoch: int, best: _Best | None) -> _Best:
         """Train and validate once; return the best epoch, which may be this one."""

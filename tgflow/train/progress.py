@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tgflow.train.observe import RunningMean
-from tgflow.train.timeline import Stretch, Timeline
+from tgflow.train.timeline import Timeline
 
 
 @dataclass(slots=True)
@@ -19,6 +19,8 @@ class Progress:
     num_events: int = 0
     num_steps: int = 0
     num_fallbacks: int = 0
+    num_skipped: int = 0
+    """What was left out of learning as it was not finite."""
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0
     step_seconds: float = 0.0
@@ -37,13 +39,14 @@ class Progress:
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Progress:
-        """Return the progress that `dataclasses.asdict` turned into `saved`."""
-        timeline = dict(saved["timeline"])
-        timeline["stretches"] = [Stretch(**stretch) for stretch in timeline["stretches"]]
-        timeline["total"] = Stretch(**timeline["total"])
-        return cls(
-            **saved | {"running": RunningMean(**saved["running"]), "timeline": Timeline(**timeline)}
-        )
+        """Return the progress that `plain` turned into `saved`."""
+        running, timeline = RunningMean(**saved["running"]), Timeline.of(saved["timeline"])
+        return cls(**saved | {"running": running, "timeline": timeline})
+
+    def plain(self) -> dict[str, Any]:
+        """Return what `of` takes back, as plain values: a copy."""
+        saved = {name: getattr(self, name) for name in _NUMBERS}
+        return saved | {"running": asdict(self.running), "timeline": self.timeline.plain()}
 
     def resume(self, compute_seconds: float) -> None:
         """Start the clock; `compute_seconds` is the learner's, which only grows."""
@@ -97,6 +100,7 @@ class Progress:
         out: dict[str, Any] = {
             "num_steps": self.num_steps,
             "num_fallbacks": self.num_fallbacks,
+            "num_skipped": self.num_skipped,
             "epoch_seconds": self.wall_seconds,
             "events_per_second": self.events_per_second(),
             "overhead_share": self.overhead_share(),
@@ -104,3 +108,6 @@ class Progress:
         }
         out |= {f"running.{name}": value for name, value in self.running.means().items()}
         return {name: value for name, value in out.items() if value is not None}
+
+
+_NUMBERS = [entry.name for entry in fields(Progress) if entry.name not in ("running", "timeline")]

@@ -1,27 +1,38 @@
-"""A trainer's state as tensors: parameters, optimiser, memory, and the events themselves."""
+"""A trainer's state as tensors: parameters, optimiser, memory, and the events themselves.
+
+Events are the bulk of it and never change, so they are saved in sealed pieces of `PIECE` events,
+`events-000000` and on, which a checkpoint need not write again; the section `events` has the rest.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 
 from tgflow.changes import as_tensors, from_tensors, make_again
 from tgflow.checkpoint import Checkpoint, CheckpointError, Tensors
-from tgflow.events import EventBatch
+from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.train.learner import Learner
 
+PIECE = 1 << 18
+"""Events of a sealed piece."""
 
-def snapshot(
-    learner: Learner, graph: TemporalGraph, position: int
-) -> tuple[dict[str, Tensors], dict[str, Any]]:
-    """Return a checkpoint's sections and meta for a trainer that has stored `position` events."""
+
+def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoint:
+    """Return a checkpoint of a trainer that has stored `position` events.
+
+    What is learnt or appended later does not change it: it holds copies of all that changes, and
+    views of events, which do not. Nothing is drawn, and nothing of the trainer changes.
+    """
+    sealed_stop = position // PIECE * PIECE
     sections = {
-        "model": dict(learner.model.state_dict()),
-        "optimizer": _optimizer_tensors(learner.optimizer),
-        "events": _event_tensors(graph, position),
+        "model": _copied(learner.model.state_dict()),
+        "optimizer": _copied(_optimizer_tensors(learner.optimizer)),
+        "events": _event_tensors(graph, sealed_stop, position),
     }
     if learner.model.memory is not None:
         sections["memory"] = learner.model.memory.state()
@@ -30,7 +41,11 @@ def snapshot(
     dim = 0 if graph.edge_x is None else graph.edge_x.dim
     made = {"direction": graph.direction, "edge_x_dim": dim}
     meta = {"position": position, "graph": made, "changes": rows}
-    return sections, meta
+    sealed: dict[str, Callable[[], Tensors]] = {
+        _piece_name(start): functools.partial(_event_tensors, graph, start, start + PIECE)
+        for start in range(0, sealed_stop, PIECE)
+    }
+    return Checkpoint(sections, meta, sealed)
 
 
 def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGraph:
@@ -50,10 +65,25 @@ def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGrap
     try:
         graph = TemporalGraph(**checkpoint.meta["graph"])
         changes = from_tensors(checkpoint.meta["changes"], checkpoint.sections["changes"])
-        make_again(graph, EventBatch(**checkpoint.sections["events"]), changes)
+        make_again(graph, events_of(checkpoint), changes)
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's events cannot be used: {error!r}") from None
     return graph
+
+
+def events_of(checkpoint: Checkpoint) -> EventBatch:
+    """Return all events of a trainer's checkpoint, pieces and rest."""
+    return concat([EventBatch(**piece) for piece in _event_pieces(checkpoint)])
+
+
+def _event_pieces(checkpoint: Checkpoint) -> Iterator[Tensors]:
+    """Yield the sealed pieces in order, then the rest."""
+    sections, sealed = checkpoint.sections, checkpoint.sealed
+    rest = sections["events"]
+    for start in range(0, checkpoint.meta["position"] - len(rest["src"]), PIECE):
+        name = _piece_name(start)
+        yield sections[name] if name in sections else sealed[name]()
+    yield rest
 
 
 def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
@@ -94,9 +124,18 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
     return {f"{index}.{name}": x for index, entry in state.items() for name, x in entry.items()}
 
 
-def _event_tensors(graph: TemporalGraph, stop: int) -> Tensors:
-    events = graph.log.read(0, stop)
+def _event_tensors(graph: TemporalGraph, start: int, stop: int) -> Tensors:
+    """Return the columns of the events at `[start, stop)`: views, which nothing changes."""
+    events = graph.log.read(start, stop)
     columns = {"src": events.src, "dst": events.dst, "t": events.t, "label": events.label}
     if graph.edge_x is not None:
-        columns["x"] = graph.edge_x.gather(torch.arange(stop))
+        columns["x"] = graph.edge_x.read(start, stop)
     return {name: column for name, column in columns.items() if column is not None}
+
+
+def _copied(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def _piece_name(start: int) -> str:
+    return f"events-{start // PIECE:06d}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 MEAN_OVER_BATCHES = ("ap", "auc")
 """Metrics averaged over batches; the others are averaged over events."""
@@ -37,6 +38,22 @@ class Timeline:
     """Batches in the last stretch."""
     total: Stretch = field(default_factory=lambda: Stretch(0, 0, {}))
     """All stretches, summed up."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return what `of` takes back, as plain values: a copy."""
+        return {
+            "capacity": self.capacity,
+            "batches_per_stretch": self.batches_per_stretch,
+            "stretches": [_plain(stretch) for stretch in self.stretches],
+            "last_batches": self.last_batches,
+            "total": _plain(self.total),
+        }
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Timeline:
+        """Return the timeline that `plain` turned into `saved`."""
+        stretches = [Stretch(**stretch) for stretch in saved["stretches"]]
+        return cls(**saved | {"stretches": stretches, "total": Stretch(**saved["total"])})
 
     def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
         """Take in one batch of events `[start, stop)`, which follow those before; no NaN."""
@@ -84,6 +101,11 @@ class Timeline:
         pairs = zip(self.stretches[::2], self.stretches[1::2], strict=True)
         self.stretches = [_join(left, right) for left, right in pairs]
         self.batches_per_stretch *= 2
+
+
+def _plain(stretch: Stretch) -> dict[str, Any]:
+    sums = {name: list(pair) for name, pair in stretch.sums.items()}
+    return {"start": stretch.start, "stop": stretch.stop, "sums": sums}
 
 
 def _join(left: Stretch, right: Stretch) -> Stretch:

@@ -1,0 +1,149 @@
+"""Checkpoints of a trainer at work: copies as of then, that cost the training nothing but time."""
+
+import hashlib
+import math
+
+import pytest
+import torch
+from made_streams import made_events, pieces, small_tgn
+
+from tgflow import checkpoint as ckpt
+from tgflow.graph import TemporalGraph
+from tgflow.train import state
+from tgflow.train.continual import MAX_LOST, ContinualConfig, ContinualTrainer
+from tgflow.train.learner import TrainingDiverged
+
+
+def trainer_of(**changes):
+    settings = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5, **changes}
+    return ContinualTrainer(
+        small_tgn(), TemporalGraph("undirected", 2), ContinualConfig(**settings)
+    )
+
+
+def contents(checkpoint):
+    sections = checkpoint.sections | {name: make() for name, make in checkpoint.sealed.items()}
+    return {
+        (part, name): x.clone() for part, tensors in sections.items() for name, x in tensors.items()
+    }
+
+
+def state_sha256(checkpoint):
+    digest = hashlib.sha256()
+    for name, tensor in sorted(contents(checkpoint).items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}".encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(state, "PIECE", 64)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_later_training_changes_no_bit_of_a_snapshot(tmp_path):
+    events = made_events(400)
+    trainer = trainer_of()
+    for record in trainer.steps(pieces(events, 30)):
+        if record.stop == 160:
+            snapshot = trainer.checkpoint()
+            digest, then = state_sha256(snapshot), contents(snapshot)
+    assert set(snapshot.sealed) == {"events-000000", "events-000001"}
+    now = contents(snapshot)
+    assert then.keys() == now.keys()
+    for name, tensor in then.items():
+        assert torch.equal(tensor, now[name]), name
+    assert state_sha256(snapshot) == digest
+    assert state_sha256(trainer.checkpoint()) != digest
+    ckpt.save(tmp_path / "c", snapshot)  # late, as another thread would
+    again = ContinualTrainer.from_checkpoint(small_tgn(seed=9), ckpt.load(tmp_path / "c"))
+    assert state_sha256(again.checkpoint()) == digest
+    again.run(pieces(events[160:], 50))
+    assert state_sha256(again.checkpoint()) == state_sha256(trainer.checkpoint())
+
+
+@pytest.mark.parametrize("every", [1, 4, 1000])
+def test_d5_checkpoints_change_no_bit_and_draw_nothing(every):
+    events = made_events(300)
+    straight, watched = trainer_of(), trainer_of()
+    straight.run(pieces(events, 30))
+    for number, _ in enumerate(watched.steps(pieces(events, 30))):
+        if number % every == 0:
+            drawn = torch.default_generator.get_state()
+            state_sha256(watched.checkpoint())
+            assert torch.equal(torch.default_generator.get_state(), drawn)
+    assert state_sha256(watched.checkpoint()) == state_sha256(straight.checkpoint())
+    assert watched.result()["prequential.ap"] == straight.result()["prequential.ap"]
+
+
+def diverging(trainer, when):
+    """Let the loss of the batches for which `when` holds be not finite."""
+    learn = trainer._learner.learn
+
+    def broken(batch):
+        if when(batch):
+            start = int(batch.eid[0])
+            raise TrainingDiverged(f"events from {start}", (start, start + batch.num_new))
+        return learn(batch)
+
+    trainer._learner.learn = broken
+
+
+def test_d10_a_loss_that_is_not_finite_stops_by_default():
+    trainer = trainer_of()
+    diverging(trainer, lambda batch: batch.index == 5)
+    with pytest.raises(TrainingDiverged) as caught:
+        trainer.run([made_events(200)])
+    assert caught.value.events == (100, 120)
+    assert trainer.position == 100
+
+
+def test_d10_or_is_left_out_and_counted():
+    trainer = trainer_of(on_nan="skip")
+    diverging(trainer, lambda batch: batch.index in (5, 7))
+    result = trainer.run([made_events(200)])
+    assert result["num_skipped"] == 2
+    assert result["num_events"] == 200
+    assert math.isfinite(result["prequential.loss"])
+
+
+def test_d10_a_batch_that_cannot_be_predicted_does_not_reach_memory():
+    events = made_events(200)
+    events.x[105] = math.inf
+    trainer = trainer_of(on_nan="skip", replay_ratio=0.0)
+    result = trainer.run([events])
+    assert result["num_skipped"] >= 1
+    assert all(p.isfinite().all() for p in trainer.model.parameters())
+    assert trainer.model.memory.rows.isfinite().all()
+
+
+def test_d10_parameters_that_are_lost_stop_in_any_case():
+    trainer = trainer_of(on_nan="skip")
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.fill_(math.nan)
+    with pytest.raises(TrainingDiverged):
+        trainer.run([made_events(1000)])
+    assert trainer.position == MAX_LOST * 20
+
+
+def test_other_settings_go_on_from_there():
+    events = made_events(400)
+    trainer = trainer_of()
+    trainer.run([events[:200]])
+    other = ContinualConfig(batch_size=50, learning_rate=1e-3, mrr_negatives=5)
+    again = ContinualTrainer.from_checkpoint(small_tgn(), trainer.checkpoint(), other)
+    stops = [record.stop for record in again.steps([events[200:]])]
+    assert stops == [250, 300, 350, 400]
+    assert again.result()["num_events"] == 400
+
+
+def test_a_model_can_start_afresh_with_the_events_kept():
+    events = made_events(400)
+    trainer = trainer_of()
+    trainer.run([events[:200]])
+    other = small_tgn(memory_dim=6)
+    again = ContinualTrainer.from_checkpoint(other, trainer.checkpoint(), keep_model=False)
+    assert again.position == 200
+    assert not again.model.memory.rows.any()
+    assert again.run([events[200:]])["num_events"] == 400
