@@ -261,7 +261,7 @@ class CheckpointConfig(_Section):
     )
     keep: int = Field(default=3, ge=1, description="Latest checkpoints to keep.")
     keep_every: int = Field(
-        default=10, ge=0, description="Also keep each so-manieth checkpoint for good; 0: none."
+        default=10, ge=1, description="Write each so-manieth whole, sharing no file with others."
     )
     log: bool = Field(
         default=True,
@@ -360,7 +360,7 @@ def load_config(
         section, name = key.split(".")
         if isinstance(table.setdefault(section, {}), dict):
             table[section].setdefault(name, value)
-    flags = {key: value for key, value in (flags or {}).items() if value is not None}
+    flags = _stated(flags or {})
     for key, value in flags.items():
         section, name = key.split(".")
         if isinstance(table.setdefault(section, {}), dict):
@@ -369,6 +369,23 @@ def load_config(
         return Config.model_validate(table)
     except ValidationError as error:
         raise ConfigError(_explain(error, file, flags)) from None
+
+
+def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `file` and `flags` themselves say, by "section.key"; flags win.
+
+    Raises:
+        ConfigError: If `file` is not TOML.
+        OSError: If it cannot be read.
+    """
+    table = _read_toml(file) if file is not None else {}
+    stated = {
+        f"{section}.{key}": value
+        for section, settings in table.items()
+        if isinstance(settings, dict)
+        for key, value in settings.items()
+    }
+    return stated | _stated(flags)
 
 
 def to_toml(config: Config) -> str:
@@ -384,6 +401,10 @@ def to_toml(config: Config) -> str:
         setting = f"# {name} =" if value is None else f"{name} = {_toml_value(value)}"
         lines.append(f"{setting:<28} # {field.description}")
     return "\n".join(lines[1:]) + "\n"
+
+
+def _stated(flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in flags.items() if value is not None}
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

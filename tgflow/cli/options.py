@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from tgflow.config import StreamConfig, fields, flag_of, load_config
+from tgflow.config import StreamConfig, fields, flag_of, load_config, stated_settings
 
 PANELS = {
     "stream": "Stream: where events come from",
@@ -50,6 +50,8 @@ def with_config(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
 
+    A command with a parameter `stated` also gets what the file and the flags say themselves.
+
     Args:
         keys: Settings as "section.key", or a whole section as "section".
         defaults: What this command takes where neither file nor flag says anything.
@@ -67,10 +69,13 @@ def with_config(
         @functools.wraps(command)
         def run(config: Path | None, **values: Any) -> None:
             flags = {key: _given(values.pop(_name(key))) for key in chosen}
+            if "stated" in signature.parameters:
+                values["stated"] = stated_settings(config, flags)
             command(config=load_config(config, flags, defaults), **values)
 
         signature = inspect.signature(command, eval_str=True)
-        kept = [p for p in signature.parameters.values() if p.name != "config"]
+        made = ("config", "stated")
+        kept = [p for p in signature.parameters.values() if p.name not in made]
         options = [
             _argument(key, field) if key == positional else _option(key, field, defaults.get(key))
             for key, field in chosen.items()
