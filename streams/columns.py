@@ -40,6 +40,18 @@ class EventColumns:
     def __len__(self) -> int:
         return len(self.t)
 
+    def stretch(self, start: int, stop: int) -> EventColumns:
+        """Return the events from `start` to `stop`, as views."""
+        if start == 0 and stop == len(self):
+            return self
+        return EventColumns(
+            self.src.slice(start, stop - start),
+            self.dst.slice(start, stop - start),
+            self.t[start:stop],
+            None if self.label is None else self.label[start:stop],
+            None if self.x is None else self.x[start:stop],
+        )
+
     def take(self, rows: slice | Int64s) -> EventColumns:
         """Return the events at `rows`, in that order; a slice with step 1 copies nothing."""
         return EventColumns(

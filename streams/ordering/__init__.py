@@ -1,0 +1,1 @@
+"""One order for events that come in several partitions and not quite in time."""

@@ -1,0 +1,71 @@
+"""Ordering done the slow, obvious way: event by event, everything sorted at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tgflow.streams.ordering.config import OrderConfig
+from tgflow.testing.partitioned import Row
+
+
+@dataclass
+class Expected:
+    """What a partition's rows come to; all lists hold numbers of rows."""
+
+    accepted: list[int] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+    bad: dict[int, str] = field(default_factory=dict)
+    duplicate: list[int] = field(default_factory=list)
+    forced: int = 0
+
+
+def judge_rows(
+    rows: Sequence[Row], config: OrderConfig, share: int | None = None, start: float = float("-inf")
+) -> Expected:
+    """Say what becomes of each row of a partition, of which only `share` may be held back."""
+    out = Expected()
+    max_t = floor = float("-inf")
+    first_seen: dict[int, int] = {}
+    for seq, row in enumerate(rows):
+        watermark = max(floor, max_t - config.allowed_lateness, start)
+        before = first_seen.get(row.event_id) if row.event_id is not None else None
+        if row.bad:
+            out.bad[seq] = row.bad
+            continue
+        if config.dedup_window and before is not None and seq - before <= config.dedup_window:
+            out.duplicate.append(seq)
+            continue
+        if row.event_id is not None:
+            first_seen[row.event_id] = seq
+        if not config.first_t <= row.t <= config.last_t:
+            out.bad[seq] = "time_range"
+        elif config.max_forward_jump is not None and row.t > max_t + config.max_forward_jump:
+            if max_t == float("-inf"):
+                out.accepted.append(seq)
+                max_t = row.t
+            else:
+                out.bad[seq] = "time_jump"
+        elif row.t < watermark:
+            out.late.append(seq)
+        else:
+            out.accepted.append(seq)
+            max_t = max(max_t, row.t)
+            if share is not None:
+                floor_before = floor
+                while True:
+                    least = max(floor, max_t - config.allowed_lateness)
+                    held = [rows[s].t for s in out.accepted if rows[s].t >= least]
+                    if len(held) <= share:
+                        break
+                    floor = min(held) + 1
+                out.forced += floor != floor_before
+    return out
+
+
+def in_order(
+    partitions: Mapping[int, Sequence[Row]], accepted: Mapping[int, Sequence[int]]
+) -> list[Row]:
+    """Return the accepted rows of all partitions in the order they must be handed on."""
+    keys = [(partitions[p][seq].t, p, seq) for p, seqs in accepted.items() for seq in seqs]
+    return [partitions[p][seq] for _, p, seq in sorted(keys)]

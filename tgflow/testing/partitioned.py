@@ -1,0 +1,190 @@
+"""Partitions made of lists, handed out in seeded pieces: what tests of ordering read from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tgflow.ids import NodeIds
+from tgflow.streams.arrivals import Arrivals, BadRow, Origin, Position
+from tgflow.streams.checks import Int64s
+from tgflow.streams.columns import EventColumns
+from tgflow.streams.schema import IdKind
+
+POLL_SIZES = (1, 2, 7, 50, 500)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a partition, good or bad.
+
+    Args:
+        src: Source, an integer or a string as the stream's ids are.
+        dst: Destination.
+        t: Time in ticks.
+        x: Edge features.
+        label: Label, in all rows or in none.
+        event_id: Tells duplicates, in all rows or in none.
+        bad: The code of what is wrong with it; None if it is an event.
+    """
+
+    src: int | str
+    dst: int | str
+    t: int
+    x: Sequence[float] = ()
+    label: int | None = None
+    event_id: int | None = None
+    bad: str | None = None
+
+
+class ListSource:
+    """Partitions held in memory. Which of them a poll serves, and how far, is drawn by `seed`.
+
+    Args:
+        partitions: Rows of each partition.
+        seed: Seeds the draws of the polls.
+        poll_sizes: How many rows a poll may take of a partition.
+        joins: Partitions that are there only from so many calls of `look_for_partitions` on.
+        silent: Partitions that never end and hand out only so many rows.
+        bipartite: Whether sources and destinations are separate name spaces.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[int, Sequence[Row]],
+        *,
+        seed: int = 0,
+        poll_sizes: Sequence[int] = POLL_SIZES,
+        joins: Mapping[int, int] | None = None,
+        silent: Mapping[int, int] | None = None,
+        bipartite: bool = False,
+    ) -> None:
+        self._columns = {p: _Partition(p, rows) for p, rows in partitions.items()}
+        rows = [row for part in partitions.values() for row in part]
+        self.name = "list"
+        self.unit = "s"
+        self.x_dim = len(rows[0].x) if rows else 0
+        self.id_kind: IdKind = "string" if rows and isinstance(rows[0].src, str) else "int"
+        self.ids = NodeIds(bipartite)
+        self.num_events: int | None = len(rows)
+        self._random = random.Random(seed)
+        self._poll_sizes = poll_sizes
+        self._joins = dict(joins or {})
+        self._silent = dict(silent or {})
+        self._next: dict[int, int] = {}
+        self.polled: list[frozenset[int]] = []
+        """Which partitions each poll wanted."""
+        self.committed_positions: dict[int, Position] = {}
+        self.is_closed = False
+
+    def start(self, positions: Mapping[int, Position]) -> None:
+        """Begin, or go on, at `positions`."""
+        there = {p: 0 for p in self._columns if not self._joins.get(p)} | dict.fromkeys(
+            positions, 0
+        )
+        self._next = there | {p: int(at["row"] or 0) for p, at in positions.items()}
+
+    def partitions(self) -> Sequence[int]:
+        """Return the partitions there are."""
+        return sorted(self._next)
+
+    def look_for_partitions(self) -> Sequence[int]:
+        """Return the partitions that came since."""
+        self._joins = {p: calls - 1 for p, calls in self._joins.items()}
+        new = [p for p, calls in self._joins.items() if calls <= 0 and p not in self._next]
+        self._next |= dict.fromkeys(new, 0)
+        return new
+
+    def poll(self, wanted: Set[int], timeout: float) -> list[Arrivals]:
+        """Return rows of some of the partitions `wanted` that have any; never waits."""
+        self.polled.append(frozenset(wanted))
+        ready = [p for p in sorted(wanted) if self._next[p] < self._stop(p)]
+        served = self._random.sample(ready, self._random.randint(1, len(ready))) if ready else []
+        return [self._take(p, self._random.choice(self._poll_sizes)) for p in served]
+
+    def ended(self) -> Set[int]:
+        """Return the partitions that are read to their end."""
+        here = {p for p, row in self._next.items() if row >= len(self._columns[p])}
+        return here - self._silent.keys()
+
+    def lag(self) -> Mapping[int, int]:
+        """Return how many rows of each partition were not polled yet."""
+        return {p: self._stop(p) - row for p, row in self._next.items()}
+
+    def progress(self) -> float:
+        """Return which share of the rows was polled."""
+        total = sum(map(len, self._columns.values()))
+        return sum(self._next.values()) / total if total else 1.0
+
+    def counters(self) -> Mapping[str, float]:
+        """Return how often it was polled."""
+        return {"polls": len(self.polled)}
+
+    def committed(self, positions: Mapping[int, Position]) -> None:
+        """Remember the positions."""
+        self.committed_positions = dict(positions)
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.is_closed = True
+
+    def _stop(self, partition: int) -> int:
+        return self._silent.get(partition, len(self._columns[partition]))
+
+    def _take(self, partition: int, size: int) -> Arrivals:
+        start = self._next[partition]
+        stop = self._next[partition] = min(start + size, self._stop(partition))
+        return self._columns[partition].arrivals(start, stop)
+
+
+class _Partition:
+    """Rows as columns, of which any stretch can be cut out."""
+
+    def __init__(self, number: int, rows: Sequence[Row]) -> None:
+        good = [i for i, row in enumerate(rows) if row.bad is None]
+        events = [rows[i] for i in good]
+        kind = pa.string() if events and isinstance(events[0].src, str) else pa.int64()
+        self._number = number
+        self._rows = rows
+        self._good = np.array(good, np.int64)
+        self._events = EventColumns(
+            pa.array([row.src for row in events], kind),
+            pa.array([row.dst for row in events], kind),
+            np.array([row.t for row in events], np.int64),
+            _ints([row.label for row in events]),
+            np.array([row.x for row in events], np.float32) if events and events[0].x else None,
+        )
+        self._event_ids = _ints([row.event_id for row in events])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def arrivals(self, start: int, stop: int) -> Arrivals:
+        """Return rows `start` to `stop`."""
+        first, last = np.searchsorted(self._good, (start, stop)).tolist()
+        good = self._good[first:last] - start
+        return Arrivals(
+            partition=self._number,
+            events=self._events.take(slice(first, last)),
+            index=None if len(good) == stop - start else good,
+            bad=[self._bad(start, row) for row in range(start, stop) if self._rows[row].bad],
+            num_rows=stop - start,
+            position={"row": stop},
+            origin=lambda i: self._origin(int(self._good[first + i])),
+            counts={},
+            event_ids=None if self._event_ids is None else self._event_ids[first:last],
+        )
+
+    def _bad(self, start: int, row: int) -> BadRow:
+        return BadRow(row - start, str(self._rows[row].bad), "made bad", self._origin(row))
+
+    def _origin(self, row: int) -> Origin:
+        return Origin({"partition": self._number, "row": row}, repr(self._rows[row]).encode())
+
+
+def _ints(values: list[int | None]) -> Int64s | None:
+    return np.array(values, np.int64) if values and values[0] is not None else None
