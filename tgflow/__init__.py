@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         window_neighbors,
     )
     from tgflow.streams import Source, open_stream, replay
-    from tgflow.tables import FeatureTable
+    from tgflow.tables import FeatureTable, table
     from tgflow.train.continual import ContinualConfig, ContinualTrainer
     from tgflow.train.observe import Observer
     from tgflow.train.offline import OfflineConfig, OfflineTrainer
@@ -73,6 +73,7 @@ _HOME = {
     "sample_neighbors": "sampling",
     "save": "checkpoint",
     "set_num_threads": "_core",
+    "table": "tables",
     "uniform_neighbors": "sampling",
     "window_neighbors": "sampling",
 }
@@ -116,6 +117,7 @@ __all__ = [
     "sample_neighbors",
     "save",
     "set_num_threads",
+    "table",
     "uniform_neighbors",
     "window_neighbors",
 ]

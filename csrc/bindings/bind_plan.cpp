@@ -4,7 +4,6 @@
 
 #include "bindings.hpp"
 #include "tgflow/frontier.hpp"
-#include "tgflow/gather.hpp"
 #include "tgflow/pair_index.hpp"
 #include "tgflow/random.hpp"
 #include "tgflow/replay.hpp"
@@ -65,10 +64,6 @@ int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, 
   return tgflow::draw_replay({begin, end, half_life}, key, num, at<tgflow::eid_t>(out));
 }
 
-void gather_rows(address_t rows, int64_t dim, int64_t size, address_t id, int64_t n, address_t out) {
-  tgflow::gather_rows({at<const float>(rows), dim, size}, at<const int64_t>(id), n, at<float>(out));
-}
-
 void bind_pair_index(py::module_& m) {
   py::class_<PairIndex::Request>(m, "NegativeRequest")
       .def(py::init(&request), py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
@@ -107,7 +102,5 @@ void bind_plan(py::module_& m) {
   bind_frontier(m);
   m.def("draw_replay", &draw_replay, py::arg("begin"), py::arg("end"), py::arg("half_life"), py::arg("key"),
         py::arg("num"), py::arg("out"), no_gil());
-  m.def("gather_rows", &gather_rows, py::arg("rows"), py::arg("dim"), py::arg("size"), py::arg("id"),
-        py::arg("n"), py::arg("out"), no_gil());
   m.def("mix64", &tgflow::mix64, py::arg("x"));
 }

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_core, m) {
   bind_static_csr(m);
   bind_id_map(m);
   bind_plan(m);
+  bind_tables(m);
   bind_attention(m);
   bind_gru(m);
   bind_threads(m);

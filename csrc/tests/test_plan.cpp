@@ -10,7 +10,6 @@
 
 #include "check.hpp"
 #include "tgflow/frontier.hpp"
-#include "tgflow/gather.hpp"
 #include "tgflow/hash.hpp"
 #include "tgflow/pair_index.hpp"
 #include "tgflow/random.hpp"
@@ -128,16 +127,6 @@ TEST(replay_draws_the_whole_window_when_it_is_asked_for) {
     CHECK(draw_replay({100, 350, half_life}, 5, 300, out.data()) == 250);
     for (int64_t i = 0; i < 250; ++i) CHECK(out[static_cast<std::size_t>(i)] == 100 + i);
   }
-}
-
-TEST(gather_refuses_ids_past_the_table) {
-  const std::vector<float> rows{1, 2, 3, 4};
-  const std::vector<int64_t> id{1, -1, 2};
-  std::vector<float> out(6, 9);
-  gather_rows({rows.data(), 2, 2}, id.data(), 2, out.data());
-  CHECK(out[0] == 3 && out[1] == 4 && out[2] == 0 && out[3] == 0);
-  CHECK(message_of([&] { gather_rows({rows.data(), 2, 2}, id.data(), 3, out.data()); }) ==
-        "id 2 is not in a table of 2 rows");
 }
 
 }  // namespace

@@ -1,0 +1,4 @@
+"""Tables: rows of features by id, that grow with the stream."""
+
+from tgflow.tables.feature_table import FeatureTable as FeatureTable
+from tgflow.tables.feature_table import table as table

@@ -1,0 +1,188 @@
+"""A table of feature rows by id: one interface, wherever the rows are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tgflow.tables.host import HostRows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tgflow.tables.rows import Rows
+
+
+class FeatureTable:
+    """Rows of one width and dtype; row `i` belongs to id `i`.
+
+    One thread changes the table at a time, and any number may gather meanwhile.
+
+    Args:
+        dim: Width of a row, at least 1.
+        dtype: Of the rows: any that torch has a fixed width for.
+    """
+
+    def __init__(self, dim: int, dtype: torch.dtype = torch.float32) -> None:
+        if dim < 1:
+            raise ValueError(f"dim must be at least 1, got {dim}")
+        self.dim, self.dtype = dim, dtype
+        """Width of a row; what its elements are."""
+        self.version = 0
+        """How often `scatter_` has changed rows."""
+        self._rows: Rows = HostRows(dim * dtype.itemsize)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def place(self) -> str:
+        """Where the rows are now."""
+        return self._rows.place
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        return self._rows.nbytes
+
+    def append(self, rows: Tensor) -> int:
+        """Add `rows`, `[N, dim]` of the table's dtype on any device; return the first one's id."""
+        self.check(rows)
+        first = self._size
+        self._rows.append(_as_bytes(rows), first)
+        self._size = first + len(rows)
+        return first
+
+    def truncate(self, size: int) -> None:
+        """Take back the rows from id `size` on, which nobody has been told of."""
+        self._size = min(self._size, size)
+
+    def check(self, rows: Tensor) -> None:
+        """Raise ValueError unless `rows` could be appended."""
+        if rows.dtype != self.dtype or rows.dim() != 2 or rows.shape[1] != self.dim:
+            raise ValueError(
+                f"rows must be {_name(self.dtype)} [N, {self.dim}], "
+                f"got {_name(rows.dtype)} {list(rows.shape)}"
+            )
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows of `ids`, int64 of any shape `[...]`, as `[..., dim]` on their device.
+
+        An id of -1 gives a row of zeros.
+
+        Args:
+            ids: Ids below `len(self)`, or -1.
+            out: Contiguous `[..., dim]` of the table's dtype, on the ids' device, to fill and
+                return instead of a new tensor.
+
+        Raises:
+            ValueError: If `ids` or `out` has another dtype or shape, or they are not together.
+            IndexError: If an id is not below `len(self)`.
+        """
+        if ids.dtype != torch.int64:
+            raise ValueError(f"ids must be int64, got {_name(ids.dtype)}")
+        size, rows = self._size, self._rows  # in this order: an append may replace the rows
+        out = self._out(ids, out)
+        if ids.numel() > 0:
+            rows.gather(ids.contiguous(), out, size)
+        return out
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        """Return `gather(ids)`."""
+        return self.gather(ids)
+
+    def _out(self, ids: Tensor, out: Tensor | None) -> Tensor:
+        shape = (*ids.shape, self.dim)
+        if out is None:
+            return torch.empty(shape, dtype=self.dtype, device=ids.device)
+        if out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
+            raise ValueError(
+                f"out must be contiguous {_name(self.dtype)} {list(shape)}, "
+                f"got {_name(out.dtype)} {list(out.shape)}"
+            )
+        if out.device != ids.device:
+            raise ValueError(f"out must be beside the ids on {ids.device}, it is on {out.device}")
+        return out
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return the rows `[start, stop)` on the CPU, which later appends leave as they are.
+
+        In host memory that is a view, and `scatter_` shows in it; elsewhere a copy, which
+        synchronises with a GPU.
+
+        Raises:
+            IndexError: If the table does not hold them.
+        """
+        if not 0 <= start <= stop <= self._size:
+            raise IndexError(f"the table holds rows [0, {self._size}), asked for [{start}, {stop})")
+        return self._rows.read(start, stop).view(self.dtype)
+
+    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite the rows of `ids`, and raise `version` by one. Synchronises with a GPU.
+
+        A gather that runs meanwhile may see old rows, new ones or some of both.
+
+        Args:
+            ids: int64 `[N]`, each below `len(self)` and given once.
+            rows: `[N, dim]` of the table's dtype.
+
+        Raises:
+            ValueError: If a dtype or shape is wrong or an id comes twice.
+            IndexError: If an id is not in the table. Nothing is changed then.
+        """
+        self.check(rows)
+        if ids.dtype != torch.int64 or ids.shape != rows.shape[:1]:
+            raise ValueError(
+                f"ids must be int64 [{len(rows)}], got {_name(ids.dtype)} {list(ids.shape)}"
+            )
+        check_unique(ids, self._size)
+        self._rows.write(ids, _as_bytes(rows))
+        self.version += 1
+
+    def close(self) -> None:
+        """Give the memory back; the table is empty then, and takes no more rows."""
+        self._size = 0
+        self._rows.close()
+
+
+def table(x: Tensor | NDArray[np.generic], **options: Any) -> FeatureTable:
+    """Return a table with the rows of `x`, `[N, dim]`, copied.
+
+    Args:
+        x: A tensor on any device, or a numpy array; row `i` gets id `i`.
+        options: As `FeatureTable` takes them after `dtype`.
+
+    Raises:
+        ValueError: If `x` has another shape.
+    """
+    rows = x if isinstance(x, Tensor) else torch.as_tensor(x)
+    if rows.dim() != 2:
+        raise ValueError(f"x must be [N, dim], got {list(rows.shape)}")
+    made = FeatureTable(rows.shape[1], rows.dtype, **options)
+    made.append(rows)
+    return made
+
+
+def check_unique(ids: Tensor, size: int) -> None:
+    """Raise unless every id of `ids`, int64 `[N]`, is in `[0, size)` and comes once."""
+    if len(ids) == 0:
+        return
+    ordered = ids.sort().values
+    for id in (int(ordered[0]), int(ordered[-1])):
+        if not 0 <= id < size:
+            raise IndexError(f"id {id} is not in a table of {size} rows")
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        raise ValueError(f"ids must be unique, and {int(twice[0])} comes twice")
+
+
+def _as_bytes(rows: Tensor) -> Tensor:
+    return rows.detach().contiguous().view(torch.uint8)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

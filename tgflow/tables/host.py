@@ -1,0 +1,85 @@
+"""Rows in host memory."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+
+
+class HostRows:
+    """Rows that never move: address space for all that the machine's memory can hold is set aside.
+
+    So growing disturbs no reader, and copies nothing. Only pages that were written take memory.
+    """
+
+    place = "host"
+
+    def __init__(self, row_bytes: int) -> None:
+        self.row_bytes = row_bytes
+        self._memory = _core.ReservedMemory(_physical_bytes())
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._held = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows that were ever here at once."""
+        return self._held
+
+    @property
+    def address(self) -> int:
+        """Where row 0 is."""
+        return self._bytes.data_ptr()
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return rows, uint8 `[stop - start, row_bytes]`: a view."""
+        return self._bytes[start * self.row_bytes : stop * self.row_bytes].view(-1, self.row_bytes)
+
+    def append(self, rows: Tensor, size: int) -> None:
+        """Copy `rows` behind the first `size`."""
+        self.reserve(size + len(rows))
+        self.read(size, size + len(rows)).copy_(rows)
+
+    def reserve(self, size: int) -> None:
+        """Make room for `size` rows in all.
+
+        Raises:
+            MemoryError: If they exceed the machine's memory.
+        """
+        num_bytes = size * self.row_bytes
+        if num_bytes > len(self._memory):
+            raise MemoryError(
+                f"{size} rows of {self.row_bytes} bytes are more than the {len(self._memory)} "
+                'bytes that this process may hold; use place="disk"'
+            )
+        self._memory.commit(num_bytes)
+        self._held = max(self._held, num_bytes)
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite some rows."""
+        ids, rows = ids.cpu(), rows.cpu()
+        size = int(ids.max()) + 1 if len(ids) else 0
+        self.read(0, size).index_copy_(0, ids, rows)
+
+    def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Copy rows with the core's threads; `out` on another device is filled through a copy."""
+        if not ids.is_cpu:
+            pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=out.is_cuda)
+            self.gather(ids.cpu(), pinned, size)
+            out.copy_(pinned, non_blocking=True)
+            return
+        _core.gather_rows(
+            self.address, self.row_bytes, size, ids.data_ptr(), ids.numel(), out.data_ptr()
+        )
+
+    def close(self) -> None:
+        """Let go of the memory; it is freed when the last view of it is."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._memory = _core.ReservedMemory(0)
+
+
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
