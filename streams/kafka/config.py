@@ -1,0 +1,217 @@
+"""Where a topic is, what its records hold, and what kafka-python is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tgflow.streams.checks import Checks
+from tgflow.streams.schema import Columns, IdKind, Scale
+from tgflow.streams.validate import Form
+
+CodecName = Literal["json", "csv", "struct", "arrow"]
+CODECS: tuple[CodecName, ...] = ("json", "csv", "struct", "arrow")
+_URL = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]{1,249})/?")
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):\d{1,5}")
+_FEATURE = re.compile(r"(.*)\[(\d{1,7})\]")
+
+FIXED_OPTIONS: Mapping[str, Any] = {
+    "enable_auto_commit": False,
+    "auto_offset_reset": "none",
+    "check_crcs": True,
+    "isolation_level": "read_committed",
+    "key_deserializer": None,
+    "value_deserializer": None,
+    "max_poll_records": 10_000,
+}
+"""What exactly-once rests on, so that nobody may choose otherwise."""
+
+_REASONS = {
+    "bootstrap_servers": "the servers stand in the URL",
+    "group_id": "pass group_id itself, which serves only to show the lag",
+}
+_DEFAULTS: Mapping[str, Any] = {
+    "allow_auto_create_topics": False,
+    "max_partition_fetch_bytes": 4 << 20,
+    "metadata_max_age_ms": 30_000,
+    "metrics_enabled": False,
+    "client_id": "tgflow",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig:
+    """A topic, its schema and how it is read.
+
+    Args:
+        url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
+        codec: What a record holds: "json", one object; "csv", one line or several; "struct", one
+            packed structure or several; "arrow", an Arrow IPC stream, the fast one.
+        layout: Of "struct" its fields as NumPy writes them, such as
+            "src:<i8,dst:<i8,t:<i8,x:<f4[4]"; of "csv" the names of its columns, by default src,
+            dst, t, label and the features.
+        src: Name of the field of source nodes.
+        dst: Name of the field of destination nodes.
+        t: Name of the field of times.
+        label: Name of the field of edge types or labels, or None.
+        features: Names of the edge features; "x[172]" is a list of 172 numbers.
+        event_id: Name of a field that tells repeated events, or None.
+        id_kind: What the node ids are.
+        bipartite: Whether sources and destinations are separate name spaces.
+        time_unit: Unit of the times.
+        tick_unit: Unit of the stream's ticks, `time_unit` if None.
+        checks: Limits on records and values.
+        until_end: Stop where the topic ended when it was first read; else it never ends.
+        on_expired: What to do if records that come next are no longer kept.
+        max_outage: Seconds without the broker after which the source gives up.
+        group_id: Consumer group that checkpoints are reported to, or None.
+        options: Options of `kafka.KafkaConsumer`, such as {"security_protocol": "SSL"}.
+        queue_records: Records that may wait to be decoded before partitions are paused.
+        queue_bytes: Bytes that may wait.
+        poll_timeout: Seconds that one poll of the broker waits.
+
+    Raises:
+        ValueError: If one of these is not what it must be.
+    """
+
+    url: str
+    codec: CodecName = "json"
+    layout: str | None = None
+    src: str = "src"
+    dst: str = "dst"
+    t: str = "t"
+    label: str | None = None
+    features: Sequence[str] = ()
+    event_id: str | None = None
+    id_kind: IdKind = "int"
+    bipartite: bool = False
+    time_unit: str = "s"
+    tick_unit: str | None = None
+    checks: Checks = field(default_factory=Checks)
+    until_end: bool = False
+    on_expired: Literal["fail", "skip"] = "fail"
+    max_outage: float = 600.0
+    group_id: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    queue_records: int = 100_000
+    queue_bytes: int = 64 << 20
+    poll_timeout: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.codec not in CODECS:
+            raise ValueError(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
+        parse_url(self.url)
+        check_options(self.options)
+        _ = self.form
+
+    @property
+    def servers(self) -> list[str]:
+        """The brokers to ask first."""
+        return parse_url(self.url)[0]
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return parse_url(self.url)[1]
+
+    @property
+    def form(self) -> Form:
+        """What a row must be to become an event."""
+        names, widths = [], []
+        for feature in self.features:
+            name, width = feature_width(feature)
+            names.append(name)
+            widths.append(width)
+        columns = Columns(self.src, self.dst, self.t, self.label, tuple(names))
+        time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
+        return Form(columns, self.id_kind, time, tuple(widths), self.checks)
+
+    def client_options(self) -> dict[str, Any]:
+        """Return what `kafka.KafkaConsumer` is given."""
+        chosen = {**_DEFAULTS, **self.options, **FIXED_OPTIONS}
+        return {"bootstrap_servers": self.servers, **chosen}
+
+
+def parse_url(url: str) -> tuple[list[str], str]:
+    """Return the servers and the topic of a `kafka://` URL.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    match = _URL.fullmatch(url)
+    servers = match.group(1).split(",") if match else []
+    if match is None or not all(_SERVER.fullmatch(server) for server in servers):
+        raise ValueError(f"{url!r} is no kafka://HOST:PORT[,HOST:PORT...]/TOPIC")
+    return servers, match.group(2)
+
+
+def feature_width(feature: str) -> tuple[str, int]:
+    """Return the field of a feature and how many numbers it holds: "x[172]" is ("x", 172).
+
+    Raises:
+        ValueError: If its width is not told.
+    """
+    if feature.endswith("*"):
+        text = "a topic has no header to look for it; name each, or the width of a list as x[172]"
+        raise ValueError(f"features has {feature!r}, but {text}")
+    match = _FEATURE.fullmatch(feature)
+    return (match.group(1), int(match.group(2))) if match else (feature, 1)
+
+
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return options from texts such as "api_version=[2, 3]": values are JSON where they can be.
+
+    Lists become tuples, as kafka-python wants them.
+
+    Raises:
+        ValueError: If one is not "key=value".
+    """
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (equals and key.strip()):
+            raise ValueError(f"the Kafka option {pair!r} is not of the form key=value")
+        options[key.strip()] = _parsed(value.strip())
+    return options
+
+
+def _parsed(value: str) -> Any:
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return value
+    return tuple(parsed) if isinstance(parsed, list) else parsed
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if one of `options` is not the user's to choose."""
+    for key in options:
+        if key in FIXED_OPTIONS:
+            text = f"is always {FIXED_OPTIONS[key]!r}, so that no event is lost or read twice"
+            raise ValueError(f"the Kafka option {key} {text}; remove it")
+        if key in _REASONS:
+            raise ValueError(f"the Kafka option {key} cannot be passed on: {_REASONS[key]}")
+
+
+def kafka_client() -> Any:
+    """Return the module `kafka`.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        import crc32c
+        import kafka
+    except ImportError as error:
+        text = "pip install 'tgflow[kafka]'"
+        raise ImportError(f"Kafka streams need kafka-python and crc32c ({error}): {text}") from None
+    _ = crc32c
+    if tuple(int(part) for part in kafka.__version__.split(".")[:2]) < (3, 0):
+        raise ImportError(
+            f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
+            "pip install 'tgflow[kafka]'"
+        )
+    return kafka

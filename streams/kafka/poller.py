@@ -1,0 +1,242 @@
+"""The thread that reads the broker into a bounded queue, whatever the broker does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Set
+
+from tgflow.streams.errors import SourceUnavailable, StreamError
+from tgflow.streams.kafka.config import KafkaConfig
+from tgflow.streams.kafka.patience import Patience
+from tgflow.streams.kafka.positions import Place
+from tgflow.streams.kafka.session import Chunk, NoTopicError, Session
+from tgflow.streams.pace import Clock
+
+IDLE = 2.0
+"""Seconds without a record after which the broker is asked whether it is there."""
+SLOW = 1.0
+"""Seconds after which an answer counts as an outage that ended."""
+TAKEN_BYTES = 8 << 20
+"""Bytes of records after which no more of them are decoded at a time."""
+VERIFYING = 10.0
+"""Seconds that the records read last may take to come again."""
+
+_log = logging.getLogger(__name__)
+
+
+class Poller:
+    """Reads partitions in a thread of its own, from their places on, until it is stopped.
+
+    Any failure makes a new consumer that goes on behind what is in the queue. When the queue is
+    full the partitions are paused, until half of it has been taken.
+
+    Args:
+        config: The topic.
+        places: Where partitions go on.
+        join: New partitions to read from their beginning; None for all there are.
+        patience: Bears the failures.
+        clock: What to measure by.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        places: dict[int, Place],
+        join: Set[int] | None,
+        patience: Patience,
+        clock: Clock,
+    ) -> None:
+        self._config, self._patience, self._clock = config, patience, clock
+        self._places, self._join = dict(places), join
+        self._state = threading.Condition()
+        self._queue: deque[Chunk] = deque()
+        self._num_records = self._num_bytes = 0
+        self._full = False
+        self._error: StreamError | None = None
+        self._stop = threading.Event()
+        self._rejoin = False
+        self._asked_at: float | None = None
+        self.wanted: Set[int] | None = None
+        """Partitions to read; the others are paused. None for all."""
+        self.started: dict[int, Place] | None = None
+        """Where each partition began, once that is known and verified."""
+        self.known: Set[int] = frozenset()
+        self.ends: dict[int, int] = {}
+        self.paused_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="tgflow-kafka", daemon=True)
+        self._thread.start()
+
+    def wait_started(self, timeout: float) -> bool:
+        """Return whether all places have been found and verified within `timeout` seconds.
+
+        Raises:
+            StreamError: If they have been found wrong.
+        """
+        with self._state:
+            self._state.wait_for(lambda: self.started is not None or self._error, timeout)
+            if self._error is not None:
+                raise self._error
+            return self.started is not None
+
+    def take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
+        """Return what is in the queue of the partitions `wanted`, waiting for the first of it.
+
+        Raises:
+            StreamError: If the source cannot go on, once all before that has been taken.
+        """
+        with self._state:
+            self.wanted = wanted
+            self._state.wait_for(lambda: self._has(wanted) or self._error, timeout)
+            taken = self._dequeue(wanted)
+            if not taken and self._error is not None:
+                raise self._error
+            return taken
+
+    def join(self, partitions: Set[int]) -> None:
+        """Read new partitions too, from their beginning."""
+        self._join = (self._join or frozenset()) | partitions
+        self._rejoin = True
+
+    def stuck_for(self) -> float:
+        """Return for how many seconds the thread has been waiting in one call."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else self._clock.monotonic() - asked_at
+
+    def close(self, timeout: float) -> None:
+        """Stop reading; a thread that does not end within `timeout` seconds is left behind."""
+        self._stop.set()
+        if timeout:
+            self._thread.join(timeout)
+
+    def _has(self, wanted: Set[int]) -> bool:
+        return any(chunk.partition in wanted for chunk in self._queue)
+
+    def _dequeue(self, wanted: Set[int]) -> list[Chunk]:
+        """Take chunks from the queue, a bounded number of bytes at a time."""
+        taken: list[Chunk] = []
+        left: deque[Chunk] = deque()
+        num_bytes = 0
+        for chunk in self._queue:
+            if chunk.partition in wanted and num_bytes < TAKEN_BYTES:
+                taken.append(chunk)
+                num_bytes += chunk.num_bytes
+            else:
+                left.append(chunk)
+        self._queue = left
+        self._num_records -= sum(len(chunk.records) for chunk in taken)
+        self._num_bytes -= num_bytes
+        return taken
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with Session(self._config, self._places, self._beat) as session:
+                    self._open(session)
+                    self._read(session)
+            except Exception as error:
+                try:
+                    wait = self._bear(error)
+                except StreamError as last:
+                    self._give_up(last)
+                    return
+                self._asked_at = None
+                self._stop.wait(wait)
+        self._asked_at = None
+
+    def _beat(self) -> None:
+        self._asked_at = self._clock.monotonic()
+
+    def _bear(self, error: Exception) -> float:
+        """Return how long to wait after a failure; raise what ends the source."""
+        if isinstance(error, NoTopicError) and self.started is not None:
+            return self._patience.failed(ConnectionError(error.text))  # it may come again
+        if isinstance(error, NoTopicError):
+            raise SourceUnavailable(error.where, error.code, error.text) from error
+        if isinstance(error, StreamError):
+            raise error
+        wait = self._patience.failed(error)
+        text = "topic %s: %s: %s; reading on in %.1f s"
+        _log.warning(text, self._config.topic, type(error).__name__, error, wait)
+        return wait
+
+    def _give_up(self, error: StreamError) -> None:
+        self._asked_at = None
+        with self._state:
+            self._error = error
+            self._state.notify_all()
+
+    def _open(self, session: Session) -> None:
+        before = dict(self._places)
+        self._rejoin = False
+        session.open(self._join)
+        self._join = frozenset()
+        begun = dict(self._places)
+        moved = [p for p, place in sorted(begun.items()) if before.get(p) != place]
+        self._put([Chunk(p, [], begun[p], 0, session.lost(p)) for p in moved])
+        self._patience.contact()
+        self._verify(session, begun)
+
+    def _verify(self, session: Session, begun: dict[int, Place]) -> None:
+        """Read until the records read last have come again, then say that it has started."""
+        deadline = self._clock.monotonic() + VERIFYING
+        while session.unverified and not self._stop.is_set():
+            session.pause(set(self._places) - session.unverified)
+            self._put(session.poll(self._config.poll_timeout))
+            if session.unverified and self._clock.monotonic() > deadline:
+                text = "topic %s: partitions %s: cannot tell whether the topic is the same"
+                _log.warning(text, self._config.topic, sorted(session.unverified))
+                break
+        with self._state:
+            if self.started is None:
+                self.started = begun
+            self._state.notify_all()
+
+    def _read(self, session: Session) -> None:
+        heard = self._clock.monotonic()
+        while not self._stop.is_set() and not self._rejoin:
+            before = self._clock.monotonic()
+            self._steer(session)
+            chunks = session.poll(self._config.poll_timeout)
+            now = self._clock.monotonic()
+            if chunks:
+                self._put(chunks)
+                self._patience.contact()
+                heard = now
+            elif now - heard > IDLE:
+                session.probe()
+                after = self._clock.monotonic()
+                self._patience.contact(now if after - now > SLOW else None)
+                heard = after
+            self.known = session.partitions()
+            self.ends = dict(session.ends)
+            if self._full:
+                self.paused_seconds += self._clock.monotonic() - before
+
+    def _steer(self, session: Session) -> None:
+        """Pause what nobody wants, and everything while the queue is full."""
+        most, largest = self._config.queue_records, self._config.queue_bytes
+        with self._state:
+            if self._num_records >= most or self._num_bytes >= largest:
+                self._full = True
+            elif self._num_records <= most // 2 and self._num_bytes <= largest // 2:
+                self._full = False
+            wanted = self.wanted
+        everything = set(self._places)
+        idle = everything if self._full else everything - (everything if wanted is None else wanted)
+        session.pause(idle)
+
+    def _put(self, chunks: list[Chunk]) -> None:
+        self._asked_at = None
+        if self._stop.is_set():
+            return
+        with self._state:
+            for chunk in chunks:
+                self._enqueue(chunk)
+            self._state.notify_all()
+
+    def _enqueue(self, chunk: Chunk) -> None:
+        self._queue.append(chunk)
+        self._num_records += len(chunk.records)
+        self._num_bytes += chunk.num_bytes

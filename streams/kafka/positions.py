@@ -1,0 +1,96 @@
+"""Where a partition goes on, and by which record one knows that it is the same partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tgflow.streams.arrivals import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The last record that was read: if it has changed, so has the topic.
+
+    Args:
+        offset: Where it stands.
+        crc: The CRC-32C of its key and value.
+        t: Its own timestamp in milliseconds, -1 without one.
+    """
+
+    offset: int
+    crc: int
+    t: int
+
+    @classmethod
+    def of(cls, record: Any) -> Anchor:
+        """Return the anchor that `record`, a `ConsumerRecord`, makes."""
+        from crc32c import crc32c
+
+        crc = crc32c(record.value or b"", crc32c(record.key or b""))
+        return cls(record.offset, crc, record.timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a partition goes on.
+
+    Args:
+        offset: Of the next record, or of one that was handed out in part.
+        row: How many of that record's rows were handed out.
+        anchor: The last record of which something was handed out; None at the beginning.
+        end: Where the partition ends for this run, None if it never does.
+    """
+
+    offset: int
+    row: int = 0
+    anchor: Anchor | None = None
+    end: int | None = None
+
+    @property
+    def start(self) -> int:
+        """The offset to read from, so that the anchor comes first."""
+        return self.offset if self.anchor is None else self.anchor.offset
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self.end is not None and self.offset >= self.end
+
+    def after(self, record: Any) -> Place:
+        """Return the place after the whole of `record`."""
+        return replace(self, offset=record.offset + 1, row=0, anchor=Anchor.of(record))
+
+    def within(self, record: Any, row: int) -> Place:
+        """Return the place before a row of `record`."""
+        return replace(self, offset=record.offset, row=row, anchor=Anchor.of(record))
+
+    def to_position(self) -> Position:
+        """Return it as a checkpoint keeps it."""
+        anchor = self.anchor
+        return {
+            "offset": self.offset,
+            "row": self.row,
+            "anchor": None if anchor is None else anchor.offset,
+            "anchor_crc": None if anchor is None else anchor.crc,
+            "anchor_t": None if anchor is None else anchor.t,
+            "end": self.end,
+        }
+
+    @classmethod
+    def from_position(cls, position: Position) -> Place:
+        """Return the place that `to_position` wrote.
+
+        Raises:
+            ValueError: If it cannot have written it.
+        """
+        names = ("offset", "row", "anchor", "anchor_crc", "anchor_t", "end")
+        values = [position.get(name) for name in names]
+        if any(v is not None and (not isinstance(v, int) or isinstance(v, bool)) for v in values):
+            raise ValueError(f"{position!r} is no position in a Kafka partition")
+        offset, row, anchor, crc, t, end = (v if isinstance(v, int) else None for v in values)
+        if offset is None or row is None or offset < 0 or row < 0:
+            raise ValueError(f"{position!r} is no position in a Kafka partition")
+        if anchor is None or crc is None or t is None:
+            return cls(offset, row, None, end)
+        return cls(offset, row, Anchor(anchor, crc, t), end)

@@ -1,0 +1,267 @@
+"""One consumer from its making to its first failure: checks at the start, then records."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import TracebackType
+from typing import Any
+
+from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceTruncated, StreamError
+from tgflow.streams.kafka.config import KafkaConfig, kafka_client
+from tgflow.streams.kafka.positions import Anchor, Place
+
+ANSWER_MS = 10_000
+"""How long a question to the broker may take."""
+
+_log = logging.getLogger(__name__)
+
+
+class NoTopicError(StreamError):
+    """The broker has no such topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one partition that follow each other.
+
+    Args:
+        partition: The partition.
+        records: Its records, `kafka.ConsumerRecord`, increasing in offset; may be none.
+        place: Where the partition goes on after them.
+        num_bytes: The bytes of their values.
+        counts: What else was met, such as {"repeated": 2} or {"gap": 40}.
+    """
+
+    partition: int
+    records: Sequence[Any]
+    place: Place
+    num_bytes: int
+    counts: Mapping[str, int]
+
+
+class Session:
+    """A consumer that reads some partitions, each from its place on.
+
+    Args:
+        config: The topic.
+        places: Where each partition goes on; `open` adds those that are new, and reading moves it.
+        beat: Called before each question to the broker.
+    """
+
+    def __init__(
+        self, config: KafkaConfig, places: dict[int, Place], beat: Callable[[], None]
+    ) -> None:
+        self._config, self._places, self._beat = config, places, beat
+        self._name = f"topic {config.topic}"
+        self._kafka = kafka_client()
+        self._consumer: Any = None
+        self._paused: set[int] = set()
+        self.unverified: set[int] = set()
+        """Partitions whose anchor has not come yet."""
+        self.ends: dict[int, int] = {}
+        """Where each partition ended when the broker last said so."""
+        self._lost: dict[int, int] = {}
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def open(self, join: Collection[int] | None) -> None:
+        """Connect, check every place against what the broker holds, and go there.
+
+        Args:
+            join: New partitions to read from their beginning; None for all there are.
+
+        Raises:
+            SourceExpired: If records that come next are no longer kept, and that is an error.
+            SourceTruncated: If a partition ends before its place.
+            NoTopicError: If there is no such topic.
+            Exception: Whatever kafka-python raises if it cannot be reached.
+        """
+        self._beat()
+        self._consumer = self._kafka.KafkaConsumer(**self._config.client_options())
+        there = self.partitions()
+        if not there:
+            text = "there is no such topic on this broker; create it, or mend the URL"
+            raise NoTopicError(self._name, "no_topic", text)
+        new = set(there if join is None else join) - set(self._places)
+        self._check_present(there)
+        topics = [self._tp(p) for p in {*self._places, *new}]
+        self._beat()
+        begins = self._consumer.beginning_offsets(topics, timeout_ms=ANSWER_MS)
+        self._beat()
+        ends = self._consumer.end_offsets(topics, timeout_ms=ANSWER_MS)
+        for tp in topics:
+            self._settle(tp.partition, begins[tp], ends[tp])
+        reading = [p for p, place in self._places.items() if not place.ended]
+        self._consumer.assign([self._tp(p) for p in reading])
+        for partition in reading:
+            self._consumer.seek(self._tp(partition), self._places[partition].start)
+        self.unverified &= set(reading)
+
+    def partitions(self) -> frozenset[int]:
+        """Return the partitions of the topic, as last heard."""
+        self._beat()
+        return frozenset(self._consumer.partitions_for_topic(self._config.topic) or ())
+
+    def lost(self, partition: int) -> dict[str, int]:
+        """Return how many offsets had expired before they could be read, as {"gap": 40}."""
+        return {"gap": self._lost[partition]} if partition in self._lost else {}
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """Read all but these partitions until told otherwise."""
+        assigned = {tp.partition for tp in self._consumer.assignment()}
+        wanted = assigned & set(partitions)
+        self._consumer.pause(*(self._tp(p) for p in wanted - self._paused))
+        self._consumer.resume(*(self._tp(p) for p in self._paused - wanted))
+        self._paused = wanted
+
+    def poll(self, timeout: float) -> list[Chunk]:
+        """Return what has come, waiting up to `timeout` seconds.
+
+        Raises:
+            SourceMismatch: If the first record of a partition is not the one read before.
+            Exception: Whatever kafka-python raises; this session is then of no more use.
+        """
+        self._beat()
+        found = self._consumer.poll(timeout_ms=int(timeout * 1000))
+        chunks = [self._chunk(tp.partition, records) for tp, records in found.items()]
+        for tp in self._consumer.assignment():
+            high = self._consumer.highwater(tp)
+            if high is not None:
+                self.ends[tp.partition] = high
+        chunks += self._ended_without_record({chunk.partition for chunk in chunks})
+        return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.place.ended]
+
+    def probe(self) -> None:
+        """Ask the broker where the partitions end, so as to hear whether it is there."""
+        self._beat()
+        topics = [self._tp(p) for p in self._places]
+        ends = self._consumer.end_offsets(topics, timeout_ms=ANSWER_MS)
+        self.ends |= {tp.partition: end for tp, end in ends.items()}
+
+    def close(self) -> None:
+        """Give the consumer back, waiting no more than a second."""
+        if self._consumer is not None:
+            self._consumer.close(autocommit=False, timeout_ms=1000)
+
+    def _tp(self, partition: int) -> Any:
+        return self._kafka.TopicPartition(self._config.topic, partition)
+
+    def _check_present(self, there: Collection[int]) -> None:
+        gone = sorted(set(self._places) - set(there))
+        if gone:
+            text = f"partition {gone[0]} is gone, the topic has {len(there)}; {_RECREATED}"
+            raise SourceTruncated(self._name, "truncated", text)
+
+    def _settle(self, partition: int, begin: int, end: int) -> None:
+        """Decide where to go on in a partition that holds the offsets `[begin, end)`."""
+        place = self._places.get(partition, Place(begin))
+        self.ends[partition] = end
+        if place.offset > end:
+            text = f"partition {partition} ends at offset {end}, before {place.offset}, which comes"
+            raise SourceTruncated(self._name, "truncated", f"{text} next; {_RECREATED}")
+        if place.offset < begin:
+            place = self._expired(partition, place, begin)
+        elif place.anchor is not None and place.anchor.offset < begin:
+            self._warn_unproven(partition, f"the record at {place.anchor.offset} has expired")
+            place = replace(place, anchor=None)
+        elif place.anchor is not None:
+            self.unverified.add(partition)
+        until = (end if place.end is None else place.end) if self._config.until_end else None
+        self._places[partition] = replace(place, end=until)
+
+    def _expired(self, partition: int, place: Place, begin: int) -> Place:
+        lost = f"offsets {place.offset} to {begin - 1} of partition {partition} are no longer kept"
+        if self._config.on_expired == "fail":
+            text = f"{lost}; pass on_expired='skip' to go on without them, or start a new run"
+            raise SourceExpired(self._name, "expired", text)
+        _log.warning("%s: %s; going on without them", self._name, lost)
+        self._lost[partition] = begin - place.offset
+        return Place(begin, end=place.end)
+
+    def _chunk(self, partition: int, records: list[Any]) -> Chunk:
+        """Return the records that follow the partition's place, which moves behind them."""
+        place, found = self._places[partition], len(records)
+        if partition in self.unverified:
+            records = self._verified(partition, place, records)
+            found = len(records)
+        if not records:
+            return Chunk(partition, [], place, 0, {})
+        records = _following(records, place.offset)
+        repeated = found - len(records)
+        if place.end is not None and records and records[-1].offset >= place.end:
+            records = [record for record in records if record.offset < place.end]
+            place = replace(place, offset=place.end)
+        if records:
+            behind = place.after(records[-1])
+            place = replace(behind, offset=max(behind.offset, place.offset))
+        self._places[partition] = place
+        size = sum(map(len, filter(None, map(_value, records))))
+        return Chunk(partition, records, place, size, {"repeated": repeated} if repeated else {})
+
+    def _verified(self, partition: int, place: Place, records: list[Any]) -> list[Any]:
+        """Return the records without the anchor, once it is what it was."""
+        anchor = place.anchor
+        assert anchor is not None  # else it would not be unverified
+        records = _following(records, anchor.offset)
+        if not records:
+            return []
+        self.unverified.discard(partition)
+        if records[0].offset > anchor.offset:
+            self._anchor_is_gone(partition, place)
+            return records
+        if Anchor.of(records[0]) != anchor:
+            text = (
+                f"offset {anchor.offset} of partition {partition} is not the record that was read"
+            )
+            raise SourceMismatch(self._name, "mismatch", f"{text}; {_RECREATED}")
+        return records if place.row else records[1:]
+
+    def _anchor_is_gone(self, partition: int, place: Place) -> None:
+        if place.row:
+            text = f"offset {place.offset} of partition {partition}, of which {place.row} rows were"
+            raise SourceExpired(self._name, "expired", f"{text} read, is gone; start a new run")
+        self._warn_unproven(partition, f"the record at {place.offset - 1} is gone")
+
+    def _warn_unproven(self, partition: int, why: str) -> None:
+        text = "%s, partition %d: %s; cannot tell whether the topic is the one that was read"
+        _log.warning(text, self._name, partition, why)
+
+    def _ended_without_record(self, found: Collection[int]) -> Iterable[Chunk]:
+        """Yield the partitions that end with what is no record, as the end of a transaction."""
+        for tp in self._consumer.assignment():
+            place = self._places[tp.partition]
+            if place.end is None or place.ended or tp.partition in found:
+                continue
+            if self._consumer.position(tp, timeout_ms=ANSWER_MS) >= place.end:
+                self._places[tp.partition] = replace(place, offset=place.end)
+                yield Chunk(tp.partition, [], self._places[tp.partition], 0, {})
+
+
+_RECREATED = "the topic was made anew, or this is another broker: start a new run to read it"
+_value = operator.attrgetter("value")
+
+
+def _following(records: list[Any], offset: int) -> list[Any]:
+    """Return the records from `offset` on that are beyond all before them."""
+    offsets = [record.offset for record in records]
+    if offsets[0] >= offset and all(a < b for a, b in pairwise(offsets)):
+        return records
+    kept, following = [], offset
+    for record in records:
+        if record.offset >= following:
+            kept.append(record)
+            following = record.offset + 1
+    return kept

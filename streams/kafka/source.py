@@ -1,0 +1,198 @@
+"""A Kafka topic as a source of events: exactly once, whatever the broker does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence, Set
+
+from tgflow.ids import NodeIds
+from tgflow.streams.arrivals import Arrivals, Position
+from tgflow.streams.errors import SourceUnavailable
+from tgflow.streams.kafka.commits import GroupCommits
+from tgflow.streams.kafka.config import KafkaConfig, kafka_client
+from tgflow.streams.kafka.patience import Patience
+from tgflow.streams.kafka.poller import Poller
+from tgflow.streams.kafka.positions import Place
+from tgflow.streams.kafka.records import RecordDecoder
+from tgflow.streams.pace import Clock, SystemClock
+
+START_TIMEOUT = 60.0
+"""Seconds within which a broker must answer at the start."""
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaSource:
+    """The events of a topic, partition by partition; a `PartitionedSource`.
+
+    Positions are ours, not a consumer group's: partition, offset, and row within a record.
+
+    Args:
+        config: The topic, its schema and how it is read.
+        clock: What to measure by; None takes the machine's.
+
+    Raises:
+        ImportError: If kafka-python is not installed.
+    """
+
+    def __init__(self, config: KafkaConfig, *, clock: Clock | None = None) -> None:
+        kafka_client()
+        form = config.form
+        self.name = f"topic {config.topic}"
+        self.unit = form.time.tick
+        self.x_dim = sum(form.widths)
+        self.id_kind = form.ids
+        self.ids = NodeIds(config.bipartite)
+        self.num_events: int | None = None
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._patience = Patience(self.name, config.max_outage, self._clock)
+        self._decoder = RecordDecoder(config)
+        self._commits = GroupCommits(config) if config.group_id else None
+        self._poller: Poller | None = None
+        self._places: dict[int, Place] = {}
+        self._begins: dict[int, int] = {}
+        self._untold: set[int] = set()
+        self._paused_seconds = 0.0
+        self._num_hung = 0
+
+    def start(self, positions: Mapping[int, Position]) -> None:
+        """Begin, or go on, at `positions`; a partition without one is read from its beginning.
+
+        With `until_end` a partition that is not in `positions` is new since the first start, and
+        beyond the end, unless there are no positions at all.
+
+        Raises:
+            SourceExpired: If a partition no longer holds what comes next.
+            SourceTruncated: If a partition ends before its position.
+            SourceMismatch: If the record before a position is not the one that was read then.
+            SourceUnavailable: If the broker cannot be reached within a minute, or has no such
+                topic.
+        """
+        given = {p: Place.from_position(position) for p, position in positions.items()}
+        self._halt()
+        fixed = bool(given) and self._config.until_end
+        self._launch(given, frozenset() if fixed else None)
+        poller = self._live()
+        limit = min(START_TIMEOUT, self._config.max_outage)
+        if not poller.wait_started(limit):
+            text = f"no answer from {', '.join(self._config.servers)} within {limit:.0f} s"
+            way_out = "see that it runs and that the address and the options are right"
+            raise SourceUnavailable(self.name, "unavailable", f"{text}; {way_out}")
+        self._places = dict(poller.started or {})
+        self._begins = {p: place.offset for p, place in self._places.items()}
+        self._untold = {p for p, place in self._places.items() if given.get(p) != place}
+
+    def partitions(self) -> Sequence[int]:
+        """Return the partitions there are, known after `start`."""
+        return sorted(self._places)
+
+    def look_for_partitions(self) -> Sequence[int]:
+        """Return the partitions that came since, and read them from their beginning from now on.
+
+        What the broker told within the last half minute is what is known (`metadata_max_age_ms`).
+        With `until_end` there are none: the end was settled at the start.
+        """
+        poller = self._live()
+        new = frozenset(poller.known) - frozenset(self._places)
+        if not new or self._config.until_end:
+            return []
+        poller.join(new)
+        for partition in new:
+            self._places[partition] = Place(0)
+            self._begins[partition] = 0
+        return sorted(new)
+
+    def poll(self, wanted: Set[int], timeout: float) -> list[Arrivals]:
+        """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
+
+        Raises:
+            SourceUnavailable: If there has been no broker for `max_outage` seconds.
+            SourceCorrupt: If the same bytes come damaged however often they are read.
+            SourceExpired: If retention was faster than we are.
+            SourceTruncated: If the topic was made anew meanwhile, and is shorter.
+            SourceMismatch: If it was, and is not.
+        """
+        self._watch()
+        arrived: list[Arrivals] = []
+        for chunk in self._live().take(wanted, timeout):
+            arrived += self._decoder.arrivals(chunk, self._places[chunk.partition].row)
+            self._places[chunk.partition] = chunk.place
+            self._untold.discard(chunk.partition)
+        return arrived
+
+    def ended(self) -> Set[int]:
+        """Return the partitions that were read to the end, with `until_end`.
+
+        One that is empty is polled once before, so that its end comes to be known.
+        """
+        return {p for p, place in self._places.items() if place.ended} - self._untold
+
+    def lag(self) -> Mapping[int, int]:
+        """Return how many offsets lie between what was polled and the end of each partition."""
+        ends = self._poller.ends if self._poller else {}
+        return {p: max(0, ends[p] - place.offset) for p, place in self._places.items() if p in ends}
+
+    def progress(self) -> float:
+        """Return which share has been polled, with `until_end`; else 0."""
+        total = done = 0
+        for partition, place in self._places.items():
+            if place.end is not None:
+                begin = min(self._begins.get(partition, 0), place.end)
+                total += place.end - begin
+                done += min(place.offset, place.end) - begin
+        return done / total if total else float(bool(self._places) and self._config.until_end)
+
+    def counters(self) -> Mapping[str, float]:
+        """Return rebuilds, seconds of outage and of back-pressure, and the like."""
+        paused = self._poller.paused_seconds if self._poller else 0.0
+        return {
+            "rebuilds": self._patience.rebuilds,
+            "corrupt_reads": self._patience.corrupt,
+            "hung_polls": self._num_hung,
+            "outage_seconds": self._patience.outage_seconds,
+            "paused_seconds": self._paused_seconds + paused,
+            "group_commits": self._commits.done if self._commits else 0,
+            "group_commit_failures": self._commits.failed if self._commits else 0,
+        }
+
+    def committed(self, positions: Mapping[int, Position]) -> None:
+        """Tell the consumer group, if one is named, in the background; never raises."""
+        if self._commits is not None:
+            offsets = {p: position.get("offset") for p, position in positions.items()}
+            self._commits.tell({p: o for p, o in offsets.items() if isinstance(o, int)})
+
+    def close(self) -> None:
+        """Give the consumer back; waits for no more than about two seconds."""
+        self._halt()
+        if self._commits is not None:
+            self._commits.close(1.0)
+
+    def _halt(self) -> None:
+        if self._poller is not None:
+            self._poller.close(2.0)
+            self._paused_seconds += self._poller.paused_seconds
+            self._poller = None
+
+    def _live(self) -> Poller:
+        if self._poller is None:
+            raise RuntimeError("the source has not been started; call start(positions)")
+        return self._poller
+
+    def _launch(self, places: dict[int, Place], join: Set[int] | None) -> None:
+        self._poller = Poller(self._config, places, join, self._patience, self._clock)
+
+    def _watch(self) -> None:
+        """Leave a thread behind that hangs in a call, and read on with a new one."""
+        poller = self._live()
+        limit = 3 * self._config.poll_timeout + 30.0
+        stuck = poller.stuck_for()
+        if stuck <= limit:
+            return
+        text = "%s: a call of kafka-python has not returned for %.0f s; reading on without it"
+        _log.error(text, self.name, stuck)
+        self._num_hung += 1
+        self._patience.failed(TimeoutError(f"a poll took longer than {limit:.0f} s"))
+        poller.close(0.0)
+        self._paused_seconds += poller.paused_seconds
+        self._launch(dict(self._places), frozenset())

@@ -1,0 +1,107 @@
+"""What the tests of Kafka share: producing records, reading a source to its end."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+
+from tgflow.streams.kafka import KafkaConfig, KafkaSource
+
+FAST = {"fetch_max_wait_ms": 50, "retry_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
+
+
+def producer(broker, **options):
+    from kafka import KafkaProducer
+
+    settings = {"api_version": broker.api_version, "linger_ms": 20, "metrics_enabled": False}
+    return KafkaProducer(bootstrap_servers=broker.servers, **(settings | options))
+
+
+def publish(broker, topic, values, partition=0, timestamp=1000, **options):
+    """Send records, None for a tombstone, and wait until they are there."""
+    sender = producer(broker, **options)
+    try:
+        futures = [
+            sender.send(topic, value=value, key=b"k", partition=partition, timestamp_ms=timestamp)
+            for value in values
+        ]
+        sender.flush(timeout=20)
+        for future in futures:
+            future.get(timeout=10)
+    finally:
+        sender.close(timeout=5)
+
+
+def edge(src, dst=1, t=0, **extra):
+    return json.dumps({"src": src, "dst": dst, "t": t, **extra}).encode()
+
+
+def edges(count, first=0):
+    """Return JSON records that differ in all but dst."""
+    return [edge(i, 1, 10 * i) for i in range(first, first + count)]
+
+
+def open_source(broker, topic, *, options=None, servers=None, **settings):
+    url = f"kafka://{','.join(servers or broker.servers)}/{topic}"
+    chosen = {"api_version": broker.api_version} | FAST | (options or {})
+    settings = {"until_end": True, "poll_timeout": 0.1} | settings
+    return KafkaSource(KafkaConfig(url=url, options=chosen, **settings))
+
+
+class Reading:
+    """What a source gave: rows by partition, bad rows, counts, positions."""
+
+    def __init__(self):
+        self.rows = {}
+        self.bad = []
+        self.counts = {}
+        self.positions = {}
+        self.arrivals = []
+
+    def add(self, arrivals):
+        self.arrivals.append(arrivals)
+        events = arrivals.events
+        rows = zip(events.src.to_pylist(), events.dst.to_pylist(), events.t.tolist(), strict=True)
+        self.rows.setdefault(arrivals.partition, []).extend(rows)
+        self.bad += [(arrivals.partition, row.code, row.origin) for row in arrivals.bad]
+        for name, count in arrivals.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+        self.positions[arrivals.partition] = arrivals.position
+        index = np.arange(arrivals.num_rows) if arrivals.index is None else arrivals.index
+        numbers = sorted([*index.tolist(), *(row.index for row in arrivals.bad)])
+        assert numbers == list(range(arrivals.num_rows))  # each row is one or the other
+
+    def src(self, partition=0):
+        return [src for src, _, _ in self.rows.get(partition, [])]
+
+    @property
+    def codes(self):
+        return [code for _, code, _ in self.bad]
+
+
+def read(source, positions=None, *, stop=None, timeout=30.0, into=None, wanted=None):
+    """Start `source` and read until it has ended, or `stop(reading)` says so."""
+    reading = into or Reading()
+    source.start(positions or {})
+    return read_on(source, reading, stop=stop, timeout=timeout, wanted=wanted)
+
+
+def read_on(source, reading, *, stop=None, timeout=30.0, wanted=None):
+    deadline = time.monotonic() + timeout
+    while not (stop and stop(reading)):
+        if source.ended() >= set(source.partitions()) and not stop:
+            break
+        assert time.monotonic() < deadline, f"not done after {timeout} s: {source.counters()}"
+        for arrivals in source.poll(wanted or set(source.partitions()), 0.2):
+            reading.add(arrivals)
+    return reading
+
+
+def read_all(broker, topic, **settings):
+    source = open_source(broker, topic, **settings)
+    try:
+        return read(source)
+    finally:
+        source.close()

@@ -1,0 +1,161 @@
+"""KafkaSource against a broker that is well: positions, ends, back-pressure, lag."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kafka_help import Reading, edge, edges, open_source, publish, read, read_all, read_on
+
+from tgflow.streams.kafka import KafkaConfig, KafkaSource
+from tgflow.streams.kafka.config import parse_options, parse_url
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_partitions_are_read_to_the_end_known_at_the_start(shared_broker, topic):
+    shared_broker.create(topic, 2)
+    publish(shared_broker, topic, edges(300))
+    publish(shared_broker, topic, edges(200, 1000), partition=1)
+    source = open_source(shared_broker, topic)
+    source.start({})
+    publish(shared_broker, topic, edges(5, 5000))
+    reading = read_on(source, Reading())
+    source.close()
+    assert source.partitions() == [0, 1]
+    assert reading.src(0) == list(range(300))
+    assert reading.src(1) == list(range(1000, 1200))
+    assert source.progress() == 1.0
+    assert reading.rows[0][7] == (7, 1, 70)
+
+
+def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic):
+    shared_broker.create(topic, 2)
+    publish(shared_broker, topic, edges(50))
+    source = open_source(shared_broker, topic)
+    source.start({})
+    positions = {a.partition: a.position for a in source.poll({0, 1}, 5.0) if not a.num_rows}
+    source.close()
+    assert positions[1]["end"] == 0  # known before anything has come
+    publish(shared_broker, topic, edges(50, 50))
+    publish(shared_broker, topic, edges(10), partition=1)
+    source = open_source(shared_broker, topic)
+    reading = read(source, positions)
+    source.close()
+    assert reading.src(0) == list(range(50))
+    assert reading.src(1) == []
+
+
+def test_reading_goes_on_at_the_position(shared_broker, topic):
+    shared_broker.create(topic, 1)
+    publish(shared_broker, topic, edges(100), batch_size=500)
+    whole = read_all(shared_broker, topic)
+    for arrivals in whole.arrivals:
+        source = open_source(shared_broker, topic)
+        rest = read(source, {0: arrivals.position})
+        source.close()
+        done = arrivals.position["offset"]
+        assert rest.src() == list(range(done, 100))
+
+
+def test_an_empty_topic_has_ended(shared_broker, topic):
+    shared_broker.create(topic, 3)
+    assert read_all(shared_broker, topic).rows == {0: [], 1: [], 2: []}
+
+
+def test_partitions_nobody_wants_keep_what_they_have(shared_broker, topic):
+    shared_broker.create(topic, 2)
+    for partition in (0, 1):
+        publish(shared_broker, topic, edges(100), partition)
+    source = open_source(shared_broker, topic)
+    reading = read(source, stop=lambda r: len(r.src(0)) == 100, wanted={0})
+    assert reading.src(1) == []
+    read_on(source, reading)
+    source.close()
+    assert reading.src(1) == list(range(100))
+
+
+def test_k12_a_slow_reader_pauses_the_partitions(shared_broker, topic):
+    shared_broker.create(topic, 1)
+    publish(shared_broker, topic, edges(5000), batch_size=2000)
+    source = open_source(shared_broker, topic, queue_records=200)
+    source.start({})
+    time.sleep(1.0)
+    held = source._poller._num_records
+    reading = read_on(source, Reading())
+    source.close()
+    assert held < 5000
+    assert source.counters()["paused_seconds"] > 0.3
+    assert reading.src() == list(range(5000))
+
+
+def test_lag_is_what_was_not_polled_yet(shared_broker, topic):
+    shared_broker.create(topic, 1)
+    publish(shared_broker, topic, edges(30))
+    source = open_source(shared_broker, topic, until_end=False)
+    source.start({})
+    assert source.lag() in ({}, {0: 30})
+    read_on(source, Reading(), stop=lambda r: len(r.src()) == 30)
+    assert source.lag() == {0: 0}
+    assert source.ended() == set()
+    source.close()
+
+
+def test_k13_tombstones_and_empty_topics_are_counted(shared_broker, topic):
+    shared_broker.create(topic, 1)
+    publish(shared_broker, topic, [edge(1), None, None, edge(2), None])
+    reading = read_all(shared_broker, topic)
+    assert reading.src() == [1, 2]
+    assert reading.counts == {"tombstone": 3}
+    assert reading.positions[0]["offset"] == 5
+
+
+def test_a_missing_topic_is_said_at_once(shared_broker):
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="there is no such topic"):
+        read_all(shared_broker, "nowhere")
+    assert time.monotonic() - began < 10
+
+
+def test_a_missing_broker_is_said_in_time():
+    config = KafkaConfig(url="kafka://127.0.0.1:1/edges", max_outage=1.0, poll_timeout=0.1)
+    source = KafkaSource(config)
+    with pytest.raises(ValueError, match="no answer from"):
+        source.start({})
+    source.close()
+
+
+@pytest.mark.parametrize("url", ["kafka://h/t", "kafka://h:1/", "kafka:h:1/t", "kafka://h:1/a b"])
+def test_urls_that_are_none(url):
+    with pytest.raises(ValueError, match="is no kafka://HOST"):
+        parse_url(url)
+
+
+def test_urls():
+    assert parse_url("kafka://a:1,[::1]:2/edges") == (["a:1", "[::1]:2"], "edges")
+
+
+def test_options_are_json_where_they_can_be():
+    given = ["api_version=[2, 3]", "security_protocol=SSL", "ssl_check_hostname=false", "a=b=c"]
+    assert parse_options(given) == {
+        "api_version": (2, 3),
+        "security_protocol": "SSL",
+        "ssl_check_hostname": False,
+        "a": "b=c",
+    }
+    with pytest.raises(ValueError, match="not of the form key=value"):
+        parse_options(["api_version"])
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["check_crcs", "auto_offset_reset", "value_deserializer", "max_poll_records", "group_id"],
+)
+def test_options_that_exactly_once_rests_on_are_refused(option):
+    with pytest.raises(ValueError, match=option):
+        KafkaConfig(url="kafka://h:1/t", options={option: False})
+
+
+def test_features_must_be_named():
+    with pytest.raises(ValueError, match="name each, or the width"):
+        KafkaConfig(url="kafka://h:1/t", features=["f*"])

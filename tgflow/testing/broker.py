@@ -1,0 +1,181 @@
+"""A broker that speaks Kafka's protocol on this machine, to try streams and to test them.
+
+It is the mock cluster in librdkafka, which comes with `pip install confluent-kafka==2.16.1`, in a
+process of its own: real sockets, records in memory, at most 5 MiB of them in a partition. Clients
+of kafka-python need `api_version=(2, 3)`. This file runs as that process too, and then imports
+nothing else of tgflow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+CUT = -195
+"""The error by which the mock cuts the connection instead of answering."""
+FETCH, OFFSET_COMMIT = 1, 8
+"""Kinds of requests, by their number in the protocol."""
+
+_VOID, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+_INT16, _INT32, _INT64 = ctypes.c_int16, ctypes.c_int32, ctypes.c_int64
+_CALLS: dict[str, list[Any]] = {
+    "topic_create": [_VOID, _TEXT, _INT, _INT],
+    "topic_delete": [_VOID, _TEXT],
+    "broker_set_down": [_VOID, _INT32],
+    "broker_set_up": [_VOID, _INT32],
+    "broker_set_rtt": [_VOID, _INT32, _INT],
+    "broker_set_host_port": [_VOID, _INT32, _TEXT, _INT],
+    "partition_set_leader": [_VOID, _TEXT, _INT32, _INT32],
+    "partition_delete_records": [_VOID, _TEXT, _INT32, _INT64],
+    "clear_request_errors": [_VOID, _INT16],
+    "group_initial_rebalance_delay_ms": [_VOID, _INT32],
+}
+
+
+class MockBroker:
+    """A cluster of mock brokers in a child process.
+
+    Args:
+        brokers: How many.
+
+    Raises:
+        RuntimeError: If it does not start, as without confluent-kafka.
+    """
+
+    api_version = (2, 3)
+    """What a client of kafka-python must be told, since it cannot find it out."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).resolve()), str(brokers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.servers: list[str] = self._answer()["servers"]
+
+    def __enter__(self) -> MockBroker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def url(self, topic: str) -> str:
+        """Return the URL of a topic."""
+        return f"kafka://{','.join(self.servers)}/{topic}"
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        """Make a topic, with as many replicas as there are brokers, up to 3."""
+        self("topic_create", topic, partitions, min(3, len(self.servers)))
+
+    def fail(self, request: int, errors: list[int]) -> None:
+        """Answer the next requests of one kind with these errors; `CUT` cuts the connection."""
+        self("push_request_errors", request, errors)
+
+    def __call__(self, call: str, *args: object) -> int:
+        """Call a function of the mock cluster by its name, without its prefix; returns its result.
+
+        Raises:
+            RuntimeError: If the child has ended.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([call, *args]) + "\n")
+        self._process.stdin.flush()
+        return int(self._answer()["result"])
+
+    def kill(self) -> None:
+        """Kill it; what it held is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Kill it, and close the pipes to it."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self._process.wait()
+        assert self._process.stderr is not None
+        said = self._process.stderr.read().strip().splitlines()
+        raise RuntimeError(f"the mock broker has ended: {said[-1] if said else 'it said nothing'}")
+
+
+class _Cluster:
+    """The cluster itself, in the child."""
+
+    def __init__(self, brokers: int) -> None:
+        self._library = _librdkafka()
+        make = self._function("rd_kafka_new", _VOID, [_INT, _VOID, _TEXT, ctypes.c_size_t])
+        settings = self._function("rd_kafka_conf_new", _VOID, [])
+        error = ctypes.create_string_buffer(256)
+        handle = make(0, settings(), error, len(error))
+        if not handle:
+            raise RuntimeError(error.value.decode())
+        new = self._function("rd_kafka_mock_cluster_new", _VOID, [_VOID, _INT])
+        self._cluster = new(handle, brokers)
+        servers = self._function("rd_kafka_mock_cluster_bootstraps", _TEXT, [_VOID])
+        self.servers = servers(self._cluster).decode().split(",")
+
+    def call(self, name: str, *args: Any) -> int:
+        """Call a function of the mock cluster."""
+        if name == "push_request_errors":
+            self._push_errors(*args)
+            return 0
+        function = self._function(f"rd_kafka_mock_{name}", _INT, _CALLS[name])
+        given = [arg.encode() if isinstance(arg, str) else arg for arg in args]
+        return int(function(self._cluster, *given))
+
+    def _push_errors(self, request: int, errors: list[int]) -> None:
+        numbers = (_INT * len(errors))(*errors)
+        kinds = [_VOID, _INT16, ctypes.c_size_t, ctypes.POINTER(_INT)]
+        push = self._function("rd_kafka_mock_push_request_errors_array", None, kinds)
+        push(self._cluster, request, len(errors), numbers)
+
+    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        function = getattr(self._library, name)
+        function.restype, function.argtypes = result, arguments
+        return function
+
+
+def _librdkafka() -> ctypes.CDLL:
+    """Return the library that confluent-kafka has loaded into this process."""
+    import confluent_kafka
+
+    _ = confluent_kafka
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return ctypes.CDLL(next(line.split()[-1] for line in maps if "librdkafka" in line))
+
+
+def _serve(brokers: int) -> None:
+    """Answer calls, one line of JSON each, until there are no more."""
+    cluster = _Cluster(brokers)
+    _say({"servers": cluster.servers})
+    for line in sys.stdin:
+        name, *args = json.loads(line)
+        _say({"result": cluster.call(name, *args)})
+
+
+def _say(what: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))
