@@ -18,6 +18,8 @@ from tgflow.streams.pace import Clock, SystemClock
 
 START_TIMEOUT = 60.0
 """Seconds within which a broker must answer at the start."""
+HANG_SECONDS = 30.0
+"""Seconds beyond three times its timeout after which a call of kafka-python hangs."""
 
 _log = logging.getLogger(__name__)
 
@@ -185,7 +187,7 @@ class KafkaSource:
     def _watch(self) -> None:
         """Leave a thread behind that hangs in a call, and read on with a new one."""
         poller = self._live()
-        limit = 3 * self._config.poll_timeout + 30.0
+        limit = 3 * self._config.poll_timeout + HANG_SECONDS
         stuck = poller.stuck_for()
         if stuck <= limit:
             return
