@@ -35,7 +35,6 @@ _REASONS = {
 }
 _DEFAULTS: Mapping[str, Any] = {
     "allow_auto_create_topics": False,
-    "max_partition_fetch_bytes": 4 << 20,
     "metadata_max_age_ms": 30_000,
     "metrics_enabled": False,
     "client_id": "tgflow",
@@ -69,8 +68,9 @@ class KafkaConfig:
         max_outage: Seconds without the broker after which the source gives up.
         group_id: Consumer group that checkpoints are reported to, or None.
         options: Options of `kafka.KafkaConsumer`, such as {"security_protocol": "SSL"}.
-        queue_records: Records that may wait to be decoded before partitions are paused.
-        queue_bytes: Bytes that may wait.
+        queue_records: Records that may wait to be decoded, over all partitions, before those with
+            their share of them are paused.
+        queue_bytes: Bytes that may wait, likewise.
         poll_timeout: Seconds that one poll of the broker waits.
 
     Raises:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Set
 
 from tgflow.streams.errors import SourceUnavailable, StreamError
 from tgflow.streams.kafka.config import KafkaConfig
+from tgflow.streams.kafka.fetched import NO_RECORDS
 from tgflow.streams.kafka.patience import Patience
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.session import Chunk, NoTopicError, Session
@@ -29,8 +30,9 @@ _log = logging.getLogger(__name__)
 class Poller:
     """Reads partitions in a thread of its own, from their places on, until it is stopped.
 
-    Any failure makes a new consumer that goes on behind what is in the queue. When the queue is
-    full the partitions are paused, until half of it has been taken.
+    Any failure makes a new consumer that goes on behind what is in the queue. Each partition has
+    its share of the queue, so that none can keep another one out; when it is full the partition is
+    paused, until half of it has been taken.
 
     Args:
         config: The topic.
@@ -52,8 +54,9 @@ class Poller:
         self._places, self._join = dict(places), join
         self._state = threading.Condition()
         self._queue: deque[Chunk] = deque()
-        self._num_records = self._num_bytes = 0
-        self._full = False
+        self._held: Counter[int] = Counter()
+        self._held_bytes: Counter[int] = Counter()
+        self._full: set[int] = set()
         self._error: StreamError | None = None
         self._stop = threading.Event()
         self._rejoin = False
@@ -79,6 +82,11 @@ class Poller:
             if self._error is not None:
                 raise self._error
             return self.started is not None
+
+    @property
+    def num_queued(self) -> int:
+        """How many records wait in the queue."""
+        return sum(self._held.values())
 
     def take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
         """Return what is in the queue of the partitions `wanted`, waiting for the first of it.
@@ -125,8 +133,9 @@ class Poller:
             else:
                 left.append(chunk)
         self._queue = left
-        self._num_records -= sum(len(chunk.records) for chunk in taken)
-        self._num_bytes -= num_bytes
+        for chunk in taken:
+            self._held[chunk.partition] -= len(chunk.records)
+            self._held_bytes[chunk.partition] -= chunk.num_bytes
         return taken
 
     def _run(self) -> None:
@@ -174,7 +183,7 @@ class Poller:
         self._join = frozenset()
         begun = dict(self._places)
         moved = [p for p, place in sorted(begun.items()) if before.get(p) != place]
-        self._put([Chunk(p, [], begun[p], 0, session.lost(p)) for p in moved])
+        self._put([Chunk(p, NO_RECORDS, begun[p], 0, session.lost(p)) for p in moved])
         self._patience.contact()
         self._verify(session, begun)
 
@@ -196,6 +205,10 @@ class Poller:
     def _read(self, session: Session) -> None:
         heard = self._clock.monotonic()
         while not self._stop.is_set() and not self._rejoin:
+            if all(place.ended for place in self._places.values()):
+                self._asked_at = None
+                self._stop.wait()
+                return
             before = self._clock.monotonic()
             self._steer(session)
             chunks = session.poll(self._config.poll_timeout)
@@ -215,17 +228,18 @@ class Poller:
                 self.paused_seconds += self._clock.monotonic() - before
 
     def _steer(self, session: Session) -> None:
-        """Pause what nobody wants, and everything while the queue is full."""
-        most, largest = self._config.queue_records, self._config.queue_bytes
+        """Pause the partitions that nobody wants, and those with a full share of the queue."""
+        share = max(1, sum(not place.ended for place in self._places.values()))
+        most, largest = self._config.queue_records / share, self._config.queue_bytes / share
         with self._state:
-            if self._num_records >= most or self._num_bytes >= largest:
-                self._full = True
-            elif self._num_records <= most // 2 and self._num_bytes <= largest // 2:
-                self._full = False
-            wanted = self.wanted
-        everything = set(self._places)
-        idle = everything if self._full else everything - (everything if wanted is None else wanted)
-        session.pause(idle)
+            for partition in self._places:
+                held = max(self._held[partition] / most, self._held_bytes[partition] / largest)
+                if held >= 1:
+                    self._full.add(partition)
+                elif held <= 0.5:
+                    self._full.discard(partition)
+            unwanted = set() if self.wanted is None else set(self._places) - self.wanted
+        session.pause(self._full | unwanted)
 
     def _put(self, chunks: list[Chunk]) -> None:
         self._asked_at = None
@@ -238,5 +252,5 @@ class Poller:
 
     def _enqueue(self, chunk: Chunk) -> None:
         self._queue.append(chunk)
-        self._num_records += len(chunk.records)
-        self._num_bytes += chunk.num_bytes
+        self._held[chunk.partition] += len(chunk.records)
+        self._held_bytes[chunk.partition] += chunk.num_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tgflow.streams.arrivals import Position
 
@@ -23,12 +22,11 @@ class Anchor:
     t: int
 
     @classmethod
-    def of(cls, record: Any) -> Anchor:
-        """Return the anchor that `record`, a `ConsumerRecord`, makes."""
+    def of(cls, offset: int, key: bytes | None, t: int, value: bytes | None) -> Anchor:
+        """Return the anchor that a record makes."""
         from crc32c import crc32c
 
-        crc = crc32c(record.value or b"", crc32c(record.key or b""))
-        return cls(record.offset, crc, record.timestamp)
+        return cls(offset, crc32c(value or b"", crc32c(key or b"")), t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,13 @@ class Place:
         """Whether nothing more comes."""
         return self.end is not None and self.offset >= self.end
 
-    def after(self, record: Any) -> Place:
-        """Return the place after the whole of `record`."""
-        return replace(self, offset=record.offset + 1, row=0, anchor=Anchor.of(record))
+    def after(self, anchor: Anchor) -> Place:
+        """Return the place after the whole of a record."""
+        return replace(self, offset=anchor.offset + 1, row=0, anchor=anchor)
 
-    def within(self, record: Any, row: int) -> Place:
-        """Return the place before a row of `record`."""
-        return replace(self, offset=record.offset, row=row, anchor=Anchor.of(record))
+    def within(self, anchor: Anchor, row: int) -> Place:
+        """Return the place before a row of a record."""
+        return replace(self, offset=anchor.offset, row=row, anchor=anchor)
 
     def to_position(self) -> Position:
         """Return it as a checkpoint keeps it."""

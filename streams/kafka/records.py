@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from tgflow.streams.kafka.codecs import codec_of
 from tgflow.streams.kafka.codecs.codec import Codec, Parsed
 from tgflow.streams.kafka.config import KafkaConfig
 from tgflow.streams.kafka.event_ids import hashes
+from tgflow.streams.kafka.fetched import Records
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.session import Chunk
 from tgflow.streams.validate import Form, validate
@@ -47,10 +47,13 @@ class RecordDecoder:
             skip: How many rows of its first record were handed out before.
         """
         counts = dict(chunk.counts)
-        records = [record for record in chunk.records if record.value is not None]
-        if len(records) < len(chunk.records):
-            counts["tombstone"] = len(chunk.records) - len(records)
-        parsed = self._parse([record.value for record in records])
+        values = [value for value in chunk.records.values if value is not None]
+        records = chunk.records
+        if len(values) < len(records):
+            counts["tombstone"] = len(records) - len(values)
+            kept = np.array([value is not None for value in records.values], dtype=np.bool_)
+            records = records.where(kept)
+        parsed = self._parse(values)
         empty = len(parsed.num_rows) - int(np.count_nonzero(parsed.num_rows))
         if empty:
             counts["empty"] = empty
@@ -151,18 +154,18 @@ class _Places:
 
     topic: str
     chunk: Chunk
-    records: Sequence[Any]
+    records: Records
     ends: Int64s
     codec: Codec
 
     def origin(self, row: int) -> Origin:
         """Return where a row came from."""
         record, within = self._find(row)
-        found = self.records[record]
+        value = self.records.values[record] or b""
         where: dict[str, int | str] = {"topic": self.topic, "partition": self.chunk.partition}
-        where |= {"offset": found.offset, "row": within}
+        where |= {"offset": int(self.records.offsets[record]), "row": within}
         is_alone = self.ends[record] == 1 + (self.ends[record - 1] if record else 0)
-        return Origin(where, found.value if is_alone else self.codec.raw(found.value, within))
+        return Origin(where, value if is_alone else self.codec.raw(value, within))
 
     def before(self, row: int) -> Place:
         """Return where the partition goes on at a row, or behind all of them."""
@@ -171,8 +174,8 @@ class _Places:
             return last
         record, within = self._find(row)
         if within:
-            return last.within(self.records[record], within)
-        return last.after(self.records[record - 1])
+            return last.within(self.records.anchor(record), within)
+        return last.after(self.records.anchor(record - 1))
 
     def _find(self, row: int) -> tuple[int, int]:
         """Return the record of a row, and the row's number in it."""

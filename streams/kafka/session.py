@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from types import TracebackType
 from typing import Any
 
 from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceTruncated, StreamError
+from tgflow.streams.kafka.batches import whole_batches
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
-from tgflow.streams.kafka.positions import Anchor, Place
+from tgflow.streams.kafka.fetched import NO_RECORDS, Records, taken_apart
+from tgflow.streams.kafka.positions import Place
 
 ANSWER_MS = 10_000
 """How long a question to the broker may take."""
@@ -30,7 +30,7 @@ class Chunk:
 
     Args:
         partition: The partition.
-        records: Its records, `kafka.ConsumerRecord`, increasing in offset; may be none.
+        records: Its records, increasing in offset; may be none.
         place: Where the partition goes on after them.
         num_bytes: The bytes of their values.
         counts: What else was met, such as {"repeated": 2} or {"gap": 40}.
@@ -91,6 +91,7 @@ class Session:
         """
         self._beat()
         self._consumer = self._kafka.KafkaConsumer(**self._config.client_options())
+        whole_batches(self._consumer)
         there = self.partitions()
         if not there:
             text = "there is no such topic on this broker; create it, or mend the URL"
@@ -142,7 +143,9 @@ class Session:
             if high is not None:
                 self.ends[tp.partition] = high
         chunks += self._ended_without_record({chunk.partition for chunk in chunks})
-        return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.place.ended]
+        return [
+            chunk for chunk in chunks if len(chunk.records) or chunk.counts or chunk.place.ended
+        ]
 
     def probe(self) -> None:
         """Ask the broker where the partitions end, so as to hear whether it is there."""
@@ -191,38 +194,32 @@ class Session:
         self._lost[partition] = begin - place.offset
         return Place(begin, end=place.end)
 
-    def _chunk(self, partition: int, records: list[Any]) -> Chunk:
+    def _chunk(self, partition: int, polled: list[Any]) -> Chunk:
         """Return the records that follow the partition's place, which moves behind them."""
-        place, found = self._places[partition], len(records)
-        if partition in self.unverified:
+        place = self._places[partition]
+        verifying = partition in self.unverified
+        records, repeated = taken_apart(polled, place.start if verifying else place.offset)
+        if verifying and len(records):
             records = self._verified(partition, place, records)
-            found = len(records)
-        if not records:
-            return Chunk(partition, [], place, 0, {})
-        records = _following(records, place.offset)
-        repeated = found - len(records)
-        if place.end is not None and records and records[-1].offset >= place.end:
-            records = [record for record in records if record.offset < place.end]
+        if place.end is not None and len(records) and records.offsets[-1] >= place.end:
+            records = records.where(records.offsets < place.end)
             place = replace(place, offset=place.end)
-        if records:
-            behind = place.after(records[-1])
+        if len(records):
+            behind = place.after(records.anchor(-1))
             place = replace(behind, offset=max(behind.offset, place.offset))
         self._places[partition] = place
-        size = sum(map(len, filter(None, map(_value, records))))
-        return Chunk(partition, records, place, size, {"repeated": repeated} if repeated else {})
+        counts = {"repeated": repeated} if repeated else {}
+        return Chunk(partition, records, place, records.num_bytes, counts)
 
-    def _verified(self, partition: int, place: Place, records: list[Any]) -> list[Any]:
+    def _verified(self, partition: int, place: Place, records: Records) -> Records:
         """Return the records without the anchor, once it is what it was."""
         anchor = place.anchor
         assert anchor is not None  # else it would not be unverified
-        records = _following(records, anchor.offset)
-        if not records:
-            return []
         self.unverified.discard(partition)
-        if records[0].offset > anchor.offset:
+        if records.offsets[0] > anchor.offset:
             self._anchor_is_gone(partition, place)
             return records
-        if Anchor.of(records[0]) != anchor:
+        if records.anchor(0) != anchor:
             text = (
                 f"offset {anchor.offset} of partition {partition} is not the record that was read"
             )
@@ -247,21 +244,7 @@ class Session:
                 continue
             if self._consumer.position(tp, timeout_ms=ANSWER_MS) >= place.end:
                 self._places[tp.partition] = replace(place, offset=place.end)
-                yield Chunk(tp.partition, [], self._places[tp.partition], 0, {})
+                yield Chunk(tp.partition, NO_RECORDS, self._places[tp.partition], 0, {})
 
 
 _RECREATED = "the topic was made anew, or this is another broker: start a new run to read it"
-_value = operator.attrgetter("value")
-
-
-def _following(records: list[Any], offset: int) -> list[Any]:
-    """Return the records from `offset` on that are beyond all before them."""
-    offsets = [record.offset for record in records]
-    if offsets[0] >= offset and all(a < b for a, b in pairwise(offsets)):
-        return records
-    kept, following = [], offset
-    for record in records:
-        if record.offset >= following:
-            kept.append(record)
-            following = record.offset + 1
-    return kept

@@ -17,6 +17,7 @@ from tgflow.streams.errors import (
     SourceUnavailable,
 )
 from tgflow.streams.kafka import poller as poller_module
+from tgflow.streams.kafka import session as session_module
 from tgflow.streams.kafka.session import Session
 from tgflow.testing.broker import CUT, FETCH, OFFSET_COMMIT, MockBroker
 
@@ -265,6 +266,7 @@ def test_k13_offsets_that_go_back_are_dropped_and_counted(broker, monkeypatch):
 def test_k13_gaps_in_the_offsets_are_accepted(broker, monkeypatch):
     from kafka import KafkaConsumer
 
+    monkeypatch.setattr(session_module, "whole_batches", lambda consumer: False)
     broker.create("edges", 1)
     publish(broker, "edges", edges(100))
     poll = KafkaConsumer.poll

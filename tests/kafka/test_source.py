@@ -75,13 +75,27 @@ def test_partitions_nobody_wants_keep_what_they_have(shared_broker, topic):
     assert reading.src(1) == list(range(100))
 
 
+def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, topic):
+    shared_broker.create(topic, 2)
+    for partition in (0, 1):
+        publish(shared_broker, topic, edges(1000), partition, batch_size=2000)
+    source = open_source(shared_broker, topic, queue_records=100)
+    source.start({})
+    reading = Reading()
+    read_on(source, reading, stop=lambda r: len(r.src(1)) == 1000, wanted={1})
+    assert reading.src(0) == []
+    read_on(source, reading)
+    source.close()
+    assert reading.src(0) == list(range(1000))
+
+
 def test_k12_a_slow_reader_pauses_the_partitions(shared_broker, topic):
     shared_broker.create(topic, 1)
     publish(shared_broker, topic, edges(5000), batch_size=2000)
     source = open_source(shared_broker, topic, queue_records=200)
     source.start({})
     time.sleep(1.0)
-    held = source._poller._num_records
+    held = source._poller.num_queued
     reading = read_on(source, Reading())
     source.close()
     assert held < 5000

@@ -37,7 +37,6 @@ class JsonCodec:
         widths = dict(zip(columns.features, fields.form.widths, strict=True))
         self._widths = [widths.get(name) for name in fields.names]
         self._num_lists = sum(width is not None and width > 1 for width in self._widths)
-        self._get = itemgetter(*fields.names)
 
     def parse(self, values: Sequence[bytes]) -> Parsed:
         """Return one row for each record that is one."""
@@ -55,7 +54,7 @@ class JsonCodec:
         """
         try:
             objects = list(map(self._loads, values))
-            rows = list(map(self._get, objects))
+            columns = [list(map(itemgetter(name), objects)) for name in self._fields.names]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise BadRecordsError from error
         num_keys = sum(map(len, objects))
@@ -66,12 +65,12 @@ class JsonCodec:
             plain = plain and num_keys == len(self._widths) * len(values)
         if not plain:
             raise BadRecordsError
-        return self._batch(rows)
+        return self._batch(columns)
 
-    def _batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    def _batch(self, columns: Sequence[list[Any]]) -> pa.RecordBatch:
         names = self._fields.names
-        columns = zip(names, self._widths, zip(*rows, strict=True), strict=True)
-        arrays = [self._array(name, width, column) for name, width, column in columns]
+        each = zip(names, self._widths, columns, strict=True)
+        arrays = [self._array(name, width, column) for name, width, column in each]
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
     def _array(self, name: str, width: int | None, column: Sequence[Any]) -> pa.Array:
