@@ -121,7 +121,7 @@ def whole_batches(consumer: Any) -> bool:
     if fetcher is None or base is None or not hasattr(base, "_unpack_records") or not known:
         return False
 
-    class PartitionBatches(base):  # type: ignore[misc]
+    class PartitionBatches(base):  # type: ignore[misc, valid-type]
         def _unpack_records(self, tp: Any, records: Any, *deserializers: Any) -> Iterator[Any]:
             unpacked: Iterator[Any] = super()._unpack_records(tp, _Batches(records), *deserializers)
             return unpacked

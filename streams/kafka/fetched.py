@@ -51,7 +51,8 @@ class Records:
         origin, value, offset = self.origins[row], self.values[row], int(self.offsets[row])
         if type(origin) is tuple:  # and no namedtuple, as kafka-python's records are
             batch, start = origin
-            return Anchor.of(offset, *batch.key_and_time(start), value)
+            key, t = batch.key_and_time(start)
+            return Anchor.of(offset, key, t, value)
         return Anchor.of(offset, origin.key, origin.timestamp, value)
 
 

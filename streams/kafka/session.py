@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -37,7 +37,7 @@ class Chunk:
     """
 
     partition: int
-    records: Sequence[Any]
+    records: Records
     place: Place
     num_bytes: int
     counts: Mapping[str, int]
