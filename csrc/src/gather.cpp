@@ -1,5 +1,6 @@
 #include "tgflow/gather.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -9,8 +10,8 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kAhead = 4;     // rows asked for before they are read: they lie anywhere in memory
-constexpr int64_t kGrain = 4096;  // rows
+constexpr int64_t kAheadBytes = 6 << 10;  // asked for before they are read: rows lie anywhere in memory
+constexpr int64_t kGrain = 4096;          // rows
 constexpr int64_t kLine = 64;
 
 void prefetch(const RowTable& table, int64_t id) {
@@ -35,9 +36,10 @@ void copy_row(const RowTable& table, int64_t id, std::byte* out) {
 }  // namespace
 
 void gather_rows(const RowTable& table, const int64_t* id, int64_t n, std::byte* out) {
+  const int64_t ahead = std::clamp<int64_t>(kAheadBytes / table.row_bytes, 2, 32);
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) prefetch(table, id[i + kAhead]);
+      if (i + ahead < end) prefetch(table, id[i + ahead]);
       copy_row(table, id[i], out + i * table.row_bytes);
     }
   });
