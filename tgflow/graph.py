@@ -15,6 +15,7 @@ from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
 from tgflow.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
+from tgflow.tables.rows import Table
 from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class TemporalGraph:
         direction: "undirected": both ends of an event are each other's neighbours, and a self-loop
             counts once. "directed": `dst` is a neighbour of `src` only. "bipartite": as undirected,
             and a node is a source or a destination but never both.
-        edge_x_dim: Width of the events' features, 0 without.
+        edge_x_dim: Width of the events' features, 0 without; they are kept in host memory.
+        edge_x: Instead of a width: an empty table of float32 rows to keep them in, wherever it is.
         device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.machine.Machine`.
         device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
             take more, the oldest ones move to host memory, and answers stay the same. Samplers
@@ -60,6 +62,7 @@ class TemporalGraph:
         direction: Direction = "undirected",
         edge_x_dim: int = 0,
         *,
+        edge_x: Table | None = None,
         device: str | torch.device | Machine = "cpu",
         device_budget: int | str | None = None,
     ) -> None:
@@ -80,7 +83,7 @@ class TemporalGraph:
         )
         """The graph in the core or on a GPU; where samplers take and return tensors."""
         self.log = EventLog._of_graph(self._native)
-        self.edge_x = FeatureTable(edge_x_dim) if edge_x_dim else None
+        self.edge_x = _features(edge_x_dim, edge_x)
         self._writing = threading.Lock()
         self._changes: list[Change] = []
 
@@ -266,6 +269,18 @@ class TemporalGraph:
     def stats(self) -> GraphStats:
         """Return the block store's size and cost. Waits for an append in progress."""
         return graph_stats(self._native.stats(), 1 if self.device_budget is None else 2)
+
+
+def _features(dim: int, table: Table | None) -> Table | None:
+    if table is None:
+        return FeatureTable(dim) if dim else None
+    if dim not in (0, table.dim):
+        raise ValueError(f"give edge_x or edge_x_dim: the table's width is {table.dim}, not {dim}")
+    if table.dtype != torch.float32 or len(table) > 0:
+        raise ValueError(
+            f"edge_x must be an empty table of float32 rows, got {len(table)} rows of {table.dtype}"
+        )
+    return table
 
 
 def _open(

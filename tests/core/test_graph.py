@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from emulator.machine import EmulatedMachine
 from strategies import graph_events
 
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors
+from tgflow.tables import FeatureTable
 
 
 def with_x(events: EventBatch, dim: int) -> EventBatch:
@@ -16,6 +18,21 @@ def with_x(events: EventBatch, dim: int) -> EventBatch:
 def state(graph: TemporalGraph) -> tuple[int, ...]:
     rows = 0 if graph.edge_x is None else len(graph.edge_x)
     return graph.num_events, len(graph.log), graph.num_nodes, graph.stats().num_entries, rows
+
+
+def test_a_graph_keeps_features_in_the_table_that_it_is_given():
+    events = EventBatch(*torch.arange(12).view(3, 4), torch.arange(8.0).view(4, 2))
+    table = FeatureTable(2, place="uva", device=EmulatedMachine())
+    graph = TemporalGraph(edge_x=table)
+    graph.append(events)
+    assert graph.edge_x is table
+    assert torch.equal(table.read(0, 4), events.x)
+    with pytest.raises(ValueError, match="empty table of float32 rows, got 4 rows of torch"):
+        TemporalGraph(edge_x=table)
+    with pytest.raises(ValueError, match="empty table of float32 rows, got 0 rows of torch"):
+        TemporalGraph(edge_x=FeatureTable(2, torch.float16))
+    with pytest.raises(ValueError, match="the table's width is 2, not 3"):
+        TemporalGraph(edge_x_dim=3, edge_x=FeatureTable(2))
 
 
 def test_features_follow_their_events():

@@ -10,6 +10,7 @@ import sys
 import torch
 from torch import Tensor
 
+import tgflow as tg
 from tgflow.cuda import sources
 from tgflow.cuda.machine import Machine
 from tgflow.events import EventBatch
@@ -32,7 +33,21 @@ def run(device: str | Machine) -> None:
         graph.compact()
         graph.append(events[2_000:])
     compare(graphs)
+    gather_rows(device)
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
+
+
+def gather_rows(device: str | Machine) -> None:
+    """Rows of every width that the kernels write in, from both places that they read."""
+    ids = torch.arange(-1, 300).flip(0)
+    for row_bytes in (1, 2, 4, 8, 16, 400, 690):
+        rows = torch.arange(300 * row_bytes).to(torch.uint8).view(300, row_bytes)
+        expected = torch.cat([rows, torch.zeros_like(rows[:1])])[ids]
+        for place in ("device", "uva"):
+            table = tg.table(rows, place=place, device=device)
+            there = ids.to(device if isinstance(device, str) else device.device)
+            assert torch.equal(table[there].cpu(), expected), (place, row_bytes)
+            table.close()
 
 
 def some_events(size: int) -> EventBatch:

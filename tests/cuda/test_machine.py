@@ -35,6 +35,37 @@ def test_a_full_host_says_how_much_was_asked_for(gpu, monkeypatch):
         gpu.allocate_host(77)
 
 
+class FakeRuntime:
+    """CUDA's runtime with room for 100 pinned bytes."""
+
+    class CUDARuntimeError(Exception):
+        pass
+
+    def __init__(self):
+        self.pinned = {}
+
+    def hostRegister(self, address, num_bytes, flags):  # noqa: N802, CuPy's name
+        if num_bytes > 100:
+            raise self.CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+        self.pinned[address] = (num_bytes, flags)
+
+    def hostUnregister(self, address):  # noqa: N802, CuPy's name
+        del self.pinned[address]
+
+
+def test_host_memory_is_pinned_for_all_devices_and_let_go(gpu, monkeypatch):
+    runtime = FakeRuntime()
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(machine, "require_cupy", lambda device: cupy)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
+    gpu.register(4096, 100)
+    assert runtime.pinned == {4096: (100, 3)}
+    with pytest.raises(MemoryError, match=r"to pin 101 bytes: cudaErrorMemory.*see ulimit -l"):
+        gpu.register(8192, 101)
+    gpu.unregister(4096)
+    assert runtime.pinned == {}
+
+
 def test_what_torch_lacks_elsewhere_is_a_memory_error_too():
     sort = machine.says_how_much(fail_with(torch.OutOfMemoryError("Tried to allocate 2.00 GiB")))
     with pytest.raises(MemoryError, match=r"Tried to allocate 2\.00 GiB"):

@@ -61,6 +61,13 @@ class Emulator:
         if wrong is not None:
             raise RuntimeError(f"{name}: {wrong.decode()}")
 
+    def reads(self) -> list[tuple[int, int, int, int]]:
+        """Return thread block, thread, address and bytes of each `__ldcs` of the last launch."""
+        rows = ctypes.POINTER(ctypes.c_int64)()
+        count = self._library.reads(ctypes.byref(rows))
+        flat = rows[: 4 * count]
+        return list(zip(*(flat[i::4] for i in range(4)), strict=True))
+
 
 @cache
 def _build(sources: tuple[Path, ...]) -> Path:

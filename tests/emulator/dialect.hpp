@@ -109,6 +109,12 @@ template <typename T>
 T __ldg(const T* at) {
   return *at;
 }
+/// Streaming reads are written down, see `emulator::reads`.
+template <typename T>
+T __ldcs(const T* at) {
+  emulator::note_read(at, sizeof(T));
+  return *at;
+}
 template <typename T>
 void __stcs(T* at, T value) {
   *at = value;

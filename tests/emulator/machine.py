@@ -36,6 +36,11 @@ class EmulatedMachine:
     waits: list[tuple[int, int]] = field(default_factory=list)
     """(stream, for which stream) it was made to wait."""
     captures: bool = False
+    multiprocessors: int = 8
+    registered: dict[int, int] = field(default_factory=dict)
+    """Bytes by address of host memory that kernels may read now."""
+    synchronized: int = 0
+    """How often the host has waited for the device."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def allocate(self, num_bytes: int) -> Tensor:
@@ -49,6 +54,21 @@ class EmulatedMachine:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory")
         self.host_bytes -= num_bytes
         return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def register(self, address: int, num_bytes: int) -> None:
+        if num_bytes > self.host_bytes:
+            raise MemoryError(f"asked the host to pin {num_bytes} bytes")
+        assert address % 4096 == num_bytes % 4096 == 0
+        for begin, size in self.registered.items():
+            assert address >= begin + size or address + num_bytes <= begin, "registered twice"
+        self.host_bytes -= num_bytes
+        self.registered[address] = num_bytes
+
+    def unregister(self, address: int) -> None:
+        self.host_bytes += self.registered.pop(address)
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
 
     def stream(self) -> int:
         return self.current

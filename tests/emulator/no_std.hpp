@@ -24,6 +24,7 @@ int __any_sync(unsigned mask, int holds);
 void __syncwarp(unsigned mask = 0xffffffff);
 void __syncthreads();
 int __popc(unsigned bits);
+longlong2 __ldcs(const longlong2* at);
 template <typename T>
 T atomicAdd(T* at, T value);
 template <typename T>

@@ -37,6 +37,7 @@ unsigned num_fibers;
 const std::function<void()>* kernel_now;
 jmp_buf scheduler;
 std::string failure;
+std::vector<int64_t> noted, handed_out;
 
 Fiber& self() { return *fibers[here.thread.x]; }
 
@@ -188,6 +189,18 @@ uint64_t meet(unsigned mask, const Offer& offer) {
 
 void meet_block() { pause(State::kAtBlock); }
 
+void note_read(const void* at, uint64_t bytes) {
+  noted.insert(noted.end(),
+               {here.block.x, here.thread.x, reinterpret_cast<int64_t>(at), static_cast<int64_t>(bytes)});
+}
+
+int64_t reads(const int64_t** out) {
+  handed_out.clear();
+  handed_out.swap(noted);
+  *out = handed_out.data();
+  return static_cast<int64_t>(handed_out.size()) / 4;
+}
+
 std::string run(unsigned grid, unsigned block, uint64_t order, const std::function<void()>& kernel) {
   static std::mutex one_launch;
   const std::lock_guard<std::mutex> lock(one_launch);
@@ -196,6 +209,7 @@ std::string run(unsigned grid, unsigned block, uint64_t order, const std::functi
   num_fibers = block;
   kernel_now = &kernel;
   failure.clear();
+  noted.clear();
   Order blocks(grid, order), threads(block, order);
   for (const unsigned index : std::vector<unsigned>(blocks.next())) {
     here.block.x = index;

@@ -33,8 +33,14 @@ uint64_t meet(unsigned mask, const Offer& offer);
 /// Waits until every thread of the block that still runs came here.
 void meet_block();
 
+/// Writes down a read of the running thread, for `reads`.
+void note_read(const void* at, uint64_t bytes);
+
 /// Runs `kernel` in `grid` thread blocks of `block` threads. Order 0 takes lowest threads first, 1 highest
 /// first, any other is the seed of a shuffle. Returns what the kernel did wrong, or an empty string.
 std::string run(unsigned grid, unsigned block, uint64_t order, const std::function<void()>& kernel);
+
+/// The reads written down since the last call: thread block, thread, address and bytes of each; how many.
+extern "C" int64_t reads(const int64_t** out);
 
 }  // namespace emulator

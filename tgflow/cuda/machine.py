@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.launch import CudaKernels, Kernels
-from tgflow.cuda.needs import require_device
+from tgflow.cuda.needs import require_cupy, require_device
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+_PORTABLE_MAPPED = 3
+"""cudaHostRegisterPortable and cudaHostRegisterMapped: pinned and in place for every device."""
 
 
 def says_how_much(call: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -47,6 +50,19 @@ class Machine(Protocol):
 
     def allocate_host(self, num_bytes: int) -> Tensor:
         """Return `num_bytes` of host memory that kernels read in place, uint8."""
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many thread blocks at least run side by side."""
+
+    def register(self, address: int, num_bytes: int) -> None:
+        """Let kernels read host memory, whole pages, in place; MemoryError if it cannot be."""
+
+    def unregister(self, address: int) -> None:
+        """Undo `register` of that address; nothing may read there any more."""
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device."""
 
     def stream(self) -> int:
         """Return the current stream."""
@@ -89,6 +105,33 @@ class CudaMachine:
             return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
         except RuntimeError as error:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory") from error
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many multiprocessors the device has."""
+        count: int = torch.cuda.get_device_properties(self.device).multi_processor_count
+        return count
+
+    def register(self, address: int, num_bytes: int) -> None:
+        """Pin host memory, whose address is the same on all devices, or raise MemoryError."""
+        runtime = require_cupy(self.device).cuda.runtime
+        try:
+            with torch.cuda.device(self.device):
+                runtime.hostRegister(address, num_bytes, _PORTABLE_MAPPED)
+        except runtime.CUDARuntimeError as error:
+            raise MemoryError(
+                f"asked the host to pin {num_bytes} bytes: {error}; "
+                "see ulimit -l and how much memory is free"
+            ) from error
+
+    def unregister(self, address: int) -> None:
+        """Unpin host memory."""
+        with torch.cuda.device(self.device):
+            require_cupy(self.device).cuda.runtime.hostUnregister(address)
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device."""
+        torch.cuda.synchronize(self.device)
 
     def stream(self) -> int:
         """Return torch's current stream."""

@@ -7,41 +7,63 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tgflow.tables.host import HostRows
+from tgflow.tables.open_rows import Place, open_rows
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tgflow.tables.rows import Rows
+    from tgflow.cuda.machine import Machine
 
 
 class FeatureTable:
-    """Rows of one width and dtype; row `i` belongs to id `i`.
+    """Rows of one width and dtype; row `i` belongs to id `i`. Its place never changes an answer.
 
-    One thread changes the table at a time, and any number may gather meanwhile.
+    One thread changes the table at a time, and any number may gather meanwhile. Memory that
+    growing replaces stays until its readers are done.
 
     Args:
         dim: Width of a row, at least 1.
-        dtype: Of the rows: any that torch has a fixed width for.
+        dtype: Of the rows; any of torch's.
+        place: "host": memory of the CPU. "device": memory of a GPU. "uva": pinned host memory,
+            which a GPU reads in place (PyTorch-Direct, arXiv:2101.07956). "auto": with a GPU as
+            `device` that GPU's memory, and from where rows exceed the budget or it has no room
+            for them pinned host memory; without, host memory.
+        budget: Of "auto": bytes, or text such as "8GiB", that rows may take in the first place.
+            None: as many as there is room for.
+        device: "cuda", "cuda:1" or any `tgflow.cuda.machine.Machine`; "cuda" for the places that
+            need one.
+
+    Raises:
+        CudaError: If the GPU cannot be used; the message says what is missing.
+        ValueError: If an argument is none of these.
     """
 
-    def __init__(self, dim: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        dim: int,
+        dtype: torch.dtype = torch.float32,
+        place: Place = "auto",
+        *,
+        budget: int | str | None = None,
+        device: str | torch.device | Machine | None = None,
+    ) -> None:
         if dim < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
         self.dim, self.dtype = dim, dtype
         """Width of a row; what its elements are."""
         self.version = 0
         """How often `scatter_` has changed rows."""
-        self._rows: Rows = HostRows(dim * dtype.itemsize)
+        self._rows = open_rows(place, dim * dtype.itemsize, device, budget)
         self._size = 0
+        self._closed = False
 
     def __len__(self) -> int:
         return self._size
 
     @property
     def place(self) -> str:
-        """Where the rows are now."""
+        """Where the rows are now: "auto" is none of the answers."""
         return self._rows.place
 
     @property
@@ -63,6 +85,7 @@ class FeatureTable:
 
     def check(self, rows: Tensor) -> None:
         """Raise ValueError unless `rows` could be appended."""
+        self._check_open()
         if rows.dtype != self.dtype or rows.dim() != 2 or rows.shape[1] != self.dim:
             raise ValueError(
                 f"rows must be {_name(self.dtype)} [N, {self.dim}], "
@@ -72,7 +95,9 @@ class FeatureTable:
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of `ids`, int64 of any shape `[...]`, as `[..., dim]` on their device.
 
-        An id of -1 gives a row of zeros.
+        An id of -1 gives a row of zeros. Does not synchronise where ids and kernels are on one
+        GPU. There an id that is not in the table gives zeros, and the next call after the kernel
+        is done raises the IndexError: a gather, an append, or at the latest `close`.
 
         Args:
             ids: Ids below `len(self)`, or -1.
@@ -83,12 +108,12 @@ class FeatureTable:
             ValueError: If `ids` or `out` has another dtype or shape, or they are not together.
             IndexError: If an id is not below `len(self)`.
         """
+        self._check_open()
         if ids.dtype != torch.int64:
             raise ValueError(f"ids must be int64, got {_name(ids.dtype)}")
-        size, rows = self._size, self._rows  # in this order: an append may replace the rows
         out = self._out(ids, out)
         if ids.numel() > 0:
-            rows.gather(ids.contiguous(), out, size)
+            self._rows.gather(ids.contiguous(), out, self._size)
         return out
 
     def __getitem__(self, ids: Tensor) -> Tensor:
@@ -144,9 +169,14 @@ class FeatureTable:
         self.version += 1
 
     def close(self) -> None:
-        """Give the memory back; the table is empty then, and takes no more rows."""
-        self._size = 0
-        self._rows.close()
+        """Give everything back, once a GPU has done its work; the table is of no use then."""
+        if not self._closed:
+            self._closed, self._size = True, 0
+            self._rows.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("this table is closed")
 
 
 def table(x: Tensor | NDArray[np.generic], **options: Any) -> FeatureTable:

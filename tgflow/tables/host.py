@@ -20,7 +20,7 @@ class HostRows:
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self._memory = _core.ReservedMemory(_physical_bytes())
+        self._memory: _core.ReservedMemory | None = _core.ReservedMemory(_physical_bytes())
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._held = 0
 
@@ -49,14 +49,18 @@ class HostRows:
         Raises:
             MemoryError: If they exceed the machine's memory.
         """
-        num_bytes = size * self.row_bytes
+        self.commit(size * self.row_bytes)
+        self._held = max(self._held, size * self.row_bytes)
+
+    def commit(self, num_bytes: int) -> None:
+        """Make the first `num_bytes` usable; raises MemoryError as `reserve`."""
+        assert self._memory is not None
         if num_bytes > len(self._memory):
             raise MemoryError(
-                f"{size} rows of {self.row_bytes} bytes are more than the {len(self._memory)} "
-                'bytes that this process may hold; use place="disk"'
+                f"a table in host memory was to hold {num_bytes} bytes, and has address space for "
+                f'{len(self._memory)}; use place="disk"'
             )
         self._memory.commit(num_bytes)
-        self._held = max(self._held, num_bytes)
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite some rows."""
@@ -71,14 +75,14 @@ class HostRows:
             self.gather(ids.cpu(), pinned, size)
             out.copy_(pinned, non_blocking=True)
             return
-        _core.gather_rows(
-            self.address, self.row_bytes, size, ids.data_ptr(), ids.numel(), out.data_ptr()
-        )
+        held = self._bytes  # stays mapped while it is read
+        where = (held.data_ptr(), self.row_bytes, size)
+        _core.gather_rows(*where, ids.data_ptr(), ids.numel(), out.data_ptr())
 
     def close(self) -> None:
         """Let go of the memory; it is freed when the last view of it is."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
-        self._memory = _core.ReservedMemory(0)
+        self._memory = None
 
 
 def _physical_bytes() -> int:

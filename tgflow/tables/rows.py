@@ -1,10 +1,40 @@
-"""What a place of rows can do: the one interface between tables and where their bytes are."""
+"""What a table can do, and what the places of its rows can."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+
+class Table(Protocol):
+    """What reads and grows as a `FeatureTable` does, which see."""
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its elements are."""
+
+    def __len__(self) -> int: ...
+
+    def check(self, rows: Tensor) -> None:
+        """Raise ValueError unless `rows` could be appended."""
+
+    def append(self, rows: Tensor) -> int:
+        """Add rows and return the first one's id."""
+
+    def truncate(self, size: int) -> None:
+        """Take back the rows from id `size` on."""
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return rows by id."""
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return neighbouring rows on the CPU."""
 
 
 class Rows(Protocol):
@@ -13,8 +43,11 @@ class Rows(Protocol):
     One thread changes them at a time, and any number may gather rows that were there before.
     """
 
-    place: str
     row_bytes: int
+
+    @property
+    def place(self) -> str:
+        """The name of the place."""
 
     @property
     def nbytes(self) -> int:

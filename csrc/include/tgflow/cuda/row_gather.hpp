@@ -1,0 +1,54 @@
+// Rows by id, read in place wherever the GPU can read. Device code alone.
+#pragma once
+
+#include "tgflow/cuda/tile.hpp"
+#include "tgflow/detail/lined_row.hpp"
+
+namespace tgflow {
+
+/// What a gather reads and writes; tgflow/cuda/gather.py has it field by field.
+struct RowGather {
+  const char* rows;  ///< A multiple of 16; memory up to the end of the last line can be read.
+  int64_t row_bytes;
+  int64_t size;  ///< Rows.
+  const int64_t* id;
+  int64_t num_ids;
+  char* out;       ///< [num_ids, row_bytes]
+  int64_t* wrong;  ///< Becomes an id that is not below `size`; its row is zeros.
+  int64_t lanes;   ///< That share a row: a power of two from 8, a line's pieces, to 32, a warp.
+};
+
+__device__ inline LinedRow find_row(const RowGather& g, int64_t i) {
+  if (i >= g.num_ids) return no_row();
+  const int64_t id = g.id[i];
+  if (id >= g.size) *g.wrong = id;
+  return id < 0 || id >= g.size ? zero_row(g.row_bytes) : lined_row(g.rows + id * g.row_bytes, g.row_bytes);
+}
+
+__device__ inline longlong2 read_piece(const LinedRow& row, int64_t at) {
+  if (row.line == nullptr || !row.has_piece(at)) return {0, 0};
+  return __ldcs(reinterpret_cast<const longlong2*>(row.line + at));
+}
+
+/// Copies rows, `kTogether` at a time by the same lanes: so many reads are on their way before one is waited
+/// for. `Part` is the type that `put_piece` writes.
+template <typename Part>
+__device__ void gather_rows(const RowGather& g) {
+  constexpr int kTogether = 4;
+  const int64_t lane = thread_index() % g.lanes;
+  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x) / g.lanes * kTogether;
+  const int64_t span = lined_span(g.row_bytes, sizeof(Part));
+  for (int64_t first = thread_index() / g.lanes * kTogether; first < g.num_ids; first += step) {
+    LinedRow row[kTogether];
+    for (int j = 0; j < kTogether; ++j) row[j] = find_row(g, first + j);
+    for (int64_t at = lane * kPieceBytes; at < span; at += g.lanes * kPieceBytes) {
+      longlong2 piece[kTogether];
+      for (int j = 0; j < kTogether; ++j) piece[j] = read_piece(row[j], at);
+      for (int j = 0; j < kTogether; ++j) {
+        put_piece<Part>(row[j], at, piece[j], g.out + (first + j) * g.row_bytes);
+      }
+    }
+  }
+}
+
+}  // namespace tgflow

@@ -1,0 +1,108 @@
+"""The gather kernel, lane by lane: which lines it asks the bus for, and in which order."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+from emulator import Emulator
+from emulator.machine import EmulatedMachine
+
+from tgflow.bench.naive_gather import SOURCE
+from tgflow.cuda.gather import LINE, gather, lanes_of
+
+NUM_ROWS = 640
+
+
+def line_aligned(num_bytes: int) -> torch.Tensor:
+    """Return bytes that begin at a line, as pages and device memory do."""
+    bytes_ = torch.randint(0, 256, (num_bytes + 2 * LINE,), dtype=torch.uint8)
+    return bytes_[-bytes_.data_ptr() % LINE :][:num_bytes]
+
+
+def gathered(row_bytes: int, ids: torch.Tensor, order: int = 0) -> tuple[torch.Tensor, ...]:
+    """Return rows, what the kernel makes of `ids`, and the machine."""
+    machine = EmulatedMachine(kernels=Emulator(order=order))
+    rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)
+    out = torch.full((len(ids), row_bytes), 7, dtype=torch.uint8)
+    wrong = torch.tensor([-1])
+    where = (rows.data_ptr(), row_bytes, NUM_ROWS)
+    gather(machine, *where, ids, out, wrong, in_place=True)
+    return rows, out, wrong, machine
+
+
+@pytest.mark.parametrize("order", [0, 1, 5])
+@pytest.mark.parametrize("row_bytes", [1, 2, 6, 12, 16, 24, 120, 128, 130, 400, 511, 688, 2_000])
+def test_every_width_in_every_order_of_lanes(row_bytes, order):
+    ids = torch.randint(-1, NUM_ROWS, (157,), generator=torch.Generator().manual_seed(order))
+    rows, out, wrong, _ = gathered(row_bytes, ids, order)
+    assert torch.equal(out, torch.cat([rows, torch.zeros_like(rows[:1])])[ids])
+    assert wrong.item() == -1
+
+
+def test_wrong_ids_are_reported_and_read_nothing():
+    rows, out, wrong, machine = gathered(48, torch.tensor([3, 2**40, -(2**40)]))
+    assert wrong.item() == 2**40
+    assert torch.equal(out[0], rows[3])
+    assert not out[1:].any()
+    first = rows.data_ptr() // LINE * LINE
+    for _, _, address, size in machine.kernels.reads():
+        assert first <= address <= first + rows.numel() - size
+
+
+def requests(reads, base: int, row_bytes: int, first: int, width: int) -> float:
+    """Return lines asked for a row, where a warp's instruction reads `width` bytes from `first`.
+
+    A line that two instructions touch is asked for twice.
+    """
+    asked = set()
+    for block, thread, address, _ in reads:
+        row = (address - base) // row_bytes
+        begin = base + row * row_bytes
+        instruction = (address - (begin // first * first)) // width
+        asked.add((block, thread // 32, row, instruction, address // LINE))
+    return len(asked) / NUM_ROWS
+
+
+@pytest.mark.parametrize(("dim", "saved"), [(100, 1.656), (172, 1.70), (128, 1.0)])
+def test_aligned_reads_ask_for_fewer_lines_than_naive_ones(dim, saved, tmp_path):
+    row_bytes = 4 * dim
+    rows, _, _, machine = gathered(row_bytes, torch.randperm(NUM_ROWS))
+    step = lanes_of(row_bytes, 16) * 16
+    aligned = requests(machine.kernels.reads(), rows.data_ptr(), row_bytes, LINE, step)
+    naive = naive_kernel(tmp_path)
+    out, ids = torch.empty_like(rows), torch.randperm(NUM_ROWS)
+    pointers = [ctypes.c_void_p(x.data_ptr()) for x in (rows, ids, out)]
+    size = ctypes.c_int64(NUM_ROWS)
+    naive.launch(
+        "naive_gather", 4, 64, pointers[0], ctypes.c_int64(dim), pointers[1], size, pointers[2]
+    )
+    assert torch.equal(out, rows[ids])
+    plain = requests(naive.reads(), rows.data_ptr(), row_bytes, 1, LINE)
+    assert plain / aligned == pytest.approx(saved, abs=0.005)
+    lines = torch.arange(NUM_ROWS) * row_bytes
+    least = ((lines + row_bytes - 1) // LINE - lines // LINE + 1).double().mean()
+    assert aligned == pytest.approx(float(least))
+
+
+def naive_kernel(folder) -> Emulator:
+    source = folder / "naive.cu"
+    source.write_text(SOURCE)
+    return Emulator((source,))
+
+
+@pytest.mark.parametrize("processors", [1, 8, 132])
+def test_the_grid_leaves_most_multiprocessors_alone(processors):
+    asked = []
+
+    class Kernels:
+        def launch(self, name, blocks, threads, *arguments):
+            asked.append(blocks)
+
+    machine = EmulatedMachine(kernels=Kernels(), multiprocessors=processors)
+    many = torch.zeros(1_000_000, dtype=torch.int64)
+    out = torch.empty(1, dtype=torch.uint8)
+    for ids in (many, many[:10]):
+        gather(machine, 0, 400, 1, ids, out, many[:1], in_place=True)
+    assert asked == [max(processors // 4, 1), 1]

@@ -1,0 +1,94 @@
+"""Rows that go on elsewhere where a place has no more room for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from tgflow.tables.rows import Rows
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
+
+_MOVED_AT_ONCE = 64 << 20
+
+
+class AutoRows:
+    """Rows in the first of some places; all of them move to the next when it is full.
+
+    Args:
+        places: Open a place each, the fastest first; at least one.
+        budget: Bytes that rows may take in the first place.
+        machine: Whose kernels gather, if any.
+    """
+
+    def __init__(
+        self, places: list[Callable[[], Rows]], budget: int, machine: Machine | None
+    ) -> None:
+        self._places: Iterator[Callable[[], Rows]] = iter(places)
+        self._rows = next(self._places)()
+        self._room = budget
+        self._machine = machine
+        self._launching = threading.Lock()
+        self.row_bytes = self._rows.row_bytes
+
+    @property
+    def place(self) -> str:
+        """Where the rows are now."""
+        return self._rows.place
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        return self._rows.nbytes
+
+    def append(self, rows: Tensor, size: int) -> None:
+        """Put rows behind the first `size`, here or in the next place that has room."""
+        while (size + len(rows)) * self.row_bytes > self._room:
+            if not self._move(size):
+                break
+        try:
+            self._rows.append(rows, size)
+        except MemoryError:
+            if not self._move(size):
+                raise
+            self.append(rows, size)
+
+    def _move(self, size: int) -> bool:
+        """Move all rows to the next place, if there is one: readers go on in the old one."""
+        opened = next(self._places, None)
+        if opened is None:
+            return False
+        target, step = opened(), max(1, _MOVED_AT_ONCE // self.row_bytes)
+        for start in range(0, size, step):
+            target.append(self._rows.read(start, min(start + step, size)), start)
+        with self._launching:
+            self._rows, old = target, self._rows
+        if self._machine is not None:
+            self._machine.synchronize()  # kernels that read the old rows are done
+        del old
+        self._room = 2**63 - 1  # the budget is the first place's
+        return True
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite some rows."""
+        self._rows.write(ids, rows)
+
+    def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Copy rows."""
+        if self._machine is None or ids.device != self._machine.device:
+            self._rows.gather(ids, out, size)
+            return
+        with self._launching:
+            self._rows.gather(ids, out, size)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return rows."""
+        return self._rows.read(start, stop)
+
+    def close(self) -> None:
+        """Give all back."""
+        self._rows.close()

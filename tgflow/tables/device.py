@@ -1,0 +1,99 @@
+"""Rows in a device's memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.gather import LINE, gather
+from tgflow.cuda.readers import Readers
+from tgflow.tables.wrong import WrongIds
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
+
+_FIRST_ROWS = 1024
+
+
+class DeviceRows:
+    """Rows in one piece of device memory, which grows by moving.
+
+    Kernels in flight on any stream keep the piece that they read until they are done.
+    """
+
+    place = "device"
+
+    def __init__(self, row_bytes: int, machine: Machine) -> None:
+        self.row_bytes = row_bytes
+        self._machine = machine
+        self._readers = Readers(machine)
+        self._wrong = WrongIds(machine)
+        self._bytes = machine.allocate(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory, room for growth included."""
+        return len(self._bytes)
+
+    def append(self, rows: Tensor, size: int) -> None:
+        """Copy rows behind the first `size` on the current stream."""
+        self._wrong.check()
+        self._readers.writing()
+        end = (size + len(rows)) * self.row_bytes
+        if end > len(self._bytes):
+            self._grow(size, len(rows))
+        target = self._bytes[size * self.row_bytes : end].view(-1, self.row_bytes)
+        target.copy_(rows, non_blocking=True)
+        self._readers.published()
+        self._readers.collect()
+
+    def _grow(self, size: int, num_rows: int) -> None:
+        room = max(size + num_rows, size + size // 2, _FIRST_ROWS) * self.row_bytes
+        grown = self._machine.allocate(-(-room // LINE) * LINE)
+        grown[: size * self.row_bytes] = self._bytes[: size * self.row_bytes]
+        self._readers.published()  # before anyone can reach it
+        old, self._bytes = self._bytes, grown
+        self._readers.give_up((old, None))
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite some rows, behind kernels that were launched before."""
+        self._readers.writing()
+        self._readers.wait()
+        held = self._bytes[: len(self._bytes) // self.row_bytes * self.row_bytes]
+        device = self._machine.device
+        held.view(-1, self.row_bytes).index_copy_(0, ids.to(device), rows.to(device))
+        self._readers.published()
+
+    def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Copy rows; for ids on the machine does not synchronise."""
+        self._wrong.check()
+        device = self._machine.device
+        if ids.device != device:
+            _check_ids(ids, size)
+            there = torch.empty(out.shape, dtype=out.dtype, device=device)
+            self.gather(ids.to(device), there, size)
+            out.copy_(there)
+            return
+        with self._readers.reading():
+            where = (self._bytes.data_ptr(), self.row_bytes, size)
+            gather(self._machine, *where, ids, out, self._wrong.flag, in_place=False)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return a copy of some rows; synchronises."""
+        with self._readers.reading():
+            part = self._bytes[start * self.row_bytes : stop * self.row_bytes]
+            return part.view(-1, self.row_bytes).to("cpu", copy=True)
+
+    def close(self) -> None:
+        """Let go of the memory, once the machine has done its work."""
+        self._machine.synchronize()
+        self._wrong.check()
+        self._bytes = self._bytes[:0]
+
+
+def _check_ids(ids: Tensor, size: int) -> None:
+    most = int(ids.max())
+    if most >= size:
+        raise IndexError(f"id {most} is not in a table of {size} rows")

@@ -1,0 +1,62 @@
+"""Opens the place that a table asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+
+from tgflow.tables.auto import AutoRows
+from tgflow.tables.host import HostRows
+from tgflow.tables.rows import Rows
+from tgflow.units import INT64_MAX, parse_bytes
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
+
+Place: TypeAlias = Literal["auto", "device", "uva", "host", "disk"]
+
+PLACES = ("auto", "device", "uva", "host", "disk")
+
+
+def open_rows(
+    place: str,
+    row_bytes: int,
+    device: str | torch.device | Machine | None,
+    budget: int | str | None,
+) -> Rows:
+    """Return an empty place; arguments are `FeatureTable`'s."""
+    if place not in PLACES:
+        raise ValueError(f"place must be one of {', '.join(PLACES)}, got {place!r}")
+    if budget is not None and place != "auto":
+        raise ValueError(f'a budget is for place="auto", got it for {place!r}')
+    if place == "host":
+        return HostRows(row_bytes)
+    num_bytes = INT64_MAX if budget is None else parse_bytes(budget)
+    machine = _machine("cuda" if device is None and place in ("device", "uva") else device)
+    if place != "auto":
+        return _on(machine, row_bytes)[place == "uva"]()
+    places: list[Callable[[], Rows]] = [lambda: HostRows(row_bytes)]
+    if machine is not None:
+        places = _on(machine, row_bytes)
+    return AutoRows(places, num_bytes, machine)
+
+
+def _on(machine: Machine | None, row_bytes: int) -> list[Callable[[], Rows]]:
+    from tgflow.tables.device import DeviceRows
+    from tgflow.tables.uva import UvaRows
+
+    assert machine is not None
+    return [lambda: DeviceRows(row_bytes, machine), lambda: UvaRows(row_bytes, machine)]
+
+
+def _machine(device: str | torch.device | Machine | None) -> Machine | None:
+    """Return the machine of a device; None for the CPU."""
+    from tgflow.cuda.machine import CudaMachine
+
+    if device is None or (isinstance(device, str | torch.device) and str(device) == "cpu"):
+        return None
+    if isinstance(device, str | torch.device):
+        return CudaMachine(torch.device(device))
+    return device

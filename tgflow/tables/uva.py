@@ -1,0 +1,86 @@
+"""Rows in pinned host memory, read in place by kernels."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.gather import gather
+from tgflow.tables.host import HostRows
+from tgflow.tables.pinned import Registration
+from tgflow.tables.wrong import WrongIds
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
+
+
+class UvaRows:
+    """Host rows whose memory a machine reads over its bus, without a copy by the CPU.
+
+    Where the host cannot pin that memory, rows are gathered on the CPU into a pinned buffer and
+    copied; a RuntimeWarning says so once.
+    """
+
+    place = "uva"
+
+    def __init__(self, row_bytes: int, machine: Machine) -> None:
+        self.row_bytes = row_bytes
+        self._machine = machine
+        self._host = HostRows(row_bytes)
+        self._registration = Registration(machine, self._host)
+        self._wrong = WrongIds(machine)
+        self.staged = False
+        """Whether rows are copied through a buffer."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes pinned, room for growth included; of all rows where they are not."""
+        return max(self._registration.num_bytes, self._host.nbytes)
+
+    def append(self, rows: Tensor, size: int) -> None:
+        """Copy rows behind the first `size`; from a GPU that synchronises."""
+        self._wrong.check()
+        self._host.reserve(size + len(rows))
+        if not self.staged:
+            self._pin(size + len(rows))
+        self._host.append(rows, size)
+
+    def _pin(self, size: int) -> None:
+        try:
+            self._registration.ensure(size * self.row_bytes)
+        except MemoryError as error:
+            self.staged = True
+            warnings.warn(
+                f"this table's rows are copied to {self._machine.device} through a buffer, "
+                f"which is slower than reading them in place: {error}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite some rows, behind kernels that were launched before: waits for the machine."""
+        self._machine.synchronize()
+        self._host.write(ids, rows)
+
+    def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Copy rows; for ids on the machine does not synchronise, unless rows are staged."""
+        self._wrong.check()
+        if self.staged or ids.device != self._machine.device:
+            self._host.gather(ids, out, size)
+            return
+        where = (self._host.address, self.row_bytes, size)
+        gather(self._machine, *where, ids, out, self._wrong.flag, in_place=True)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return rows: a view."""
+        return self._host.read(start, stop)
+
+    def close(self) -> None:
+        """Unpin and let go of the memory, once the machine has done its work."""
+        self._registration.release()
+        self._wrong.check()
+        self._host.close()
+        self._wrong.flag = torch.empty(0, dtype=torch.int64)
