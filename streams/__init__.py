@@ -1,7 +1,7 @@
 """Where events come from: files, folders, tables in memory, and their replay in real time."""
 
 from tgflow.streams.errors import StreamError
-from tgflow.streams.open import open_stream
+from tgflow.streams.open import open_files, open_stream
 from tgflow.streams.pace import Clock, SystemClock, rebatch, replay
 from tgflow.streams.source import EventSource, Source
 from tgflow.streams.write import write_events
@@ -12,6 +12,7 @@ __all__ = [
     "Source",
     "StreamError",
     "SystemClock",
+    "open_files",
     "open_stream",
     "rebatch",
     "replay",

@@ -1,8 +1,9 @@
-"""Text files in blocks of whole lines, and the search for the line a parser refused."""
+"""Text files in blocks of whole lines, from any place on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.errors import StreamError
+from tgflow.streams.anchor import ANCHOR_BYTES, check_digest, check_size, digest
+from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated, StreamError
 
 BLOCK_BYTES = 1 << 20
-MAX_LINE_BYTES = 16 << 20
-_PARSER_BYTES = 1 << 18
-_FEW_LINES = 16
+LONGEST_LINE = 1 << 20
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+MAX_RATIO, ALWAYS_ALLOWED = 200, 1 << 30
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -28,33 +29,51 @@ class TextBlock:
         data: Their bytes; only the file's very last line may lack its line end.
         line: Number of the first of them, from 1.
         offset: Its byte in the (decompressed) file.
+        left_out: How many bytes `data` lacks; only of a block that is one line, too long to keep.
+        sha256: The anchor at the block's end.
     """
 
     data: bytes
     line: int
     offset: int
+    left_out: int = 0
+    sha256: str = ""
 
     @property
     def num_lines(self) -> int:
         """How many lines these are."""
-        return count_lines(self.data)
+        return 1 if self.left_out else count_lines(self.data)
+
+    @property
+    def end(self) -> int:
+        """The byte after the block."""
+        return self.offset + len(self.data) + self.left_out
 
     def without_head(self, num_lines: int) -> TextBlock:
         """Return it without its first lines."""
         cut = 0
         for _ in range(num_lines):
             cut = self.data.find(b"\n", cut) + 1 or len(self.data)
-        return TextBlock(self.data[cut:], self.line + num_lines, self.offset + cut)
+        return TextBlock(
+            self.data[cut:], self.line + num_lines, self.offset + cut, self.left_out, self.sha256
+        )
 
-    def halves(self) -> tuple[TextBlock, TextBlock] | None:
-        """Return it cut at the line end nearest to its middle, or None if it is one line."""
-        cut = self.data.find(b"\n", len(self.data) // 2, len(self.data) - 1) + 1
-        cut = cut or self.data.rfind(b"\n", 0, len(self.data) // 2) + 1
-        if cut == 0:
-            return None
-        head = TextBlock(self.data[:cut], self.line, self.offset)
-        tail = TextBlock(self.data[cut:], self.line + head.num_lines, self.offset + cut)
+    def halves(self) -> tuple[TextBlock, TextBlock]:
+        """Return two lines or more cut at the line end nearest to their middle."""
+        at = self.data.find(b"\n", len(self.data) // 2, len(self.data) - 1) + 1
+        at = at or self.data.rfind(b"\n", 0, len(self.data) // 2) + 1
+        head = TextBlock(self.data[:at], self.line, self.offset)
+        tail = TextBlock(self.data[at:], self.line + head.num_lines, self.offset + at)
         return head, tail
+
+    def lines(self) -> list[TextBlock]:
+        """Return each line apart."""
+        blocks, start, number = [], 0, self.line
+        while start < len(self.data):
+            end = self.data.find(b"\n", start) + 1 or len(self.data)
+            blocks.append(TextBlock(self.data[start:end], number, self.offset + start))
+            start, number = end, number + 1
+        return blocks
 
 
 def count_lines(lines: bytes) -> int:
@@ -63,25 +82,19 @@ def count_lines(lines: bytes) -> int:
     return int(np.count_nonzero(ends)) + (not lines.endswith(b"\n"))
 
 
-def parser_block(num_bytes: int, num_lines: int) -> int:
-    """Return the block size to parse lines with: some per block where Arrow may use threads.
-
-    Arrow refuses a line that spans three of its blocks, so the last few lines of a search for one
-    go in a single block.
-    """
-    return _PARSER_BYTES if num_lines > _FEW_LINES else num_bytes + 1
-
-
 class TextFile:
     """A text file, decompressed if its name says so.
 
     Args:
         path: The file; a name ending in `.gz`, `.zst` or `.bz2` is decompressed while read.
+        max_bytes: How many bytes of text compressed data may hold; None for 1 GiB, or 200 times
+            its own size where that is more.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int | None = None) -> None:
         self.path = path
         self.size = path.stat().st_size
+        self._max_bytes = max_bytes
         self._raw: Any = None
 
     def progress(self) -> float:
@@ -99,73 +112,145 @@ class TextFile:
                 break
         return [line.rstrip(b"\r\n") for line in data.splitlines(keepends=True)[:num_lines]]
 
-    def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[TextBlock]:
-        """Yield the file in blocks of about `block_bytes`, more where a line is longer.
+    def blocks(
+        self,
+        block_bytes: int = BLOCK_BYTES,
+        start: Mapping[str, Any] | None = None,
+        longest: int = LONGEST_LINE,
+    ) -> Iterator[TextBlock]:
+        """Return the file in blocks of about `block_bytes`.
+
+        A line longer than `longest` comes alone, and without what is beyond that length, where it
+        does not fit into a block; none is longer in memory.
+
+        Args:
+            block_bytes: How much to read at a time.
+            start: Where to begin, a `position`; None for the beginning.
+            longest: How long a line is kept.
 
         Raises:
-            StreamError: If a line is longer than 16 MiB, or compressed data is damaged.
+            SourceTruncated: If the file is shorter than it was at `start`.
+            SourceMismatch: If what stands before `start` is not what stood there.
+            SourceCorrupt: If compressed data is damaged; also later, as the one below.
+            StreamError: If compressed data holds more text than it may.
         """
-        line, offset, rest = 1, 0, b""
-        for data in self._read(block_bytes):
-            cut = data.rfind(b"\n") + 1
-            if cut:
-                block = TextBlock(rest + data[:cut], line, offset)
-                yield block
-                line, offset = line + block.num_lines, offset + len(block.data)
-                rest = b""
-            rest += data[cut:]
-            if len(rest) > MAX_LINE_BYTES:
-                text = f"the line is longer than {MAX_LINE_BYTES >> 20} MiB; is this a text file?"
-                raise StreamError(f"{self.path}, line {line}", "too_large", text)
-        if rest:
-            yield TextBlock(rest, line, offset)
+        self.size = self.path.stat().st_size
+        stream = _Stream(self, start, self._allowed())
+        self._raw = stream.raw
+        return _blocks(stream, block_bytes, longest)
 
-    def _read(self, size: int) -> Iterator[bytes]:
-        """Yield the decompressed bytes without a byte order mark."""
-        compression = COMPRESSION.get(self.path.suffix) if self.size else None
-        with pa.OSFile(str(self.path)) as raw:
-            self._raw = raw
-            stream = pa.CompressedInputStream(raw, compression) if compression else raw
-            num_read = 0
-            while data := self._some(stream, size, num_read):
-                yield data if num_read else data.removeprefix(_BOM)
-                num_read += len(data)
+    def position(self, block: TextBlock) -> dict[str, int | float | str | None]:
+        """Return where to go on after a block."""
+        line = block.line + block.num_lines
+        return {"byte": block.end, "line": line, "size": self.size, "sha256": block.sha256}
 
-    def _some(self, stream: Any, size: int, num_read: int) -> bytes:
+    def _allowed(self) -> int:
+        return self._max_bytes or max(ALWAYS_ALLOWED, MAX_RATIO * self.size)
+
+
+class _Stream:
+    """The decompressed bytes of a file from a place on, and the last of those before it."""
+
+    def __init__(self, file: TextFile, start: Mapping[str, Any] | None, allowed: int) -> None:
+        self.name = str(file.path)
+        compression = COMPRESSION.get(file.path.suffix) if file.size else None
+        self.raw: Any = pa.OSFile(self.name)
+        self._stream = pa.CompressedInputStream(self.raw, compression) if compression else self.raw
+        self._allowed = allowed if compression else None
+        self.offset, self.line, self.tail = 0, 1, b""
+        self._num_read = 0
+        if start is not None:
+            check_size(self.name, file.size, start)
+            self._skip_to(start, seekable=not compression)
+
+    def close(self) -> None:
+        self._stream.close()
+        self.raw.close()
+
+    def read(self, size: int) -> bytes:
         try:
-            return bytes(stream.read(size))
+            data = bytes(self._stream.read(size))
         except OSError as error:
-            raise self._damaged(num_read, error) from error
+            text = (
+                f"the compressed data is damaged or cut short after {self._num_read} bytes of text "
+                f"({error}); fetch the file again"
+            )
+            raise SourceCorrupt(self.name, "syntax", text) from error
+        self._num_read += len(data)
+        if self._allowed is not None and self._num_read > self._allowed:
+            text = f"the compressed data holds more than {self._allowed} bytes of text"
+            raise StreamError(self.name, "too_large", f"{text}; raise max_file_bytes to read it")
+        return data
 
-    def _damaged(self, num_read: int, error: OSError) -> StreamError:
-        return StreamError(
-            str(self.path),
-            "syntax",
-            f"the compressed data is damaged or cut short after {num_read} bytes of text "
-            f"({error}); fetch the file again",
-        )
+    def passed(self, data: bytes) -> None:
+        """Keep the last of what has been handed on."""
+        self.tail = (data if len(data) >= ANCHOR_BYTES else self.tail + data)[-ANCHOR_BYTES:]
+
+    def _skip_to(self, start: Mapping[str, Any], seekable: bool) -> None:
+        end = start["byte"]
+        if seekable:
+            self.raw.seek(max(0, end - ANCHOR_BYTES))
+            self._num_read = self.raw.tell()
+        while self._num_read < end and (data := self.read(min(end - self._num_read, BLOCK_BYTES))):
+            self.passed(data)
+        if self._num_read < end:
+            text = f"it ends after {self._num_read} bytes, but was read up to byte {end}"
+            raise SourceTruncated(self.name, "schema", f"{text}; put the old file back")
+        check_digest(self.name, self.tail, start, f"byte {end}")
+        self.offset, self.line = end, start["line"]
 
 
-def parse_lines(
-    block: TextBlock, parse: Callable[[bytes], pa.RecordBatch]
-) -> Iterator[tuple[TextBlock, pa.RecordBatch | None]]:
-    """Yield `block` in order, in pieces with their rows; a line `parse` refuses comes with None.
+def _blocks(stream: _Stream, block_bytes: int, longest: int) -> Iterator[TextBlock]:
+    with closing(stream):
+        line, offset = stream.line, stream.offset
+        buffer = stream.read(block_bytes)
+        skipped = _skip_bom(buffer) if offset == 0 else _skip_line_end(stream, buffer)
+        stream.passed(buffer[:skipped])
+        offset, buffer = offset + skipped, buffer[skipped:]
+        more = bool(buffer)
+        while more or buffer:
+            cut = buffer.rfind(b"\n") + 1 if more else len(buffer)
+            left_out = 0
+            if cut:
+                data, buffer = buffer[:cut], buffer[cut:]
+                stream.passed(data)
+            elif len(buffer) > longest:
+                data, left_out, buffer = _long_line(stream, buffer, longest, block_bytes)
+            if cut or left_out:
+                block = TextBlock(data, line, offset, left_out, digest(stream.tail))
+                yield block
+                line, offset = line + block.num_lines, block.end
+            if more:
+                read = stream.read(block_bytes)
+                more, buffer = bool(read), buffer + read
 
-    A clean block is parsed once. A refused one is halved at a line end until the line is alone,
-    which costs about three times the parse of one block for the first bad line.
 
-    Args:
-        block: Lines to parse.
-        parse: Gives the rows of some whole lines, or raises `pa.ArrowInvalid`.
-    """
-    try:
-        rows = parse(block.data)
-    except pa.ArrowInvalid:
-        halves = block.halves()
-        if halves is None:
-            yield block, None
-            return
-        for half in halves:
-            yield from parse_lines(half, parse)
-        return
-    yield block, rows
+def _long_line(
+    stream: _Stream, start: bytes, longest: int, block_bytes: int
+) -> tuple[bytes, int, bytes]:
+    """Return the start of a line, how much of it is left out, and what follows it."""
+    size, rest = len(start), b""
+    stream.passed(start)
+    while data := stream.read(block_bytes):
+        end = data.find(b"\n") + 1
+        stream.passed(data[:end] if end else data)
+        size += end or len(data)
+        if end:
+            rest = data[end:]
+            break
+    return start[:longest], size - longest, rest
+
+
+def _skip_bom(head: bytes) -> int:
+    return len(_BOM) if head.startswith(_BOM) else 0
+
+
+def _skip_line_end(stream: _Stream, head: bytes) -> int:
+    """Return how much of `head` ends the last line that was read when it had no line end yet."""
+    if not head or stream.tail.endswith(b"\n"):
+        return 0
+    for end in (b"\n", b"\r\n"):
+        if head.startswith(end):
+            return len(end)
+    text = "was read while it was being written, and has grown since; add whole lines only"
+    raise SourceMismatch(f"{stream.name}, line {stream.line - 1}", "schema", f"the line {text}")

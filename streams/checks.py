@@ -27,9 +27,9 @@ class Checks:
         max_abs: Largest absolute value of a feature, or None for any that float32 holds.
         min_label: Smallest label.
         max_label: Largest label.
-        max_record_bytes: Longest record, or line of a text file.
-        unknown_keys: Whether keys of a JSON object (or columns of a record) that nobody asked for
-            are let alone or make the record bad. Files are judged by their header instead.
+        max_record_bytes: Longest record, or line of a text file with its line end.
+        unknown_keys: Whether keys of a JSON object that nobody asked for are let alone or make it
+            bad. The columns of a table are never judged by it.
 
     Raises:
         ValueError: If a limit is below its least value.
@@ -93,14 +93,6 @@ def refuse_nulls(array: pa.Array, name: str) -> None:
         refuse(missing, "null", lambda _: f"{name} is missing; every event needs a value")
 
 
-def refuse_invalid(array: pa.Array, name: str) -> None:
-    """Raise `BadRows` where a value is not what its type says, as text that is not UTF-8."""
-    rows = invalid_rows(array)
-    if rows is not None:
-        text = f"{name} is not UTF-8; write the file as UTF-8"
-        refuse(rows, "encoding", lambda _: text)
-
-
 def refuse_wide(array: pa.Array, fault: Callable[[int], Fault]) -> Int64s:
     """Return the integers of `array` as int64, refusing what does not fit."""
     values = array.to_numpy(zero_copy_only=False)
@@ -133,8 +125,10 @@ def _mark_invalid(array: pa.Array, rows: Bools) -> None:
 
 
 def _is_invalid(array: pa.Array) -> bool:
+    kind = array.type
+    flat = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
     try:
-        array.validate(full=True)
+        array.validate(full=not flat)  # numbers are valid whatever their bits
     except pa.ArrowInvalid:
         return True
     return False

@@ -16,7 +16,6 @@ from tgflow.streams.checks import (
     refuse,
     refuse_all,
     refuse_each,
-    refuse_invalid,
     refuse_nulls,
     refuse_wide,
 )
@@ -74,16 +73,14 @@ def id_column(array: pa.Array, name: str, kind: IdKind, max_id: int) -> pa.Array
         BadRows: Where they are neither.
     """
     if pa.types.is_dictionary(array.type):
-        refuse_invalid(array, name)
         array = array.cast(array.type.value_type)
     refuse_nulls(array, name)
     if pa.types.is_integer(array.type):
         return array.cast(pa.string()) if kind == "string" else _integer_ids(array, name, max_id)
-    if not _is_string(array.type):
+    if not is_text(array.type):
         text = f"{name} is of type {array.type}; ids are integers or strings"
         refuse_all(len(array), "type", text)
         return pa.array([], pa.int64() if kind == "int" else pa.string())
-    refuse_invalid(array, name)
     return _no_integers(array, name) if kind == "int" else _string_ids(array, name)
 
 
@@ -111,7 +108,8 @@ def _string_ids(array: pa.Array, name: str) -> pa.Array:
     return array.cast(pa.string())
 
 
-def _is_string(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type holds strings."""
     return bool(
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     )

@@ -8,8 +8,22 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tgflow.streams.errors import RowFault, StreamError
+from tgflow.streams.arrivals import Origin, Position
+from tgflow.streams.checks import Checks, Int64s
+from tgflow.streams.errors import RowFault
 from tgflow.streams.schema import Columns, IdKind, Scale
+
+
+class Places(Protocol):
+    """Where the rows of a run stand, looked up only where someone asks."""
+
+    def where(self, row: int) -> str:
+        """Return the place of a row for a message, as `events.csv, line 812`."""
+        ...
+
+    def origin(self, row: int) -> Origin:
+        """Return the place of a row and its bytes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,21 +31,20 @@ class Rows:
     """A run of rows of one file.
 
     Args:
-        batch: The selected columns under their own names; any Arrow types.
-        name: The file, as messages call it.
-        first: Where the first row stands: its line (from 1) or its row (from 0).
-        counts: What `first` counts, `"line"` or `"row"`.
+        batch: Those that could be decoded: the selected columns under their own names; any types.
+        index: Of each of them its number in the run, increasing; None if all were decoded.
+        faults: What is wrong with the others, by number.
+        num_rows: How many rows the run has.
+        places: Where they stand.
+        position: Where the file goes on after them.
     """
 
     batch: pa.RecordBatch
-    name: str
-    first: int
-    counts: str
-
-    def fault(self, fault: RowFault) -> StreamError:
-        """Return the error that names the row of `fault` by its file and line or row."""
-        where = f"{self.name}, {self.counts} {self.first + fault.row}"
-        return StreamError(where, fault.code, fault.text)
+    index: Int64s | None
+    faults: Sequence[RowFault]
+    num_rows: int
+    places: Places
+    position: Position
 
 
 class Decoder(Protocol):
@@ -42,7 +55,7 @@ class Decoder(Protocol):
     size: int
     """Bytes, or rows of a table: its weight in a progress bar."""
     num_events: int | None
-    """Its events, or None where counting would mean reading it."""
+    """Its rows, or None where counting would mean reading it."""
 
     first_place: str
     """Where its first row stands, as `events.csv, line 2`."""
@@ -55,12 +68,20 @@ class Decoder(Protocol):
         """Return the feature columns of a stream that declares none."""
         ...
 
-    def first(self, columns: Columns) -> Mapping[str, Any] | None:
-        """Return the first row, by column name, or None if there is no row."""
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return some of the first rows, by column name, without those that cannot be read."""
         ...
 
-    def read(self, columns: Columns, ids: IdKind, time: Scale) -> Iterator[Rows]:
-        """Yield the rows in order, a bounded number of them at a time."""
+    def read(
+        self, columns: Columns, ids: IdKind, time: Scale, checks: Checks, start: Position | None
+    ) -> Iterator[Rows]:
+        """Return the rows in order, from `start` on, a bounded number of them at a time.
+
+        Raises:
+            SourceTruncated: If the file ends before `start`.
+            SourceMismatch: If it is not the file that was read up to `start`.
+            SourceCorrupt: If it is damaged; also later.
+        """
         ...
 
     def progress(self) -> float:

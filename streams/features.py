@@ -15,7 +15,6 @@ from tgflow.streams.checks import (
     refuse,
     refuse_all,
     refuse_each,
-    refuse_invalid,
     refuse_nulls,
 )
 
@@ -75,7 +74,6 @@ def _fill(x: Float32s, array: pa.Array, name: str) -> None:
             refuse_all(len(x), "width", text)
         _copy(x, array, name)
         return
-    refuse_invalid(array, name)
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
     text = f"{name} has {{}} values, expected {width} as in the first row"
     refuse(lengths != width, "width", lambda row: text.format(lengths[row]))

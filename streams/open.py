@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tgflow.ids import NodeIds
-from tgflow.streams.decoder import Decoder
-from tgflow.streams.errors import StreamError
+from tgflow.streams.blocks import BLOCK_BYTES
+from tgflow.streams.checks import Checks
+from tgflow.streams.file_list import Files, Folder
+from tgflow.streams.files import FileSource
 from tgflow.streams.formats import FORMATS, decoder_for
 from tgflow.streams.formats.jodie import JodieDecoder
 from tgflow.streams.formats.table import TableDecoder, as_table
+from tgflow.streams.reader import Reader
 from tgflow.streams.schema import IdKind, Scale, Schema
 from tgflow.streams.source import EventSource
 
@@ -71,21 +74,98 @@ def open_stream(
             first row that is no event, naming file and line (or row, from 0).
         ValueError: If an argument is out of its choices.
     """
+    schema = _schema(src, dst, t, label, features, id_kind, time_unit, tick_unit)
+    files = _files(source, format)
+    if ids is None:
+        ids = NodeIds(_is_bipartite(files) if bipartite is None else bipartite)
+    reader = Reader(files, schema, Checks())
+    return EventSource(reader, schema.time.tick, ids, sort)
+
+
+def open_files(
+    source: Any,
+    *,
+    src: str = "src",
+    dst: str = "dst",
+    t: str = "t",
+    label: str | None = None,
+    features: str | Sequence[str] | None = None,
+    time_unit: str = "s",
+    tick_unit: str | None = None,
+    format: str | None = None,
+    id_kind: IdKind | None = None,
+    bipartite: bool | None = None,
+    checks: Checks | None = None,
+    max_file_bytes: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> FileSource:
+    """Return a file, a folder or a table as a source that can be gone on with at any position.
+
+    Rows that are no events do not end it: each comes as a bad row with its place (the byte in the
+    text, or the row) and its bytes. Times may come in any order; `Ingest` sorts them.
+
+    Args:
+        source: As for `open_stream`, and so are the arguments that are not named below.
+        src: Name of the column of source nodes.
+        dst: Name of the column of destination nodes.
+        t: Name of the column of times.
+        label: Name of the column of labels, or None.
+        features: Names of the feature columns, the prefix they share, or None.
+        time_unit: Unit of the file's times.
+        tick_unit: Unit of the stream's ticks, `time_unit` if None.
+        format: The format, None to go by the name's ending.
+        id_kind: "int" or "string"; None goes by the first row that can be read.
+        bipartite: Whether sources and destinations are separate name spaces.
+        checks: Limits on the values; None for those of `Checks()`.
+        max_file_bytes: How many bytes of text a compressed file may hold; None for 1 GiB, or 200
+            times its own size where that is more.
+        block_bytes: How much of a text file to parse at a time. It does not change what is read.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        StreamError: If a file is of no known format, or lacks a column.
+        ValueError: If an argument is out of its choices.
+    """
+    schema = _schema(src, dst, t, label, features, id_kind, time_unit, tick_unit)
+    files = _files(source, format, max_file_bytes, block_bytes)
+    reader = Reader(files, schema, checks or Checks())
+    name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
+    bipartite = _is_bipartite(files) if bipartite is None else bipartite
+    return FileSource(name, reader, schema.time.tick, bipartite)
+
+
+def _schema(
+    src: str,
+    dst: str,
+    t: str,
+    label: str | None,
+    features: str | Sequence[str] | None,
+    id_kind: IdKind | None,
+    time_unit: str,
+    tick_unit: str | None,
+) -> Schema:
     if id_kind not in (None, "int", "string"):
         raise ValueError(f"unknown id_kind {id_kind!r}; choose 'int', 'string' or None")
-    decoders = _decoders(source, format)
-    if bipartite is None:
-        bipartite = any(isinstance(decoder, JodieDecoder) for decoder in decoders)
     time = Scale.between(time_unit, tick_unit or time_unit)
-    schema = Schema(src, dst, t, label, features, id_kind, time)
-    return EventSource(decoders, schema, NodeIds(bipartite) if ids is None else ids, sort)
+    return Schema(src, dst, t, label, features, id_kind, time)
 
 
-def _decoders(source: Any, format: str | None) -> list[Decoder]:
+def _is_bipartite(files: Files) -> bool:
+    return any(isinstance(decoder, JodieDecoder) for decoder in files.decoders)
+
+
+def _files(
+    source: Any, format: str | None, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
+) -> Files:
+    open_file = partial(decoder_for, format=format, max_bytes=max_bytes, block_bytes=block_bytes)
     if isinstance(source, str | os.PathLike):
-        return [decoder_for(path, format) for path in _files(Path(source))]
+        path = Path(source)
+        if not path.exists():
+            raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
+        return Folder(path, open_file) if path.is_dir() else Files([open_file(path)], [path.name])
     if isinstance(source, Sequence) and all(isinstance(p, str | os.PathLike) for p in source):
-        return [decoder_for(Path(path), format) for path in source]
+        paths = [Path(path) for path in source]
+        return Files([open_file(path) for path in paths], [path.name for path in paths])
     table = as_table(source)
     if table is None:
         raise TypeError(
@@ -93,22 +173,4 @@ def _decoders(source: Any, format: str | None) -> list[Decoder]:
             f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, "
             "or a dict of columns"
         )
-    return [TableDecoder(table)]
-
-
-def _files(path: Path) -> list[Path]:
-    """Return a file itself, or the files of a folder in order of name."""
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
-    if not path.is_dir():
-        return [path]
-    files = [file for file in path.iterdir() if file.is_file() and file.name[0] not in "._"]
-    if not files:
-        raise StreamError(str(path), "schema", "the folder holds no files")
-    return sorted(files, key=_natural)
-
-
-def _natural(path: Path) -> list[tuple[str, int]]:
-    """Return a key that orders `part-2` before `part-10`: texts and numbers in turn."""
-    texts, numbers = re.split("[0-9]+", path.name), re.findall("[0-9]+", path.name)
-    return list(zip(texts, map(int, [*numbers, 0]), strict=True))
+    return Files([TableDecoder(table)], ["table"])

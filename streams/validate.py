@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.checks import BadRows, Checks, Int64s, refuse
-from tgflow.streams.columns import EventColumns, id_column
+from tgflow.streams.checks import (
+    BadRows,
+    Checks,
+    Fault,
+    Int64s,
+    invalid_rows,
+    refuse,
+    refuse_each,
+)
+from tgflow.streams.columns import EventColumns, id_column, is_text
 from tgflow.streams.errors import RowFault
 from tgflow.streams.features import feature_columns
 from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale
@@ -58,15 +66,18 @@ def validate(batch: pa.RecordBatch, form: Form) -> Validated:
     once, column by column; others once more for each kind of fault in them.
 
     Args:
-        batch: Decoded rows with at least the columns of `form`, of any Arrow types. One that came
-            from outside as Arrow must have passed `batch.validate(full=True)`: it may read outside
-            of its buffers otherwise.
+        batch: Decoded rows with at least the columns of `form`, of any Arrow types and from
+            anywhere: text that is not UTF-8, and values that lie outside of the buffers, are bad
+            rows too. (A batch whose buffers lie about their own sizes does not pass
+            `pa.ipc.open_stream`.)
         form: What a row must be.
     """
     index: Int64s | None = None
     faults: list[RowFault] = []
     while True:
         try:
+            if index is None:
+                _refuse_invalid(batch, form.columns.names)
             events = _events(batch, form)
             break
         except BadRows as bad:
@@ -77,6 +88,21 @@ def validate(batch: pa.RecordBatch, form: Form) -> Validated:
             batch, index = batch.take(pa.array(good)), index[good]
     faults.sort(key=lambda fault: fault.row)
     return Validated(events, index, faults)
+
+
+def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
+    """Raise `BadRows` where any column holds what its type cannot, before anything reads it."""
+    invalid = {name: rows for name in names if (rows := invalid_rows(batch[name])) is not None}
+    if not invalid:
+        return
+
+    def fault(row: int) -> Fault:
+        name = next(name for name, rows in invalid.items() if rows[row])
+        if is_text(batch[name].type):
+            return "encoding", f"{name} is not UTF-8; write the file as UTF-8"
+        return "encoding", f"{name} is no valid {batch[name].type}: the data is damaged"
+
+    refuse_each(np.logical_or.reduce(list(invalid.values())), fault)
 
 
 def _events(batch: pa.RecordBatch, form: Form) -> EventColumns:

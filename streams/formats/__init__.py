@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tgflow.streams.blocks import COMPRESSION
+from tgflow.streams.blocks import BLOCK_BYTES, COMPRESSION
 from tgflow.streams.decoder import Decoder
 from tgflow.streams.errors import StreamError
 from tgflow.streams.formats.arrow import ArrowDecoder
@@ -38,12 +38,19 @@ def format_of(path: Path) -> str | None:
     return EXTENSIONS.get(suffixes[-1]) if suffixes else None
 
 
-def decoder_for(path: Path, format: str | None) -> Decoder:
+def decoder_for(
+    path: Path,
+    format: str | None,
+    max_bytes: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
+) -> Decoder:
     """Return the decoder of one file.
 
     Args:
         path: The file.
         format: One of `FORMATS`, or None to go by the file's name, and by its header for JODIE's.
+        max_bytes: How much text it may hold if it is compressed, as for `TextFile`.
+        block_bytes: How much text to parse at a time.
 
     Raises:
         StreamError: If the name tells no format.
@@ -53,11 +60,12 @@ def decoder_for(path: Path, format: str | None) -> Decoder:
         raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
     chosen = format or format_of(path)
     if chosen == "jodie" or (format is None and chosen == "csv" and is_jodie(path)):
-        return JodieDecoder(path)
+        return JodieDecoder(path, ",", max_bytes, block_bytes)
     if chosen in ("csv", "tsv"):
-        return CsvDecoder(path, "\t" if chosen == "tsv" else ",")
+        delimiter = "\t" if chosen == "tsv" else ","
+        return CsvDecoder(path, delimiter, max_bytes, block_bytes)
     if chosen == "jsonl":
-        return JsonlDecoder(path)
+        return JsonlDecoder(path, max_bytes, block_bytes)
     if chosen == "parquet":
         return ParquetDecoder(path)
     if chosen == "arrow":

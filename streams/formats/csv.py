@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from tgflow.streams.blocks import count_lines, parser_block
+from tgflow.streams.blocks import BLOCK_BYTES, count_lines
+from tgflow.streams.checks import Checks, Fault
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.formats.text import Explain, Parse, TextDecoder, undecodable
+from tgflow.streams.formats.text import TextDecoder, undecodable
+from tgflow.streams.lines import Parser, parser_block
 from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.ticks import decimal_type, number_fault
 
@@ -28,12 +30,20 @@ class CsvDecoder(TextDecoder):
     Args:
         path: The file, compressed if its name says so.
         delimiter: What stands between two values.
+        max_bytes: As for `TextDecoder`.
+        block_bytes: As for `TextDecoder`.
     """
 
     num_header_lines = 1
 
-    def __init__(self, path: Path, delimiter: str = ",") -> None:
-        super().__init__(path)
+    def __init__(
+        self,
+        path: Path,
+        delimiter: str = ",",
+        max_bytes: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        super().__init__(path, max_bytes, block_bytes)
         self._delimiter = delimiter
 
     def names(self) -> Sequence[str]:
@@ -42,7 +52,7 @@ class CsvDecoder(TextDecoder):
         Raises:
             StreamError: If the file has no line, or its header is no text.
         """
-        head = self._file.head(1)
+        head = self.head()
         if not head:
             raise StreamError(self.name, "schema", "the file is empty, expected a header line")
         fault = undecodable(head[0])
@@ -54,15 +64,16 @@ class CsvDecoder(TextDecoder):
             raise StreamError(f"{self.name}, line 1", "syntax", text)
         return [name.strip() for name in names]
 
-    def first(self, columns: Columns) -> Mapping[str, Any] | None:
-        """Return the values of line 2; ids that look like numbers as numbers."""
-        head = self._file.head(self.num_header_lines + 1)[self.num_header_lines :]
-        if not head or undecodable(head[0]):
-            return None
-        row = dict(zip(self.names(), self._values(head[0]), strict=False))
-        return {name: _typed(value) for name, value in row.items()}
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return the values of some of the first lines; ids that look like numbers as numbers."""
+        names, rows = self.names(), []
+        for line in self.head()[self.num_header_lines :]:
+            values = [] if undecodable(line) else self._values(line)
+            if len(values) == len(names):
+                rows.append({n: _typed(v) for n, v in zip(names, values, strict=True)})
+        return rows
 
-    def parser(self, columns: Columns, ids: IdKind, time: Scale) -> tuple[Parse, Explain]:
+    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
         """Return how lines become typed columns: times decimal, so that they are never floats."""
         names = list(self.names())
         reading = pa.csv.ReadOptions(column_names=names)
@@ -78,6 +89,8 @@ class CsvDecoder(TextDecoder):
 
         def parse(lines: bytes) -> pa.RecordBatch:
             num_lines = count_lines(lines)
+            if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
+                raise pa.ArrowInvalid("a line end of another kind")
             reading.block_size = parser_block(len(lines), num_lines)
             batch = table(lines, converting)
             if len(batch) != num_lines:
@@ -86,7 +99,10 @@ class CsvDecoder(TextDecoder):
                 _refuse_hex(table(lines, as_text))
             return batch
 
-        return parse, lambda line: self._fault(line, names, columns, ids, time)
+        def explain(line: bytes) -> Fault | None:
+            return self._fault(line, names, columns, ids, time)
+
+        return Parser(parse, explain, pa.schema(list(types.items())), listed(names))
 
     def _values(self, line: bytes) -> list[str]:
         try:
@@ -96,11 +112,14 @@ class CsvDecoder(TextDecoder):
 
     def _fault(
         self, line: bytes, names: Sequence[str], columns: Columns, ids: IdKind, time: Scale
-    ) -> tuple[str, str]:
+    ) -> Fault | None:
         fault = undecodable(line)
         if fault is not None:
             return fault
-        values = self._values(line.rstrip(b"\r\n"))
+        line_end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
+        if b"\r" in line.removesuffix(line_end):
+            return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
+        values = self._values(line.removesuffix(line_end))
         if not values:
             return "syntax", "a quote is not closed on its line; values hold no line ends here"
         if len(values) != len(names):
@@ -116,7 +135,7 @@ class CsvDecoder(TextDecoder):
         for name in columns.features:
             if not _is_number(row[name]):
                 return "type", f"{name} is {shown(row[name])}, expected a number"
-        return "syntax", f"the line is no row of {listed(names)}: {shown(line.decode())}"
+        return None
 
     def _wrong_width(self, line: bytes, count: int, names: Sequence[str]) -> str:
         text = f"{count} values, expected {len(names)} ({listed(names)})"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mode
 
 from tgflow.streams.blocks import TextFile
 from tgflow.streams.formats.csv import CsvDecoder
+from tgflow.streams.formats.text import undecodable
 
 HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
 
@@ -21,9 +23,9 @@ class JodieDecoder(CsvDecoder):
     """
 
     def names(self) -> Sequence[str]:
-        """Return src, dst, t, label, and one name for each further value of the first row."""
-        head = self._file.head(2)
-        num_features = max(len(self._values(head[1])) - 4, 0) if len(head) > 1 else 0
+        """Return src, dst, t, label, and one name for each further value of most first rows."""
+        widths = [len(self._values(line)) for line in self.head()[1:] if not undecodable(line)]
+        num_features = max(mode(widths) - 4, 0) if widths else 0
         return ["src", "dst", "t", "label", *(f"f{i}" for i in range(num_features))]
 
     def default_features(self) -> Sequence[str]:

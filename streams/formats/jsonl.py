@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json
 
-from tgflow.streams.blocks import count_lines, parser_block
+from tgflow.streams.blocks import count_lines
+from tgflow.streams.checks import Checks, Fault
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
-from tgflow.streams.formats.text import Explain, Parse, TextDecoder, undecodable
-from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale
+from tgflow.streams.formats.text import TextDecoder, undecodable
+from tgflow.streams.lines import Parser, parser_block
+from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.ticks import decimal_type, number_fault
 
 
@@ -26,28 +30,29 @@ class JsonlDecoder(TextDecoder):
     """
 
     def names(self) -> Sequence[str] | None:
-        """Return the keys of the first line, or None if there is no line.
+        """Return the keys of the first objects, or None if there is no line.
 
         Raises:
-            StreamError: If the first line is no JSON object.
+            StreamError: If none of the first lines is a JSON object.
         """
-        first = self._first_object()
+        first = self._first_values()
         return None if first is None else list(first)
 
-    def first(self, columns: Columns) -> Mapping[str, Any] | None:
-        """Return the object of line 1, or None if there is no line."""
-        return self._first_object()
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return the objects among the first lines."""
+        return [value for value, fault in map(_object, self.head()) if fault is None]
 
-    def parser(self, columns: Columns, ids: IdKind, time: Scale) -> tuple[Parse, Explain]:
+    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
         """Return how lines become typed columns: times decimal, so that they are never floats."""
-        types = _types(columns, ids, time, self._first_object() or {})
+        types = _types(columns, ids, time, self._first_values() or {})
+        schema = pa.schema(list(types.items()))
         reading = pa.json.ReadOptions()
-        parsing = pa.json.ParseOptions(
-            explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore"
-        )
+        others = "error" if checks.unknown_keys == "reject" else "ignore"
+        parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
 
         def parse(lines: bytes) -> pa.RecordBatch:
             num_lines = count_lines(lines)
+            _refuse_other_lines(lines, num_lines)
             reading.block_size = parser_block(len(lines), num_lines)
             table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
             if len(table) != num_lines:
@@ -56,16 +61,22 @@ class JsonlDecoder(TextDecoder):
             batch.validate(full=True)  # strings may hold bytes that are not UTF-8
             return batch
 
-        return parse, lambda line: _fault(line, types, columns, time)
+        def explain(line: bytes) -> Fault | None:
+            return _fault(line, types, columns, time, others == "error")
 
-    def _first_object(self) -> dict[str, Any] | None:
-        head = self._file.head(1)
-        if not head:
-            return None
-        value, fault = _object(head[0])
-        if fault is not None:
-            raise StreamError(self.first_place, *fault)
-        return value
+        return Parser(parse, explain, schema, listed(schema.names))
+
+    def _first_values(self) -> dict[str, Any] | None:
+        """Return the keys of the first objects with their first values."""
+        head = self.head()
+        values: dict[str, Any] = {}
+        objects = [value for value, fault in map(_object, head) if fault is None]
+        for key, value in chain.from_iterable(value.items() for value in objects):
+            if values.get(key) is None:
+                values[key] = value
+        if objects or not head:
+            return values if head else None
+        raise StreamError(self.first_place, *(_object(head[0])[1] or ("syntax", "no object")))
 
 
 def _types(
@@ -84,7 +95,24 @@ def _types(
     return types
 
 
-def _object(line: bytes) -> tuple[dict[str, Any], tuple[str, str] | None]:
+_AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
+
+
+def _refuse_other_lines(lines: bytes, num_lines: int) -> None:
+    """Raise `pa.ArrowInvalid` unless each line is seen to be one object, or may well be.
+
+    Arrow takes any white space between objects, and a line end within them; anything else between
+    them, as `null`, makes it read memory that is not its own.
+    """
+    if not lines.lstrip(b" \t").startswith(b"{"):
+        raise pa.ArrowInvalid("no object")
+    if num_lines > 1 and lines.count(b"}\n{") + lines.count(b"}\r\n{") != num_lines - 1:
+        raise pa.ArrowInvalid("not one object a line")
+    if _AFTER_OBJECT.search(lines) and any(_object(line)[1] for line in lines.splitlines()):
+        raise pa.ArrowInvalid("something that is no object")
+
+
+def _object(line: bytes) -> tuple[dict[str, Any], Fault | None]:
     """Return the object on a line, or what is wrong with the line."""
     if fault := undecodable(line):
         return {}, fault
@@ -112,11 +140,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _fault(
-    line: bytes, types: Mapping[str, pa.DataType], columns: Columns, time: Scale
-) -> tuple[str, str]:
+    line: bytes, types: Mapping[str, pa.DataType], columns: Columns, time: Scale, only: bool
+) -> Fault | None:
     row, fault = _object(line)
     if fault is not None:
         return fault
+    others = [name for name in row if name not in types] if only else []
+    if others:
+        return "schema", f"the key {shown(others[0])} is not one of {listed(list(types))}"
     for name in (columns.src, columns.dst):
         value = row.get(name)
         if types[name] == pa.string() and value is not None and not isinstance(value, str):
@@ -131,7 +162,7 @@ def _fault(
         value = _plain(row.get(name, 0))
         if not _is_number(value, expected == "a list of numbers"):
             return "type", f"{name} is {shown(value)}, expected {expected}"
-    return "syntax", f"the line is no event: {shown(line.decode())}"
+    return None
 
 
 def _plain(value: object) -> object:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tgflow.streams.errors import StreamError
-from tgflow.streams.formats.table import ColumnarDecoder
+from tgflow.streams.formats.table import BinaryDecoder
 
 
-class ParquetDecoder(ColumnarDecoder):
+class ParquetDecoder(BinaryDecoder):
     """A Parquet file, read row group after row group.
 
     Args:
@@ -23,23 +23,35 @@ class ParquetDecoder(ColumnarDecoder):
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         try:
             with pq.ParquetFile(path) as file:
                 schema, num_rows = file.schema_arrow, file.metadata.num_rows
         except (pa.ArrowException, OSError) as error:
             raise StreamError(str(path), "syntax", f"no readable Parquet file: {error}") from error
-        super().__init__(str(path), path.stat().st_size, schema, num_rows)
+        super().__init__(path, schema, num_rows, may_grow=False)
 
-    def batches(self, names: Sequence[str], num_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; damage found on the way is a `StreamError`."""
-        num_read = 0
+    def batches(
+        self, names: Sequence[str], num_rows: int, first: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; damage found on the way is `SourceCorrupt`."""
+        num_read = first
         try:
             with pq.ParquetFile(self._path) as file:
-                for batch in file.iter_batches(num_rows, columns=list(names)):
-                    yield batch
-                    num_read += len(batch)
+                groups, skip = _groups_from(file.metadata, first)
+                for batch in file.iter_batches(num_rows, row_groups=groups, columns=list(names)):
+                    if skip >= len(batch):
+                        skip -= len(batch)
+                        continue
+                    yield batch.slice(skip)
+                    num_read += len(batch) - skip
+                    skip = 0
         except (pa.ArrowException, OSError) as error:
-            where = f"{self.name}, from row {num_read} on"
-            text = f"the data is damaged ({error}); fetch the file again"
-            raise StreamError(where, "syntax", text) from error
+            raise self.damaged(num_read, error) from error
+
+
+def _groups_from(metadata: pq.FileMetaData, first: int) -> tuple[list[int], int]:
+    """Return the row groups from the one of row `first` on, and that row's number in it."""
+    group = 0
+    while group < metadata.num_row_groups and first >= (rows := metadata.row_group(group).num_rows):
+        first, group = first - rows, group + 1
+    return list(range(group, metadata.num_row_groups)), first

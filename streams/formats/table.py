@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tgflow.streams.anchor import check_digest, check_size, digest, tail
+from tgflow.streams.arrivals import Origin, Position
+from tgflow.streams.checks import Checks
 from tgflow.streams.decoder import Rows
+from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated
 from tgflow.streams.schema import Columns, IdKind, Scale
 
 BATCH_ROWS = 1 << 16
@@ -34,8 +40,18 @@ class ColumnarDecoder(ABC):
         self._num_read = 0
 
     @abstractmethod
-    def batches(self, names: Sequence[str], num_rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield the columns `names` in batches of about `num_rows` rows."""
+    def batches(
+        self, names: Sequence[str], num_rows: int, first: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns `names` from row `first` on, at most `num_rows` rows at a time."""
+
+    @abstractmethod
+    def anchor(self) -> dict[str, int | str]:
+        """Return what tells it from another one: its `size` and, of a file, its `sha256`."""
+
+    @abstractmethod
+    def check(self, start: Position) -> None:
+        """Raise `SourceTruncated` or `SourceMismatch` if it is not what gave `start`."""
 
     def names(self) -> Sequence[str]:
         """Return the names of the columns."""
@@ -45,26 +61,74 @@ class ColumnarDecoder(ABC):
         """Return no features: they are read when asked for."""
         return ()
 
-    def first(self, columns: Columns) -> Mapping[str, Any] | None:
-        """Return row 0, by column name, or None if there is no row."""
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return row 0, by column name, if there is one."""
         for batch in self.batches(columns.names, 1):
             if len(batch):
-                row: Mapping[str, Any] = batch.slice(0, 1).to_pylist()[0]
+                row: Sequence[Mapping[str, Any]] = batch.slice(0, 1).to_pylist()
                 return row
-        return None
+        return []
 
-    def read(self, columns: Columns, ids: IdKind, time: Scale) -> Iterator[Rows]:
-        """Yield the rows; what type a column has is judged when it is converted."""
-        self._num_read = 0
-        for batch in self.batches(columns.names, BATCH_ROWS):
-            for start in range(0, len(batch), BATCH_ROWS):
-                rows = batch.slice(start, BATCH_ROWS)
-                yield Rows(rows, self.name, self._num_read, "row")
-                self._num_read += len(rows)
+    def read(
+        self, columns: Columns, ids: IdKind, time: Scale, checks: Checks, start: Position | None
+    ) -> Iterator[Rows]:
+        """Return the rows; what type a column has is judged when it is converted."""
+        first = 0
+        if start is not None:
+            self.check(start)
+            first = int(start["row"] or 0)
+        return self._rows(columns.names, first)
+
+    def _rows(self, names: Sequence[str], first: int) -> Iterator[Rows]:
+        self._num_read = first
+        anchor = self.anchor()
+        for rows in self.batches(names, BATCH_ROWS, first):
+            places = _RowNumbers(self.name, self._num_read, rows)
+            self._num_read += len(rows)
+            position: Position = {"row": self._num_read, **anchor}
+            yield Rows(rows, None, [], len(rows), places, position)
 
     def progress(self) -> float:
         """Return which share of the rows the latest `read` has yielded, 0 if that is unknown."""
         return min(1.0, self._num_read / self.num_events) if self.num_events else 0.0
+
+
+class BinaryDecoder(ColumnarDecoder):
+    """A file of typed columns.
+
+    Args:
+        path: The file.
+        schema: Its columns.
+        num_events: Its rows, or None if unknown.
+        may_grow: Whether rows can be appended to it.
+    """
+
+    def __init__(
+        self, path: Path, schema: pa.Schema, num_events: int | None, may_grow: bool
+    ) -> None:
+        super().__init__(str(path), path.stat().st_size, schema, num_events)
+        self._path = path
+        self._may_grow = may_grow
+
+    def anchor(self) -> dict[str, int | str]:
+        """Return its size, and the digest of its end: of most formats its table of contents."""
+        size = self._path.stat().st_size
+        return {"size": size, "sha256": digest(tail(self._path, size))}
+
+    def check(self, start: Position) -> None:
+        """Raise `SourceTruncated` or `SourceMismatch` if it is not the file that gave `start`."""
+        size, before = self._path.stat().st_size, int(start["size"] or 0)
+        check_size(self.name, size, start)
+        check_digest(self.name, tail(self._path, before), start, f"byte {before}")
+        if size > before and not self._may_grow:
+            text = f"it has {size} bytes, but had {before} when it was read; put the old file back"
+            raise SourceMismatch(self.name, "schema", text)
+
+    def damaged(self, num_read: int, error: Exception) -> SourceCorrupt:
+        """Return the error of a file that cannot be read from row `num_read` on."""
+        where = f"{self.name}, from row {num_read} on"
+        text = f"the data is damaged ({error}); fetch the file again"
+        return SourceCorrupt(where, "syntax", text)
 
 
 class TableDecoder(ColumnarDecoder):
@@ -78,9 +142,49 @@ class TableDecoder(ColumnarDecoder):
         super().__init__("table", len(table), table.schema, len(table))
         self._table = table
 
-    def batches(self, names: Sequence[str], num_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, names: Sequence[str], num_rows: int, first: int = 0
+    ) -> Iterator[pa.RecordBatch]:
         """Yield views of the table."""
-        yield from self._table.select(list(names)).to_batches(num_rows)
+        yield from self._table.select(list(names)).slice(first).to_batches(num_rows)
+
+    def anchor(self) -> dict[str, int | str]:
+        """Return its number of rows."""
+        return {"size": len(self._table)}
+
+    def check(self, start: Position) -> None:
+        """Raise `SourceTruncated` if it has fewer rows than it had."""
+        if len(self._table) < int(start["size"] or 0):
+            text = f"it has {len(self._table)} rows, but had {start['size']} when it was read"
+            raise SourceTruncated(self.name, "schema", f"{text}; pass the same table")
+
+
+class _RowNumbers:
+    """The rows of a batch as places."""
+
+    def __init__(self, name: str, first: int, batch: pa.RecordBatch) -> None:
+        self._name = name
+        self._first = first
+        self._batch = batch
+
+    def where(self, row: int) -> str:
+        return f"{self._name}, row {self._first + row}"
+
+    def origin(self, row: int) -> Origin:
+        return Origin({"file": self._name, "row": self._first + row}, _row_json(self._batch, row))
+
+
+def _row_json(batch: pa.RecordBatch, row: int) -> bytes:
+    """Return a row as JSON; a value that cannot be read, as damaged text, as null."""
+    values = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        value = column.slice(row, 1)
+        try:
+            value.validate(full=True)
+            values[name] = value[0].as_py()
+        except (pa.ArrowInvalid, ValueError):
+            values[name] = None
+    return json.dumps(values, default=str).encode()
 
 
 def as_table(data: Any) -> pa.Table | None:

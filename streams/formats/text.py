@@ -1,21 +1,24 @@
-"""What the text formats share: blocks of lines in, rows out, the first bad line explained."""
+"""What the text formats share: blocks of lines in, rows out, the bad lines told apart."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.blocks import TextBlock, TextFile, parse_lines
+from tgflow.streams.arrivals import Origin, Position
+from tgflow.streams.blocks import BLOCK_BYTES, TextBlock, TextFile
+from tgflow.streams.checks import Checks, Fault, Int64s
 from tgflow.streams.decoder import Rows
-from tgflow.streams.errors import StreamError
+from tgflow.streams.errors import RowFault, shown
+from tgflow.streams.lines import Parser, parse_lines
 from tgflow.streams.schema import Columns, IdKind, Scale
 
-Parse = Callable[[bytes], pa.RecordBatch]
-Explain = Callable[[bytes], tuple[str, str]]
+SAMPLES = 100
 
 
 class TextDecoder(ABC):
@@ -23,14 +26,20 @@ class TextDecoder(ABC):
 
     Args:
         path: The file.
+        max_bytes: How much text it may hold if it is compressed, as for `TextFile`.
+        block_bytes: How much to parse at a time.
     """
 
     num_header_lines = 0
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self, path: Path, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
+    ) -> None:
         self.name = str(path)
         self.num_events: int | None = None
-        self._file = TextFile(path)
+        self._file = TextFile(path, max_bytes)
+        self._block_bytes = block_bytes
+        self._head: list[bytes] | None = None
         self.size = self._file.size
         self.first_place = f"{self.name}, line {self.num_header_lines + 1}"
 
@@ -39,12 +48,18 @@ class TextDecoder(ABC):
         """Return the names of the columns, or None if there is no line."""
 
     @abstractmethod
-    def first(self, columns: Columns) -> Mapping[str, Any] | None:
-        """Return the first row, by column name, or None if there is no row."""
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return some of the first rows, by column name, without those that cannot be read."""
 
     @abstractmethod
-    def parser(self, columns: Columns, ids: IdKind, time: Scale) -> tuple[Parse, Explain]:
-        """Return how whole lines become rows, and what is wrong with a line that does not."""
+    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
+        """Return how lines become rows."""
+
+    def head(self) -> list[bytes]:
+        """Return the first lines, the header among them; they are read once."""
+        if self._head is None:
+            self._head = self._file.head(SAMPLES + self.num_header_lines)
+        return self._head
 
     def default_features(self) -> Sequence[str]:
         """Return no features: they are read when asked for."""
@@ -54,30 +69,105 @@ class TextDecoder(ABC):
         """Return which share of the file's bytes the latest `read` has consumed."""
         return self._file.progress()
 
-    def read(self, columns: Columns, ids: IdKind, time: Scale) -> Iterator[Rows]:
-        """Yield the rows, block after block.
+    def read(
+        self, columns: Columns, ids: IdKind, time: Scale, checks: Checks, start: Position | None
+    ) -> Iterator[Rows]:
+        """Return the rows, block after block, from line `start` on."""
+        longest = checks.max_record_bytes
+        blocks = self._file.blocks(self._block_bytes, start, longest)
+        return self._rows(blocks, self.parser(columns, ids, time, checks), longest)
 
-        Raises:
-            StreamError: At the first line that is no row, after all rows before it.
-        """
-        parse, explain = self.parser(columns, ids, time)
-        for block in self._body():
-            for lines, batch in parse_lines(block, parse):
-                if batch is None:
-                    code, text = explain(lines.data)
-                    raise StreamError(f"{self.name}, line {lines.line}", code, text)
-                yield Rows(batch, self.name, lines.line, "line")
-
-    def _body(self) -> Iterator[TextBlock]:
-        """Yield the blocks without the header."""
-        for block in self._file.blocks():
-            skip = self.num_header_lines if block.line == 1 else 0
-            body = block.without_head(skip)
+    def _rows(self, blocks: Iterator[TextBlock], parser: Parser, longest: int) -> Iterator[Rows]:
+        for block in blocks:
+            position = self._file.position(block)
+            body = block.without_head(self.num_header_lines if block.line == 1 else 0)
             if body.data:
-                yield body
+                yield _parsed(body, parser, longest, _Lines(self.name, body, longest), position)
 
 
-def undecodable(line: bytes) -> tuple[str, str] | None:
+def _parsed(
+    block: TextBlock, parser: Parser, longest: int, places: _Lines, position: Position
+) -> Rows:
+    batches, numbers = [], []
+    faults = []
+    for piece in _with_long_lines_alone(block, longest):
+        if piece.left_out or (len(piece.data) > longest and piece.num_lines == 1):
+            size = len(piece.data) + piece.left_out
+            text = f"the line has {size:,} bytes, more than max_record_bytes={longest}"
+            faults.append(RowFault(piece.line - block.line, "too_large", text))
+            continue
+        for lines, batch in parse_lines(piece, parser):
+            row = lines.line - block.line
+            if batch is None:
+                fault = parser.explain(lines.data) or _unknown(lines, parser)
+                faults.append(RowFault(row, *fault))
+            else:
+                batches.append(batch)
+                numbers.append(np.arange(row, row + len(batch)))
+    index: Int64s | None = None
+    if faults:
+        index = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
+    batch = _concat(batches, parser.schema)
+    return Rows(batch, index, faults, len(batch) + len(faults), places, position)
+
+
+def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    table = pa.Table.from_batches(batches, schema).combine_chunks()
+    return next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], schema))
+
+
+def _unknown(line: TextBlock, parser: Parser) -> Fault:
+    what = shown(line.data.decode(errors="replace").rstrip("\r\n"))
+    return "syntax", f"the line is no row of {parser.columns}: {what}"
+
+
+def _with_long_lines_alone(block: TextBlock, longest: int) -> Iterator[TextBlock]:
+    """Yield a block cut so that each line of more than `longest` bytes comes alone."""
+    data, line, done, at = block.data, block.line, 0, 0
+    while len(data) - at > longest:
+        end = data.rfind(b"\n", at, at + longest) + 1
+        if end:  # all lines before it are short enough
+            at = end
+            continue
+        if at > done:
+            short = TextBlock(data[done:at], line, block.offset + done)
+            yield short
+            line += short.num_lines
+        end = data.find(b"\n", at) + 1 or len(data)
+        yield TextBlock(data[at:end], line, block.offset + at)
+        line, done, at = line + 1, end, end
+    if done == 0:
+        yield block
+    elif done < len(data):
+        yield TextBlock(data[done:], line, block.offset + done)
+
+
+class _Lines:
+    """The lines of a block as places; of one that is too long its start stands for its bytes."""
+
+    def __init__(self, name: str, block: TextBlock, longest: int) -> None:
+        self._name = name
+        self._block = block
+        self._longest = longest
+        self._ends: Int64s | None = None
+
+    def where(self, row: int) -> str:
+        return f"{self._name}, line {self._block.line + row}"
+
+    def origin(self, row: int) -> Origin:
+        data = self._block.data
+        if self._ends is None:
+            self._ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
+        start = int(self._ends[row - 1]) if row else 0
+        end = int(self._ends[row]) if row < len(self._ends) else len(data)
+        byte, line = self._block.offset + start, self._block.line + row
+        raw = data[start : min(end, start + self._longest)].removesuffix(b"\n").removesuffix(b"\r")
+        return Origin({"file": self._name, "byte": byte, "line": line}, raw)
+
+
+def undecodable(line: bytes) -> Fault | None:
     """Return the fault of a line that is not UTF-8 or is blank, None if it is neither."""
     try:
         text = line.decode()

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.streams.blocks import TextBlock, TextFile, count_lines, parse_lines
+from tgflow.streams.blocks import TextBlock, TextFile, count_lines
+from tgflow.streams.lines import Parser, parse_lines
 
 texts = st.lists(
     st.sampled_from([b"a", b"bb", b"\n", b"ccc\n", b"\r\n", b"bad\n"]), max_size=40
@@ -37,29 +38,32 @@ def test_count_lines_counts_a_last_line_without_end(text):
     assert count_lines(text) == len(split(text))
 
 
-@given(texts.filter(bool))
+@given(texts.filter(lambda text: len(split(text)) > 1))
 def test_halves_lose_nothing(text):
-    block = TextBlock(text, 5, 100)
-    halves = block.halves()
-    if halves is None:
-        assert len(split(text)) == 1
-        return
-    first, second = halves
+    first, second = TextBlock(text, 5, 100).halves()
     assert first.data + second.data == text
     assert first.data.endswith(b"\n")
     assert (first.line, second.line) == (5, 5 + len(split(first.data)))
     assert second.offset == 100 + len(first.data)
 
 
-@given(texts.filter(bool))
-def test_parse_lines_isolates_every_bad_line(text):
+def test_halves_of_two_lines_are_the_lines():
+    for text in (b"\n\n", b"a\nb", b"\na", b"aaaa\n\n", b"\naaaaaa\n"):
+        assert [half.data for half in TextBlock(text, 1, 0).halves()] == split(text)
+
+
+@given(texts.filter(bool), st.sampled_from([None, b"bad\n", b"a"]))
+def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, suspect):
     def parse(lines):
         if b"bad\n" in lines:
             raise pa.ArrowInvalid("bad")
         return pa.record_batch({"line": split(lines)})
 
-    seen = []
-    for block, rows in parse_lines(TextBlock(text, 1, 0), parse):
+    def explain(line):
+        return ("syntax", "") if suspect is not None and suspect in line else None
+
+    parser, seen = Parser(parse, explain, pa.schema({"line": pa.binary()}), "line"), []
+    for block, rows in parse_lines(TextBlock(text, 1, 0), parser):
         assert block.line == len(seen) + 1
         seen += [None] if rows is None else rows["line"].to_pylist()
     assert seen == [None if b"bad\n" in line else line for line in split(text)]

@@ -282,8 +282,7 @@ def test_bad_utf8_in_a_table_names_the_row(tmp_path):
     assert read(table) == ([1], "table, row 1: src is not UTF-8; write the file as UTF-8")
     path = tmp_path / "events.arrow"
     pa.feather.write_feather(table, path)
-    expected = f"{path}, row 1: src is no valid string: bad UTF-8 or a damaged file"
-    assert read(path)[1] == expected
+    assert read(path) == ([1], f"{path}, row 1: src is not UTF-8; write the file as UTF-8")
 
 
 @pytest.mark.parametrize("name", ["events.parquet", "events.arrow", "events.feather"])
@@ -340,4 +339,5 @@ def test_a_line_without_end_is_refused_before_it_fills_memory(tmp_path):
     path.write_bytes(b"src,dst,t\n1,2,3\n" + b"9" * (18 << 20))
     times, error = read(path)
     assert times == [3]
-    assert error == f"{path}, line 3: the line is longer than 16 MiB; is this a text file?"
+    size = f"{18 << 20:,} bytes, more than max_record_bytes=1048576"
+    assert error == f"{path}, line 3: the line has {size}"
