@@ -12,6 +12,7 @@ PYBIND11_MODULE(_core, m) {
   bind_id_map(m);
   bind_plan(m);
   bind_tables(m);
+  bind_belady(m);
   bind_attention(m);
   bind_gru(m);
   bind_threads(m);

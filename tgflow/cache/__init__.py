@@ -1,0 +1,1 @@
+"""Caches in front of tables: which rows are held, which make room."""

@@ -1,0 +1,31 @@
+"""What a planner that knows the future tells a cache to do for one batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+class TraceMismatch(RuntimeError):
+    """What is asked of a cache is not what was planned: the script is of another batch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """One batch's moves, to be executed in the order in which they were planned.
+
+    Args:
+        ids: The distinct ids that the batch gathers, without -1, in order of first appearance,
+            int64 `[D]`, on the CPU.
+        hit: The slot in which each is found, int32 `[D]`; -1: not cached, read from the table.
+        admit: The slot into which each that was read is put afterwards, int32 `[D]`; -1: none. It
+            may hold another row, even one that this batch found there: hits are read first.
+    """
+
+    ids: Tensor
+    hit: Tensor
+    admit: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
