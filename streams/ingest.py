@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
@@ -23,6 +24,7 @@ from tgflow.ids import NodeIds
 from tgflow.streams.arrivals import Arrivals, BadRow, PartitionedSource
 from tgflow.streams.books import Books
 from tgflow.streams.breaker import Breaker
+from tgflow.streams.checks import Float32s, Int64s
 from tgflow.streams.columns import EventColumns
 from tgflow.streams.counts import Counts, Unbalanced
 from tgflow.streams.errors import LateEvent
@@ -266,7 +268,8 @@ class Ingest:
     def _cycle(self) -> Iterator[EventBatch]:
         """Poll once and hand on what that sets free."""
         gate, silence = self._gate, self._silence
-        controlled = self._look_around()
+        if joined := self._look_around():  # a state of its own, that checkpoints can go back to
+            yield from self._handed_on(self._settle(self._no_rows(), joined, {}))
         wanted = gate.wanted()
         silence.heard(gate.partitions.keys() - wanted)
         arrivals = self.source.poll(wanted, POLL_SECONDS)
@@ -279,10 +282,9 @@ class Ingest:
         holding = [p for p in gate.behind() if not gate.is_idle(p)]
         idle = silence.idle(holding, self._status.lag) if len(self._buffer) else []
         gate.make_idle(idle)
-        changed = {arrived.partition for arrived in arrivals} | {*controlled, *idle}
+        changed = {arrived.partition for arrived in arrivals} | set(idle)
         if changed or gate.watermark() > gate.released:
-            must_log = bool(len(rows) or controlled or idle)
-            yield from self._handed_on(self._settle(rows, changed, unlogged, must_log))
+            yield from self._handed_on(self._settle(rows, changed, unlogged))
 
     def _take_in(self, arrivals: list[Arrivals]) -> tuple[Rows, dict[str, list[list[int]]]]:
         """Judge rows, and hold back those that are taken.
@@ -311,10 +313,9 @@ class Ingest:
         rows: Rows,
         changed: set[int],
         unlogged: Mapping[str, list[list[int]]],
-        must_log: bool,
     ) -> Rows | None:
         """Release, log and mark what a poll has brought; returns the rows released."""
-        gate, before = self._gate, self._gate.released
+        gate = self._gate
         gate.released = gate.watermark()
         released = self._buffer.release(gate.released)
         if released is not None:
@@ -330,15 +331,16 @@ class Ingest:
             "letters": self._books.length,
             "seen": unlogged,
         }
-        end = self._state.log
-        if self._log is not None and (must_log or gate.released > before):
-            end = self._append(rows, footer)
-        self._mark(footer, released, end)
+        self._mark(footer, released, self._append(rows, footer))
         return released
 
-    def _append(self, rows: Rows, footer: Mapping[str, Any]) -> LogPosition:
-        """Append to the log; while the disk is full, wait for room for a minute."""
-        assert self._log is not None
+    def _append(self, rows: Rows, footer: Mapping[str, Any]) -> LogPosition | None:
+        """Append to the log, if there is one; while the disk is full, wait for room for a minute.
+
+        Polls that brought no event are there as well, since footers tell only what has changed.
+        """
+        if self._log is None:
+            return None
         batch, since = rows.to_batch(), self._clock()
         while True:
             try:
@@ -382,9 +384,9 @@ class Ingest:
         return EventBatch(
             src,
             dst,
-            torch.from_numpy(events.t),
-            None if events.x is None else torch.from_numpy(events.x),
-            None if events.label is None else torch.from_numpy(events.label),
+            _tensor(events.t),
+            None if events.x is None else _tensor(events.x),
+            None if events.label is None else _tensor(events.label),
         )
 
     # Going on after a crash
@@ -444,7 +446,7 @@ class Ingest:
         fault.point("ingest.before_start")
         self.source.start(state.positions)
 
-    def _look_around(self) -> list[int]:
+    def _look_around(self) -> set[int]:
         """Do what other threads asked for; returns the partitions that have joined.
 
         Those that the state does not know join only after the events that were handed on before:
@@ -456,9 +458,10 @@ class Ingest:
         if self._looks_for_partitions:
             self._looks_for_partitions = False
             self.source.look_for_partitions()
-        if self.num_released < self._skip_to:
-            return []
-        new = [p for p in self.source.partitions() if p not in self._gate.partitions]
+        known = self._gate.partitions.keys()
+        if known and self.num_released < self._skip_to:
+            return set()
+        new = set(self.source.partitions()) - known
         for partition in new:
             self._gate.join(partition)
         return new
@@ -471,6 +474,11 @@ class Ingest:
 
     def _no_rows(self) -> Rows:
         return no_rows(self.source.id_kind, self.source.x_dim)
+
+
+def _tensor(column: Int64s | Float32s) -> Tensor:
+    """Return a column as a tensor, copied if it may not be written to, as Arrow's may not."""
+    return torch.from_numpy(column if column.flags.writeable else column.copy())
 
 
 def _late_error(row: BadRow) -> LateEvent:

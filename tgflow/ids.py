@@ -108,22 +108,33 @@ class NodeIds:
         ints = _decode_ints(self._map or _core.IntIdMap(self.bipartite), nodes)
         return ints.tolist()
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self, num: int | None = None) -> dict[str, Tensor]:
         """Return all that `from_state` needs, as tensors that share nothing with the map.
 
-        Integers are `keys`, int64 `[N]`; strings are `offsets`, int64 `[N + 1]`, into `bytes`,
-        uint8. A bipartite map adds `sides`, uint8 `[N]`, 1 for a destination.
+        Any thread may ask, also while another encodes.
+
+        Args:
+            num: How many ids to return: those that were given dense ids first. None returns all.
+
+        Returns:
+            Integers are `keys`, int64 `[N]`; strings are `offsets`, int64 `[N + 1]`, into `bytes`,
+            uint8. A bipartite map adds `sides`, uint8 `[N]`, 1 for a destination.
+
+        Raises:
+            ValueError: If the map has fewer ids than `num`, or `num` is negative.
         """
+        if num is not None and not 0 <= num <= len(self):
+            raise ValueError(f"num must be from 0 to {len(self)}, the ids there are, got {num}")
         state: dict[str, Tensor] = {}
-        nodes = torch.arange(len(self))
+        nodes = torch.arange(len(self) if num is None else num)
         if isinstance(self._map, _core.IntIdMap):
             state["keys"] = _decode_ints(self._map, nodes)
         elif self._map is not None:
             state["offsets"], state["bytes"] = _decode_strings(self._map, nodes)
         if self.bipartite:
-            state["sides"] = torch.empty(len(self), dtype=torch.uint8)
+            state["sides"] = torch.empty(len(nodes), dtype=torch.uint8)
             if self._map is not None:
-                self._map.copy_sides(state["sides"].data_ptr())
+                self._map.copy_sides(len(nodes), state["sides"].data_ptr())
         return state
 
     @classmethod

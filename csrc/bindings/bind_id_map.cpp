@@ -48,8 +48,9 @@ py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
           },
           py::arg("ids"), py::arg("sides"), py::arg("size"), released())
       .def(
-          "copy_sides", [](const Map& map, address_t out) { map.copy_sides(at<uint8_t>(out)); },
-          py::arg("out"), released())
+          "copy_sides",
+          [](const Map& map, int64_t size, address_t out) { map.copy_sides(size, at<uint8_t>(out)); },
+          py::arg("size"), py::arg("out"), released())
       .def("__len__", &Map::size, released());
 }
 

@@ -112,9 +112,11 @@ void IdMap<Keys>::restore(Column keys, const uint8_t* sides, int64_t size) {
 }
 
 template <typename Keys>
-void IdMap<Keys>::copy_sides(uint8_t* out) const {
+void IdMap<Keys>::copy_sides(int64_t size, uint8_t* out) const {
   const std::shared_lock lock(mutex_);
-  std::copy(sides_.begin(), sides_.end(), out);
+  if (size < 0 || size > keys_.size())
+    throw std::out_of_range("the map has no " + std::to_string(size) + " ids");
+  if (bipartite_) std::copy_n(sides_.begin(), size, out);
 }
 
 template <typename Keys>

@@ -81,6 +81,32 @@ def test_every_kind_of_column_gives_the_same_nodes(ids):
         assert [c.tolist() for c in NodeIds().encode(src, dst)] == expected
 
 
+@given(
+    edges=st.one_of(*(st.lists(st.tuples(s, s), min_size=1) for s in (INTS, STRINGS))),
+    num=st.data(),
+    bipartite=st.booleans(),
+)
+def test_the_first_ids_are_a_map_of_their_own(edges, num, bipartite):
+    ids = NodeIds(bipartite)
+    ids.encode([s for s, _ in edges], [d for _, d in edges])
+    size = num.draw(st.integers(0, len(ids)))
+    first = NodeIds.from_state(ids.state(size))
+    everything = torch.arange(len(ids))
+    assert first.bipartite == bipartite
+    assert first.decode(everything[:size]) == ids.decode(everything)[:size]
+    src, dst = first.encode([s for s, _ in edges], [d for _, d in edges])
+    again = ids.encode([s for s, _ in edges], [d for _, d in edges])
+    assert (src.tolist(), dst.tolist()) == (again[0].tolist(), again[1].tolist())
+
+
+def test_a_map_has_no_more_ids_than_it_has():
+    ids = NodeIds()
+    ids.encode([1], [2])
+    for num in (-1, 3):
+        with pytest.raises(ValueError, match=f"from 0 to 2, the ids there are, got {num}"):
+            ids.state(num)
+
+
 def test_ids_are_numbered_by_first_appearance():
     ids = NodeIds()
     src, dst = ids.encode([50, -7, 50], [-7, 9, 3])

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
+from ingest_world import MemoryLog, World, as_event, events_of
 
 from tgflow.streams.errors import LateEvent
 from tgflow.streams.ingest import Ingest
@@ -27,26 +29,19 @@ def made_partitions(rng, *, num_partitions=None, max_rows=60, spread=6, ids=rang
                 tuple(rng.random() for _ in range(x_dim)),
                 rng.randint(0, 3) if labels else None,
                 rng.randint(0, event_ids) if event_ids else None,
-                bad="type" if rng.random() < bad else None,
+                bad="type" if i and rng.random() < bad else None,
             )
             for i in range(rng.randint(0, max_rows))
         ]
     return partitions
 
 
-def events_of(batches, ids):
-    """Return (src, dst, t, label, x) of each event, with the stream's own ids."""
-    out = []
-    for b in batches:
-        x = [()] * len(b) if b.x is None else map(tuple, b.x.tolist())
-        label = [None] * len(b) if b.label is None else b.label.tolist()
-        out += zip(ids.decode(b.src), ids.decode(b.dst), b.t.tolist(), label, x, strict=True)
-    return out
-
-
-def expected_events(partitions, config):
-    accepted = {p: judge_rows(rows, config).accepted for p, rows in partitions.items()}
-    return [(r.src, r.dst, r.t) for r in in_order(partitions, accepted)]
+def expected_of(partitions, config, share=None):
+    """Return the events in order, and the places of all rows that are dead letters."""
+    judged = {p: judge_rows(rows, config, share) for p, rows in partitions.items()}
+    rows = in_order(partitions, {p: j.accepted for p, j in judged.items()})
+    places = {(p, seq) for p, j in judged.items() for seq in (*j.late, *j.bad)}
+    return [as_event(row) for row in rows], places
 
 
 def test_k10_the_sequence_does_not_depend_on_interleaving_or_poll_sizes():
@@ -69,7 +64,7 @@ def test_the_sequence_is_the_sorted_rows_that_are_not_late(seed):
     config = OrderConfig(allowed_lateness=rng.choice([0, 1, 5, 100]))
     ingest = Ingest(ListSource(partitions, seed=seed), config)
     events = events_of(ingest, ingest.ids)
-    assert [e[:3] for e in events] == expected_events(partitions, config)
+    assert events == expected_of(partitions, config)[0]
     judged = [judge_rows(rows, config) for rows in partitions.values()]
     counts = ingest.report()["counts"]
     assert counts["late"] == sum(len(j.late) for j in judged)
@@ -81,3 +76,42 @@ def test_a_late_event_is_an_error_if_so_chosen():
     with pytest.raises(LateEvent, match=r"partition 0, row 1: t is 9, 1 ticks before .* set late"):
         list(Ingest(source, OrderConfig(late="error")))
     assert source.is_closed
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_crashes_change_nothing(seed, with_log):
+    for rng in (random.Random(f"{seed} {i}") for i in range(50)):
+        columns = {
+            "ids": rng.choice([range(12), ["a", "bb", "", "ä"]]),
+            "x_dim": rng.choice([0, 2]),
+            "labels": rng.random() < 0.5,
+            "event_ids": rng.choice([0, 10]),
+        }
+        partitions = made_partitions(rng, max_rows=rng.choice([5, 40, 150]), **columns)
+        config = OrderConfig(
+            allowed_lateness=rng.choice([0, 1, 5, 100]),
+            dedup_window=rng.choice([0, 5, 1000]),
+            max_forward_jump=rng.choice([None, 3, 30]),
+        )
+        world = World(config, MemoryLog() if with_log else None)
+        sizes = rng.choice([(1, 2), (7,), (1, 50), (500,)])
+        learnt = world.run(lambda: ListSource(partitions, seed=rng.random(), poll_sizes=sizes), rng)
+        events, places = expected_of(partitions, config)
+        assert learnt == events
+        assert sorted(world.letters.places()) == sorted(places)
+        check_counts(world.ingest.report()["counts"], partitions, config)
+
+
+def check_counts(counts, partitions, config, share=None):
+    for p, rows in partitions.items():
+        judged = judge_rows(rows, config, share)
+        found = counts["partitions"].get(str(p))
+        if not rows:
+            continue
+        codes = {code: entry["count"] for code, entry in found["refused"].items()}
+        assert found["read"] == len(rows)
+        assert found["accepted"] == len(judged.accepted)
+        assert found["duplicate"] == len(judged.duplicate)
+        assert found["forced"] == judged.forced
+        assert codes == Counter([*judged.bad.values(), *["late"] * len(judged.late)])

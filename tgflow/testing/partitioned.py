@@ -74,7 +74,8 @@ class ListSource:
         self._random = random.Random(seed)
         self._poll_sizes = poll_sizes
         self._joins = dict(joins or {})
-        self._silent = dict(silent or {})
+        self.silent = dict(silent or {})
+        """How many rows partitions that never end hand out; may be changed at any time."""
         self._next: dict[int, int] = {}
         self.polled: list[frozenset[int]] = []
         """Which partitions each poll wanted."""
@@ -109,7 +110,7 @@ class ListSource:
     def ended(self) -> Set[int]:
         """Return the partitions that are read to their end."""
         here = {p for p, row in self._next.items() if row >= len(self._columns[p])}
-        return here - self._silent.keys()
+        return here - self.silent.keys()
 
     def lag(self) -> Mapping[int, int]:
         """Return how many rows of each partition were not polled yet."""
@@ -133,7 +134,7 @@ class ListSource:
         self.is_closed = True
 
     def _stop(self, partition: int) -> int:
-        return self._silent.get(partition, len(self._columns[partition]))
+        return self.silent.get(partition, len(self._columns[partition]))
 
     def _take(self, partition: int, size: int) -> Arrivals:
         start = self._next[partition]

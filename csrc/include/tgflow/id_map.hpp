@@ -119,7 +119,7 @@ class IdMap {
   void restore(Column keys, const uint8_t* sides, int64_t size);
 
   /// Copies the side of each node, if bipartite.
-  void copy_sides(uint8_t* out) const;
+  void copy_sides(int64_t size, uint8_t* out) const;
 
   int64_t size() const;
   bool bipartite() const { return bipartite_; }

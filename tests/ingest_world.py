@@ -1,0 +1,163 @@
+"""What survives a crash, in memory: a log, dead letters and a checkpoint, and runs that go on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import torch
+
+from tgflow.durable.log import LogPosition
+from tgflow.events import concat
+from tgflow.ids import NodeIds
+from tgflow.streams.breaker import Breaker
+from tgflow.streams.ingest import Ingest
+from tgflow.streams.state import IngestState
+
+
+class MemoryLog:
+    """Frames; those not yet synced are lost when the power goes."""
+
+    def __init__(self):
+        self.frames = []
+        self.num_synced = 0
+
+    @property
+    def end(self):
+        return LogPosition(0, len(self.frames))
+
+    def append(self, rows, footer):
+        self.frames.append((rows, json.dumps(footer)))
+        return self.end
+
+    def sync(self):
+        self.num_synced = len(self.frames)
+
+    def read(self, start=None):
+        first = 0 if start is None else start.byte
+        assert first <= len(self.frames), "the log lost its end"
+        for i, (rows, footer) in list(enumerate(self.frames))[first:]:
+            yield rows, json.loads(footer), LogPosition(0, i + 1)
+
+    def lose_power(self):
+        del self.frames[self.num_synced :]
+
+
+class MemoryLetters:
+    """Dead letters; `write` is followed by `sync`, so none is ever lost."""
+
+    def __init__(self):
+        self.letters = []
+
+    @property
+    def length(self):
+        return {"segment": 0, "byte": len(self.letters)}
+
+    def write(self, letters):
+        self.letters += letters
+
+    def sync(self):
+        pass
+
+    def truncate(self, length):
+        assert length["byte"] <= len(self.letters), "dead letters are missing"
+        del self.letters[length["byte"] :]
+
+    def places(self):
+        return [(letter.place["partition"], letter.place["row"]) for letter in self.letters]
+
+
+@dataclass
+class World:
+    """A run that is killed and goes on.
+
+    Args:
+        config: Of the order.
+        log: The log, or None without one.
+        letters: The dead letters.
+        learnt: What the trainer has stored, with the stream's own ids.
+    """
+
+    config: object
+    log: MemoryLog | None = None
+    letters: MemoryLetters = field(default_factory=MemoryLetters)
+    learnt: list = field(default_factory=list)
+    checkpoint: tuple | None = None
+    ingest: Ingest | None = None
+    num_restarts: int = 0
+
+    def start(self, source, max_bad_ratio=1.0, **options):
+        """Begin from the newest checkpoint; returns the iterator over the events."""
+        position, state = 0, None
+        if self.checkpoint is not None:
+            position, tensors, meta, ids = self.checkpoint
+            state = IngestState.from_checkpoint(tensors, json.loads(meta))
+            source.ids = NodeIds.from_state(ids)
+        del self.learnt[position:]
+        self.num_restarts += 1
+        self.ingest = Ingest(
+            source,
+            self.config,
+            letters=self.letters,
+            breaker=Breaker("list", max_bad_ratio),
+            log=self.log,
+            state=state,
+            skip_to=position,
+            **options,
+        )
+        return iter(self.ingest)
+
+    def learn(self, events):
+        """Store a batch as the trainer does."""
+        self.learnt += events_of([events], self.ingest.ids)
+
+    def save(self, position):
+        """Take a checkpoint of the first `position` events learnt."""
+        ids = self.ingest.ids
+        state = self.ingest.state_at(position)
+        state.check()
+        named = [node for event in self.learnt[:position] for node in self._nodes(event, ids)]
+        tensors, meta = state.to_checkpoint()
+        ids_state = ids.state(max(named, default=-1) + 1)
+        self.checkpoint = position, tensors, json.dumps(meta), ids_state
+        self.ingest.committed(state)
+
+    def crash(self, power_fails):
+        """Lose all but what is on the disk."""
+        self.ingest.close()
+        if power_fails and self.log is not None:
+            self.log.lose_power()
+
+    @staticmethod
+    def _nodes(event, ids):
+        src, dst = event[:2]
+        return [int(ids.find([src], "src")[0]), int(ids.find([dst], "dst")[0])]
+
+    def run(self, make_source, rng, *, crashes=0.05, checkpoints=0.1):
+        """Run to the end through crashes at random moments, each followed by a new start."""
+        while True:
+            events = self.start(make_source())
+            for batch in events:
+                self.learn(batch)
+                if rng.random() < checkpoints:
+                    first = 0 if self.checkpoint is None else self.checkpoint[0]
+                    self.save(rng.randint(first, len(self.learnt)))
+                if rng.random() < crashes:
+                    self.crash(power_fails=rng.random() < 0.5)
+                    break
+            else:
+                return self.learnt
+
+
+def events_of(batches, ids):
+    """Return (src, dst, t, label, x) of each event, with the stream's own ids."""
+    events = concat(list(batches))
+    x = [()] * len(events) if events.x is None else map(tuple, events.x.tolist())
+    label = [None] * len(events) if events.label is None else events.label.tolist()
+    src, dst = ids.decode(events.src), ids.decode(events.dst)
+    return list(zip(src, dst, events.t.tolist(), label, x, strict=True))
+
+
+def as_event(row):
+    """Return what `events_of` gives for a row."""
+    return row.src, row.dst, row.t, row.label, tuple(torch.tensor(row.x).tolist())
