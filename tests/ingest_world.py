@@ -13,6 +13,7 @@ from tgflow.ids import NodeIds
 from tgflow.streams.breaker import Breaker
 from tgflow.streams.ingest import Ingest
 from tgflow.streams.state import IngestState
+from tgflow.testing.partitioned import ListSource, Row
 
 
 class MemoryLog:
@@ -116,7 +117,8 @@ class World:
         ids = self.ingest.ids
         state = self.ingest.state_at(position)
         state.check()
-        named = [node for event in self.learnt[:position] for node in self._nodes(event, ids)]
+        dense = {name: node for node, name in enumerate(ids.decode(torch.arange(len(ids))))}
+        named = [dense[name] for event in self.learnt[:position] for name in event[:2]]
         tensors, meta = state.to_checkpoint()
         ids_state = ids.state(max(named, default=-1) + 1)
         self.checkpoint = position, tensors, json.dumps(meta), ids_state
@@ -127,11 +129,6 @@ class World:
         self.ingest.close()
         if power_fails and self.log is not None:
             self.log.lose_power()
-
-    @staticmethod
-    def _nodes(event, ids):
-        src, dst = event[:2]
-        return [int(ids.find([src], "src")[0]), int(ids.find([dst], "dst")[0])]
 
     def run(self, make_source, rng, *, crashes=0.05, checkpoints=0.1):
         """Run to the end through crashes at random moments, each followed by a new start."""
@@ -149,6 +146,28 @@ class World:
                 return self.learnt
 
 
+def made_partitions(rng, *, num_partitions=None, max_rows=60, spread=6, ids=range(12), **columns):
+    """Rows with ties, rows out of order, and some that are bad."""
+    x_dim, labels = columns.get("x_dim", 0), columns.get("labels", False)
+    event_ids, bad = columns.get("event_ids", 0), columns.get("bad", 0.1)
+    partitions = {}
+    for p in range(num_partitions or rng.randint(1, 4)):
+        start, speed = rng.randint(0, 20), rng.choice([0.2, 1, 3])
+        partitions[p] = [
+            Row(
+                rng.choice(ids),
+                rng.choice(ids),
+                start + int(i * speed) + rng.randint(-spread, spread),
+                tuple(rng.random() for _ in range(x_dim)),
+                rng.randint(0, 3) if labels else None,
+                rng.randint(0, event_ids) if event_ids else None,
+                bad="type" if i and rng.random() < bad else None,
+            )
+            for i in range(rng.randint(0, max_rows))
+        ]
+    return partitions
+
+
 def events_of(batches, ids):
     """Return (src, dst, t, label, x) of each event, with the stream's own ids."""
     events = concat(list(batches))
@@ -161,3 +180,18 @@ def events_of(batches, ids):
 def as_event(row):
     """Return what `events_of` gives for a row."""
     return row.src, row.dst, row.t, row.label, tuple(torch.tensor(row.x).tolist())
+
+
+class Ticking(ListSource):
+    """A source each poll of which takes a second; `clock` tells the time."""
+
+    seconds = 0.0
+
+    def poll(self, wanted, timeout):
+        """Return rows, a second later."""
+        self.seconds += 1
+        return super().poll(wanted, timeout)
+
+    def clock(self):
+        """Return the time."""
+        return self.seconds

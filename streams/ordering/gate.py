@@ -74,12 +74,15 @@ class Gate:
         return self.partitions[partition].front.watermark(self._config.allowed_lateness)
 
     def watermark(self) -> int:
-        """Return the time before which no event will come; it never goes back."""
+        """Return the time before which no event will come; it never goes back.
+
+        Idle partitions have no say unless all are; without partitions there is nothing to come.
+        """
         all_of_them = {p: self.watermark_of(p) for p in self.partitions}
         active = [t for p, t in all_of_them.items() if not self.is_idle(p)]
         if active:
             return max(self.released, min(active))
-        return max(self.released, max(all_of_them.values(), default=BEFORE_ALL))
+        return max(self.released, max(all_of_them.values(), default=AFTER_ALL))
 
     def is_idle(self, partition: int) -> bool:
         """Whether a partition is idle, and has not ended."""

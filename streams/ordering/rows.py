@@ -62,19 +62,19 @@ class Rows:
         """Return them as columns partition, seq, src, dst, t and, where there, label, x, id."""
         e = self.events
         columns = {
-            "partition": partitions(self.rank).astype(np.int32),
-            "seq": sequence(self.rank),
+            "partition": pa.array(partitions(self.rank).astype(np.int32)),
+            "seq": pa.array(sequence(self.rank)),
             "src": e.src,
             "dst": e.dst,
-            "t": e.t,
+            "t": pa.array(e.t),
         }
         if e.label is not None:
-            columns["label"] = e.label
+            columns["label"] = pa.array(e.label)
         if e.x is not None:
             values = pa.array(np.ascontiguousarray(e.x).reshape(-1))
             columns["x"] = pa.FixedSizeListArray.from_arrays(values, e.x.shape[1])
         if self.event_ids is not None:
-            columns["event_id"] = self.event_ids
+            columns["event_id"] = pa.array(self.event_ids)
         return pa.record_batch(columns)
 
     @classmethod
