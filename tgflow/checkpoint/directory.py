@@ -25,7 +25,7 @@ from tgflow.checkpoint.errors import (
 from tgflow.checkpoint.manifest import Files, Manifest
 from tgflow.durable import fault
 from tgflow.durable.errors import FULL, DiskFull
-from tgflow.durable.fs import Fs, RealFs
+from tgflow.durable.fs import Fs, RealFs, make_directories
 
 TEMPORARY = ".tmp-"
 ROOM = 1.2
@@ -53,7 +53,7 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
         CheckpointDurabilityUnknown: If it is in place, but perhaps not after a crash.
     """
     path, fs = Path(path), _REAL_FS
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(fs, path.parent)
     with prepared(fs, path, checkpoint) as temporary:
         old = _old(path)
         if path.exists():
@@ -102,8 +102,7 @@ def read(path: Path, max_bytes: int | None = None) -> tuple[Checkpoint, Manifest
         )
     sections: dict[str, Tensors] = {}
     for name, entry in manifest["files"].items():
-        data = _read_checked(path / name, entry)
-        sections[name.removesuffix(manifests.SUFFIX)] = tensors.decode(str(path / name), data)
+        sections[name.removesuffix(manifests.SUFFIX)] = _read_section(path / name, entry)
     return Checkpoint(sections, manifest["meta"]), manifest
 
 
@@ -123,8 +122,8 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
     with opened(file) as (descriptor, size):
         if size > manifests.MAX_BYTES:
             raise UntrustedCheckpoint(f"{file} has {size} bytes, at most {manifests.MAX_BYTES} fit")
-        data = _read_all(descriptor, size)
-    return manifests.parse(str(file), bytes(data))
+        data = os.pread(descriptor, manifests.MAX_BYTES, 0)
+    return manifests.parse(str(file), data)
 
 
 @contextmanager
@@ -295,27 +294,23 @@ def opened(file: Path) -> Iterator[tuple[int, int]]:
         os.close(descriptor)
 
 
-def _read_all(descriptor: int, size: int) -> bytearray:
-    """Return up to `size` bytes."""
-    data = bytearray(size)
-    view, at = memoryview(data), 0
-    while at < size and (count := os.readv(descriptor, [view[at:]])):
-        at += count
-    view.release()
-    del data[at:]
-    return data
-
-
-def _read_checked(file: Path, entry: dict[str, Any]) -> bytearray:
-    """Return a file's bytes once their size and digest are found right."""
+def _read_section(file: Path, entry: dict[str, Any]) -> Tensors:
+    """Return a file's tensors, once its size and digest are found right."""
     with opened(file) as (descriptor, size):
-        if size == entry["bytes"]:
-            data = _read_all(descriptor, size)
-            if hashlib.sha256(data).hexdigest() == entry["sha256"]:
-                return data
+        if size == entry["bytes"] and _sha256(descriptor) == entry["sha256"]:
+            return tensors.read(str(file), descriptor, size)
     raise CheckpointDamaged(
         f"{file} is not what was written (size or SHA-256 differ); use an older checkpoint"
     )
+
+
+def _sha256(descriptor: int) -> str:
+    digest, offset = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(tensors.CHUNK_BYTES))
+    while count := os.preadv(descriptor, [buffer], offset):
+        digest.update(buffer[:count])
+        offset += count
+    return digest.hexdigest()
 
 
 def _memory_bytes() -> int:

@@ -22,6 +22,8 @@ from tgflow.checkpoint.errors import CheckpointDamaged, CheckpointVersion, Untru
 FORMAT = 2
 NAME = "manifest.json"
 MAX_BYTES = 16 << 20
+MAX_ELEMENTS = 1 << 18
+"""Commas: parsed, small values take many times the bytes they have in the file."""
 SECTION = re.compile(r"[a-z0-9][a-z0-9_-]{0,50}")
 SUFFIX = ".safetensors"
 _START, _AFTER = b'{"sha256": "', b'",'
@@ -47,8 +49,11 @@ def make(checkpoint: Checkpoint, files: Files, **more: Any) -> bytes:
     }
     rest = json.dumps(manifest, indent=1, allow_nan=False)[1:].encode()
     data = _START + hashlib.sha256(rest).hexdigest().encode() + _AFTER + rest
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"meta makes a manifest of {len(data)} bytes, at most {MAX_BYTES} fit")
+    if len(data) > MAX_BYTES or data.count(b",") > MAX_ELEMENTS:
+        raise ValueError(
+            f"meta makes a manifest of {len(data)} bytes and {data.count(b',')} values, at most "
+            f"{MAX_BYTES} and {MAX_ELEMENTS} are read; keep large tables as tensors"
+        )
     return data
 
 
@@ -78,6 +83,11 @@ def parse(what: str, data: bytes) -> Manifest:
     digest = hashlib.sha256(memoryview(data)[after + len(_AFTER) :]).hexdigest()
     if sealed and data[len(_START) : after] != digest.encode():
         raise CheckpointDamaged(f"{what} is not what was written; use an older checkpoint")
+    if len(data) > MAX_BYTES or data.count(b",") > MAX_ELEMENTS:
+        raise UntrustedCheckpoint(
+            f"{what} has {len(data)} bytes and {data.count(b',')} values, at most {MAX_BYTES} and "
+            f"{MAX_ELEMENTS} are read"
+        )
     try:
         manifest = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -25,7 +25,7 @@ from tgflow.checkpoint.errors import (
 )
 from tgflow.checkpoint.manifest import Manifest
 from tgflow.durable import fault
-from tgflow.durable.fs import Fs, RealFs
+from tgflow.durable.fs import Fs, RealFs, make_directories
 
 CORRUPT = "corrupt-"
 _NAME = re.compile(r"ckpt-(\d{12})(?:-(\d{1,6}))?")
@@ -79,9 +79,7 @@ class CheckpointStore:
         self._fs: Fs = RealFs() if fs is None else fs
         self._last: Written | None = None
         self._manifests: dict[Path, Manifest] = {}
-        if not self.directory.is_dir():
-            self.directory.mkdir(parents=True)
-            self._fs.sync_directory(self.directory.parent)
+        make_directories(self._fs, self.directory)
         self._remove_unfinished()
 
     def save(self, step: int, checkpoint: Checkpoint) -> Path:

@@ -3,13 +3,14 @@
     header bytes (u64) | header: {name: {dtype, shape, data_offsets}} | the tensors' data
 
 Written straight from the tensors' memory: hashing and writing copy nothing and hold no lock of the
-interpreter. Read by a parser that believes nothing: see `decode`.
+interpreter. Read by a parser that believes nothing: see `read`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from tgflow.checkpoint.content import Tensors
-from tgflow.checkpoint.errors import UntrustedCheckpoint
+from tgflow.checkpoint.errors import CheckpointDamaged, UntrustedCheckpoint
 
 DTYPES = {
     "F64": torch.float64,
@@ -37,10 +38,14 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-MAX_HEADER_BYTES = 4 << 20
-MAX_TENSORS = 1 << 15
+MAX_HEADER_BYTES = 2 << 20
+MAX_TENSORS = 1 << 14
 MAX_DIMS = 16
+MAX_VALUES = 1 << 17
+MAX_ELEMENTS = 1 << 60
 CHUNK_BYTES = 8 << 20
+
+_Entry = tuple[str, torch.dtype, list[int], int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,38 +99,27 @@ def encode(tensors: Tensors) -> Encoded:
     return Encoded(len(text).to_bytes(8, "little") + text, data)
 
 
-def decode(what: str, data: bytearray) -> Tensors:
-    """Return the tensors in `data`, as copies.
+def read(what: str, descriptor: int, size: int) -> Tensors:
+    """Return the tensors of an open file, each in memory of its own.
 
     Args:
-        what: The file, for messages.
-        data: All of the file.
+        what: The file's name, for messages.
+        descriptor: The file.
+        size: Its size in bytes.
 
     Raises:
         UntrustedCheckpoint: If the header is larger than ours ever are, is no plain JSON, or does
             not describe exactly the bytes that follow, each once.
+        CheckpointDamaged: If the file gets shorter meanwhile.
     """
-    start = 8 + _header_bytes(what, data)
-    try:
-        header = json.loads(data[8:start], object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise UntrustedCheckpoint(f"{what} has a header that is no JSON: {error}") from None
-    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
-        raise UntrustedCheckpoint(f"{what} has a header that is no table of tensors, or a huge one")
-    header.pop("__metadata__", None)
-    entries = [(name, *_entry(what, name, entry)) for name, entry in header.items()]
-    end = 0
-    for name, _, _, begin, stop in sorted(entries, key=lambda entry: entry[3:]):
-        if begin != end:
-            raise UntrustedCheckpoint(
-                f"{what}: tensor {name!r:.80} overlaps another, or leaves a gap"
-            )
-        end = stop
-    if start + end != len(data):
-        raise UntrustedCheckpoint(f"{what} describes {start + end} bytes, it has {len(data)}")
-    return {
-        name: _tensor(data, dtype, shape, start + begin) for name, dtype, shape, begin, _ in entries
-    }
+    start = 8 + _header_bytes(what, os.pread(descriptor, 8, 0), size)
+    entries = _entries(what, os.pread(descriptor, start - 8, 8), size - start)
+    tensors = {}
+    for name, dtype, shape, begin, _ in entries:
+        x = tensors[name] = torch.empty(shape, dtype=dtype)
+        if x.numel():
+            _fill(what, descriptor, x.reshape(-1).view(torch.uint8).numpy().data, start + begin)
+    return tensors
 
 
 def check_like(what: str, found: Tensors, expected: Tensors) -> None:
@@ -151,21 +145,46 @@ def check_like(what: str, found: Tensors, expected: Tensors) -> None:
             )
 
 
-def _header_bytes(what: str, data: bytearray) -> int:
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(MAX_HEADER_BYTES, len(data) - 8):
+def _header_bytes(what: str, start: bytes, size: int) -> int:
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > min(MAX_HEADER_BYTES, size - 8):
         raise UntrustedCheckpoint(
             f"{what} is no safetensors file: it claims a header of {length} bytes"
         )
     return length
 
 
+def _entries(what: str, text: bytes, num_bytes: int) -> list[_Entry]:
+    """Return name, dtype, shape, begin and end of each tensor; together they are all the data."""
+    if text.count(b",") > MAX_VALUES:
+        raise UntrustedCheckpoint(f"{what} has a header of {text.count(b',')} values")
+    try:
+        header = json.loads(text, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise UntrustedCheckpoint(f"{what} has a header that is no JSON: {error}") from None
+    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
+        raise UntrustedCheckpoint(f"{what} has a header that is no table of tensors, or a huge one")
+    header.pop("__metadata__", None)
+    entries = [(name, *_entry(what, name, entry)) for name, entry in header.items()]
+    end = 0
+    for name, _, _, begin, stop in sorted(entries, key=lambda entry: entry[3:]):
+        if begin != end:
+            raise UntrustedCheckpoint(
+                f"{what}: tensor {name!r:.80} overlaps another, or leaves a gap"
+            )
+        end = stop
+    if end != num_bytes:
+        raise UntrustedCheckpoint(f"{what} describes {end} bytes of data, it has {num_bytes}")
+    return entries
+
+
 def _entry(what: str, name: str, entry: Any) -> tuple[torch.dtype, list[int], int, int]:
     """Return dtype, shape, begin and end of one tensor, checked against each other."""
     try:
         kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        plain = all(type(x) is int and 0 <= x < 1 << 60 for x in (*shape, begin, end))
-        good = plain and type(shape) is list and len(shape) <= MAX_DIMS and len(entry) == 3
+        good = all(type(x) is int and 0 <= x < MAX_ELEMENTS for x in (*shape, begin, end))
+        good = good and type(shape) is list and len(shape) <= MAX_DIMS and len(entry) == 3
+        good = good and math.prod(max(x, 1) for x in shape) < MAX_ELEMENTS
         dtype = DTYPES[kind]
     except (LookupError, TypeError, ValueError):
         good = False
@@ -174,11 +193,14 @@ def _entry(what: str, name: str, entry: Any) -> tuple[torch.dtype, list[int], in
     return dtype, shape, begin, end
 
 
-def _tensor(data: bytearray, dtype: torch.dtype, shape: list[int], begin: int) -> torch.Tensor:
-    count = math.prod(shape)
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype, count=count, offset=begin).reshape(shape).clone()
+def _fill(what: str, descriptor: int, view: memoryview, offset: int) -> None:
+    """Read into all of `view`."""
+    done = 0
+    while done < len(view):
+        count = os.preadv(descriptor, [view[done:]], offset + done)
+        if count == 0:
+            raise CheckpointDamaged(f"{what} got shorter while it was read")
+        done += count
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+POINTS = (
+    "log.before_append",
+    "log.after_append",
+    "log.before_sync",
+    "log.after_sync",
+    "log.before_create",
+    "log.before_create_sync",
+    "log.after_create",
+    "log.before_rewrite",
+    "log.before_cut",
+    "log.before_drop",
+    "checkpoint.before_directory",
+    "checkpoint.before_file",
+    "checkpoint.before_sync",
+    "checkpoint.after_file",
+    "checkpoint.before_link",
+    "checkpoint.before_manifest",
+    "checkpoint.before_directory_sync",
+    "checkpoint.before_rename",
+    "checkpoint.after_rename",
+    "checkpoint.before_prune",
+    "checkpoint.before_remove",
+    "checkpoint.before_set_aside",
+)
+"""Those of the log and the checkpoints; a test fails each in every way."""
+
 KINDS = "kill, raise, enospc, eio or delay=SECONDS"
 
 

@@ -122,3 +122,12 @@ class RealFs:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def make_directories(fs: Fs, path: Path) -> None:
+    """Make a directory and those above it that are missing, names on the disk; or do nothing."""
+    if path.is_dir():
+        return
+    make_directories(fs, path.parent)
+    fs.make_directory(path)
+    fs.sync_directory(path.parent)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tgflow.durable import fault, frames, segments
 from tgflow.durable.errors import FULL, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
-from tgflow.durable.fs import Fs, RealFs
+from tgflow.durable.fs import Fs, RealFs, make_directories
 
 UNSYNCED_BYTES = 64 << 20
 """Frames not yet on the disk are kept in memory up to this size; then they are synced."""
@@ -175,12 +175,14 @@ class DurableLog:
             number += 1
 
     def drop_before(self, position: LogPosition) -> None:
-        """Remove the segments that hold only frames before `position`.
+        """Remove the segments that hold only frames before `position`, once that is on the disk.
 
         Raises:
             OSError: If the disk refuses.
         """
         with self._lock:
+            if position > LogPosition(self._number, self._synced):
+                self.sync()
             while self._first < min(position.segment, self._number):
                 fault.point("log.before_drop")
                 self._fs.unlink(segments.path_of(self.directory, self._first))
@@ -216,9 +218,7 @@ class DurableLog:
     # Recovery
 
     def _recover(self) -> None:
-        if not self.directory.is_dir():
-            self.directory.mkdir(parents=True)
-            self._fs.sync_directory(self.directory.parent)
+        make_directories(self._fs, self.directory)
         found = segments.numbers(self.directory)
         if found and not self._has_header(found[-1]):
             # it was being made when the machine went down: nothing in it counts
@@ -245,13 +245,13 @@ class DurableLog:
         """Return whether the last segment has a whole header; else a crash left it half-made.
 
         Raises:
-            LogCorrupt: If the header is damaged, but frames follow it.
+            LogCorrupt: If the header is damaged, but had been on the disk.
         """
         path = segments.path_of(self.directory, number)
         try:
             segments.read_header(path, number)
         except BadFrame as error:
-            if segments.has_frames(path, number):
+            if segments.was_synced(path, number):
                 raise LogCorrupt(f"{path} is damaged: {error}; bring the file back") from None
             return False
         return True
@@ -390,7 +390,7 @@ class DurableLog:
         try:
             self._fs.write(fd, segments.header(number, previous_end))
             for body in bodies:
-                data = frames.place(body, number, size, segments.HEADER_BYTES)
+                data = frames.place(body, number, size, synced=0)
                 self._fs.write(fd, data)
                 size += len(data)
             fault.point("log.before_create_sync")

@@ -108,10 +108,10 @@ def scan(path: Path, number: int) -> Scan:
     return Scan(end, size - end, why)
 
 
-def has_frames(path: Path, number: int) -> bool:
-    """Return whether there is any good frame in a segment."""
+def was_synced(path: Path, number: int) -> bool:
+    """Return whether a frame proves that the segment's beginning was on the disk."""
     with opened(path) as file:
-        return next(_good_frames(file, number, 0), None) is not None
+        return any(frame.synced > 0 for frame in _good_frames(file, number, 0))
 
 
 def read_frame(file: BinaryIO, number: int, byte: int) -> tuple[Header, bytes]:

@@ -1,0 +1,343 @@
+"""C12: files made to do harm are refused, quickly, with little memory, and none of them is used."""
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointVersion,
+    UntrustedCheckpoint,
+    check_like,
+    load,
+    read_manifest,
+    save,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+MIB = 1 << 20
+
+
+def manifest_of(files, meta=None):
+    """Return a manifest whose digests are all right: an attacker can compute them as well."""
+    manifest = {"format": 2, "files": files, "meta": meta or {}, "state_sha256": ""}
+    rest = json.dumps(manifest)[1:].encode()
+    return b'{"sha256": "' + hashlib.sha256(rest).hexdigest().encode() + b'",' + rest
+
+
+def entry(data, **changes):
+    digest = hashlib.sha256(data).hexdigest()
+    return {"bytes": len(data), "sha256": digest, "sealed": False} | changes
+
+
+def hostile(path, data, name="model.safetensors"):
+    """Make a checkpoint of one file with this content."""
+    path.mkdir()
+    (path / name).write_bytes(data)
+    (path / "manifest.json").write_bytes(manifest_of({name: entry(data)}))
+    return path
+
+
+def tensors_file(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def described(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch executed",)
+
+
+HEADERS = {
+    "a pickle": pickle.dumps(Evil()) + bytes(100),
+    "a header of a tebibyte": struct.pack("<Q", 1 << 40) + b"{}",
+    "a header longer than the file": struct.pack("<Q", 100) + b"{}",
+    "a header of all 64 bits": b"\xff" * 8 + b"{}",
+    "no header": b"\x02\0\0",
+    "no JSON": tensors_file(b"\xff{}"),
+    "JSON that nests": tensors_file(b"[" * 200_000),
+    "a list": tensors_file([]),
+    "a long number": tensors_file(b'{"w":' + b"9" * 10_000 + b"}"),
+    "two of one name": tensors_file(b'{"w":1,"w":2}'),
+    "no entry": tensors_file({"w": 3}),
+    "overlapping tensors": tensors_file({"a": described(), "b": described()}, bytes(8)),
+    "a gap": tensors_file({"a": described(offsets=(4, 12))}, bytes(12)),
+    "data that no tensor has": tensors_file({"a": described()}, bytes(9)),
+    "a tensor beyond the end": tensors_file(
+        {"a": described(shape=(4,), offsets=(0, 16))}, bytes(8)
+    ),
+    "2^40 elements": tensors_file({"a": described(shape=(1 << 40,))}, bytes(8)),
+    "2^64 elements": tensors_file({"a": described(shape=(1 << 32, 1 << 32, 0), offsets=(0, 0))}),
+    "more than 2^64": tensors_file({"a": described(shape=(1 << 62, 1 << 62))}, bytes(8)),
+    "a negative size": tensors_file({"a": described(shape=(-2, -1))}, bytes(8)),
+    "a fraction": tensors_file({"a": described(shape=(2.0,))}, bytes(8)),
+    "a yes": tensors_file({"a": described(shape=(True, 2))}, bytes(8)),
+    "text for a shape": tensors_file({"a": described() | {"shape": "2"}}, bytes(8)),
+    "an unknown kind": tensors_file({"a": described(dtype="OBJ")}, bytes(8)),
+    "a kind that is a list": tensors_file({"a": described(dtype=[1])}, bytes(8)),
+    "too many axes": tensors_file({"a": described(shape=(1,) * 40 + (2,))}, bytes(8)),
+    "offsets back to front": tensors_file({"a": described(offsets=(8, 0))}, bytes(8)),
+    "a million tensors": tensors_file(
+        b"{"
+        + b",".join(
+            b'"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(10**6)
+        )
+        + b"}"
+    ),
+    "2 MiB of brackets": tensors_file(b"[" + b"[]," * 690_000 + b"[]]"),
+}
+
+
+def judged(path):
+    """Load `path` in a fresh process: CPU seconds, growth in bytes, error."""
+    script = (
+        "import resource, sys, time, tgflow.checkpoint as c\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
+        "for path in sys.stdin.read().splitlines():\n"
+        "    name, before, start = 'loaded', peak(), time.process_time()\n"
+        "    try: c.load(path)\n"
+        "    except Exception as error: name = type(error).__name__ + ': ' + str(error)\n"
+        "    print(time.process_time() - start, peak() - before, name)\n"
+    )
+    paths = "\n".join(map(str, path))
+    command = [sys.executable, "-c", script]
+    out = subprocess.run(command, input=paths, capture_output=True, text=True, check=True).stdout
+    for line in out.splitlines():
+        seconds, growth, name = line.split(" ", 2)
+        yield float(seconds), int(growth), name
+
+
+def test_c12_hostile_tensors_are_refused_in_little_time_and_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = [hostile(tmp_path / str(i), data) for i, data in enumerate(HEADERS.values())]
+    for name, (seconds, growth, said) in zip(HEADERS, judged(made), strict=True):
+        assert said.startswith("UntrustedCheckpoint"), (name, said)
+        assert seconds < 1, (name, seconds)
+        assert growth < 64 * MIB, (name, growth / MIB)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_c12_hostile_manifests_are_refused_in_little_time_and_memory(tmp_path):
+    good = tensors_file({})
+    cases = {
+        "a way out": {"../../x.safetensors": entry(good)},
+        "an absolute way out": {str(tmp_path / "x.safetensors"): entry(good)},
+        "another kind of file": {"model.pt": entry(good)},
+        "a hidden file": {".model.safetensors": entry(good)},
+        "a name with a NUL": {"a\0.safetensors": entry(good)},
+        "no size": {"model.safetensors": entry(good, bytes="3")},
+        "a size below zero": {"model.safetensors": entry(good, bytes=-1)},
+        "no digest": {"model.safetensors": entry(good, sha256=3)},
+        "a short digest": {"model.safetensors": entry(good, sha256="ab")},
+        "a tebibyte": {"model.safetensors": entry(good, bytes=1 << 50)},
+        "a million files": {f"{i}.safetensors": 0 for i in range(10**6)},
+        "a million values": {"model.safetensors": entry(good, more=[[]] * 10**6)},
+    }
+    made = []
+    for i, files in enumerate(cases.values()):
+        made.append(hostile(tmp_path / str(i), good))
+        (made[-1] / "manifest.json").write_bytes(manifest_of(files))
+    (tmp_path / "x.safetensors").write_bytes(good)
+    for name, (seconds, growth, said) in zip(cases, judged(made), strict=True):
+        assert said.startswith("UntrustedCheckpoint"), (name, said)
+        assert seconds < 1, (name, seconds)
+        assert growth < 64 * MIB, (name, growth / MIB)
+
+
+@pytest.mark.parametrize("kind", ["link", "directory", "pipe", "device"])
+@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
+def test_c12_only_plain_files_are_read(tmp_path, name, kind):
+    path = hostile(tmp_path / "c", tensors_file({}))
+    file = path / name
+    if kind == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    else:
+        file.unlink()
+        make = {"directory": os.mkdir, "pipe": os.mkfifo, "device": os.mkfifo}[kind]
+        make(file)
+        if kind == "device":
+            file.unlink()
+            file.symlink_to("/dev/zero")
+    start = time.perf_counter()
+    with pytest.raises(UntrustedCheckpoint):
+        load(path)
+    assert time.perf_counter() - start < 1
+
+
+def test_c12_a_sparse_file_of_a_tebibyte_is_not_read(tmp_path):
+    path = hostile(tmp_path / "c", tensors_file({}))
+    with (path / "model.safetensors").open("r+b") as file:
+        file.truncate(1 << 40)
+    (path / "manifest.json").write_bytes(
+        manifest_of({"model.safetensors": entry(b"", bytes=1 << 40)})
+    )
+    with pytest.raises(UntrustedCheckpoint, match="at most"):
+        load(path)
+    with (path / "manifest.json").open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UntrustedCheckpoint, match="at most"):
+        load(path)
+
+
+def test_c12_shapes_and_kinds_must_be_those_expected():
+    expected = {"w": torch.zeros(2, 3)}
+    check_like("model", {"w": torch.ones(2, 3)}, expected)
+    for found, message in (
+        ({}, "lacks tensor 'w'"),
+        ({"w": torch.ones(2, 3), "v": torch.ones(1)}, "has an unknown tensor 'v'"),
+        ({"w": torch.ones(3, 2)}, "asks for torch.float32"),
+        ({"w": torch.ones(2, 3).double()}, "is torch.float64"),
+    ):
+        with pytest.raises(UntrustedCheckpoint, match=message):
+            check_like("model", found, expected)
+
+
+DTYPES = [
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32),
+    *(torch.uint64, torch.float8_e5m2, torch.float8_e4m3fn),
+]
+
+
+@given(
+    shapes=st.lists(
+        st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=8
+    )
+)
+@settings(max_examples=30)
+def test_the_files_are_safetensors(tmp_path_factory, shapes):
+    """What we write the library of that name reads, and the other way round."""
+    directory = tmp_path_factory.mktemp("c")
+    tensors = {
+        f"{'xyz'[i % 3]}{i}": torch.randint(0, 2, shape).to(dtype)
+        for i, (dtype, shape) in enumerate(shapes)
+    }
+    path = save(directory / "ours", Checkpoint({"model": tensors}))
+    read = load_file(path / "model.safetensors")
+    save_file(tensors, directory / "theirs.safetensors")
+    data = (directory / "theirs.safetensors").read_bytes()
+    ours = load(hostile(directory / "theirs", data)).sections["model"]
+    assert ours.keys() == read.keys() == tensors.keys()
+    for name, x in tensors.items():
+        for y in (ours[name], read[name]):
+            assert y.dtype == x.dtype
+            assert y.shape == x.shape
+            assert torch.equal(y.double(), x.double())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_c11_golden_checkpoints_of_every_format_are_read(number):
+    checkpoint = load(GOLDEN / f"format-{number}")
+    assert (
+        json.loads((GOLDEN / f"format-{number}" / "manifest.json").read_bytes())["format"] == number
+    )
+    assert checkpoint.meta["seed"] == 7
+    sections = checkpoint.sections
+    assert sections["model"]["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert sections["model"]["b"].tolist() == [1.5, -2.5]
+    assert sections["model"]["b"].dtype == torch.bfloat16
+    assert sections["optimizer"]["0.step"].item() == 3
+    assert sections["events"]["t"].tolist() == [10, 10, 2**62]
+    assert sections["events"]["flag"].dtype == torch.bool
+    assert sections["empty"] == {}
+    manifest = read_manifest(GOLDEN / f"format-{number}")
+    assert manifest["format"] == 2
+    assert (manifest["state_sha256"] is None) == (number == 1)
+
+
+FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def tried(path):
+    start = time.perf_counter()
+    try:
+        return load(path)
+    except (CheckpointDamaged, CheckpointVersion, UntrustedCheckpoint):
+        return None
+    finally:
+        assert time.perf_counter() - start < 5  # on a busy machine
+
+
+@given(number=st.sampled_from([1, 2]), data=st.data())
+@FUZZ
+def test_fuzzed_golden_checkpoints_give_the_same_or_a_declared_error(tmp_path, number, data):
+    path = tmp_path / "c"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(GOLDEN / f"format-{number}", path)
+    file = path / data.draw(st.sampled_from(sorted(os.listdir(path))))
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=4))
+    file.write_bytes(content)
+    loaded, sound = tried(path), load(GOLDEN / f"format-{number}")
+    if loaded is not None and number == 2:
+        assert loaded.meta == sound.meta
+    if loaded is not None and file.name != "manifest.json":
+        for section, tensors in sound.sections.items():
+            assert loaded.sections[section].keys() == tensors.keys()
+
+
+@given(data=st.one_of(st.binary(max_size=200), st.binary(max_size=80).map(tensors_file)))
+@FUZZ
+def test_fuzzed_tensors_with_right_digests_give_a_declared_error(tmp_path, data):
+    path = tmp_path / "c"
+    shutil.rmtree(path, ignore_errors=True)
+    tried(hostile(path, data))
+
+
+@given(data=st.data())
+@FUZZ
+def test_fuzzed_headers_with_right_digests_give_a_declared_error(tmp_path, data):
+    """Mutations of a sound file, as one who can compute digests would make them."""
+    sound = bytearray((GOLDEN / "format-2" / "events.safetensors").read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(sound) - 1))
+        sound[at] = data.draw(st.integers(0, 255))
+    path = tmp_path / "c"
+    shutil.rmtree(path, ignore_errors=True)
+    tried(hostile(path, bytes(sound)))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(
+    files=json_values | st.dictionaries(st.just("model.safetensors"), json_values), meta=json_values
+)
+@FUZZ
+def test_fuzzed_manifests_with_right_digests_give_a_declared_error(tmp_path, files, meta):
+    path = tmp_path / "c"
+    shutil.rmtree(path, ignore_errors=True)
+    hostile(path, tensors_file({}))
+    (path / "manifest.json").write_bytes(manifest_of(files, meta))
+    tried(path)
+
+
+def test_errors_are_of_one_family():
+    for kind in (CheckpointDamaged, CheckpointVersion, UntrustedCheckpoint):
+        assert issubclass(kind, CheckpointError)

@@ -1,0 +1,228 @@
+"""C2: whatever a crash leaves of the log and of checkpoints, what is found is old or new."""
+
+import errno
+import os
+
+import pyarrow as pa
+import pytest
+import torch
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.durable.fs import RealFs
+from tgflow.durable.log import DurableLog
+from tgflow.testing.crash_states import RecordingFs, crash_states
+
+
+class Quick(RealFs):
+    """What is only looked at need not be on the disk."""
+
+    def sync(self, fd):
+        pass
+
+    def sync_directory(self, path):
+        pass
+
+    def truncate(self, path, size):
+        os.truncate(path, size)
+
+
+def of(state, kind):
+    """Return the numbers noted as `kind`, as in "synced 3"."""
+    return [int(note.split()[1]) for note in state.notes if note.startswith(kind)]
+
+
+def frame(i):
+    return pa.record_batch({"seq": pa.array(range(i * 5, i * 5 + 5 + i % 2))}), {"n": i}
+
+
+def write_log(fs, frames, *, segment_bytes, sync_every, drop_at):
+    """Append frames, syncing and dropping now and then, and note what is promised."""
+    log = DurableLog(fs.root, fs=fs, segment_bytes=segment_bytes, sync_ms=1e9)
+    places = {}
+    for i in frames:
+        fs.note(f"begun {i}")
+        places[i] = log.append(*frame(i))
+        if i % sync_every == sync_every - 1:
+            log.sync()
+            fs.note(f"synced {i}")
+        if i == drop_at:
+            fs.note(f"may_drop {i}")
+            log.drop_before(places[i])
+    return log
+
+
+def check_log(state, directory):
+    """Raise unless the log can be read, and holds all that was synced and nothing else."""
+    with DurableLog(directory, fs=Quick()) as log:
+        found = [(rows, footer) for rows, footer, _ in log.read()]
+        numbers = [footer["n"] for _, footer in found]
+        for rows, footer in found:
+            assert rows.equals(frame(footer["n"])[0])
+        first = numbers[0] if numbers else 0
+        assert numbers == list(range(first, first + len(numbers)))
+        assert first <= max(of(state, "may_drop"), default=0)
+        last, begun = numbers[-1] if numbers else -1, of(state, "begun")
+        assert max(of(state, "synced"), default=-1) <= last <= max(begun, default=-1)
+        log.append(*frame(last + 1))
+        log.sync()
+        *_, (_, footer, _) = log.read()
+        assert footer["n"] == last + 1
+
+
+def explore(fs, check, directory, known=0):
+    """Check every state in which more than the first `known` things were noted; their number."""
+    count = 0
+    for state in crash_states(fs):
+        if len(state.notes) < known:
+            continue
+        state.write_to(directory)
+        try:
+            check(state, directory)
+        except Exception as error:
+            error.add_note(state.describe())
+            raise
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("sync_every", [1, 3])
+@pytest.mark.parametrize("segment_bytes", [900, 1 << 20])
+def test_c2_every_crash_state_of_the_log(tmp_path, sync_every, segment_bytes):
+    root = tmp_path / "log"
+    root.mkdir()
+    fs = RecordingFs(root)
+    settings = {"segment_bytes": segment_bytes, "sync_every": sync_every, "drop_at": 7}
+    write_log(fs, range(9), **settings).close()
+    fs.note("synced 8")
+    assert explore(fs, check_log, tmp_path / "copy") > 50
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("when", [1, 2, 4])
+def test_c2_c9_every_crash_state_of_a_log_whose_disk_fails(tmp_path, code, when):
+    """A sync fails, and with it perhaps the data is lost: what follows is written elsewhere."""
+    root = tmp_path / "log"
+    root.mkdir()
+    syncs = []
+
+    def fail(text):
+        if text.startswith("sync ") and (syncs.append(text) or len(syncs) == when):
+            raise OSError(code, os.strerror(code))
+
+    fs = RecordingFs(root, fail)
+    if when == 1:  # already while the log is made
+        with pytest.raises(OSError, match=os.strerror(code)):
+            DurableLog(root, fs=fs)
+    write_log(fs, range(6), segment_bytes=1 << 20, sync_every=2, drop_at=-1).close()
+    assert explore(fs, check_log, tmp_path / "copy") > 60
+
+
+def test_c2_every_crash_state_of_recovery(tmp_path):
+    """The machine goes down again while the log recovers from the first time."""
+    root = tmp_path / "log"
+    root.mkdir()
+    first = RecordingFs(root)
+    write_log(first, range(4), segment_bytes=700, sync_every=2, drop_at=-1)
+    for i, state in enumerate(list(crash_states(first))[::5]):
+        again = tmp_path / f"again-{i}"
+        state.write_to(again)
+        fs = RecordingFs(again)
+        for note in state.notes:
+            fs.note(note)
+        DurableLog(again, fs=fs)
+        explore(fs, check_log, tmp_path / "copy", known=len(state.notes))
+
+
+PIECE = 2
+
+
+def checkpoint(step):
+    """Return one in which every second step seals a piece, and everything says which step it is."""
+    events = torch.arange(step)
+    pieces = step // PIECE
+    return Checkpoint(
+        {"model": {"w": torch.full((5,), float(step))}, "tail": {"t": events[pieces * PIECE :]}},
+        {"step": step},
+        {
+            f"events-{i}": lambda i=i: {"t": events[i * PIECE : (i + 1) * PIECE].clone()}
+            for i in range(pieces)
+        },
+    )
+
+
+def check_store(state, directory):
+    """Raise unless the newest checkpoint is whole, and the last one promised or a newer one."""
+    store = CheckpointStore(directory, fs=Quick())
+    found, saved, begun = store.newest(), of(state, "saved"), of(state, "begun")
+    assert not store.problems
+    assert len(store.entries()) <= 4
+    if found is None:
+        assert not saved
+        return
+    step, loaded = found
+    assert max(saved, default=0) <= step <= max(begun, default=step)
+    assert loaded.meta == {"step": step}
+    assert loaded.sections["model"]["w"].tolist() == [step] * 5
+    pieces = [loaded.sections[f"events-{i}"]["t"] for i in range(step // PIECE)]
+    assert torch.cat([*pieces, loaded.sections["tail"]["t"]]).tolist() == list(range(step))
+
+
+def test_c2_every_crash_state_of_checkpoints(tmp_path):
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    fs = RecordingFs(root)
+    store = CheckpointStore(root, fs=fs, keep=1, keep_every=2)
+    for step in (1, 4, 5, 5):
+        fs.note(f"begun {step}")
+        store.save(step, checkpoint(step))
+        fs.note(f"saved {step}")
+    same = checkpoint(5)
+    same.sections["model"]["b"] = torch.ones(1)  # the same step, but not the same content
+    store.save(5, same)
+    assert explore(fs, check_store, tmp_path / "copy") > 100
+
+
+def test_c2_every_crash_state_of_replacing_and_setting_aside(tmp_path):
+    root = tmp_path / "checkpoints"
+    store = CheckpointStore(root, keep=2)
+    for step in (3, 4):
+        path = store.save(step, checkpoint(step))
+    (path / "model.safetensors").write_bytes(b"damaged")
+    fs = RecordingFs(root)
+    fs.note("begun 4")
+    fs.note("saved 3")
+    store = CheckpointStore(root, fs=fs, keep=2)
+    assert store.newest()[0] == 3
+    store.save(4, checkpoint(4))
+    fs.note("saved 4")
+
+    def check(state, directory):
+        store = CheckpointStore(directory, fs=Quick())
+        step, loaded = store.newest()
+        assert max(of(state, "saved")) <= step
+        assert loaded.sections["model"]["w"].tolist() == [step] * 5
+
+    assert explore(fs, check, tmp_path / "copy", known=2) > 40
+
+
+def test_the_enumeration_finds_a_writer_that_does_not_sync(tmp_path):
+    class Hasty(RecordingFs):
+        def sync(self, fd):
+            pass
+
+        def sync_directory(self, path):
+            pass
+
+    root = tmp_path / "log"
+    root.mkdir()
+    fs = Hasty(root)
+    write_log(fs, range(3), segment_bytes=1 << 20, sync_every=1, drop_at=-1)
+    with pytest.raises(AssertionError):
+        explore(fs, check_log, tmp_path / "copy")
+    (tmp_path / "b").mkdir()
+    fs = Hasty(tmp_path / "b")
+    CheckpointStore(fs.root, fs=fs).save(2, checkpoint(2))
+    fs.note("begun 2")
+    fs.note("saved 2")
+    with pytest.raises(Exception, match=r"is not|is no|assert"):
+        explore(fs, check_store, tmp_path / "copy")

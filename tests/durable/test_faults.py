@@ -1,0 +1,65 @@
+"""C1, C6, C9: every fault point of log and checkpoints, met in every way, leaves old or new."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tgflow
+from tgflow.durable import fault
+
+FIRST = {
+    # what must go wrong before such a point is met at all
+    "log.before_rewrite": "log.before_sync:2:eio,",
+}
+COUNTS = range(1, 9) if os.environ.get("TGFLOW_KILLS") else (1, 3)
+"""Which time a point is met; a campaign asks for all."""
+KINDS = ("kill", "enospc", "eio", "raise")
+
+
+@pytest.fixture(scope="module")
+def child():
+    command = [sys.executable, str(Path(__file__).with_name("fault_child.py"))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.stdin.close()
+
+
+def run(child, **request):
+    child.stdin.write(json.dumps(request) + "\n")
+    child.stdin.flush()
+    answer = json.loads(child.stdout.readline())
+    assert "error" not in answer, answer["error"]
+    return answer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", fault.POINTS)
+def test_c1_c6_c9_every_fault_point(child, tmp_path, point, kind):
+    for count in COUNTS:
+        spec = f"{FIRST.get(point, '')}{point}:{count}:{kind}"
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        answer = run(child, what=point.split(".")[0], spec=spec, directory=str(directory))
+        assert answer["again"] == 0
+        if count > 1:
+            assert answer["code"] in {0, 1, -signal.SIGKILL}
+        elif kind == "kill":
+            assert answer["code"] == -signal.SIGKILL, "the point was never met"
+        elif kind == "raise":
+            assert answer["code"] == 1, "the point was never met"
+        else:
+            assert answer["code"] == 0
+
+
+def test_every_point_is_listed_and_nothing_else_is():
+    room = Path(tgflow.__file__).parent
+    text = "".join(p.read_text() for p in (*room.glob("durable/*.py"), *room.glob("checkpoint/*")))
+    used = re.findall(r'fault\.point\(\s*"([^"]+)"', text)
+    assert sorted(used) == sorted(fault.POINTS)

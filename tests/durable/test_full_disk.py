@@ -1,0 +1,135 @@
+"""C5, C6, C10: real file systems that are full, or that may only be read."""
+
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tgflow.checkpoint import Checkpoint, CheckpointNotCommitted, CheckpointStore, CheckpointWriter
+from tgflow.durable.errors import DiskFull
+from tgflow.durable.log import DurableLog
+
+
+@contextmanager
+def mounted(path, options):
+    """A small file system in memory; skips the test where that is not allowed."""
+    path.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "tgflow", str(path)]
+    if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@contextmanager
+def read_only(path):
+    subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
+    yield
+    subprocess.run(["mount", "-o", "remount,rw", str(path)], check=True)
+
+
+def of(step, num_bytes):
+    return Checkpoint({"model": {"w": torch.full((num_bytes,), step, dtype=torch.uint8)}})
+
+
+@pytest.mark.parametrize("seen_before", [True, False])
+def test_c5_disk_full_during_a_checkpoint(tmp_path, monkeypatch, seen_before):
+    if not seen_before:  # as when something else takes the room meanwhile
+        free = os.statvfs_result((4096, 4096, 0, 0, 1 << 30, 0, 0, 0, 0, 255))
+        monkeypatch.setattr(os, "statvfs", lambda _: free)
+    with mounted(tmp_path / "disk", "size=3m") as disk:
+        store = CheckpointStore(disk / "checkpoints")
+        store.save(1, of(1, 1 << 20))
+        before = os.statvfs(disk)
+        writer = CheckpointWriter(store)
+        for step in (2, 3):
+            writer.submit(step, of(step, 3 << 20))
+            with pytest.warns(RuntimeWarning, match="room"):
+                writer.wait()
+        writer.submit(4, of(4, 3 << 20))
+        with pytest.raises(DiskFull):
+            writer.wait()
+        assert os.listdir(store.directory) == ["ckpt-000000000001"]
+        assert os.statvfs(disk).f_bavail == before.f_bavail
+        assert CheckpointStore(store.directory).newest()[0] == 1
+        store.save(5, of(5, 1 << 18))
+        assert store.newest()[0] == 5
+
+
+def rows(i):
+    return pa.record_batch({"seq": np.arange(i * 10_000, (i + 1) * 10_000)})
+
+
+def found(log):
+    return [(batch["seq"][0].as_py() // 10_000, footer["n"]) for batch, footer, _ in log.read()]
+
+
+@pytest.mark.parametrize("sync_ms", [0, 1e9])
+def test_c6_disk_full_during_an_append(tmp_path, sync_ms):
+    with mounted(tmp_path / "disk", "size=3m") as disk:
+        filler = disk / "filler"
+        filler.write_bytes(bytes(1 << 20))
+        log = DurableLog(disk / "log", segment_bytes=1 << 19, sync_ms=sync_ms)
+
+        def fill():
+            for n in range(1000):
+                log.append(rows(n), {"n": n})
+
+        with pytest.raises(DiskFull, match="no room for the log"):
+            fill()
+        i = len(found(log))
+        assert i > 10
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                log.append(rows(i), {"n": i})
+            assert found(log) == [(n, n) for n in range(i)]
+        filler.unlink()
+        for n in range(i, i + 5):
+            log.append(rows(n), {"n": n})
+        log.close()
+        with DurableLog(disk / "log") as log:
+            assert found(log) == [(n, n) for n in range(i + 5)]
+
+
+def test_c10_a_disk_that_may_only_be_read(tmp_path):
+    with mounted(tmp_path / "disk", "size=3m") as disk:
+        DurableLog(disk / "log").close()
+        store = CheckpointStore(disk / "checkpoints")
+        store.save(1, of(1, 100))
+        with read_only(disk):
+            with pytest.raises(OSError, match=r"Read-only file system.*log"):
+                DurableLog(disk / "log")
+            with pytest.raises(OSError, match=r"Read-only file system.*other"):
+                DurableLog(disk / "other")
+            with pytest.raises(OSError, match=r"Read-only file system.*more"):
+                CheckpointStore(disk / "more")
+            with pytest.raises(CheckpointNotCommitted, match="was not written: Read-only"):
+                store.save(2, of(2, 100))
+            assert store.newest()[0] == 1
+
+
+def test_c10_a_file_in_place_of_a_directory(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for make in (DurableLog, CheckpointStore):
+        with pytest.raises(OSError, match="file"):
+            make(tmp_path / "file")
+        with pytest.raises(OSError, match="file"):
+            make(tmp_path / "file" / "below")
+
+
+def test_c10_links_across_file_systems_become_copies(tmp_path):
+    with mounted(tmp_path / "disk", "size=3m") as disk:
+        first, second = CheckpointStore(tmp_path / "here"), CheckpointStore(disk)
+        content = of(1, 10)
+        content.sealed["piece"] = lambda: {"x": torch.ones(3)}
+        path = first.save(1, content)
+        second._last = first._last
+        assert second.save(1, content).name == path.name
+        assert second.newest()[1].sections["piece"]["x"].tolist() == [1, 1, 1]
