@@ -9,7 +9,7 @@ from tgflow.streams.arrivals import Arrivals, BadRow
 from tgflow.streams.breaker import Breaker
 from tgflow.streams.checks import Int64s
 from tgflow.streams.counts import Counts
-from tgflow.streams.letters import DeadLetters, Length, Letter
+from tgflow.streams.letters import Length, Letter, Letters
 from tgflow.streams.ordering.config import Late
 from tgflow.streams.ordering.gate import Admitted
 from tgflow.streams.ordering.reorder import per_partition
@@ -33,7 +33,7 @@ class Books:
         name: str,
         counts: Counts,
         breaker: Breaker | None,
-        letters: DeadLetters | None,
+        letters: Letters | None,
         late: Late,
     ) -> None:
         self.counts = counts

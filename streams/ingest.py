@@ -28,7 +28,7 @@ from tgflow.streams.checks import Float32s, Int64s
 from tgflow.streams.columns import EventColumns
 from tgflow.streams.counts import Counts, Unbalanced
 from tgflow.streams.errors import LateEvent
-from tgflow.streams.letters import DeadLetters
+from tgflow.streams.letters import Letters
 from tgflow.streams.ordering.config import AFTER_ALL, OrderConfig
 from tgflow.streams.ordering.dedup import RecentIds, Seen
 from tgflow.streams.ordering.gate import Admitted, Gate
@@ -111,7 +111,7 @@ class Ingest:
         source: PartitionedSource,
         config: OrderConfig,
         *,
-        letters: DeadLetters | None = None,
+        letters: Letters | None = None,
         counts: Counts | None = None,
         breaker: Breaker | None = None,
         log: Journal | None = None,

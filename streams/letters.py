@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from tgflow.durable import fault
 from tgflow.durable.fs import Fs, RealFs
@@ -57,6 +57,31 @@ class Letter:
             "raw": base64.b64encode(self.raw[:MAX_RAW_BYTES]).decode(),
         }
         return f"{json.dumps(entry)}\n".encode()
+
+
+class Letters(Protocol):
+    """Where dead letters go; `DeadLetters`, or what stands in for them."""
+
+    @property
+    def length(self) -> Length:
+        """How much has been written."""
+        ...
+
+    def write(self, letters: Iterable[Letter]) -> None:
+        """Write letters; raises `OSError` if that fails."""
+        ...
+
+    def sync(self) -> None:
+        """Return once all letters are safe; raises `OSError` if that is not certain."""
+        ...
+
+    def truncate(self, length: Length) -> None:
+        """Take back what was written after `length`; raises `OSError` if that fails."""
+        ...
+
+    def close(self) -> None:
+        """Make sure of all letters and give back what is held."""
+        ...
 
 
 class DeadLetters:

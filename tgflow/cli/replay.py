@@ -10,7 +10,8 @@ import typer
 from tgflow.cli.options import with_config
 from tgflow.config import Config
 
-SETTINGS = ("stream",)
+SETTINGS = ("stream", "kafka.options")
+_KAFKA = "Output to Kafka"
 
 
 @with_config(SETTINGS, positional="stream.path")
@@ -21,21 +22,44 @@ def replay(
         str,
         typer.Option(
             "--to",
-            help="File to write (.csv, .jsonl, .parquet, .arrow, ...), or - for CSV on stdout.",
+            help="File to write (.csv, .jsonl, .parquet, .arrow, ...), kafka://HOST:PORT/TOPIC, "
+            "or - for CSV on stdout.",
             rich_help_panel="Output",
         ),
     ] = "-",
+    records: Annotated[
+        int | None,
+        typer.Option(
+            help="Events in a record, at most; default: 1000 with --codec arrow, else 1.",
+            min=1,
+            rich_help_panel=_KAFKA,
+        ),
+    ] = None,
+    partition_by: Annotated[
+        str,
+        typer.Option(
+            help="src: events of one source node share a partition; round_robin: take turns.",
+            rich_help_panel=_KAFKA,
+        ),
+    ] = "src",
 ) -> None:
     """Play a file of events as a stream, at full speed or at a multiple of real time.
 
-    Writes CSV lines to stdout as events become due, for piping, or a file of another format.
+    Writes CSV lines to stdout as events become due, for piping, or a file of another format, or
+    records to a Kafka topic, in the form that --codec says.
 
     [bold]Examples[/bold]
 
       tgflow replay events.csv.gz --speed 3600 | head
       tgflow replay events.csv.gz --to events.parquet
+      tgflow replay events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
       tgflow replay wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
+    if to.startswith("kafka://"):
+        from tgflow.cli.publishing import publish
+
+        publish(config, to, records, partition_by)
+        return
     from tgflow.cli.playing import play
 
     play(config, None if to == "-" else Path(to))

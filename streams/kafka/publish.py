@@ -1,0 +1,231 @@
+"""Events written to a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tgflow.events import EventBatch
+from tgflow.ids import NodeIds
+from tgflow.streams.kafka.config import CODECS, CodecName, kafka_client, parse_url
+from tgflow.streams.kafka.encode import ROWS, event_rows, layout_of, partition_of, records
+
+PartitionBy = Literal["src", "round_robin"]
+
+FLUSH_SECONDS = 60.0
+UNSENT_BYTES = 32 << 20
+"""Bytes that may wait to be sent."""
+
+_DEFAULTS: Mapping[str, Any] = {
+    "acks": "all",
+    "batch_size": 256 << 10,
+    "client_id": "tgflow",
+    "linger_ms": 10,
+    "metrics_enabled": False,
+}
+
+
+class PublishError(OSError):
+    """The broker did not take records; the message says why, and whether there is such a topic."""
+
+
+class Topic:
+    """A topic to write to; each record arrives once and in order, as far as the broker can tell.
+
+    Args:
+        url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
+        options: Options of `kafka.KafkaProducer`; others, as a consumer's, are left out.
+        timeout: Seconds within which the broker must take what was sent.
+
+    Raises:
+        ImportError: If kafka-python is not installed.
+        PublishError: If the broker cannot be reached, or has no such topic and makes none.
+    """
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any] | None = None, timeout: float = FLUSH_SECONDS
+    ) -> None:
+        kafka = kafka_client()
+        servers, self.name = parse_url(url)
+        known = kafka.KafkaProducer.DEFAULT_CONFIG
+        given = {name: value for name, value in (options or {}).items() if name in known}
+        blocked = {"max_block_ms": int(timeout * 1000), "bootstrap_timeout_ms": int(timeout * 1000)}
+        settings = {**_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
+        self._timeout, self._servers = timeout, servers
+        self._failure: Exception | None = None
+        self._unsent = 0
+        try:
+            self._producer: Any = kafka.KafkaProducer(**settings)
+        except kafka.errors.KafkaError as error:
+            raise self._unreachable(error) from error
+        try:
+            self.num_partitions = len(self._producer.partitions_for(self.name) or ())
+        except kafka.errors.KafkaError as error:
+            self.close()
+            raise self._unreachable(error) from error
+        if not self.num_partitions:
+            self.close()
+            raise PublishError(f"there is no topic {self.name!r}, and the broker makes none")
+
+    def send(self, value: bytes, partition: int | None, key: bytes | None = None) -> None:
+        """Send a record soon; waits while too many do.
+
+        Raises:
+            PublishError: If an earlier one was not taken.
+        """
+        self._check()
+        if self._unsent + len(value) > UNSENT_BYTES:
+            self.flush()
+        self._unsent += len(value)
+        try:
+            future = self._producer.send(self.name, value=value, key=key, partition=partition)
+        except Exception as error:
+            raise self._refused(error) from error
+        future.add_errback(self._fail)
+
+    def flush(self) -> None:
+        """Return once the broker has all that was sent.
+
+        Raises:
+            PublishError: If it does not take it, or not in time.
+        """
+        try:
+            self._producer.flush(timeout=self._timeout)  # without a timeout it may wait for ever
+        except Exception as error:
+            raise self._refused(error) from error
+        self._unsent = 0
+        self._check()
+
+    def close(self) -> None:
+        """Give the connections back, within a few seconds; `flush` first."""
+        self._producer.close(timeout=5)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._refused(self._failure) from self._failure
+
+    def _refused(self, error: Exception) -> PublishError:
+        what = f"{type(error).__name__}: {error}"
+        return PublishError(f"topic {self.name}: the broker did not take all records ({what})")
+
+    def _unreachable(self, error: Exception) -> PublishError:
+        servers = ", ".join(self._servers)
+        return PublishError(
+            f"no topic {self.name!r} at {servers} ({type(error).__name__}: {error}); see that the "
+            "broker runs and that the topic is there, or that brokers may make topics by themselves"
+        )
+
+
+class Publisher:
+    """Writes events to a topic.
+
+    Args:
+        url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
+        ids: The ids of the stream whose events come; records hold those of the stream.
+        codec: What a record holds.
+        records: Events in a record; None for 1000 with "arrow", else 1.
+        partition_by: Whether events of one source node share a partition, or records take turns.
+        options: Options of `kafka.KafkaProducer`.
+
+    Raises:
+        ValueError: If the codec does not hold so many events in a record.
+        PublishError: If the broker cannot be reached, or has no such topic and makes none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        ids: NodeIds,
+        *,
+        codec: CodecName = "arrow",
+        records: int | None = None,
+        partition_by: PartitionBy = "src",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if codec not in CODECS:
+            raise ValueError(f"codec is {codec!r}; choose one of {', '.join(CODECS)}")
+        self._size = ROWS[codec] if records is None else records
+        if self._size < 1 or (codec == "json" and self._size > 1):
+            text = "a JSON record holds one event" if self._size > 1 else "it must be at least 1"
+            raise ValueError(f"records is {self._size}, but {text}")
+        self._ids, self._codec, self._by = ids, codec, partition_by
+        self._next = 0
+        self._schema: pa.Schema | None = None
+        self.topic = Topic(url, options)
+        self.num_events = self.num_records = 0
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self.flush()
+        finally:
+            self.topic.close()
+
+    def send(self, events: EventBatch) -> None:
+        """Send events soon, in their order within each partition.
+
+        Raises:
+            ValueError: If the codec cannot hold them.
+            PublishError: If earlier ones were not taken.
+        """
+        if not len(events):
+            return
+        rows = event_rows(events, self._ids)
+        self._schema = rows.schema
+        if self._by == "round_robin":
+            self._send(rows, None)
+            return
+        partition = partition_of(rows["src"], self.topic.num_partitions)
+        for number in np.unique(partition).tolist():
+            here = np.flatnonzero(partition == number)
+            self._send(rows if len(here) == len(rows) else rows.take(pa.array(here)), number)
+
+    def flush(self) -> None:
+        """Return once the broker has all events.
+
+        Raises:
+            PublishError: If it does not take them.
+        """
+        self.topic.flush()
+
+    def how_to_read(self) -> dict[str, str]:
+        """Return the settings by which the records are read, such as {"codec": "arrow"}."""
+        found: dict[str, str] = {"codec": self._codec}
+        schema = self._schema
+        if schema is None:
+            return found
+        if "label" in schema.names:
+            found["label"] = "label"
+        if "x" in schema.names:
+            found["features"] = f"x[{schema.field('x').type.list_size}]"
+        if self._codec == "struct":
+            found["layout"] = layout_of(schema)
+        if pa.types.is_string(schema.field("src").type):
+            found["id_kind"] = "string"
+        return found
+
+    def _send(self, rows: pa.RecordBatch, partition: int | None) -> None:
+        for value, count in records(rows, self._codec, self._size):
+            self.topic.send(value, self._turn() if partition is None else partition)
+            self.num_events += count
+            self.num_records += 1
+
+    def _turn(self) -> int:
+        turn = self._next
+        self._next = (turn + 1) % self.topic.num_partitions
+        return turn

@@ -1,0 +1,201 @@
+"""Events written to a topic and read back the same; dead letters in a topic."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from kafka_help import Reading, edge, open_source, publish, read, read_all
+
+from tgflow.cli import main
+from tgflow.events import EventBatch
+from tgflow.ids import NodeIds
+from tgflow.streams.arrivals import BadRow, Origin
+from tgflow.streams.ingest import Ingest
+from tgflow.streams.kafka.letters import TopicLetters
+from tgflow.streams.kafka.publish import Publisher, PublishError, Topic
+from tgflow.streams.letters import DeadLetters, Letter
+from tgflow.streams.open import open_stream
+from tgflow.streams.ordering.config import OrderConfig
+
+pytestmark = pytest.mark.timeout(60)
+STREAM = Path(__file__).parents[2] / "examples/data/collegemsg.csv.gz"
+CODECS = ("json", "csv", "struct", "arrow")
+
+
+def published(broker, topic, codec, source, batches, **settings):
+    options = {"api_version": broker.api_version}
+    with Publisher(broker.url(topic), source, codec=codec, options=options, **settings) as out:
+        for batch in batches:
+            out.send(batch)
+    return out.how_to_read()
+
+
+def some_events(count, text=False):
+    ids = NodeIds()
+    rng = np.random.default_rng(1)
+    src, dst = rng.integers(0, 50, (2, count))
+    names = (lambda a: [f'n-{i}ä,"' for i in a]) if text else (lambda a: a)
+    src, dst = ids.encode(names(src), names(dst))
+    t = torch.from_numpy(np.sort(rng.integers(-5, 10**6, count)))
+    x = torch.from_numpy(rng.normal(size=(count, 3)).astype(np.float32))
+    label = torch.from_numpy(rng.integers(-2, 3, count))
+    return ids, EventBatch(src, dst, t, x, label)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("by", ["src", "round_robin"])
+def test_what_is_published_is_read_back(shared_broker, topic, codec, by):
+    ids, events = some_events(500)
+    shared_broker.create(topic, 3)
+    size = None if codec == "json" else 7
+    how = published(
+        shared_broker, topic, codec, ids, [events[:100], events[100:]],
+        records=size, partition_by=by,
+    )  # fmt: skip
+    features = how.pop("features")
+    reading = read_all(shared_broker, topic, features=[features], time_unit="s", **how)
+    assert reading.bad == []
+    rows = sorted(row for rows in reading.rows.values() for row in rows)
+    src, dst = ids.decode(events.src), ids.decode(events.dst)
+    assert rows == sorted(zip(src, dst, events.t.tolist(), strict=True))
+    xs = np.concatenate([a.events.x for a in reading.arrivals])
+    assert sorted(map(tuple, xs.tolist())) == sorted(map(tuple, events.x.tolist()))
+    labels = np.concatenate([a.events.label for a in reading.arrivals])
+    assert sorted(labels) == sorted(events.label.tolist())
+    if by == "src":
+        assert all(src % 3 == p for p, rows in reading.rows.items() for src, _, _ in rows)
+    for rows in reading.rows.values():
+        times = [t for _, _, t in rows]
+        assert times == sorted(times)  # each partition keeps the order
+
+
+@pytest.mark.parametrize("codec", ["json", "csv", "arrow"])
+def test_text_ids_are_published_as_they_are(shared_broker, topic, codec):
+    ids, events = some_events(50, text=True)
+    shared_broker.create(topic, 2)
+    how = published(shared_broker, topic, codec, ids, [events])
+    how["features"] = [how["features"]]
+    reading = read_all(shared_broker, topic, **how)
+    rows = [row for rows in reading.rows.values() for row in rows]
+    assert sorted(src for src, _, _ in rows) == sorted(ids.decode(events.src))
+
+
+def test_structures_hold_no_text(shared_broker, topic):
+    ids, events = some_events(5, text=True)
+    shared_broker.create(topic, 1)
+    with pytest.raises(ValueError, match="integer ids only"):
+        published(shared_broker, topic, "struct", ids, [events])
+
+
+def test_publishing_where_nobody_listens_is_said_in_time():
+    began = time.monotonic()
+    with pytest.raises(PublishError, match="see that the broker runs"):
+        Topic("kafka://127.0.0.1:1/edges", {"api_version": (2, 3)}, timeout=1.0)
+    assert time.monotonic() - began < 20
+
+
+def ordered(source, **settings):
+    """Return all events of a source in their order, as rows."""
+    rows = []
+    ingest = Ingest(source, OrderConfig(**settings))
+    for batch in ingest:
+        ids = ingest.ids
+        src, dst = ids.decode(batch.src), ids.decode(batch.dst)
+        rows += zip(src, dst, batch.t.tolist(), strict=True)
+    return rows
+
+
+@pytest.mark.parametrize(("codec", "partitions"), [("arrow", 1), ("arrow", 3), ("json", 1)])
+def test_d3_a_file_and_a_topic_of_the_same_events_give_the_same(
+    shared_broker, topic, codec, partitions
+):
+    shared_broker.create(topic, partitions)
+    source = open_stream(STREAM, time_unit="s")
+    batches = [batch[:4000] for batch in source][:1]
+    published(shared_broker, topic, codec, source.ids, batches)
+    ids, batch = source.ids, batches[0]
+    columns = (ids.decode(batch.src), ids.decode(batch.dst), batch.t.tolist())
+    expected = list(zip(*columns, strict=True))
+    found = ordered(open_source(shared_broker, topic, codec=codec))
+    if partitions == 1:
+        assert found == expected
+    assert [t for _, _, t in found] == [t for _, _, t in expected]
+    assert sorted(found) == sorted(expected)
+    again = ordered(
+        open_source(shared_broker, topic, codec=codec, options={"fetch_max_bytes": 999})
+    )
+    assert again == found
+
+
+def test_dead_letters_go_to_files_and_a_topic(shared_broker, topic, tmp_path):
+    shared_broker.create(topic, 1)
+    place = {"topic": "edges", "partition": 3, "offset": 4711, "row": 0}
+    row = BadRow(0, "syntax", "not JSON", Origin(place, b"{\x1b[31m"))
+    options = {"api_version": shared_broker.api_version, "fetch_max_wait_ms": 50}
+    files = DeadLetters(tmp_path / "dead-letters")
+    letters = TopicLetters(files, shared_broker.url(topic), options)
+    letters.write([Letter.of("topic edges", row)])
+    letters.sync()
+    length = letters.length
+    letters.close()
+    assert length == {"segment": 0, "byte": (tmp_path / "dead-letters/000000.jsonl").stat().st_size}
+    reading = Reading()
+    source = open_source(shared_broker, topic)
+    reading = read(source, into=reading)
+    source.close()
+    [(_, code, origin)] = reading.bad
+    letter = json.loads(origin.raw)
+    assert code == "schema"
+    assert letter["place"] == place
+    assert letter["code"] == "syntax"
+    assert base64.b64decode(letter["raw"]) == b"{\x1b[31m"
+
+
+def test_r8_dead_letters_that_the_topic_does_not_take_stop_the_stream(broker, tmp_path):
+    broker.create("edges", 1)
+    broker.create("dead", 1)
+    publish(broker, "edges", [edge(1), b"{", edge(2)])
+    files = DeadLetters(tmp_path / "dead-letters")
+    options = {"api_version": broker.api_version, "retries": 0, "delivery_timeout_ms": 1500}
+    options |= {"request_timeout_ms": 1000, "enable_idempotence": False}
+    letters = TopicLetters(files, broker.url("dead"), options)
+    broker.fail(0, [87] * 100)  # the broker refuses every record
+    source = open_source(broker, "edges")
+    with pytest.raises(PublishError, match="did not take all records"):
+        list(Ingest(source, OrderConfig(), letters=letters))
+
+
+@pytest.fixture
+def tgflow(capsys):
+    """Run `tgflow ARGS`; return exit code and stderr."""
+    return lambda *args: (main([str(arg) for arg in args]), capsys.readouterr().err)
+
+
+def test_replay_publishes_a_file(tgflow, shared_broker, topic):
+    shared_broker.create(topic, 2)
+    url = shared_broker.url(topic)
+    args = ["--to", url, "--codec", "arrow", "--limit", 3000, "--records", 500]
+    code, said = tgflow("replay", STREAM, *args, "--kafka-option", "api_version=[2,3]")
+    assert code == 0, said
+    assert "published 3,000 events" in said
+    assert f"tgflow run --stream {url} --codec arrow --time-unit s --kafka-option" in said
+    reading = read_all(shared_broker, topic, codec="arrow")
+    assert sum(map(len, reading.rows.values())) == 3000
+
+
+def test_replay_says_what_does_not_fit(tgflow, shared_broker, topic):
+    url = shared_broker.url(topic)
+    code, said = tgflow("replay", STREAM, "--to", url, "--codec", "json", "--records", 5)
+    assert code == 2
+    assert "a JSON record holds one event" in said
+    code, said = tgflow("replay", STREAM, "--to", "kafka://nowhere/edges")
+    assert code == 2
+    assert "is no kafka://HOST:PORT" in said
+    code, said = tgflow("replay", STREAM, "--to", url, "--partition-by", "dst")
+    assert "--partition-by must be src or round_robin" in said
