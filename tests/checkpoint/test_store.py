@@ -10,6 +10,7 @@ import torch
 
 from tgflow.checkpoint import (
     Checkpoint,
+    CheckpointDurabilityUnknown,
     CheckpointError,
     CheckpointNotCommitted,
     CheckpointStore,
@@ -20,6 +21,7 @@ from tgflow.checkpoint import (
 )
 from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
+from tgflow.durable.fs import RealFs
 
 PIECE = 4
 
@@ -275,3 +277,65 @@ def test_a_mistake_is_raised_at_once(tmp_path):
     with pytest.raises(ValueError, match="must match"):
         writer.wait()
     assert writer.wait().failures == 0
+
+
+class Failing(RealFs):
+    """Fails the `when`-th call of an operation, counted from 1."""
+
+    def __init__(self, name, when, code=5):
+        self.left, self.calls = when, []
+        inner = getattr(RealFs, name)
+
+        def call(*args):
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(code, os.strerror(code))
+            return inner(self, *args)
+
+        setattr(self, name, call)
+
+    def create(self, path):
+        self.calls.append(path.name)
+        return super().create(path)
+
+
+@pytest.mark.parametrize("name", ["write", "sync"])
+def test_c9_a_file_whose_sync_failed_is_written_anew(tmp_path, name):
+    fs = Failing(name, 2)
+    store = CheckpointStore(tmp_path, fs=fs)
+    store.save(9, at(9))
+    assert len(fs.calls) == len(set(fs.calls)) + 1
+    check(9, CheckpointStore(tmp_path).newest())
+
+
+@pytest.mark.parametrize("code", [5, 28, 122])
+@pytest.mark.parametrize("name", ["make_directory", "create", "rename", "sync_directory"])
+def test_c9_what_is_not_committed_changes_nothing(tmp_path, name, code):
+    CheckpointStore(tmp_path).save(5, at(5))
+    store = CheckpointStore(tmp_path, fs=Failing(name, 1, code))
+    if name == "create" and code == 5:
+        check(9, (9, store.save(9, at(9)) and store.newest()[1]))
+        return
+    with pytest.raises(CheckpointNotCommitted if code == 5 else DiskFull):
+        store.save(9, at(9))
+    assert names(tmp_path) == ["ckpt-000000000005"]
+    store.save(10, at(10))
+    check(10, CheckpointStore(tmp_path).newest())
+
+
+def test_c9_until_it_is_durable_nothing_older_is_removed(tmp_path):
+    CheckpointStore(tmp_path).save(5, at(5))
+    store = CheckpointStore(tmp_path, keep=1, fs=Failing("sync_directory", 2))
+    with pytest.raises(CheckpointDurabilityUnknown, match="may not outlive a crash"):
+        store.save(6, at(6))
+    assert len(store.entries()) == 2
+    store.save(7, at(7))
+    assert [entry.step for entry in store.entries()][-1] == 7
+
+
+def test_c10_a_store_says_why_it_cannot_remove(tmp_path):
+    store = CheckpointStore(tmp_path, keep=1, keep_every=100, fs=Failing("remove_directory", 1))
+    for step in (5, 6):
+        store.save(step, at(step))
+    assert "ckpt-000000000005 could not be removed" in store.problems[0]
+    assert names(CheckpointStore(tmp_path).directory) == ["ckpt-000000000006"]

@@ -6,29 +6,11 @@ import os
 import pyarrow as pa
 import pytest
 import torch
+from crash_checks import Quick, explore, of
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore
-from tgflow.durable.fs import RealFs
 from tgflow.durable.log import DurableLog
 from tgflow.testing.crash_states import RecordingFs, crash_states
-
-
-class Quick(RealFs):
-    """What is only looked at need not be on the disk."""
-
-    def sync(self, fd):
-        pass
-
-    def sync_directory(self, path):
-        pass
-
-    def truncate(self, path, size):
-        os.truncate(path, size)
-
-
-def of(state, kind):
-    """Return the numbers noted as `kind`, as in "synced 3"."""
-    return [int(note.split()[1]) for note in state.notes if note.startswith(kind)]
 
 
 def frame(i):
@@ -67,22 +49,6 @@ def check_log(state, directory):
         log.sync()
         *_, (_, footer, _) = log.read()
         assert footer["n"] == last + 1
-
-
-def explore(fs, check, directory, known=0):
-    """Check every state in which more than the first `known` things were noted; their number."""
-    count = 0
-    for state in crash_states(fs):
-        if len(state.notes) < known:
-            continue
-        state.write_to(directory)
-        try:
-            check(state, directory)
-        except Exception as error:
-            error.add_note(state.describe())
-            raise
-        count += 1
-    return count
 
 
 @pytest.mark.parametrize("sync_every", [1, 3])

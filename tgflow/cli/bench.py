@@ -23,6 +23,7 @@ BENCHMARKS = {
     "sample": "temporal neighbour sampling: recent and uniform, one hop and two",
     "prepare": "preparing whole batches for TGN and TGAT, on one thread",
     "store": "inserting batches of events into the block store",
+    "durable": "the durable log and checkpoints, beside bare writes",
     "train": "training TGN and TGAT, against the peers that are installed",
 }
 """Modules of `tgflow.bench`, each with `run(options) -> list[Row]` and perhaps `PICTURES`."""

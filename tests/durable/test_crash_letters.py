@@ -1,0 +1,57 @@
+"""C2, R9: whatever a crash leaves of dead letters, those promised are there once they are cut."""
+
+import json
+
+from crash_checks import Quick, explore
+
+from tgflow.streams.letters import DeadLetters, Letter
+from tgflow.testing.crash_states import RecordingFs
+
+
+def letter(i):
+    return Letter("edges", {"file": "a.csv", "byte": i}, "nan", f"row {i}", b"x" * (i % 7))
+
+
+def check(state, directory):
+    """Cut to the last length that was promised; the letters are those written by then."""
+    if not state.notes:
+        return
+    promised = json.loads(state.notes[-1])
+    letters = DeadLetters(directory, fs=Quick())
+    letters.truncate(promised["length"])
+    files = sorted(directory.iterdir())
+    found = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
+    assert [entry["message"] for entry in found] == [f"row {i}" for i in range(promised["count"])]
+    letters.write([letter(promised["count"])])
+    letters.close()
+
+
+def write(fs, polls, segment_bytes):
+    letters, count = DeadLetters(fs.root, fs=fs, segment_bytes=segment_bytes), 0
+    for size in polls:
+        letters.write([letter(i) for i in range(count, count + size)])
+        letters.sync()
+        count += size
+        fs.note(json.dumps({"length": letters.length, "count": count}))
+    return letters
+
+
+def test_c2_r9_every_crash_state_of_dead_letters(tmp_path):
+    root = tmp_path / "letters"
+    root.mkdir()
+    fs = RecordingFs(root)
+    write(fs, [2, 1, 0, 3, 2], segment_bytes=500).close()
+    assert explore(fs, check, tmp_path / "copy") > 30
+
+
+def test_c2_r9_every_crash_state_of_cutting_dead_letters(tmp_path):
+    root = tmp_path / "letters"
+    root.mkdir()
+    before = RecordingFs(root)
+    write(before, [2, 3, 2, 2], segment_bytes=250).close()
+    promised = next(operation[1] for operation in before.operations if operation[0] == "note")
+    fs = RecordingFs(root)
+    fs.note(promised)
+    letters = DeadLetters(root, fs=fs, segment_bytes=250)
+    letters.truncate(json.loads(promised)["length"])
+    assert explore(fs, check, tmp_path / "copy", known=1) > 3

@@ -1,0 +1,140 @@
+"""The log's reader takes any bytes: it gives frames that were written, or a declared error."""
+
+import shutil
+import struct
+import time
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tgflow.durable import frames, segments
+from tgflow.durable.errors import LogCorrupt, LogVersion
+from tgflow.durable.frames import BadFrame
+from tgflow.durable.log import DurableLog
+
+GOLDEN = Path(__file__).parent / "golden" / "log-1"
+FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NUM_FRAMES = 6
+
+
+def golden_frame(i):
+    """Return frame `i` of the golden log, which is in two segments."""
+    rows = pa.record_batch(
+        {
+            "seq": pa.array([i, i + 1], pa.int64()),
+            "label": pa.array([0, 1], pa.int32()),
+            "x": pa.array([[0.5, float(i)], [-1.0, 2.0]], pa.list_(pa.float32(), 2)),
+        }
+    )
+    return rows, {"n": i, "positions": {"0": {"offset": 10 * i}}}
+
+
+def read(directory):
+    with DurableLog(directory) as log:
+        return [(rows, footer) for rows, footer, _ in log.read()]
+
+
+def copied(tmp_path):
+    shutil.rmtree(tmp_path / "log", ignore_errors=True)
+    shutil.copytree(GOLDEN, tmp_path / "log")
+    return tmp_path / "log"
+
+
+def check_beginning(found):
+    """What was found is how the golden log begins."""
+    for i, (rows, footer) in enumerate(found):
+        assert (rows.equals(golden_frame(i)[0]), footer) == (True, golden_frame(i)[1])
+
+
+def test_c11_the_golden_log_is_read(tmp_path):
+    found = read(copied(tmp_path))
+    assert len(found) == NUM_FRAMES
+    check_beginning(found)
+
+
+@given(data=st.data())
+@FUZZ
+def test_fuzzed_golden_logs_give_their_beginning_or_a_declared_error(tmp_path, data):
+    directory = copied(tmp_path)
+    file = directory / data.draw(st.sampled_from(["0000000000.log", "0000000001.log"]))
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    file.write_bytes(content)
+    start = time.perf_counter()
+    with suppress(LogCorrupt, LogVersion):
+        check_beginning(found := read(directory))
+        if file.name == "0000000000.log":  # only the end of the last segment can be torn
+            assert len(found) == NUM_FRAMES
+    assert time.perf_counter() - start < 5  # on a busy machine
+
+
+@given(content=st.binary(max_size=300), whole_header=st.booleans())
+@FUZZ
+def test_any_bytes_give_an_empty_log_or_a_declared_error(tmp_path, content, whole_header):
+    shutil.rmtree(tmp_path / "log", ignore_errors=True)
+    (tmp_path / "log").mkdir()
+    beginning = segments.header(0, 0) if whole_header else b""
+    (tmp_path / "log" / "0000000000.log").write_bytes(beginning + content)
+    with suppress(LogCorrupt, LogVersion):
+        assert read(tmp_path / "log") == []
+
+
+@given(data=st.data())
+@FUZZ
+def test_fuzzed_bodies_with_right_checksums_give_a_declared_error(data):
+    """As one would make them who can compute checksums."""
+    body = frames.encode(*golden_frame(3))
+    content = bytearray(body.data)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at] = data.draw(st.integers(0, 255))
+    content = bytes(content)
+    footer_bytes = data.draw(st.integers(0, len(content)))
+    head = frames.Header(0, 36, 36, len(content) - footer_bytes, footer_bytes, zlib.crc32(content))
+    frames.check_body(head, content)
+    try:
+        rows, footer = frames.decode(head, content)
+    except BadFrame:
+        return
+    assert isinstance(footer, dict)
+    assert rows.num_rows >= 0
+
+
+def test_a_length_of_a_tebibyte_is_not_allocated(tmp_path):
+    directory = copied(tmp_path)
+    at = segments.HEADER_BYTES
+    file = directory / "0000000001.log"
+    content = bytearray(file.read_bytes())
+    struct.pack_into("<Q", content, at + 12, 1 << 40)
+    header = content[at : at + frames.HEADER_BYTES - 4]
+    struct.pack_into("<I", content, at + len(header), zlib.crc32(header))
+    file.write_bytes(content)
+    found = read(directory)
+    assert len(found) == NUM_FRAMES - 1
+    check_beginning(found)
+
+
+@pytest.mark.parametrize("where", ["segment", "frame"])
+def test_c11_a_newer_log_is_refused_and_left_alone(tmp_path, where):
+    directory = copied(tmp_path)
+    file = directory / "0000000001.log"
+    content = bytearray(file.read_bytes())
+    if where == "segment":
+        struct.pack_into("<I", content, 8, 2)
+        struct.pack_into("<I", content, 32, zlib.crc32(content[:32]))
+    else:
+        at = segments.HEADER_BYTES
+        struct.pack_into("<H", content, at + 4, 2)
+        end = at + frames.HEADER_BYTES - 4
+        struct.pack_into("<I", content, end, zlib.crc32(content[at:end]))
+    file.write_bytes(content)
+    with pytest.raises(LogVersion, match="version 2, this tgflow reads 1"):
+        read(directory)
+    assert file.read_bytes() == content
