@@ -74,13 +74,15 @@ class Books:
             self.counts[partition].accepted += num_rows
             self._touched.add(partition)
 
-    def end(self, partition: int) -> None:
-        """Hear that a partition has ended.
+    def end(self) -> None:
+        """Hear that all partitions have ended.
 
         Raises:
-            TooManyBadRecords: If all of its rows were bad.
+            TooManyBadRecords: If all rows of all of them were bad.
         """
-        if self._breaker is not None:
+        if self._breaker is None or self.counts.total("malformed") < self.counts.total("read"):
+            return
+        for partition in self.counts.partitions:
             self._breaker.end(partition)
 
     def changes(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -275,9 +275,9 @@ class Ingest:
         arrivals = self.source.poll(wanted, POLL_SECONDS)
         silence.heard([arrived.partition for arrived in arrivals])
         rows, unlogged = self._take_in(arrivals)
-        for partition in self.source.ended() & (gate.partitions.keys() - gate.ended):
-            gate.ended.add(partition)
-            self._books.end(partition)
+        gate.ended |= self.source.ended() & gate.partitions.keys()
+        if gate.ended == gate.partitions.keys():
+            self._books.end()
         self._refresh()
         holding = [p for p in gate.behind() if not gate.is_idle(p)]
         idle = silence.idle(holding, self._status.lag) if len(self._buffer) else []

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "prepare": "preparing whole batches for TGN and TGAT, on one thread",
     "store": "inserting batches of events into the block store",
     "durable": "the durable log and checkpoints, beside bare writes",
+    "stream": "putting events in order, and reading them from files and Kafka",
     "train": "training TGN and TGAT, against the peers that are installed",
 }
 """Modules of `tgflow.bench`, each with `run(options) -> list[Row]` and perhaps `PICTURES`."""
