@@ -117,7 +117,7 @@ def test_bench_names_its_benchmarks(tgflow):
     ran = tgflow("bench", "samples")
     assert ran.code == 2
     assert (
-        "there is no benchmark 'samples'; choose from sample, prepare, store, stream, train"
+        "there is no benchmark 'samples'; choose from sample, prepare, store, durable, stream, train"
         in ran.err
     )
 
