@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import dataclass
 
 import pytest
+from live_runs import write_events
 
 from tgflow.cli import main
 
@@ -38,12 +38,4 @@ def tgflow(capsys, monkeypatch, tmp_path):
 @pytest.fixture
 def events_csv(tmp_path):
     """Return a file of 400 events among 20 nodes that mostly write to the node after them."""
-    rng = random.Random(5)
-    lines = ["src,dst,t"]
-    for i in range(400):
-        src = rng.randrange(20)
-        dst = (src + 1) % 20 if rng.random() < 0.8 else rng.randrange(20)
-        lines.append(f"{src},{dst},{1_600_000_000 + 60 * (i // 2)}")
-    path = tmp_path / "made.csv"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_events(tmp_path / "made.csv")

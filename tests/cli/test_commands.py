@@ -78,9 +78,15 @@ def test_info_of_a_run(tgflow, events_csv):
     found = tgflow("info", "out", "--json").json
     assert found["metrics"]["num_events"] == 100
     assert found["config"]["plan"]["batch_size"] == 50
-    assert found["checkpoint"]["bytes"] > 0
+    [checkpoint] = found["checkpoints"]
+    assert (checkpoint["position"], checkpoint["problem"]) == (100, None)
+    assert checkpoint["state_sha256"] == found["metrics"]["state_sha256"]
+    assert found["health"]["state"] == "done"
+    assert found["stream"]["counts"]["read"] >= 100
     assert found["report"]
-    assert "prequential.ap" in tgflow("info", "out").out
+    text = plain(tgflow("info", "out").out)
+    for part in ("prequential.ap", "done", "valid", "go on with: tgflow run --resume --out out"):
+        assert part in text
 
 
 def test_replay_writes_the_same_events_as_csv(tgflow, events_csv):
@@ -156,7 +162,7 @@ def test_bench_asks_for_sizes_that_are_numbers(tgflow):
         (["run", "-s", "made.csv", "--model", "tgm"], 2, "model.name must be one of tgat, tgn"),
         (["run", "-s", "made.csv", "--heads", "3"], 2, "heads must divide embedding_dim"),
         (["run", "-s", "made.csv", "--src", "from"], 65, "'from'"),
-        (["run", "-s", "bad.csv"], 65, "line 3"),
+        (["run", "-s", "bad.csv"], 65, "bad.csv: 2 of all rows are bad"),
         (["run", "-s", "made.csv", "-c", "bad.toml"], 2, "did you mean learning_rate?"),
         (["run", "--strem", "x"], 2, "No such option: --strem"),
         (["fly"], 2, "No such command"),
@@ -165,7 +171,7 @@ def test_bench_asks_for_sizes_that_are_numbers(tgflow):
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(tgflow, events_csv, tmp_path, args, code, text):
-    (tmp_path / "bad.csv").write_text("src,dst,t\n1,2,3\n1,x,4\n")
+    (tmp_path / "bad.csv").write_text("src,dst,t\n1,2,x\n1,2,y\n")
     (tmp_path / "bad.toml").write_text("[train]\nlearning_rat = 1\n")
     ran = tgflow(*args)
     assert text in plain(ran.err)

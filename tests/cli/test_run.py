@@ -20,7 +20,8 @@ def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
     assert ran.code == 0
     out = tmp_path / "out"
     assert {p.name for p in out.iterdir()} == {
-        "config.toml", "metrics.jsonl", "metrics.json", "checkpoint", "report.html",
+        "config.toml", "metrics.jsonl", "metrics.json", "report.html", "stream.json",
+        "health.json", "run.log", "checkpoints", "log", "dead-letters", ".lock",
     }  # fmt: skip
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [r["stop"] for r in records] == [50, 100, 150, 200, 250, 300, 350, 400]
@@ -29,7 +30,7 @@ def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
     assert 0 < metrics["test.ap"] <= 1
     assert 0 < metrics["prequential.mrr"] <= 1
     assert metrics["events_per_second"] > 0
-    for name in ("report.html", "checkpoint", "AP", "MRR"):
+    for name in ("report.html", "checkpoints", "AP", "MRR"):
         assert name in ran.out
     assert "events/s" in ran.err
 
@@ -62,7 +63,8 @@ def test_a_strategy_and_its_span_go_together(tgflow, events_csv, flags, message)
 
 def test_the_checkpoint_holds_ids_and_events(tgflow, events_csv, tmp_path):
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
-    checkpoint = load(tmp_path / "out" / "checkpoint")
+    [path] = (tmp_path / "out" / "checkpoints").iterdir()
+    checkpoint = load(path)
     ids = NodeIds.from_state(checkpoint.sections["ids"])
     assert sorted(ids.decode(checkpoint.sections["events"]["src"].unique())) == list(range(20))
     assert checkpoint.meta["model"]["name"] == "tgn"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tgflow.run.live import notes as module
-from tgflow.run.live.notes import Notes, printable
+from tgflow.run.live.notes import Notes
+from tgflow.run.refused import printable
 
 
 def entries(path):

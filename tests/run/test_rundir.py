@@ -12,6 +12,7 @@ from tgflow.run.rundir import RunDir, read_records, to_json
 
 def test_records_can_be_read_while_the_run_goes_on(tmp_path):
     rundir = RunDir(tmp_path / "new" / "run")
+    rundir.make()
     rundir.log({"loss": 0.5})
     rundir.log({"loss": math.nan, "list": [math.inf, 1]})
     path = rundir.path / "metrics.jsonl"
@@ -33,6 +34,7 @@ def test_a_free_name_is_found(tmp_path, monkeypatch):
     for name in ("x", "x-2", "x-3"):
         rundir = RunDir.choose(None, "x")
         assert rundir.path.name == name
+        rundir.make()
         rundir.write_metrics({"a": 1})
 
 

@@ -22,7 +22,10 @@ from tgflow.models import MODELS
 from tgflow.run.machine import num_cores
 from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, replay
-from tgflow.units import seconds_per_tick
+from tgflow.streams.arrivals import PartitionedSource
+from tgflow.streams.checks import Checks
+from tgflow.streams.open import open_files
+from tgflow.units import parse_bytes, seconds_per_tick
 
 
 def open_source(config: Config) -> EventSource:
@@ -59,6 +62,87 @@ def _features(config: StreamConfig) -> str | list[str] | None:
             return prefix[:-1]
         case columns:
             return columns
+
+
+def open_partitioned(config: Config) -> PartitionedSource:
+    """Return the stream that `config` describes, file or topic, as one that can be gone on with.
+
+    Raises:
+        CliError: If no stream is named, or there is none.
+        ConfigError: If the settings do not fit a topic.
+    """
+    if config.stream.path.startswith("kafka://"):
+        return _open_topic(config)
+    c = config.stream
+    if not c.path:
+        raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
+    try:
+        return open_files(
+            c.path,
+            src=c.src,
+            dst=c.dst,
+            t=c.t,
+            label=c.label,
+            features=_features(c),
+            time_unit=c.time_unit,
+            tick_unit=c.tick_unit,
+            format=c.format,
+            id_kind=c.id_kind,
+            bipartite=True if config.graph.direction == "bipartite" else None,
+            checks=_checks(config),
+        )
+    except FileNotFoundError as error:
+        raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
+
+
+def _open_topic(config: Config) -> PartitionedSource:
+    from tgflow.streams.kafka import KafkaConfig, KafkaSource
+    from tgflow.streams.kafka.config import parse_options
+
+    c, k = config.stream, config.kafka
+    if config.order.max_forward_jump is None:
+        raise ConfigError(
+            "--max-forward-jump: order.max_forward_jump must be given for Kafka, since one event "
+            "far in the future would make all after it late: ticks, or none for any"
+        )
+    if c.sort:
+        raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
+    try:
+        return KafkaSource(
+            KafkaConfig(
+                url=c.path,
+                codec=c.codec,
+                layout=c.layout,
+                src=c.src,
+                dst=c.dst,
+                t=c.t,
+                label=c.label,
+                features=c.features or (),
+                event_id=c.event_id,
+                id_kind=c.id_kind or "int",
+                bipartite=config.graph.direction == "bipartite",
+                time_unit=c.time_unit,
+                tick_unit=c.tick_unit,
+                checks=_checks(config),
+                until_end=c.until_end,
+                on_expired=k.on_expired,
+                max_outage=k.max_outage,
+                group_id=k.group_id,
+                options=parse_options(k.options),
+            )
+        )
+    except ValueError as error:
+        raise ConfigError(f"[stream] and [kafka] do not fit together: {error}") from None
+
+
+def _checks(config: Config) -> Checks:
+    c = config.checks
+    return Checks(
+        max_node_id=c.max_node_id,
+        max_abs=c.max_abs,
+        max_record_bytes=parse_bytes(c.max_record_bytes),
+        unknown_keys=c.unknown_keys,
+    )
 
 
 class Feed:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from tgflow.cli.errors import DATA, CliError
+from tgflow.cli.stream_table import print_stream, row_sums
 from tgflow.cli.summary import print_table
 from tgflow.config import load_config
-from tgflow.run.figures import num_bytes
+from tgflow.run.figures import duration, num_bytes
+from tgflow.run.live.health import read_health
+from tgflow.run.refused import printable
 
 HEADLINES = (
     "model", "stream", "num_events", "num_nodes", "num_parameters", "visibility", "seed", "seeds",
@@ -20,35 +28,129 @@ HEADLINES = (
 
 
 def describe_run(path: Path, as_json: bool) -> None:
-    """Print settings, figures and checkpoint of the run in `path`."""
+    """Print how the run in `path` stands, its figures, checkpoints, stream, and how to go on.
+
+    Nothing is changed, so it can be asked while the run goes on. Every file of the checkpoints is
+    read, since that is what tells whether they are valid.
+    """
     found = _read(path)
     if as_json:
-        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False, default=str) + "\n")
         return
-    metrics = found["metrics"] or {}
-    rows = [(key, _shown(metrics[key])) for key in HEADLINES if metrics.get(key) is not None]
-    size = found["checkpoint"]["bytes"] if found["checkpoint"] else None
-    rows.append(("checkpoint", "none" if size is None else num_bytes(size)))
-    rows.append(("report", str(path / "report.html") if found["report"] else "none"))
-    print_table((str(path), ""), rows)
+    print_table((printable(str(path)), ""), _rows(path, found))
+    if found["checkpoints"]:
+        print_table(
+            ("checkpoint", "events", "age", "size", "state", "digest of the state"),
+            [_checkpoint_row(entry) for entry in found["checkpoints"]],
+        )
+    if found["stream"]:
+        print_stream(found["stream"], path / "dead-letters")
+    if found["checkpoints"] and not (found["health"] or {}).get("alive"):
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(Text(f"go on with: tgflow run --resume --out {path}", "bold"))
 
 
 def _read(path: Path) -> dict[str, Any]:
-    metrics = path / "metrics.json"
-    try:
-        figures = json.loads(metrics.read_text(encoding="utf-8")) if metrics.exists() else None
-    except ValueError as error:
-        raise CliError(f"{metrics} is not JSON: {error}; was the run cut off?", DATA) from None
-    checkpoint = path / "checkpoint"
-    files = [f for f in checkpoint.rglob("*") if f.is_file()] if checkpoint.exists() else []
+    offline = path / "checkpoint"
     return {
         "path": str(path),
         "config": load_config(path / "config.toml").model_dump(),
-        "metrics": figures,
-        "checkpoint": {"bytes": sum(f.stat().st_size for f in files)} if files else None,
+        "health": read_health(path / "health.json"),
+        "metrics": _json(path / "metrics.json"),
+        "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,
+        "checkpoints": _checkpoints(path / "checkpoints"),
+        "log": _log(path / "log"),
+        "dead_letters": {"bytes": _size(path / "dead-letters")},
+        "stream": _json(path / "stream.json"),
         "report": (path / "report.html").exists(),
     }
 
 
+def _checkpoints(directory: Path) -> list[dict[str, Any]]:
+    """Return what each checkpoint of a run is, the newest first; reads and checks all of them."""
+    from tgflow.checkpoint import CheckpointError, load, read_manifest
+
+    found = []
+    for path in sorted(directory.glob("*ckpt-*"), reverse=True):
+        if path.name.startswith("."):
+            continue
+        entry: dict[str, Any] = {"name": path.name, "bytes": _size(path), "problem": None}
+        try:
+            manifest = read_manifest(path)
+            entry["position"] = manifest["meta"]["position"]
+            entry["state_sha256"] = manifest["state_sha256"]
+            entry["age_seconds"] = time.time() - (path / "manifest.json").stat().st_mtime
+            load(path)
+        except (CheckpointError, OSError, LookupError) as error:
+            entry["problem"] = str(error)
+        found.append(entry)
+    return found
+
+
+def _log(directory: Path) -> dict[str, Any] | None:
+    segments = sorted(directory.iterdir()) if directory.exists() else []
+    if not segments:
+        return None
+    return {"bytes": _size(directory), "segments": len(segments)}
+
+
+def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    metrics = found["metrics"] or {}
+    rows = _health_rows(found["health"])
+    rows += [(key, _shown(metrics[key])) for key in HEADLINES if metrics.get(key) is not None]
+    if found["checkpoint"]:
+        rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
+    if found["log"]:
+        log = found["log"]
+        rows.append(("log", f"{num_bytes(log['bytes'])} in {log['segments']} segments"))
+    if found["stream"]:
+        rows.append(("rows", row_sums(found["stream"])))
+        rows.append(("dead letters", num_bytes(found["dead_letters"]["bytes"])))
+    rows.append(("report", str(path / "report.html") if found["report"] else "none"))
+    return rows
+
+
+def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return how the run is: of one whose process died, that it did."""
+    if health is None:
+        return []
+    state, age = str(health.get("state")), time.time() - health["updated"]
+    if health["alive"]:
+        told = f"{state}, process {health.get('pid')}"
+    elif state in ("done", "stopped", "failed"):
+        told = f"{state} {duration(max(age, 0))} ago"
+    else:
+        told = f"its process died {duration(max(age, 0))} ago while {state}"
+    reason = health.get("reason")
+    rows = [("state", printable(told)), ("position", f"{health.get('position', 0):,} events")]
+    return [*rows, ("reason", printable(str(reason)))] if reason else rows
+
+
+def _checkpoint_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    position, age = entry.get("position"), entry.get("age_seconds")
+    return (
+        printable(entry["name"]),
+        "" if position is None else f"{position:,}",
+        "" if age is None else duration(max(age, 0)),
+        num_bytes(entry["bytes"]),
+        "valid" if entry["problem"] is None else printable(entry["problem"]),
+        str(entry.get("state_sha256") or "")[:12],
+    )
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CliError(f"{path} is not JSON: {error}; was the run cut off?", DATA) from None
+    return value
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+
+
 def _shown(value: object) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{value:.4f}" if isinstance(value, float) else printable(str(value))

@@ -40,6 +40,7 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
     threads = assemble.use_threads(config)
     graph = assemble.read_graph(config, source)
     rundir = RunDir.choose(config.run.out, assemble.run_name(config) + "-offline")
+    rundir.make()
     rundir.write_config(config)
     results = []
     with _Progress(Console(stderr=True), config.train.epochs, rundir) as progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,10 +16,38 @@ SETTINGS = (
 )  # fmt: skip
 
 
+CONTINUE = "Going on"
+
+
 @with_config(SETTINGS)
 def run(
     config: Config,
+    stated: dict[str, Any],
     *,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in --out, if there is one: all as if nothing had happened.",
+            rich_help_panel=CONTINUE,
+        ),
+    ] = False,
+    allow_config_change: Annotated[
+        bool,
+        typer.Option(
+            "--allow-config-change",
+            help="Go on with other settings too; what they reset is told without this.",
+            rich_help_panel=CONTINUE,
+        ),
+    ] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Start over if all checkpoints are damaged; what there is moves aside.",
+            rich_help_panel=CONTINUE,
+        ),
+    ] = False,
     json: Annotated[
         bool,
         typer.Option(
@@ -31,16 +59,21 @@ def run(
 ) -> None:
     """Learn continually from a stream: predict each micro-batch, learn it, store it.
 
-    Leaves a run directory with config.toml, metrics.jsonl, metrics.json, checkpoint/ and a
-    report.html to open in a browser. Ctrl-C ends the stream early and keeps what was learnt.
+    Leaves a run directory with config.toml, metrics.jsonl, metrics.json, checkpoints/ and a
+    report.html to open in a browser. Kill it at any moment: with --resume it goes on, and ends with
+    the very model it would have had. Ctrl-C (or SIGTERM) ends it after the micro-batch at hand,
+    with all of it kept; a second one at once.
 
     [bold]Examples[/bold]
 
       tgflow run --stream examples/data/collegemsg.csv.gz
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
+      tgflow run -s events.csv --out runs/events --resume
+      tgflow run -s kafka://localhost:9092/clicks --codec json --max-forward-jump 86400
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
     from tgflow.cli.continual import learn
+    from tgflow.run.live.place import Wish
 
-    learn(config, json)
+    learn(config, Wish(resume, fresh, allow_config_change, stated), json)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 FILES = {
     "report.html": "plots; open it in a browser",
     "metrics.json": "all figures",
     "checkpoint": "model, memory, events",
+    "config.toml": "these settings, for --config",
+}
+RUN_FILES = {
+    "report.html": "plots; open it in a browser",
+    "metrics.json": "all figures",
+    "checkpoints": "model, memory, events; --resume goes on from there",
     "config.toml": "these settings, for --config",
 }
 
@@ -23,16 +30,20 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for i, name in enumerate(header):
         table.add_column(name, justify="right" if i else "left", style="" if i else "bold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     Console().print(table)
 
 
 def print_summary(
-    header: Sequence[str], rows: Sequence[Sequence[str]], note: str, path: Path
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    note: str,
+    path: Path,
+    files: Mapping[str, str] = FILES,
 ) -> None:
     """Print a run's figures, a note about them, and where its files are."""
     print_table(header, rows)
     console = Console(soft_wrap=True, highlight=False)
     console.print(note, style="dim")
-    for name, what in FILES.items():
+    for name, what in files.items():
         console.print(f"  {path / name}  [dim]{what}[/dim]")

@@ -12,19 +12,26 @@ from typing import Any
 from tgflow.config import Config
 from tgflow.run.chart import Chart, Line, render_chart
 from tgflow.run.figures import compact, duration, num_bytes, score, stream_time
+from tgflow.run.refused import refusals
 
 Record = Mapping[str, Any]
 Tile = tuple[str, str, str]
 """Name, value and note of a headline figure."""
 
 
-def continual_report(records: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
+def continual_report(
+    records: Sequence[Record],
+    metrics: Mapping[str, Any],
+    config: Config,
+    stream: Record | None = None,
+) -> str:
     """Return the page of a `tgflow run`.
 
     Args:
         records: The lines of metrics.jsonl, in order.
         metrics: The content of metrics.json.
         config: The run's settings.
+        stream: The content of stream.json, or None.
     """
     flat = flatten(metrics)
     name = _stream_name(config)
@@ -35,7 +42,8 @@ def continual_report(records: Sequence[Record], metrics: Mapping[str, Any], conf
         f"Every micro-batch of {config.plan.batch_size} events was predicted first, then learnt, "
         "then stored. What is plotted was measured before the model had seen the events."
     )
-    return _page("continual run", title, lead, tiles, charts, flat, config)
+    rows = "" if stream is None else _stream_html(stream)
+    return _page("continual run", title, lead, tiles, charts, flat, config, rows)
 
 
 def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
@@ -201,6 +209,7 @@ def _page(
     charts: Sequence[Chart],
     flat: Mapping[str, Any],
     config: Config,
+    more: str = "",
 ) -> str:
     here = files("tgflow.run")
     css = here.joinpath("report.css").read_text(encoding="utf-8")
@@ -222,7 +231,7 @@ def _page(
 </header>
 <dl class="tiles">{_tiles_html(tiles)}</dl>
 <div class="charts">{"".join(render_chart(chart) for chart in charts)}</div>
-<h2>Protocol</h2>
+{more}<h2>Protocol</h2>
 <div class="card">{_table(_protocol(flat, config))}</div>
 <h2>Settings</h2>
 <div class="card settings">{_settings_html(config)}</div>
@@ -269,6 +278,21 @@ def _protocol(flat: Mapping[str, Any], config: Config) -> list[tuple[str, str]]:
         ("Machine", machine),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _stream_html(stream: Record) -> str:
+    """Return what became of the stream's rows; whatever they held is text and nothing else."""
+    counts = stream["counts"]
+    parts = ("read", "accepted", "late", "malformed", "duplicate", "buffered", "forced")
+    names = {"read": "Rows read", "buffered": "Waiting", "forced": "Forced watermarks"}
+    rows = [(names.get(p, p.capitalize()), f"{counts[p]:,}") for p in parts]
+    gaps = sum(len(each["gaps"]) for each in counts["partitions"].values())
+    rows.append(("Gaps", f"{gaps:,}"))
+    rows += [(name.replace("_", " "), f"{value:g}") for name, value in stream["counters"].items()]
+    for code, partition, count, first, last, example in refusals(stream):
+        places = f"{count} in partition {partition}, first {first}, last {last}"
+        rows.append((f"refused: {code}", f"{places}; {example}"))
+    return f'<h2>Stream</h2><div class="card">{_table(rows)}</div>'
 
 
 def _settings_html(config: Config) -> str:

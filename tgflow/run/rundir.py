@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from tgflow.config import Config, to_toml
 
@@ -15,35 +16,48 @@ class RunDir:
     """A directory for one run; it never mixes with another one's files.
 
     Args:
-        path: Where to; made if it is not there.
+        path: Where to; `make` makes it if it is not there.
+        goes_on: Whether the files in it are this run's.
+        own: Names of files that may be there already.
 
     Raises:
-        FileExistsError: If there are files in it already.
+        FileExistsError: If there are other files in it.
     """
 
-    def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise FileExistsError(f"{path} holds files already; choose another --out or remove it")
+    def __init__(self, path: Path, *, goes_on: bool = False, own: Set[str] = frozenset()) -> None:
+        if not goes_on and not _is_free(path, own):
+            raise FileExistsError(
+                f"{path} holds files already; choose another --out, remove it, or go on with it if "
+                "it is a run: --resume"
+            )
         self.path = path
-        self._records: TextIO | None = None
+        self._records: BinaryIO | None = None
 
     @classmethod
-    def choose(cls, out: str | None, name: str) -> RunDir:
+    def choose(cls, out: str | None, name: str, own: Set[str] = frozenset()) -> RunDir:
         """Return the directory `out`; without one the first free of runs/NAME, runs/NAME-2, ..."""
         if out is not None:
-            return cls(Path(out))
+            return cls(Path(out), own=own)
         number = 1
         while True:
             path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-            if not path.exists() or not any(path.iterdir()):
-                return cls(path)
+            if _is_free(path, own):
+                return cls(path, own=own)
             number += 1
+
+    def make(self) -> None:
+        """Make the directory if it is not there."""
+        self.path.mkdir(parents=True, exist_ok=True)
 
     @property
     def checkpoint(self) -> Path:
-        """Where the run's checkpoint goes."""
+        """Where the one checkpoint of an offline run goes."""
         return self.path / "checkpoint"
+
+    @property
+    def records(self) -> Path:
+        """metrics.jsonl."""
+        return self.path / "metrics.jsonl"
 
     def write_config(self, config: Config) -> None:
         """Write config.toml, which `--config` reads: all but where this run went."""
@@ -53,13 +67,30 @@ class RunDir:
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl, at once readable by others."""
         if self._records is None:
-            self._records = (self.path / "metrics.jsonl").open("w", encoding="utf-8")
-        self._records.write(to_json(record) + "\n")
+            self._records = self.records.open("ab")
+        self._records.write((to_json(record) + "\n").encode())
         self._records.flush()
+
+    def sync_records(self) -> int:
+        """Return the size of metrics.jsonl once all of it is on the disk."""
+        if self._records is None:
+            return self.records.stat().st_size if self.records.exists() else 0
+        os.fdatasync(self._records.fileno())
+        return self._records.tell()
+
+    def cut_records(self, size: int) -> None:
+        """Take back what was appended to metrics.jsonl beyond `size` bytes."""
+        self.close()
+        if self.records.exists() and self.records.stat().st_size > size:
+            os.truncate(self.records, size)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write another file of figures."""
+        self._write(name, to_json(value, indent=2) + "\n")
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write metrics.json, the run's figures."""
-        self._write("metrics.json", to_json(metrics, indent=2) + "\n")
+        self.write_json("metrics.json", metrics)
 
     def write_report(self, page: str) -> None:
         """Write report.html."""
@@ -82,10 +113,26 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of a metrics.jsonl; a last line that was cut off is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+def read_records(path: Path, most: int | None = None) -> list[dict[str, Any]]:
+    """Return the records of a metrics.jsonl; a last line that was cut off is left out.
+
+    Args:
+        path: The file.
+        most: Return at most so many of them, evenly spaced, in memory for twice as many lines.
+    """
+    kept: list[bytes] = []
+    every = 1
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if number % every == 0 and line.endswith(b"\n"):
+                kept.append(line)
+            if most is not None and len(kept) > most:
+                kept, every = kept[::2], 2 * every
+    return [json.loads(line) for line in kept]
+
+
+def _is_free(path: Path, own: Set[str]) -> bool:
+    return not path.exists() or all(entry.name in own for entry in path.iterdir())
 
 
 def finite(value: Any) -> Any:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from tgflow.run.refused import printable
 from tgflow.run.rundir import finite
 
 Level = Literal["info", "warning", "error"]
@@ -82,14 +83,6 @@ class Notes:
             self._file = path.open("a", encoding="ascii")
         self._file.write(line + "\n")
         self._file.flush()
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with all that a terminal would obey escaped as in Python."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
 
 
 def _line(level: Level, event: str, text: str, fields: dict[str, Any]) -> str:

@@ -23,32 +23,43 @@ class Pressure:
 
     Args:
         limit: Bytes it may hold; None: any.
-        grace: Seconds at the limit before it is an error.
+        grace: Seconds at the limit before it is an error, half of those just below it.
         clock: Seconds that never go back.
     """
 
     limit: int | None
     grace: float
     clock: Callable[[], float] = time.monotonic
-    _full_since: float | None = field(default=None, init=False)
+    _since: dict[str, float] = field(default_factory=dict, init=False)
 
     def judge(self, rss: int) -> Literal["hold", "let go", "as it is"]:
         """Return what to do with the stream, given that `rss` bytes are held.
 
         Raises:
-            MemoryLimit: If that is the limit or more, and was all through the grace time.
+            MemoryLimit: If that is the limit or more, and was all through the grace time; or if
+                holding the stream back has not helped for twice that.
         """
         if self.limit is None:
             return "as it is"
-        if rss < self.limit:
-            self._full_since = None
-        elif self._full_since is None:
-            self._full_since = self.clock()
-        if self._full_since is not None and self.clock() - self._full_since >= self.grace:
+        self._note("full", begins=rss >= self.limit, ends=rss < self.limit)
+        self._note(
+            "held", begins=rss >= PAUSE_SHARE * self.limit, ends=rss < GO_ON_SHARE * self.limit
+        )
+        if self._lasts("full", self.grace) or self._lasts("held", 2 * self.grace):
             raise MemoryLimit(
-                f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(self.limit)} for "
-                f"{self.grace:g} s; give it more, or a smaller buffer, replay_horizon or batch"
+                f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(self.limit)}, "
+                f"also after {self.grace:g} s without new events; give it more, or a smaller "
+                "buffer, replay_horizon or batch"
             )
-        if rss >= PAUSE_SHARE * self.limit:
+        if "held" in self._since:
             return "hold"
-        return "let go" if rss < GO_ON_SHARE * self.limit else "as it is"
+        return "let go"
+
+    def _note(self, name: str, *, begins: bool, ends: bool) -> None:
+        if ends:
+            self._since.pop(name, None)
+        elif begins:
+            self._since.setdefault(name, self.clock())
+
+    def _lasts(self, name: str, seconds: float) -> bool:
+        return name in self._since and self.clock() - self._since[name] >= seconds

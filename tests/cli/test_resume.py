@@ -1,0 +1,269 @@
+"""`tgflow run --resume`: it goes on as if nothing had happened, or says why it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from live_runs import same_run, signal_at, write_events
+from small_runs import SMALL
+
+from tgflow.cli import main
+from tgflow.durable import fault
+from tgflow.run.live import keeper, loop
+
+STEP = ("--checkpoint-batches", 1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a folder with events and the run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("made")
+    write_events(folder / "made.csv")
+    run = ["run", "-s", folder / "made.csv", "-o", folder / "whole", *SMALL]
+    assert main([str(arg) for arg in run]) == 0
+    return folder
+
+
+@pytest.fixture
+def events_csv(made):
+    return made / "made.csv"
+
+
+@pytest.fixture
+def whole(made, tmp_path):
+    """Return a copy of the directory of a run that nothing disturbed."""
+    return Path(shutil.copytree(made / "whole", tmp_path / "whole"))
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    fault.arm("")
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+def test_d11_a_signal_ends_the_batch_and_keeps_all(tgflow, events_csv, whole, monkeypatch, name):
+    signal_at(monkeypatch, 150, name)
+    ran = tgflow("run", "-s", events_csv, "-o", "out", *SMALL)
+    assert ran.code == 0
+    assert "go on with: tgflow run --resume --out out" in ran.out
+    health = json.loads((whole.parent / "out" / "health.json").read_text())
+    assert (health["state"], health["position"], health["reason"]) == ("stopped", 150, name.name)
+    metrics = json.loads((whole.parent / "out" / "metrics.json").read_text())
+    assert metrics["interrupted"]
+    assert metrics["num_events"] == 150
+    monkeypatch.undo()
+    monkeypatch.chdir(whole.parent)
+    again = tgflow("run", "--resume", "-o", "out")
+    assert again.code == 0
+    same_run(whole, whole.parent / "out")
+    assert signal.getsignal(name) not in (None, signal.SIG_IGN)
+
+
+def test_d11_a_paced_stream_is_woken_up(tgflow, events_csv, monkeypatch):
+    signal_at(monkeypatch, 50, signal.SIGTERM)
+    ran = tgflow(
+        "run", "-s", events_csv, "-o", "out", "--speed", 1000, *SMALL
+    )  # 50 events are 1.5 s
+    assert ran.code == 0
+    assert json.loads(Path("out/metrics.json").read_text())["num_events"] == 50
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "log.before_append:3:raise",
+        "checkpoint.before_rename:3:raise",
+        "checkpoint.before_file:9:raise",
+        "checkpoint.after_rename:2:raise",
+    ],
+)
+@pytest.mark.parametrize("log", ["--log", "--no-log"])
+def test_a_fault_anywhere_is_made_good(tgflow, events_csv, whole, point, log):
+    fault.arm(point)
+    ran = tgflow("run", "-s", events_csv, "-o", "out", log, *STEP, *SMALL)
+    assert ran.code in (0, 70)
+    fault.arm("")
+    assert tgflow("run", "-s", events_csv, "-o", "out", log, "--resume").code == 0
+    same_run(whole, whole.parent / "out")
+
+
+@pytest.mark.parametrize("every", [1, 3, 1000])
+def test_d5_how_often_it_is_kept_changes_nothing(tgflow, events_csv, whole, every):
+    ran = tgflow("run", "-s", events_csv, "-o", "out", "--checkpoint-batches", every, *SMALL)
+    assert ran.code == 0
+    same_run(whole, whole.parent / "out")
+
+
+@pytest.mark.parametrize("workers", [0, 2, 8])
+def test_d2_threads_that_prepare_change_nothing(tgflow, events_csv, whole, workers):
+    ran = tgflow("run", "-s", events_csv, "-o", "out", "--workers", workers, *SMALL)
+    assert ran.code == 0
+    same_run(whole, whole.parent / "out")
+
+
+def test_resume_of_nothing_begins(tgflow, events_csv, whole):
+    assert tgflow("run", "-s", events_csv, "-o", "out", "--resume", *SMALL).code == 0
+    same_run(whole, whole.parent / "out")
+    assert tgflow("run", "-s", events_csv, "-o", "out", "--resume", *SMALL).code == 0
+    same_run(whole, whole.parent / "out")
+
+
+def test_resume_needs_a_directory_that_is_a_run(tgflow, events_csv, tmp_path):
+    ran = tgflow("run", "-s", events_csv, "--resume", *SMALL)
+    assert (ran.code, "--resume needs the run's directory" in ran.err) == (2, True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    ran = tgflow("run", "-s", events_csv, "--resume", "-o", "other", *SMALL)
+    assert (ran.code, "holds files already" in ran.err) == (74, True)
+    assert os.listdir(tmp_path / "other") == ["notes.txt"]
+
+
+def test_the_limit_counts_from_the_beginning(tgflow, events_csv, whole):
+    assert tgflow("run", "-s", events_csv, "-o", "out", "--limit", 200, *SMALL).code == 0
+    ran = tgflow("run", "-o", "out", "--resume", "--limit", 200, "--json")
+    assert ran.json["num_events"] == 200
+    ran = tgflow("run", "-o", "out", "--resume", "--limit", 400, "--json")
+    assert ran.json["num_events"] == 400
+    same_run(whole, whole.parent / "out")
+
+
+def test_c14_other_settings_are_refused_with_a_diff(tgflow, events_csv, whole):
+    out = ("-o", "whole", "--resume")
+    ran = tgflow("run", "-s", events_csv, *out, "--batch-size", 20, "--seed", 4, "--dim", 16)
+    assert ran.code == 2
+    lines = ran.err.splitlines()
+    assert "was begun with other settings" in lines[0]
+    reset = "starts model, optimiser and memory afresh; the events are kept"
+    assert " ".join(lines[1].split()) == f"--dim 8 -> 16 {reset}"
+    assert lines[2].split()[:4] == ["--batch-size", "50", "->", "20"]
+    assert lines[3].split() == ["--seed", "0", "->", "4", "counts", "from", "here", "on"]
+    assert "--allow-config-change" in lines[4]
+    assert tgflow("run", "-o", "whole", "--resume", "--features", "a").code == 2
+
+
+def test_c14_settings_that_decide_nothing_may_change(tgflow, whole):
+    free = ("--workers", 2, "--metrics-port", 0, "--keep", 2, "--checkpoint-every", 7)
+    assert tgflow("run", "-o", "whole", "--resume", *free).code == 0
+    assert "keep = 2" in (whole / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "aside", "skips"),
+    [
+        (("--batch-size", 20), False, 0),
+        (("--seed", 4), False, 0),
+        (("--dim", 16), False, 0),
+        (("--direction", "directed"), True, 0),
+    ],
+)
+def test_c14_and_allowed_reset_what_they_must(tgflow, events_csv, flags, aside, skips):
+    assert tgflow("run", "-s", events_csv, "-o", "out", "--limit", 200, *SMALL).code == 0
+    more = ("--resume", "--limit", 400, "--allow-config-change", "--json")
+    ran = tgflow("run", "-o", "out", *more, *flags)
+    assert ran.code == 0
+    assert ran.json["num_events"] == 400
+    assert os.path.isdir("out/before-1") == aside
+    assert tgflow("run", "-o", "out", "--resume", *flags).code == 0
+
+
+def damage(path):
+    for manifest in path.glob("ckpt-*/manifest.json"):
+        data = bytearray(manifest.read_bytes())
+        data[len(data) // 2] ^= 1
+        manifest.write_bytes(data)
+
+
+def test_c3_a_damaged_checkpoint_is_set_aside_and_an_older_one_used(tgflow, events_csv, whole):
+    flags = ("-s", events_csv, "-o", "out", "--limit", 300)
+    assert tgflow("run", *flags, *STEP, *SMALL).code == 0
+    newest = max((whole.parent / "out" / "checkpoints").iterdir())
+    (newest / "model.safetensors").write_bytes(b"")
+    assert tgflow("run", "-o", "out", "--resume", "--limit", 400).code == 0
+    same_run(whole, whole.parent / "out")
+    notes = (whole.parent / "out" / "run.log").read_text()
+    assert "was set aside as corrupt-" in notes
+
+
+def test_c4_all_damaged_is_refused_unless_fresh(tgflow, events_csv, whole):
+    shutil.copytree(whole, "out")
+    damage(whole.parent / "out" / "checkpoints")
+    for _ in range(2):
+        ran = tgflow("run", "-o", "out", "--resume")
+        assert ran.code == 76
+        assert "--fresh" in ran.err
+    assert tgflow("run", "-o", "out", "--resume", "--fresh").code == 0
+    same_run(whole, whole.parent / "out")
+    assert os.path.isdir("out/before-1/checkpoints")
+    assert tgflow("run", "-o", "out", "--resume", "--fresh").code == 0
+    assert not os.path.exists("out/before-2"), "what can be gone on with is not thrown away"
+
+
+def test_c13_a_hole_in_the_log_is_refused(tgflow, tmp_path):
+    lines = write_events(tmp_path / "grows.csv").read_text().splitlines(keepends=True)
+    for size in (200, 401):  # so that there are two frames
+        (tmp_path / "grows.csv").write_text("".join(lines[:size]))
+        assert tgflow("run", "-s", "grows.csv", "-o", "out", "--resume", *SMALL).code == 0
+    [segment] = (tmp_path / "out" / "log").iterdir()
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 255
+    segment.write_bytes(data)
+    shutil.rmtree("out/checkpoints")
+    ran = tgflow("run", "-o", "out", "--resume")
+    assert ran.code == 76
+    assert "is damaged at byte" in ran.err
+    assert tgflow("run", "-o", "out", "--resume", "--fresh").code == 0
+
+
+def test_c8_a_second_process_is_refused(tgflow, events_csv, whole):
+    from tgflow.durable.lock import RunLock
+
+    before = (whole / "config.toml").read_bytes()
+    with RunLock(whole / ".lock"):
+        ran = tgflow("run", "-o", "whole", "--resume", "--workers", 0)
+    assert ran.code == 73
+    assert "is in use by process" in ran.err
+    assert (whole / "config.toml").read_bytes() == before
+
+
+def test_d4_other_threads_are_told_and_strictly_refused(tgflow, whole):
+    ran = tgflow("run", "-o", "whole", "--resume", "--threads", 2)
+    assert ran.code == 0
+    assert "threads was 1, is 2: results may differ" in ran.err
+    ran = tgflow("run", "-o", "whole", "--resume", "--threads", 1, "--strict-resume")
+    assert ran.code == 2
+    assert "threads was 2, is 1" in ran.err
+
+
+def test_without_resume_a_run_is_not_touched(tgflow, events_csv, whole):
+    ran = tgflow("run", "-s", events_csv, "-o", "whole", *SMALL)
+    assert ran.code == 74
+    assert "--resume" in ran.err
+
+
+def test_sorted_files_go_on_too(tgflow, tmp_path, monkeypatch):
+    lines = [f"{i % 7},{i % 5 + 10},{(i * 37) % 101}" for i in range(200)]
+    (tmp_path / "mixed.csv").write_text("src,dst,t\n" + "\n".join(lines) + "\n")
+    flags = ("-s", "mixed.csv", "--sort", *SMALL)
+    assert tgflow("run", *flags, "-o", "a").code == 0
+    signal_at(monkeypatch, 100, signal.SIGTERM)
+    assert tgflow("run", *flags, "-o", "b").code == 0
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert tgflow("run", "-o", "b", "--resume").code == 0
+    same_run(tmp_path / "a", tmp_path / "b")
+    records = [json.loads(line)["t"] for line in Path("a/metrics.jsonl").read_text().splitlines()]
+    assert records == sorted(records)
+
+
+def test_d12_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypatch):
+    jumps = iter([1e9 * (-1) ** i for i in range(100_000)])
+    for module in (keeper, loop):
+        monkeypatch.setattr(module.time, "time", lambda: 1.8e9 + next(jumps))
+    assert tgflow("run", "-s", events_csv, "-o", "out", *STEP, *SMALL).code == 0
+    same_run(whole, whole.parent / "out")

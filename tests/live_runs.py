@@ -1,0 +1,62 @@
+"""What tests of runs that go on share: comparing two of them, and disturbing one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+from tgflow.run.live import loop
+
+TIMED = ("seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress")
+MACHINE = ("threads", "machine", "interrupted", "stream", "state_sha256")
+
+
+def write_events(path: Path, size: int = 400) -> Path:
+    """Write events among 20 nodes that mostly write to the node after them."""
+    rng = random.Random(5)
+    lines = ["src,dst,t"]
+    for i in range(size):
+        src = rng.randrange(20)
+        dst = (src + 1) % 20 if rng.random() < 0.8 else rng.randrange(20)
+        lines.append(f"{src},{dst},{1_600_000_000 + 60 * (i // 2)}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def untimed(record):
+    return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
+
+
+def figures(run: Path):
+    """Return the figures and records of a run, without those that the clock decides."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    digest = metrics["state_sha256"]
+    metrics = {k: v for k, v in untimed(metrics).items() if k not in MACHINE}
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return digest, metrics, [untimed(record) for record in records]
+
+
+def same_run(left: Path, right: Path) -> None:
+    """Assert that two runs ended in the same state, to the last bit, by the same way."""
+    (digest, metrics, records), (other, other_metrics, other_records) = (
+        figures(left),
+        figures(right),
+    )
+    assert records == other_records
+    assert metrics == other_metrics
+    assert digest == other
+    assert digest
+
+
+def signal_at(monkeypatch, position, number) -> None:
+    """Let this process get a signal once the run has learnt `position` events."""
+    note_step = loop._Run._note_step
+
+    def noting(self, step, update):
+        note_step(self, step, update)
+        if step.stop == position:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(loop._Run, "_note_step", noting)

@@ -1,0 +1,104 @@
+"""D1: killed anywhere, as often as you like, a run ends with the very model it would have had.
+
+TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+from campaign import Campaign
+from live_runs import same_run
+
+KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
+SEED = int(os.environ.get("TGFLOW_SEED", "1"))
+BATCH = 40
+SMALL = ["--dim", "8", "--neighbors", "3", "--batch-size", str(BATCH), "--threads", "1"]
+KEPT = ["--checkpoint-batches", "3", "--sync-ms", "20"]
+
+
+def rows(size):
+    """Return rows of a stream, most of them events."""
+    rng = random.Random(3)
+    out = []
+    for i in range(size):
+        src = rng.randrange(30)
+        t = 1_600_000_000 + 10 * i - rng.choice([0, 0, 0, 35])
+        row = {"src": src, "dst": 30 + (src * 7 + (rng.random() < 0.2)) % 20, "t": t}
+        if rng.random() < 0.01:
+            row["t"] = rng.choice(["soon", None, 1.5, 7])
+        out.append(row)
+    return out
+
+
+def undisturbed(tmp_path, flags):
+    campaign = Campaign(tmp_path / "undisturbed", flags)
+    campaign.finish()
+    return campaign
+
+
+def disturb(campaign, kills):
+    while campaign.kills < kills and campaign.kill_once():
+        pass
+    campaign.finish()
+    assert campaign.kills >= min(kills, 1), campaign
+
+
+def compare(left, right):
+    same_run(left.out, right.out)
+    assert left.letters() == right.letters()
+    assert left.rows() == right.rows()
+    assert not list(right.out.glob("checkpoints/corrupt-*")), "every checkpoint was usable"
+
+
+@pytest.mark.timeout(600 + 30 * KILLS)
+@pytest.mark.parametrize("log", ["--log", "--no-log"])
+def test_d1_r9_killed_over_a_file(tmp_path, log):
+    kills = max(1, KILLS // 4)
+    lines = [
+        ",".join(str(row[key]) for key in ("src", "dst", "t")) for row in rows(BATCH * 8 * kills)
+    ]
+    stream = tmp_path / "made.csv"
+    stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
+    order = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-forward-jump", "100000"]
+    flags = ["-s", str(stream), log, *order, *SMALL, *KEPT]
+    reference = undisturbed(tmp_path, flags)
+    assert reference.rows()["malformed"]
+    assert reference.rows()["late"]
+    campaign = Campaign(tmp_path / "killed", flags, SEED)
+    disturb(campaign, kills)
+    compare(reference, campaign)
+
+
+@pytest.mark.timeout(600 + 30 * KILLS)
+def test_d1_r9_killed_over_kafka(tmp_path):
+    broker_module = pytest.importorskip("tgflow.testing.broker")
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
+    with broker_module.MockBroker() as broker:
+        broker.create("edges", 3)
+        publish(broker, "edges", rows(BATCH * 6 * KILLS), 3)
+        order = ["--allowed-lateness", "30", "--max-forward-jump", "100000", "--until-end"]
+        options = ["--kafka-option", "api_version=[2,3]", "--kafka-option", "fetch_max_wait_ms=50"]
+        flags = ["-s", broker.url("edges"), *order, *options, *SMALL, *KEPT]
+        reference = undisturbed(tmp_path, flags)
+        assert reference.rows()["malformed"]
+        assert reference.rows()["late"]
+        campaign = Campaign(tmp_path / "killed", flags, SEED)
+        disturb(campaign, KILLS)
+        compare(reference, campaign)
+
+
+def publish(broker, topic, events, partitions):
+    """Send rows as JSON, each source to a partition of its own."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=broker.servers, api_version=broker.api_version, linger_ms=20
+    )
+    for event in events:
+        producer.send(topic, json.dumps(event).encode(), partition=event["src"] % partitions)
+    producer.flush(timeout=30)
+    producer.close(timeout=5)

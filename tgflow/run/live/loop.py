@@ -1,0 +1,241 @@
+"""The run itself: micro-batch after micro-batch, kept now and then, until something ends it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from tgflow.run.display import Display
+from tgflow.run.figures import compact, score
+from tgflow.run.live.exporter import Exporter
+from tgflow.run.live.figures import Figures, Status
+from tgflow.run.live.keeper import Keeper
+from tgflow.run.live.notes import Notes
+from tgflow.run.live.pressure import MemoryLimit, Pressure
+from tgflow.run.live.session import Session
+from tgflow.run.live.signals import StopSignals
+from tgflow.run.live.supply import Stopped
+from tgflow.run.live.watch import Watch
+from tgflow.run.machine import rss_bytes
+from tgflow.streams.errors import StreamError
+from tgflow.train.observe import StepRecord
+from tgflow.units import parse_bytes
+
+SECONDS_PER_LINE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended, with all of it kept."""
+
+    stopped: bool
+    """By a signal: there may be more to come."""
+    state_sha256: str | None
+    """Digest of model, optimiser, memory, events and ids."""
+    stream: Mapping[str, Any]
+    """What became of the rows, as `Ingest.report` says it."""
+
+
+def run(session: Session, console: Console) -> Ended:
+    """Learn from the session's stream until it ends, a signal stops it, or something fails.
+
+    Whatever can be kept is: after all of these but a failing disk, a loss that is not finite and
+    faults of ours, the newest checkpoint holds every micro-batch learnt.
+
+    Raises:
+        StreamError: What the source says; `SourceUnavailable` if it was out of reach for too long.
+        MemoryLimit: If memory was short for too long.
+        TrainingDiverged: If a loss or score is not finite.
+        OSError: If log, dead letters or three checkpoints in a row could not be written.
+        Unbalanced: If a row got lost.
+    """
+    return _Run(session, console).run()
+
+
+class _Run:
+    def __init__(self, session: Session, console: Console) -> None:
+        self._session, self._console = session, console
+        self._notes = session.notes
+        self._status = Status()
+        self._keeper = Keeper(session)
+        self._figures = Figures(session, self._keeper, self._status)
+        self._started = self._said = time.monotonic()
+
+    def run(self) -> Ended:
+        session = self._session
+        operate = session.config.operate
+        limit = operate.memory_limit
+        pressure = Pressure(None if limit is None else parse_bytes(limit), operate.memory_grace)
+        health = session.place.path / "health.json"
+        with ExitStack() as stack:
+            stack.enter_context(StopSignals(self._ask_to_stop))
+            stack.enter_context(_library_messages(self._notes))
+            stack.callback(session.close)
+            self._serve_metrics(stack)
+            stack.enter_context(Watch(health, self._figures, pressure, session.valve, self._notes))
+            try:
+                return self._go()
+            except BaseException as error:
+                self._status.state, self._status.reason = "failed", str(error)
+                raise
+
+    def _serve_metrics(self, stack: ExitStack) -> None:
+        operate, session = self._session.config.operate, self._session
+        if operate.metrics_port is None:
+            return
+        labels = {
+            "model": session.config.model.name,
+            "stream": session.ingest.source.name,
+            "run": str(session.place.path),
+        }
+        exporter = Exporter(
+            self._figures.metrics, labels, operate.metrics_port, operate.metrics_host
+        )
+        stack.callback(exporter.close)
+        at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
+        self._notes.info("metrics", f"metrics at {at}", port=exporter.port)
+
+    def _ask_to_stop(self, name: str) -> None:
+        self._status.state, self._status.reason = "stopping", name
+        self._session.valve.stop()
+
+    def _go(self) -> Ended:
+        """Learn, and keep what was learnt."""
+        self._say_start()
+        stopped = False
+        try:
+            with self._display() as update:
+                stopped = self._learn(update)
+        except (StreamError, MemoryLimit) as error:
+            self._keep_before(error)
+            raise
+        self._status.state = "stopping"
+        digest = self._keeper.finish()
+        self._status.state = "stopped" if stopped else "done"
+        report = self._session.ingest.report()
+        self._session.place.rundir.write_json("stream.json", report)
+        return Ended(stopped, digest, report)
+
+    def _learn(self, update: Callable[[Mapping[str, Any]], None]) -> bool:
+        """Learn until the stream ends, or is stopped; True if it was a signal.
+
+        Raises:
+            MemoryLimit: If the watch stopped it.
+        """
+        session = self._session
+        self._status.state = "running" if session.resumed_at is None else "recovering"
+        try:
+            for step in session.trainer.steps(session.supply):
+                self._note_step(step, update)
+                self._keeper.after_step()
+                if session.valve.stopped:
+                    session.valve.pass_through()
+        except Stopped:
+            return True
+        return False
+
+    def _note_step(self, step: StepRecord, update: Callable[[Mapping[str, Any]], None]) -> None:
+        session = self._session
+        record = {
+            **step.as_dict(),
+            "elapsed": session.elapsed + time.monotonic() - self._started,
+            "rss_bytes": rss_bytes(),
+        }
+        share = self._share(step.stop)
+        if share is not None:
+            record["progress"] = share
+        session.place.rundir.log(record)
+        self._status.record, self._status.stepped_at = record, time.monotonic()
+        if self._status.state == "recovering":
+            self._status.state = "running"
+        update(record)
+
+    def _share(self, done: int) -> float | None:
+        """Return which share of the stream is learnt, as far as can be told."""
+        ingest, total = self._session.ingest, self._total()
+        if total is None and ingest.progress:
+            total = int(max(ingest.num_released / ingest.progress, 1.0))
+        limit = self._session.config.stream.limit
+        known = [size for size in (total, limit) if size is not None]
+        if not known:
+            return None
+        return min(done / min(known), 1.0) if min(known) else 1.0
+
+    def _total(self) -> int | None:
+        """Return how many events there will be, or None if that is not known."""
+        known, limit = self._session.ingest.num_events, self._session.config.stream.limit
+        return min(known, limit) if known is not None and limit is not None else known
+
+    @contextmanager
+    def _display(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """Show the micro-batches to people, or tell of them now and then in JSON."""
+        config = self._session.config
+        title = f"{config.model.name.upper()} learning from {config.stream.path}"
+        if config.operate.log_format == "json":
+            yield self._tell
+            return
+        with Display(self._console, title, self._total()) as display:
+            yield display.update
+
+    def _tell(self, record: Mapping[str, Any]) -> None:
+        if time.monotonic() - self._said < SECONDS_PER_LINE:
+            return
+        self._said = time.monotonic()
+        text = (
+            f"{record['stop']:,} events, {compact(record['events_per_second'])} events/s, "
+            f"AP {score(record.get('running.ap') or float('nan'))}"
+        )
+        self._notes.progress(text, **record)
+
+    def _keep_before(self, error: Exception) -> None:
+        """Keep what was learnt before `error` ends the run."""
+        try:
+            self._session.place.rundir.write_json("stream.json", self._session.ingest.report())
+            self._keeper.finish()
+        except OSError as failed:
+            text = f"what was learnt last could not be kept: {failed}"
+            self._notes.warning("checkpoint", f"{text}; the run ends because of: {error}")
+
+    def _say_start(self) -> None:
+        session = self._session
+        at = session.resumed_at
+        what = "begins" if at is None else f"goes on at event {at:,}"
+        self._notes.info(
+            "start",
+            f"{session.config.model.name} {what}, stream {session.ingest.source.name}",
+            position=session.trainer.position,
+            **session.build,
+        )
+
+
+@contextmanager
+def _library_messages(notes: Notes) -> Iterator[None]:
+    """Let what tgflow's sources log reach the notes, meanwhile."""
+    logger = logging.getLogger("tgflow")
+    handler = _ToNotes(notes)
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+
+
+class _ToNotes(logging.Handler):
+    def __init__(self, notes: Notes) -> None:
+        super().__init__(logging.INFO)
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = record.name.rpartition(".")[2]
+        if record.levelno >= logging.WARNING:
+            self._notes.warning(event, record.getMessage())
+        else:
+            self._notes.info(event, record.getMessage())

@@ -1,0 +1,288 @@
+"""The parts of a run put together, at its beginning or where the newest checkpoint left off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, NoValidCheckpoint
+from tgflow.config import Config
+from tgflow.durable.errors import LogCorrupt
+from tgflow.durable.log import DurableLog
+from tgflow.graph import Direction, TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.model import TemporalModel
+from tgflow.run.live import settings
+from tgflow.run.live.notes import Notes
+from tgflow.run.live.place import Place
+from tgflow.run.live.supply import Supply, Valve
+from tgflow.run.machine import describe
+from tgflow.streams.arrivals import PartitionedSource
+from tgflow.streams.breaker import Breaker
+from tgflow.streams.counts import Counts
+from tgflow.streams.ingest import Ingest
+from tgflow.streams.letters import DeadLetters
+from tgflow.streams.ordering.config import OrderConfig
+from tgflow.streams.state import IngestState
+from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
+
+BUILD = ("tgflow", "torch", "python", "system")
+"""What of the machine may change a result's last bits, beside the threads."""
+
+
+class StrictResume(RuntimeError):
+    """Bits could differ from an undisturbed run, and `strict_resume` forbids that."""
+
+
+@dataclass(slots=True)
+class Session:
+    """A run's parts, ready to go."""
+
+    config: Config
+    place: Place
+    notes: Notes
+    trainer: ContinualTrainer
+    ingest: Ingest
+    supply: Supply
+    valve: Valve
+    store: CheckpointStore
+    writer: CheckpointWriter
+    log: DurableLog | None
+    build: dict[str, Any]
+    """What the checkpoint says of machine and threads."""
+    resumed_at: int | None = None
+    """Events that the checkpoint held from which the run goes on; None if it begins."""
+    elapsed: float = 0.0
+    """Seconds that the run took before."""
+
+    def close(self) -> None:
+        """End what still runs and close the files; the disk may refuse."""
+        self.valve.stop()
+        if self.supply.settle():
+            self.ingest.close()
+        with suppress(OSError):  # which was told, or the run ends by what matters more
+            self.writer.wait()
+        if self.log is not None:
+            self.log.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a session is made of that is not in its directory.
+
+    Args:
+        source: Where events come from, not started.
+        direction: How they become edges.
+        make_model: Returns the model, its first parameters drawn by the seed.
+        threads: CPU threads in use.
+    """
+
+    source: PartitionedSource
+    direction: Direction
+    make_model: Callable[[], TemporalModel]
+    threads: int
+
+
+def open_session(place: Place, recipe: Recipe, notes: Notes, *, fresh: bool) -> Session:
+    """Begin the run in `place`, or go on with it.
+
+    Args:
+        place: Taken.
+        recipe: What else it is made of.
+        notes: Hears what was found.
+        fresh: Begin again if neither checkpoint nor log can be read; what there is moves aside.
+
+    Raises:
+        NoValidCheckpoint: If there were checkpoints and all are damaged, and not `fresh`.
+        LogCorrupt: If the log is damaged, and not `fresh`.
+        CheckpointError: If a checkpoint cannot be trusted, or another tgflow wrote it.
+        StrictResume: If bits could differ, and the settings forbid that.
+        OSError: If the directory cannot be read or written.
+    """
+    if place.goes_on and place.effect == "all":
+        _say_moved(notes, place, "the settings ask for another run")
+    try:
+        return _open(place, recipe, notes)
+    except (NoValidCheckpoint, LogCorrupt) as error:
+        if not fresh:
+            raise type(error)(
+                f"{error}; bring files back from a copy, or pass --fresh to start over beside them"
+            ) from None
+        _say_moved(notes, place, str(error))
+        return _open(place, recipe, notes)
+
+
+def _say_moved(notes: Notes, place: Place, why: str) -> None:
+    aside = place.start_over()
+    notes.warning("start over", f"starting over, what there was is in {aside}: {why}")
+
+
+def _open(place: Place, recipe: Recipe, notes: Notes) -> Session:
+    config = place.config
+    c = config.checkpoint
+    limit = c.max_checkpoint_bytes
+    store = CheckpointStore(
+        place.path / "checkpoints",
+        keep=c.keep,
+        keep_every=c.keep_every,
+        max_bytes=None if limit is None else parse_bytes(limit),
+    )
+    found = store.newest()
+    for problem in store.problems:
+        notes.warning("checkpoint", problem)
+    log = DurableLog(place.path / "log", sync_ms=c.sync_ms) if c.log else None
+    build = {name: describe()[name] for name in BUILD} | {"threads": recipe.threads}
+    if found is None:
+        start = _Start.at_the_beginning(recipe, config)
+    else:
+        start = _Start.from_checkpoint(found[1], recipe, place)
+        _check_build(found[1].meta["run"]["build"], build, config, notes)
+    place.rundir.cut_records(start.records_bytes)
+    recipe.source.ids = start.ids
+    valve = Valve()
+    ingest = _ingest(recipe.source, config, place, log, start, valve)
+    left = config.stream.limit
+    position = start.trainer.position
+    supply = Supply(
+        ingest,
+        valve,
+        recipe.source.unit,
+        None if left is None else max(0, left - position),
+        config.stream.speed,
+    )
+    return Session(
+        config=config,
+        place=place,
+        notes=notes,
+        trainer=start.trainer,
+        ingest=ingest,
+        supply=supply,
+        valve=valve,
+        store=store,
+        writer=CheckpointWriter(store),
+        log=log,
+        build=build,
+        resumed_at=position if place.goes_on else None,
+        elapsed=start.elapsed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a run goes on."""
+
+    trainer: ContinualTrainer
+    ids: NodeIds
+    state: IngestState | None = None
+    records_bytes: int = 0
+    elapsed: float = 0.0
+
+    @classmethod
+    def at_the_beginning(cls, recipe: Recipe, config: Config) -> _Start:
+        graph = TemporalGraph(recipe.direction, recipe.source.x_dim)
+        settings = trainer_config(config, recipe.source.unit)
+        trainer = ContinualTrainer(recipe.make_model(), graph, settings)
+        return cls(trainer, recipe.source.ids)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, recipe: Recipe, place: Place) -> _Start:
+        meta = checkpoint.meta
+        trainer = ContinualTrainer.from_checkpoint(
+            recipe.make_model(),
+            checkpoint,
+            trainer_config(place.config, recipe.source.unit),
+            keep_model=place.effect != "model",
+        )
+        state = IngestState.from_checkpoint(checkpoint.sections["reorder"], meta["ingest"])
+        ids = NodeIds.from_state(checkpoint.sections["ids"])
+        run = meta["run"]
+        return cls(trainer, ids, state, run["records_bytes"], run["elapsed"])
+
+
+def _ingest(
+    source: PartitionedSource,
+    config: Config,
+    place: Place,
+    log: DurableLog | None,
+    start: _Start,
+    valve: Valve,
+) -> Ingest:
+    return Ingest(
+        source,
+        order_config(config),
+        letters=DeadLetters(place.path / "dead-letters"),
+        counts=Counts(),
+        breaker=Breaker(source.name, config.checks.max_bad_ratio),
+        log=log,
+        state=start.state,
+        skip_to=start.trainer.position,
+        stop=lambda: valve.stopped,
+    )
+
+
+def _check_build(
+    saved: dict[str, Any], build: dict[str, Any], config: Config, notes: Notes
+) -> None:
+    differing = settings.differences(saved, build)
+    if not differing:
+        return
+    text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"
+    if config.checkpoint.strict_resume:
+        raise StrictResume(f"{text}, and strict_resume is set; go on as it was, or unset it")
+    notes.warning("other build", text)
+
+
+def order_config(config: Config) -> OrderConfig:
+    """Return how events are put in order; late ones are by default an error in files.
+
+    To sort files is to let every event come late, and so to hold all back until the end.
+    """
+    o = config.order
+    is_kafka = config.stream.path.startswith("kafka://")
+    if config.stream.sort:
+        return OrderConfig(
+            allowed_lateness=INT64_MAX,
+            max_forward_jump=o.jump,
+            time_min=o.time_min,
+            time_max=o.time_max,
+            buffer_events=INT64_MAX,
+            buffer_bytes=INT64_MAX,
+        )
+    return OrderConfig(
+        allowed_lateness=o.allowed_lateness,
+        late=o.late or ("dead_letter" if is_kafka else "error"),
+        max_forward_jump=o.jump,
+        time_min=o.time_min,
+        time_max=o.time_max,
+        idle_timeout=o.idle_timeout,
+        buffer_events=o.buffer_events,
+        buffer_bytes=parse_bytes(o.buffer_bytes),
+        dedup_window=o.dedup_window,
+    )
+
+
+def trainer_config(config: Config, unit: str) -> ContinualConfig:
+    """Return the trainer's settings."""
+    plan, train = config.plan, config.train
+    return ContinualConfig(
+        seed=config.run.seed,
+        batch_size=plan.batch_size,
+        updates=train.updates,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        grad_clip=train.grad_clip,
+        replay_ratio=train.replay_ratio,
+        replay_horizon=train.replay_horizon,
+        replay_half_life=train.replay_half_life,
+        mrr_negatives=plan.mrr_negatives,
+        visibility=plan.visibility,
+        strategy=plan.strategy,
+        span=plan.span,
+        seconds_per_tick=seconds_per_tick(unit),
+        num_threads=plan.workers,
+        lookahead=plan.lookahead,
+        on_nan=config.operate.on_nan,
+    )

@@ -1,0 +1,45 @@
+"""Which rows of a stream were refused and why, for people; whatever they held is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with all that a terminal would obey escaped as in Python."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in text
+    )
+
+
+def refusals(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
+    """Return a line for each code and partition, those with most rows first.
+
+    Args:
+        stream: What `Ingest.report` says, also by way of stream.json.
+
+    Returns:
+        Code, partition, rows, first place, last place, and an example.
+    """
+    lines = [
+        (seen["count"], code, partition, seen)
+        for partition, counts in stream["counts"]["partitions"].items()
+        for code, seen in counts["refused"].items()
+    ]
+    return [
+        (
+            printable(code),
+            printable(str(partition)),
+            f"{count:,}",
+            _place(seen["first"]),
+            _place(seen["last"]),
+            printable(str(next(iter(seen["examples"]), ""))),
+        )
+        for count, code, partition, seen in sorted(lines, key=lambda line: -line[0])
+    ]
+
+
+def _place(place: Mapping[str, Any]) -> str:
+    return printable(", ".join(f"{name} {value}" for name, value in place.items()))
