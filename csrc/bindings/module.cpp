@@ -15,5 +15,6 @@ PYBIND11_MODULE(_core, m) {
   bind_belady(m);
   bind_attention(m);
   bind_gru(m);
+  bind_cache(m);
   bind_threads(m);
 }

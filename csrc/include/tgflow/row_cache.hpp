@@ -1,0 +1,170 @@
+// A cache of a table's rows: which are held, which make room, and the rows themselves.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tgflow/slot_index.hpp"
+#include "tgflow/slot_order.hpp"
+
+namespace tgflow {
+
+/// kGiven: a script says which rows are admitted, and where.
+enum class CachePolicy { kLru, kLfu, kFifo, kStatic, kGiven };
+
+/// What is asked of a cache is not what its script says.
+class TraceMismatch : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Of distinct rows.
+struct CacheCounts {
+  int64_t hits = 0;
+  int64_t misses = 0;
+  int64_t admitted = 0;
+  int64_t evicted = 0;
+  int64_t bypassed = 0;
+  int64_t preloaded = 0;
+};
+
+/// Where the rows of one gather come from, and which of them stay in the cache.
+struct CacheLookup {
+  static constexpr int32_t kNothing = -1;
+
+  /// Per id: its slot, or -2 - its number among the misses, or kNothing for a row of zeros.
+  std::vector<int32_t> source;
+  std::vector<int64_t> miss;   ///< The distinct ids that are not there, in order of first appearance.
+  std::vector<int32_t> first;  ///< Where each of them first appears.
+  std::vector<int32_t> admit;  ///< The slot into which each of them is put, or kNothing.
+  bool puts_after = false;     ///< Slots may be read before they are written.
+  int64_t batch = 0;
+
+  static int32_t of_miss(std::size_t number) { return -2 - static_cast<int32_t>(number); }
+  static std::size_t miss_of(int32_t from) { return static_cast<std::size_t>(-2 - from); }
+};
+
+/// A batch's moves as a planner wrote them; see tgflow/cache/script.py.
+struct CacheScript {
+  const int64_t* id;
+  const int32_t* hit;
+  const int32_t* admit;
+  int64_t size;
+};
+
+/// What is in each slot (-1: nothing) and how it is ranked.
+struct CacheState {
+  int64_t* id;
+  int64_t* key;
+};
+
+/// The rows that were missing: of a table by their ids, or one after the other.
+struct MissRows {
+  const char* rows;
+  bool by_id;
+};
+
+/// `capacity` rows of `row_bytes`. Any number of threads may gather: they wait for each other while the index
+/// is read and written, not while rows are copied. A slot that a gather at work reads or fills stays as it
+/// is.
+class RowCache {
+ public:
+  /// Throws std::invalid_argument if there are 2^30 slots or more, std::bad_alloc if memory is short.
+  RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes);
+
+  /// Looks `n` ids up and admits what the policy admits. `finish` must follow, in which the caller gives the
+  /// rows of `out.miss`. Throws std::out_of_range if an id is not below `table_size`; nothing has changed
+  /// then.
+  void look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
+
+  /// The same for rows that nobody asked for: `out.miss` holds those that come in, whatever the policy.
+  void preload(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
+
+  /// The same as a script says. Throws TraceMismatch if it does not fit `id` or the contents; nothing has
+  /// changed then, unless it puts two rows into one slot, which leaves an empty cache.
+  void execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
+
+  /// Brings back the contents of a snapshot, but for ids not below `table_size`; as `preload`.
+  void restore(const CacheState& state, int64_t table_size, CacheLookup& out);
+
+  /// Copies all rows to `out` [n, row_bytes], null for none, and the admitted ones to their slots.
+  void copy(const CacheLookup& lookup, const MissRows& from, char* out);
+
+  /// Ends what `look_up` began. Without the rows (`done` false), what was admitted leaves again.
+  void finish(const CacheLookup& lookup, bool done);
+
+  /// `look_up`, `copy` and `finish` of a table in plain memory.
+  void gather(const char* table, int64_t table_size, const int64_t* id, int64_t n, char* out);
+
+  /// Keeps gathers out, once those at work are done; between the two calls the table may change.
+  void begin_change();
+  void end_change();
+  /// Writes rows [n, row_bytes] of ids that are there. Between begin_change and end_change.
+  void write(const int64_t* id, int64_t n, const char* rows);
+  /// Forgets the ids from `size` on. Between begin_change and end_change.
+  void truncate(int64_t size);
+
+  void snapshot(const CacheState& out) const;
+  CacheCounts counts() const;
+  void reset_counts();
+  int64_t capacity() const { return static_cast<int64_t>(slots_.size()); }
+  /// Bytes held: rows, index and order.
+  int64_t bytes() const;
+
+ private:
+  struct Slot {
+    int64_t id = kFree;
+    int64_t key = 0;     ///< How often it was used (lfu), and when it came or was used last.
+    int64_t batch = 0;   ///< The last that used it.
+    int64_t filler = 0;  ///< The one that it came with.
+  };
+  class Begun;
+  static constexpr int64_t kFree = -1;
+
+  Slot& slot(int32_t s) { return slots_[static_cast<std::size_t>(s)]; }
+  char* row(int32_t s) { return rows_.get() + static_cast<std::size_t>(s) * row_bytes_; }
+  static void check_ids(const int64_t* id, int64_t n, int64_t table_size);
+  int32_t find(int64_t id) const;
+  void find_all(const int64_t* id, int64_t n, CacheLookup& out);
+  void find_block(const int64_t* id, int64_t begin, int64_t end, CacheLookup& out);
+  void note_miss(int64_t id, int64_t i, CacheLookup& out);
+  void use(int32_t s, int64_t batch, int64_t i);
+  void admit(CacheLookup& out);
+  void match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out);
+  void check_slots(const CacheScript& script) const;
+  bool may_run(const CacheScript& script) const;
+  void put_all(const CacheLookup& lookup);
+  void put(int64_t id, int32_t s, int64_t batch, int64_t i);
+  void evict(int32_t s);
+  void rank(int32_t s, int64_t count, int64_t i);
+  void halve_counts();
+  void order_anew();
+  void list_free();
+  void clear();
+  bool is_filling(const Slot& held, int64_t batch) const;
+
+  const CachePolicy policy_;
+  const std::size_t row_bytes_;
+  std::unique_ptr<char, void (*)(void*)> rows_;
+  std::vector<Slot> slots_;
+  SlotIndex index_;
+  SlotOrder order_;
+  std::vector<int32_t> free_;     ///< Highest first.
+  std::vector<int32_t> victims_;  ///< Scratch.
+  std::vector<int32_t> misses_;   ///< Scratch: the numbers of this gather's ids, by hash.
+  std::vector<int64_t> at_work_;  ///< Gathers that have begun, oldest first.
+  int64_t clock_ = 0;             ///< Ids asked for so far.
+  int64_t batch_ = 0;
+  int64_t admissions_ = 0;
+  bool changing_ = false;
+  CacheCounts counts_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+}  // namespace tgflow

@@ -1,0 +1,110 @@
+// Executing what a planner wrote, after checking that it is about what is asked.
+#include "row_cache_begun.hpp"
+
+namespace tgflow {
+namespace {
+
+std::string at_row(int64_t r, int64_t id) {
+  return "row " + std::to_string(r) + " (id " + std::to_string(id) + ")";
+}
+
+}  // namespace
+
+/// Gives each id its row in the script: the ids must be those of the script, in order of first appearance.
+void RowCache::match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out) {
+  std::size_t size = 16;
+  while (size < 2 * static_cast<std::size_t>(script.size)) size *= 2;
+  misses_.assign(size, CacheLookup::kNothing);
+  out.source.assign(static_cast<std::size_t>(n), CacheLookup::kNothing);
+  int32_t known = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (id[i] < 0) continue;
+    std::size_t j = SlotIndex::tag(id[i]) & (size - 1);
+    while (misses_[j] >= 0 && script.id[misses_[j]] != id[i]) j = (j + 1) & (size - 1);
+    if (misses_[j] < 0) {
+      if (known == script.size)
+        throw TraceMismatch("id " + std::to_string(id[i]) + " is asked for and was not planned");
+      if (script.id[known] != id[i]) {
+        throw TraceMismatch("id " + std::to_string(id[i]) + " is asked for where " +
+                            at_row(known, script.id[known]) + " was planned");
+      }
+      misses_[j] = known++;
+    }
+    out.source[static_cast<std::size_t>(i)] = misses_[j];
+  }
+  if (known < script.size)
+    throw TraceMismatch(at_row(known, script.id[known]) + " was planned and is not asked for");
+}
+
+void RowCache::check_slots(const CacheScript& script) const {
+  for (int64_t r = 0; r < script.size; ++r) {
+    const int32_t hit = script.hit[r], into = script.admit[r];
+    const bool fits =
+        hit >= -1 && hit < capacity() && into >= -1 && into < capacity() && (hit < 0 || into < 0);
+    if (!fits) throw TraceMismatch(at_row(r, script.id[r]) + " was planned for slots that there are not");
+    if (find(script.id[r]) == hit) continue;
+    throw TraceMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(find(script.id[r])) +
+                        ", not in " + std::to_string(hit) + " as planned");
+  }
+}
+
+/// Whether gathers at work leave alone what the script reads and writes.
+bool RowCache::may_run(const CacheScript& script) const {
+  if (at_work_.empty()) return true;
+  const auto valid = [&](int32_t s) { return s >= 0 && s < capacity(); };
+  for (int64_t r = 0; r < script.size; ++r) {
+    const int32_t hit = script.hit[r], into = script.admit[r];
+    if (valid(into) && slots_[static_cast<std::size_t>(into)].batch >= at_work_.front()) return false;
+    if (valid(hit) && is_filling(slots_[static_cast<std::size_t>(hit)], 0)) return false;
+  }
+  return true;
+}
+
+void RowCache::execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size,
+                       CacheLookup& out) {
+  check_ids(id, n, table_size);
+  Begun begun(*this, out, [&] { return may_run(script); });
+  try {
+    match(script, id, n, out);
+    check_slots(script);
+  } catch (...) {
+    begun.give_up();
+    throw;
+  }
+  out.puts_after = true;
+  std::vector<int32_t> source(static_cast<std::size_t>(script.size));
+  for (int64_t r = 0; r < script.size; ++r) {
+    const int32_t hit = script.hit[r];
+    source[static_cast<std::size_t>(r)] = hit >= 0 ? hit : CacheLookup::of_miss(out.miss.size());
+    if (hit >= 0) {
+      slot(hit).batch = out.batch;
+      continue;
+    }
+    out.miss.push_back(script.id[r]);
+    out.admit.push_back(script.admit[r]);
+  }
+  for (int32_t& from : out.source) {
+    if (from != CacheLookup::kNothing) from = source[static_cast<std::size_t>(from)];
+  }
+  put_all(out);
+  const auto misses = static_cast<int64_t>(out.miss.size());
+  const auto kept = misses - std::count(out.admit.begin(), out.admit.end(), CacheLookup::kNothing);
+  counts_.hits += script.size - misses;
+  counts_.misses += misses;
+  counts_.bypassed += misses - kept;
+  clock_ += n;
+  begun.done();
+}
+
+/// Puts misses where they are to go; two of them into one slot is a mistake.
+void RowCache::put_all(const CacheLookup& lookup) {
+  for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
+    const int32_t s = lookup.admit[r];
+    if (s == CacheLookup::kNothing) continue;
+    if (slot(s).filler == lookup.batch)
+      throw TraceMismatch("two rows were planned for slot " + std::to_string(s));
+    put(lookup.miss[r], s, lookup.batch, static_cast<int64_t>(r));
+  }
+}
+
+}  // namespace tgflow

@@ -1,0 +1,17 @@
+"""Which row makes room for another."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Policy = Literal["lru", "lfu", "fifo", "static", "belady"]
+
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+LFU_MOST = 255
+"""Where counts of use stop."""
+
+
+def lfu_period(capacity: int) -> int:
+    """Return after how many admissions all counts of use are halved."""
+    return max(4 * capacity, 1)
