@@ -11,20 +11,20 @@ namespace tgflow {
 /// leaves an empty cache.
 class RowCache::Begun {
  public:
+  /// Waits until no change is under way and `may_begin()`; takes `size` positions on the clock.
   template <typename MayBegin>
-  Begun(RowCache& cache, CacheLookup& out, const MayBegin& may_begin) : cache_(cache), lock_(cache.mutex_) {
+  Begun(RowCache& cache, int64_t size, CacheLookup& out, const MayBegin& may_begin)
+      : cache_(cache), lock_(cache.mutex_), begin_(0) {
     cache.changed_.wait(lock_, [&] { return !cache.changing_ && may_begin(); });
     out.source.clear();
     out.miss.clear();
     out.first.clear();
     out.admit.clear();
-    out.puts_after = false;
-    out.batch = ++cache.batch_;
-    cache.at_work_.push_back(out.batch);
-    batch_ = out.batch;
-    if (cache.order_.num_entries() > 2 * cache.capacity() + 1024) {
-      cache.order_.purge([&](int32_t s) { return cache.slot(s).key; });
-    }
+    out.puts_after = out.alone = false;
+    out.begin = begin_ = cache.clock_;
+    cache.at_work_.push_back({begin_, begin_ + std::max<int64_t>(size, 1)});
+    cache.clock_ = cache.at_work_.back().end;
+    if (cache.order_.num_entries() > 3 * cache.capacity() + 1024) cache.order_.purge(cache.keys());
   }
   ~Begun() {
     if (done_) return;
@@ -45,13 +45,13 @@ class RowCache::Begun {
  private:
   void leave() {
     auto& at_work = cache_.at_work_;
-    at_work.erase(std::find(at_work.begin(), at_work.end(), batch_));
+    at_work.erase(std::find_if(at_work.begin(), at_work.end(), [&](AtWork w) { return w.begin == begin_; }));
     cache_.changed_.notify_all();
   }
 
   RowCache& cache_;
   std::unique_lock<std::mutex> lock_;
-  int64_t batch_ = 0;
+  int64_t begin_;
   bool done_ = false;
 };
 

@@ -64,13 +64,4 @@ void RowCache::gather(const char* table, int64_t table_size, const int64_t* id, 
   finish(lookup, true);
 }
 
-void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (int64_t i = 0; i < n; ++i) {
-    const int32_t s = find(id[i]);
-    if (s != SlotIndex::kNone)
-      std::memcpy(row(s), rows + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
-  }
-}
-
 }  // namespace tgflow

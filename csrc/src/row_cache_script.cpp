@@ -1,4 +1,6 @@
 // Executing what a planner wrote, after checking that it is about what is asked.
+#include <string>
+
 #include "row_cache_begun.hpp"
 
 namespace tgflow {
@@ -14,23 +16,23 @@ std::string at_row(int64_t r, int64_t id) {
 void RowCache::match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out) {
   std::size_t size = 16;
   while (size < 2 * static_cast<std::size_t>(script.size)) size *= 2;
-  misses_.assign(size, CacheLookup::kNothing);
+  numbers_.assign(size, CacheLookup::kNothing);
   out.source.assign(static_cast<std::size_t>(n), CacheLookup::kNothing);
   int32_t known = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (id[i] < 0) continue;
-    std::size_t j = SlotIndex::tag(id[i]) & (size - 1);
-    while (misses_[j] >= 0 && script.id[misses_[j]] != id[i]) j = (j + 1) & (size - 1);
-    if (misses_[j] < 0) {
+    std::size_t j = mix64(static_cast<uint64_t>(id[i])) & (size - 1);
+    while (numbers_[j] >= 0 && script.id[numbers_[j]] != id[i]) j = (j + 1) & (size - 1);
+    if (numbers_[j] < 0) {
       if (known == script.size)
         throw TraceMismatch("id " + std::to_string(id[i]) + " is asked for and was not planned");
       if (script.id[known] != id[i]) {
         throw TraceMismatch("id " + std::to_string(id[i]) + " is asked for where " +
                             at_row(known, script.id[known]) + " was planned");
       }
-      misses_[j] = known++;
+      numbers_[j] = known++;
     }
-    out.source[static_cast<std::size_t>(i)] = misses_[j];
+    out.source[static_cast<std::size_t>(i)] = numbers_[j];
   }
   if (known < script.size)
     throw TraceMismatch(at_row(known, script.id[known]) + " was planned and is not asked for");
@@ -42,8 +44,8 @@ void RowCache::check_slots(const CacheScript& script) const {
     const bool fits =
         hit >= -1 && hit < capacity() && into >= -1 && into < capacity() && (hit < 0 || into < 0);
     if (!fits) throw TraceMismatch(at_row(r, script.id[r]) + " was planned for slots that there are not");
-    if (find(script.id[r]) == hit) continue;
-    throw TraceMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(find(script.id[r])) +
+    if (index_.find(script.id[r]) == hit) continue;
+    throw TraceMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(index_.find(script.id[r])) +
                         ", not in " + std::to_string(hit) + " as planned");
   }
 }
@@ -54,8 +56,8 @@ bool RowCache::may_run(const CacheScript& script) const {
   const auto valid = [&](int32_t s) { return s >= 0 && s < capacity(); };
   for (int64_t r = 0; r < script.size; ++r) {
     const int32_t hit = script.hit[r], into = script.admit[r];
-    if (valid(into) && slots_[static_cast<std::size_t>(into)].batch >= at_work_.front()) return false;
-    if (valid(hit) && is_filling(slots_[static_cast<std::size_t>(hit)], 0)) return false;
+    if (valid(into) && used_[into] >= at_work_.front().begin) return false;
+    if (valid(hit) && came_[hit] >= at_work_.front().begin) return false;
   }
   return true;
 }
@@ -63,7 +65,7 @@ bool RowCache::may_run(const CacheScript& script) const {
 void RowCache::execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size,
                        CacheLookup& out) {
   check_ids(id, n, table_size);
-  Begun begun(*this, out, [&] { return may_run(script); });
+  Begun begun(*this, n, out, [&] { return may_run(script); });
   try {
     match(script, id, n, out);
     check_slots(script);
@@ -77,7 +79,7 @@ void RowCache::execute(const CacheScript& script, const int64_t* id, int64_t n, 
     const int32_t hit = script.hit[r];
     source[static_cast<std::size_t>(r)] = hit >= 0 ? hit : CacheLookup::of_miss(out.miss.size());
     if (hit >= 0) {
-      slot(hit).batch = out.batch;
+      used_[hit] = out.begin;
       continue;
     }
     out.miss.push_back(script.id[r]);
@@ -92,7 +94,6 @@ void RowCache::execute(const CacheScript& script, const int64_t* id, int64_t n, 
   counts_.hits += script.size - misses;
   counts_.misses += misses;
   counts_.bypassed += misses - kept;
-  clock_ += n;
   begun.done();
 }
 
@@ -101,9 +102,9 @@ void RowCache::put_all(const CacheLookup& lookup) {
   for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
     const int32_t s = lookup.admit[r];
     if (s == CacheLookup::kNothing) continue;
-    if (slot(s).filler == lookup.batch)
+    if (came_[s] >= lookup.begin)
       throw TraceMismatch("two rows were planned for slot " + std::to_string(s));
-    put(lookup.miss[r], s, lookup.batch, static_cast<int64_t>(r));
+    put(lookup.miss[r], s, lookup.begin + static_cast<int64_t>(r));
   }
 }
 

@@ -1,34 +1,35 @@
 #include "tgflow/slot_index.hpp"
 
-#include <algorithm>
-
 namespace tgflow {
+namespace {
 
-SlotIndex::SlotIndex(int64_t capacity) {
-  std::size_t size = 16;
-  while (size < 2 * static_cast<std::size_t>(capacity)) size *= 2;
-  entries_.assign(size, {0, kNone});
-  mask_ = static_cast<uint32_t>(size - 1);
+int64_t table_size(int64_t capacity) {
+  int64_t size = 16;
+  while (size < 2 * capacity) size *= 2;
+  return size;
 }
 
-void SlotIndex::insert(uint32_t tag, int32_t slot) {
-  uint32_t i = tag & mask_;
+}  // namespace
+
+SlotIndex::SlotIndex(int64_t capacity)
+    : entries_(table_size(capacity), {0, kNone}), mask_(entries_.size() - 1) {}
+
+void SlotIndex::insert(int64_t id, int32_t slot) {
+  int64_t i = home(id);
   while (entries_[i].slot != kNone) i = (i + 1) & mask_;
-  entries_[i] = {tag, slot};
+  entries_[i] = {id, slot};
 }
 
-void SlotIndex::erase(uint32_t tag, int32_t slot) {
-  uint32_t gap = tag & mask_;
-  while (entries_[gap].slot != slot) gap = (gap + 1) & mask_;
-  for (uint32_t i = (gap + 1) & mask_; entries_[i].slot != kNone; i = (i + 1) & mask_) {
-    const uint32_t home = entries_[i].tag & mask_;
-    if (((i - home) & mask_) < ((i - gap) & mask_)) continue;  // the gap is before its home
+void SlotIndex::erase(int64_t id) {
+  int64_t gap = home(id);
+  while (entries_[gap].id != id) gap = (gap + 1) & mask_;
+  for (int64_t i = (gap + 1) & mask_; entries_[i].slot != kNone; i = (i + 1) & mask_) {
+    const bool gap_is_before_its_home = ((i - home(entries_[i].id)) & mask_) < ((i - gap) & mask_);
+    if (gap_is_before_its_home) continue;
     entries_[gap] = entries_[i];
     gap = i;
   }
-  entries_[gap].slot = kNone;
+  entries_[gap] = {0, kNone};
 }
-
-void SlotIndex::clear() { std::fill(entries_.begin(), entries_.end(), Entry{0, kNone}); }
 
 }  // namespace tgflow

@@ -3,12 +3,12 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "tgflow/huge_array.hpp"
 #include "tgflow/slot_index.hpp"
 #include "tgflow/slot_order.hpp"
 
@@ -43,7 +43,8 @@ struct CacheLookup {
   std::vector<int32_t> first;  ///< Where each of them first appears.
   std::vector<int32_t> admit;  ///< The slot into which each of them is put, or kNothing.
   bool puts_after = false;     ///< Slots may be read before they are written.
-  int64_t batch = 0;
+  bool alone = false;          ///< Other gathers wait until it is finished.
+  int64_t begin = 0;           ///< Its first position on the cache's clock.
 
   static int32_t of_miss(std::size_t number) { return -2 - static_cast<int32_t>(number); }
   static std::size_t miss_of(int32_t from) { return static_cast<std::size_t>(-2 - from); }
@@ -57,7 +58,7 @@ struct CacheScript {
   int64_t size;
 };
 
-/// What is in each slot (-1: nothing) and how it is ranked.
+/// What is in each slot (-1: nothing), and by what it is ranked: uses * 2^48 + a position on the clock.
 struct CacheState {
   int64_t* id;
   int64_t* key;
@@ -112,54 +113,55 @@ class RowCache {
   void snapshot(const CacheState& out) const;
   CacheCounts counts() const;
   void reset_counts();
-  int64_t capacity() const { return static_cast<int64_t>(slots_.size()); }
+  int64_t capacity() const { return id_.size(); }
   /// Bytes held: rows, index and order.
   int64_t bytes() const;
 
  private:
-  struct Slot {
-    int64_t id = kFree;
-    int64_t key = 0;     ///< How often it was used (lfu), and when it came or was used last.
-    int64_t batch = 0;   ///< The last that used it.
-    int64_t filler = 0;  ///< The one that it came with.
-  };
   class Begun;
+  /// A gather at work: the positions on the clock of its ids are `[begin, end)`.
+  struct AtWork {
+    int64_t begin;
+    int64_t end;
+  };
   static constexpr int64_t kFree = -1;
 
-  Slot& slot(int32_t s) { return slots_[static_cast<std::size_t>(s)]; }
-  char* row(int32_t s) { return rows_.get() + static_cast<std::size_t>(s) * row_bytes_; }
+  bool by_use() const { return policy_ == CachePolicy::kLru || policy_ == CachePolicy::kLfu; }
+  /// What slots are ordered by.
+  const int64_t* keys() const { return by_use() ? used_.data() : came_.data(); }
+  char* row(int32_t s) { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
+
   static void check_ids(const int64_t* id, int64_t n, int64_t table_size);
-  int32_t find(int64_t id) const;
   void find_all(const int64_t* id, int64_t n, CacheLookup& out);
-  void find_block(const int64_t* id, int64_t begin, int64_t end, CacheLookup& out);
-  void note_miss(int64_t id, int64_t i, CacheLookup& out);
-  void use(int32_t s, int64_t batch, int64_t i);
+  void note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out);
+  bool is_filling(int32_t s, int64_t begin) const;
+  void use(int32_t s, int64_t position);
   void admit(CacheLookup& out);
   void match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out);
   void check_slots(const CacheScript& script) const;
   bool may_run(const CacheScript& script) const;
   void put_all(const CacheLookup& lookup);
-  void put(int64_t id, int32_t s, int64_t batch, int64_t i);
-  void evict(int32_t s);
-  void rank(int32_t s, int64_t count, int64_t i);
-  void halve_counts();
+  void put(int64_t id, int32_t s, int64_t position);
+  void set_free(int32_t s);
+  void halve_uses();
   void order_anew();
   void list_free();
   void clear();
-  bool is_filling(const Slot& held, int64_t batch) const;
 
   const CachePolicy policy_;
   const std::size_t row_bytes_;
-  std::unique_ptr<char, void (*)(void*)> rows_;
-  std::vector<Slot> slots_;
+  HugeArray<char> rows_;
+  HugeArray<int64_t> id_;    ///< Per slot, kFree for none.
+  HugeArray<int64_t> used_;  ///< Per slot: when it was asked for last, 0 for never.
+  HugeArray<int64_t> came_;  ///< Per slot: when it was admitted.
+  HugeArray<uint8_t> uses_;  ///< Per slot: how often it was used, under lfu.
   SlotIndex index_;
   SlotOrder order_;
   std::vector<int32_t> free_;     ///< Highest first.
   std::vector<int32_t> victims_;  ///< Scratch.
-  std::vector<int32_t> misses_;   ///< Scratch: the numbers of this gather's ids, by hash.
-  std::vector<int64_t> at_work_;  ///< Gathers that have begun, oldest first.
-  int64_t clock_ = 0;             ///< Ids asked for so far.
-  int64_t batch_ = 0;
+  std::vector<int32_t> numbers_;  ///< Scratch: ids of this gather by hash.
+  std::vector<AtWork> at_work_;   ///< Oldest first.
+  int64_t clock_ = 1;             ///< Ids asked for so far; each has its position.
   int64_t admissions_ = 0;
   bool changing_ = false;
   CacheCounts counts_;
