@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tgflow._core import num_threads, set_num_threads
+    from tgflow.cache import CachedTable, TraceMismatch, cached
     from tgflow.checkpoint import Checkpoint, load, save
     from tgflow.events import NO_NODE, EventBatch
     from tgflow.graph import TemporalGraph
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Batch": "plan",
+    "CachedTable": "cache",
     "Checkpoint": "checkpoint",
     "ContinualConfig": "train.continual",
     "ContinualTrainer": "train.continual",
@@ -63,6 +65,8 @@ _HOME = {
     "TGNConfig": "models",
     "TemporalGraph": "graph",
     "TemporalModel": "model",
+    "TraceMismatch": "cache",
+    "cached": "cache",
     "decayed_neighbors": "sampling",
     "load": "checkpoint",
     "num_threads": "_core",
@@ -84,6 +88,7 @@ __all__ = [
     "TGAT",
     "TGN",
     "Batch",
+    "CachedTable",
     "Checkpoint",
     "ContinualConfig",
     "ContinualTrainer",
@@ -107,6 +112,8 @@ __all__ = [
     "TGNConfig",
     "TemporalGraph",
     "TemporalModel",
+    "TraceMismatch",
+    "cached",
     "decayed_neighbors",
     "load",
     "num_threads",

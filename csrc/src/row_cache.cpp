@@ -46,11 +46,11 @@ void RowCache::check_ids(const int64_t* id, int64_t n, int64_t table_size) {
 
 void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out) {
   check_ids(id, n, table_size);
-  Begun begun(*this, n, out, [] { return true; });
+  Begun begun(*this, 2 * n, out, [] { return true; });
   find_all(id, n, out);
   const int64_t admitted = counts_.admitted;
   if (policy_ != CachePolicy::kStatic && policy_ != CachePolicy::kGiven) {
-    admit(out);
+    admit(out.begin + n, out);
   } else {
     out.admit.assign(out.miss.size(), CacheLookup::kNothing);
   }
@@ -62,11 +62,11 @@ void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLo
 
 void RowCache::preload(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out) {
   check_ids(id, n, table_size);
-  Begun begun(*this, n, out, [] { return true; });
+  Begun begun(*this, 2 * n, out, [] { return true; });
   const int64_t hits = counts_.hits;
   find_all(id, n, out);
   counts_.hits = hits;
-  admit(out);
+  admit(out.begin + n, out);
   out.source.clear();
   std::size_t kept = 0;
   for (std::size_t r = 0; r < out.miss.size(); ++r) {
@@ -142,8 +142,9 @@ void RowCache::use(int32_t s, int64_t position) {
   }
 }
 
-/// Chooses room for as many misses as there is, and puts them there.
-void RowCache::admit(CacheLookup& out) {
+/// Chooses room for as many misses as there is, and puts them there. Positions from `come` on are theirs:
+/// rows admitted rank behind rows found.
+void RowCache::admit(int64_t come, CacheLookup& out) {
   const auto wanted =
       static_cast<std::size_t>(std::count(out.admit.begin(), out.admit.end(), CacheLookup::kNothing));
   victims_.clear();
@@ -156,7 +157,7 @@ void RowCache::admit(CacheLookup& out) {
   for (std::size_t r = 0; r < out.miss.size(); ++r) {
     const bool fits = out.admit[r] == CacheLookup::kNothing && taken < victims_.size();
     out.admit[r] = fits ? victims_[taken++] : CacheLookup::kNothing;
-    if (fits) put(out.miss[r], out.admit[r], out.begin + out.first[r]);
+    if (fits) put(out.miss[r], out.admit[r], come + out.first[r]);
   }
   const int64_t period = std::max<int64_t>(kPeriodSlots * capacity(), 1);
   if (policy_ == CachePolicy::kLfu && admissions_ / period > before / period) halve_uses();

@@ -102,8 +102,7 @@ void RowCache::put_all(const CacheLookup& lookup) {
   for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
     const int32_t s = lookup.admit[r];
     if (s == CacheLookup::kNothing) continue;
-    if (came_[s] >= lookup.begin)
-      throw TraceMismatch("two rows were planned for slot " + std::to_string(s));
+    if (came_[s] >= lookup.begin) throw TraceMismatch("two rows were planned for slot " + std::to_string(s));
     put(lookup.miss[r], s, lookup.begin + static_cast<int64_t>(r));
   }
 }

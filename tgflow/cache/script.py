@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-
-class TraceMismatch(RuntimeError):
-    """What is asked of a cache is not what was planned: the script is of another batch."""
+from tgflow._core import TraceMismatch as TraceMismatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,8 @@ class Held:
 
     id: int
     key: tuple[int, int, int]
-    """(count, batch, rank): the smallest goes first. The count is 0 except under lfu."""
+    """(count, batch, rank): the smallest goes first. The count is 0 except under lfu. In a batch
+    the rows found rank before the rows admitted."""
 
 
 @dataclass
@@ -119,7 +120,7 @@ class ReferenceCache:
         victims = free + [slot for slot in others if self.slots[slot] is not None]
         before = self.admissions
         for row, slot in zip(misses, victims, strict=False):
-            self._put(slot, row, wanted.index(row))
+            self._put(slot, row, len(wanted) + wanted.index(row))
         if self.policy == "lfu":
             period = lfu_period(self.capacity)
             if self.admissions // period > before // period:

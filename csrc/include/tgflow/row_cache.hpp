@@ -136,7 +136,7 @@ class RowCache {
   void note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out);
   bool is_filling(int32_t s, int64_t begin) const;
   void use(int32_t s, int64_t position);
-  void admit(CacheLookup& out);
+  void admit(int64_t come, CacheLookup& out);
   void match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out);
   void check_slots(const CacheScript& script) const;
   bool may_run(const CacheScript& script) const;

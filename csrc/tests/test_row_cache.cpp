@@ -1,0 +1,185 @@
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "check.hpp"
+#include "tgflow/random.hpp"
+#include "tgflow/row_cache.hpp"
+
+namespace tgflow {
+namespace {
+
+constexpr int64_t kRows = 1000;
+constexpr int64_t kBytes = 24;
+
+/// Row `i` is three times `i`.
+std::vector<int64_t> made_rows() {
+  std::vector<int64_t> rows;
+  for (int64_t i = 0; i < 3 * kRows; ++i) rows.push_back(i / 3);
+  return rows;
+}
+
+const char* bytes_of(const std::vector<int64_t>& rows) { return reinterpret_cast<const char*>(rows.data()); }
+
+/// Ids among which the small ones come often; -1 for one in fifty.
+std::vector<int64_t> some_ids(uint64_t seed, int64_t n) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t bits = mix64(seed * 1000003 + static_cast<uint64_t>(i));
+    const auto id = static_cast<int64_t>(bits % kRows), other = static_cast<int64_t>(bits >> 32) % kRows;
+    ids.push_back(bits % 50 == 0 ? -1 : id * other / kRows);
+  }
+  return ids;
+}
+
+bool are_rows_of(const std::vector<int64_t>& ids, const std::vector<int64_t>& out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    const int64_t id = ids[i / 3];
+    if (out[i] != (id < 0 ? 0 : id)) return false;
+  }
+  return true;
+}
+
+TEST(slot_index_finds_what_is_there_however_much_has_gone) {
+  constexpr int64_t kSlots = 300;
+  SlotIndex index(kSlots);
+  std::unordered_map<int64_t, int32_t> expected;
+  std::vector<int64_t> held(kSlots, -1);
+  for (uint64_t step = 0; step < 30000; ++step) {
+    const uint64_t bits = mix64(step + 1);
+    const auto slot = static_cast<int32_t>(bits % kSlots);
+    const auto id = static_cast<int64_t>(bits >> 20) % 5000;
+    int64_t& old = held[static_cast<size_t>(slot)];
+    if (old >= 0) index.erase(old), expected.erase(old);
+    old = -1;
+    if (expected.count(id) != 0) continue;
+    index.insert(id, slot);
+    expected[id] = slot;
+    old = id;
+    if (step % 100 != 0) continue;
+    for (int64_t known = 0; known < 5000; ++known) {
+      const auto found = expected.find(known);
+      CHECK(index.find(known) == (found == expected.end() ? SlotIndex::kNone : found->second));
+    }
+  }
+}
+
+TEST(slot_order_passes_over_what_was_used_since) {
+  SlotOrder order(2);
+  std::vector<int64_t> key{1, 2, 3, 4};
+  for (int32_t s = 0; s < 4; ++s) order.push(s == 0 ? 1 : 0, key[static_cast<size_t>(s)], s);
+  order.push(0, key[1] = 5, 1);
+  std::vector<int32_t> out;
+  order.take(2, key.data(), [](int32_t s) { return s != 2; }, out);
+  CHECK((out == std::vector<int32_t>{3, 1}));
+  order.purge(key.data());
+  CHECK(order.num_entries() == 2);
+  out.clear();
+  order.take(9, key.data(), [](int32_t) { return true; }, out);
+  CHECK((out == std::vector<int32_t>{2, 0}));
+  CHECK(order.num_entries() == 0);
+}
+
+TEST(row_cache_gathers_the_rows_of_the_table) {
+  const std::vector<int64_t> table = made_rows();
+  for (const auto policy : {CachePolicy::kLru, CachePolicy::kLfu, CachePolicy::kFifo, CachePolicy::kStatic}) {
+    for (const int64_t capacity : {0, 1, 7, 300, 2000}) {
+      RowCache cache(policy, capacity, kBytes);
+      for (uint64_t batch = 0; batch < 60; ++batch) {
+        const std::vector<int64_t> ids = some_ids(batch, static_cast<int64_t>(batch * 17 % 400));
+        std::vector<int64_t> out(3 * ids.size(), -7);
+        cache.gather(bytes_of(table), kRows, ids.data(), static_cast<int64_t>(ids.size()),
+                     reinterpret_cast<char*>(out.data()));
+        CHECK(are_rows_of(ids, out));
+      }
+      const CacheCounts counts = cache.counts();
+      CHECK(counts.admitted + counts.bypassed == counts.misses);
+      CHECK(counts.admitted - counts.evicted <= capacity);
+    }
+  }
+}
+
+TEST(row_cache_says_which_id_is_unknown) {
+  RowCache cache(CachePolicy::kLru, 4, kBytes);
+  const std::vector<int64_t> ids{1, kRows};
+  CacheLookup lookup;
+  CHECK(message_of([&] { cache.look_up(ids.data(), 2, kRows, lookup); }) ==
+        "id 1000 is not in a table of 1000 rows");
+  CHECK(cache.counts().misses == 0);
+  CHECK(message_of([] { RowCache(CachePolicy::kLru, -1, kBytes); }) ==
+        "a cache has at least 0 and below 2^30 rows, got -1");
+}
+
+TEST(row_cache_refuses_two_rows_in_one_slot) {
+  RowCache cache(CachePolicy::kGiven, 4, kBytes);
+  const std::vector<int64_t> ids{1, 2};
+  const std::vector<int32_t> hit{-1, -1}, admit{3, 3};
+  CacheLookup lookup;
+  const CacheScript script{ids.data(), hit.data(), admit.data(), 2};
+  CHECK(message_of([&] { cache.execute(script, ids.data(), 2, kRows, lookup); }) ==
+        "two rows were planned for slot 3");
+  std::vector<int64_t> id(4), key(4);
+  cache.snapshot({id.data(), key.data()});
+  CHECK((id == std::vector<int64_t>{-1, -1, -1, -1}));
+}
+
+void gather_often(RowCache& cache, const std::vector<int64_t>& table, uint64_t seed,
+                  std::atomic<int>& wrong) {
+  CacheLookup lookup;
+  for (uint64_t batch = 0; batch < 150; ++batch) {
+    const std::vector<int64_t> ids = some_ids(seed * 1000 + batch, 90);
+    std::vector<int64_t> out(3 * ids.size());
+    char* to = reinterpret_cast<char*>(out.data());
+    if (batch % 3 == 0) {
+      cache.gather(bytes_of(table), kRows, ids.data(), 90, to);
+    } else {
+      cache.look_up(ids.data(), 90, kRows, lookup);
+      if (batch % 10 == 1) {
+        cache.finish(lookup, false);
+        continue;
+      }
+      cache.copy(lookup, {bytes_of(table), true}, to);
+      cache.finish(lookup, true);
+    }
+    wrong += !are_rows_of(ids, out);
+  }
+}
+
+void stress(CachePolicy policy, int64_t capacity) {
+  std::vector<int64_t> table = made_rows();
+  RowCache cache(policy, capacity, kBytes);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < 4; ++i) threads.emplace_back([&, i] { gather_often(cache, table, i, wrong); });
+  std::vector<int64_t> id(static_cast<size_t>(capacity)), key(id);
+  CacheLookup lookup;
+  for (int64_t round = 0; round < 30; ++round) {
+    cache.snapshot({id.data(), key.data()});
+    cache.begin_change();
+    cache.truncate(kRows - round);
+    for (size_t i = 0; i < 30; ++i) table[i] = table[i] + 0;  // nobody reads
+    cache.write(table.data(), 1, bytes_of(table));
+    cache.end_change();
+    cache.restore({id.data(), key.data()}, kRows, lookup);
+    if (round % 7 != 0) {
+      std::vector<int64_t> rows;
+      for (const int64_t miss : lookup.miss) rows.insert(rows.end(), 3, miss);
+      cache.copy(lookup, {bytes_of(rows), false}, nullptr);
+    }
+    cache.finish(lookup, round % 7 != 0);
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+TEST(stress_gathers_at_once_and_beside_changes) {
+  for (const auto policy : {CachePolicy::kLru, CachePolicy::kLfu, CachePolicy::kFifo}) {
+    stress(policy, 40);
+    stress(policy, 600);
+  }
+}
+
+}  // namespace
+}  // namespace tgflow

@@ -1,0 +1,89 @@
+"""Made tables and caches, and the moves that tests make with them."""
+
+from __future__ import annotations
+
+import torch
+from devices import opened
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tgflow.cache import CachedTable, Script, cached
+from tgflow.cache.policy import POLICIES, Policy
+from tgflow.tables import FeatureTable
+from tgflow.testing.cache_reference import ReferenceCache, distinct
+
+SIZE = 12
+"""Rows of the made tables: few, so that everything happens often."""
+
+ids_lists = st.lists(st.integers(-1, SIZE - 1), max_size=20)
+capacities = st.sampled_from((0, 1, 2, 3, 5, 8, SIZE, 40))
+policies = st.sampled_from(POLICIES)
+
+
+def made_rows(size: int, dim: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Rows that all differ."""
+    return (torch.arange(size * dim) + 1).to(dtype).reshape(size, dim)
+
+
+class FarTable(FeatureTable):
+    """A table that nobody can read in place: its cache must ask it for rows."""
+
+    fails = False
+    num_reads = 0
+    """Rows that were asked for."""
+
+    @property
+    def place(self) -> str:
+        return "far"
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        if self.fails:
+            raise OSError("the disk is gone")
+        self.num_reads += ids.numel()
+        return super().gather(ids, out)
+
+
+def made_table(rows: Tensor, *, far: bool = False) -> FeatureTable:
+    table = (FarTable if far else FeatureTable)(rows.shape[1], rows.dtype)
+    table.append(rows)
+    return table
+
+
+def made_cache(
+    capacity: int,
+    policy: Policy = "lru",
+    device: str = "cpu",
+    *,
+    far: bool = False,
+    size: int = SIZE,
+    dim: int = 3,
+) -> CachedTable:
+    where = None if device == "cpu" else opened(device)
+    return cached(
+        made_table(made_rows(size, dim), far=far), rows=capacity, policy=policy, device=where
+    )
+
+
+def int64(values: list[int], device: str = "cpu") -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device="cuda" if device == "cuda" else "cpu")
+
+
+def check(cache: CachedTable, reference: ReferenceCache) -> None:
+    """Contents and counters are the reference's."""
+    assert cache.contents().tolist() == reference.contents()
+    counters = cache.counters
+    counters.row_bytes = 0
+    assert counters == reference.counters
+
+
+def any_script(reference: ReferenceCache, ids: list[int], choice: list[int]) -> Script:
+    """A script that fits the contents: `choice` says where misses go."""
+    wanted = distinct(ids)
+    hit = [-1 if (slot := reference.slot_of(row)) is None else slot for row in wanted]
+    admit, taken = [], set()
+    for rank, slot in enumerate(hit):
+        target = choice[rank % len(choice)] if choice else -1
+        goes = slot < 0 and 0 <= target < reference.capacity and target not in taken
+        admit.append(target if goes else -1)
+        taken.add(target)
+    return Script(*(torch.tensor(part, dtype=torch.int64) for part in (wanted, hit, admit)))

@@ -1,0 +1,108 @@
+"""A cache under any sequence of calls, beside the reference and the plain table."""
+
+from __future__ import annotations
+
+import torch
+from cache.caches import any_script, capacities, check, int64, made_cache, made_rows, policies
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tgflow.testing.cache_reference import ReferenceCache
+
+settings_of_machines = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    device = "cpu"
+
+    @initialize(capacity=capacities, policy=policies, far=st.booleans())
+    def start(self, capacity, policy, far):
+        self.rows = made_rows(6)
+        self.cache = made_cache(capacity, policy, self.device, far=far, size=6)
+        self.reference = ReferenceCache(capacity, policy)
+        self.snapshots = []
+        self.next_value = 1000.0
+
+    def ids(self, data) -> list[int]:
+        return data.draw(st.lists(st.integers(-1, len(self.rows) - 1), max_size=12))
+
+    def new_rows(self, size: int) -> torch.Tensor:
+        self.next_value += size
+        return torch.arange(self.next_value - size, self.next_value)[:, None].repeat(1, 3)
+
+    @rule(data=st.data())
+    def gather(self, data):
+        ids = self.ids(data)
+        found = self.cache.gather(int64(ids, self.device)).cpu()
+        assert torch.equal(found, torch.cat([self.rows, torch.zeros(1, 3)])[ids])
+        self.reference.gather(ids)
+
+    @rule(data=st.data(), choice=st.lists(st.integers(-1, 8), max_size=5))
+    def execute(self, data, choice):
+        if self.cache.policy != "belady":
+            return
+        ids = self.ids(data)
+        script = any_script(self.reference, ids, choice)
+        found = self.cache.execute(script, int64(ids, self.device)).cpu()
+        assert torch.equal(found, torch.cat([self.rows, torch.zeros(1, 3)])[ids])
+        self.reference.execute(script, ids)
+
+    @rule(data=st.data())
+    def preload(self, data):
+        ids = self.ids(data)
+        self.cache.preload(int64(ids, self.device))
+        self.reference.preload(ids)
+
+    @rule(size=st.integers(0, 5))
+    def append(self, size):
+        rows = self.new_rows(size)
+        self.cache.append(rows)
+        self.rows = torch.cat([self.rows, rows])
+
+    @rule(data=st.data())
+    def scatter(self, data):
+        if len(self.rows) == 0:
+            return
+        row = st.integers(0, len(self.rows) - 1)
+        ids = int64(data.draw(st.lists(row, max_size=5, unique=True)), self.device)
+        rows = self.new_rows(len(ids))
+        self.cache.scatter_(ids, rows.to(ids.device))
+        self.rows[ids.cpu()] = rows
+
+    @rule(data=st.data())
+    def truncate(self, data):
+        size = data.draw(st.integers(0, len(self.rows)))
+        self.cache.truncate(size)
+        self.reference.truncate(size)
+        self.rows = self.rows[:size]
+
+    @rule()
+    def snapshot(self):
+        self.snapshots.append((self.cache.snapshot(), self.reference.snapshot()))
+
+    @rule(data=st.data())
+    def restore(self, data):
+        if self.snapshots:
+            ours, theirs = data.draw(st.sampled_from(self.snapshots))
+            self.cache.restore(ours)
+            self.reference.restore(theirs, len(self.rows))
+
+    @rule()
+    def reset_counters(self):
+        self.cache.reset_counters()
+        self.reference.counters = type(self.reference.counters)()
+
+    @invariant()
+    def same_as_the_reference(self):
+        if hasattr(self, "cache"):
+            check(self.cache, self.reference)
+            assert len(self.cache) == len(self.rows)
+
+
+class EmulatedCacheMachine(CacheMachine):
+    device = "emulated"
+
+
+TestCache = CacheMachine.TestCase
+TestCache.settings = settings_of_machines

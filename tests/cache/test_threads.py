@@ -1,0 +1,66 @@
+"""Threads that gather at once: which rows are held depends on who comes first, their bytes never."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from cache.caches import made_cache, made_rows
+
+from tgflow.cache.policy import Policy
+
+SIZE, DIM = 400, 7
+
+
+def gather_often(cache, seed, wrong, times=60):
+    rows = torch.cat([made_rows(SIZE, DIM), torch.zeros(1, DIM)])
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(times):
+        ids = torch.rand(90, generator=generator).pow(2).mul(SIZE + 1).long() - 1
+        if not torch.equal(cache.gather(ids), rows[ids]):
+            wrong.append(ids)
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("capacity", [1, 50, 500])
+def test_gathers_beside_snapshots_and_changes(policy: Policy, far, capacity):
+    cache = made_cache(capacity, policy, far=far, size=SIZE, dim=DIM)
+    wrong: list[torch.Tensor] = []
+    threads = [threading.Thread(target=gather_often, args=(cache, i, wrong)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(10):
+        with cache.restored():
+            cache.preload(torch.arange(30))
+        ids = torch.arange(0, SIZE, 3)
+        cache.scatter_(ids, made_rows(SIZE, DIM)[ids])
+        cache.truncate(cache.append(torch.zeros(3, DIM)))
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    counters = cache.counters
+    assert counters.misses - counters.bypassed + counters.preloaded >= counters.admitted
+    held = cache.contents()
+    assert len(held[held >= 0].unique()) == int((held >= 0).sum())
+
+
+def test_a_reader_after_a_scatter_sees_it():
+    cache = made_cache(50, size=SIZE, dim=DIM)
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            cache.gather(torch.randint(SIZE, (64,)))
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for value in range(50):
+        ids = torch.randperm(SIZE)[:20]
+        cache.scatter_(ids, torch.full((20, DIM), float(value)))
+        assert cache.gather(ids).unique().tolist() == [value]
+    stop.set()
+    for thread in threads:
+        thread.join()

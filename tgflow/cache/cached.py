@@ -1,0 +1,274 @@
+"""A table with a cache in front of it: one interface, the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from tgflow.cache.counters import CacheCounters
+from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
+from tgflow.cache.host import HostCache
+from tgflow.cache.policy import POLICIES, Policy
+from tgflow.cache.script import Script
+from tgflow.units import parse_bytes
+
+_SLOT_BYTES = 144
+"""Bytes of index and order per row, at most."""
+
+
+class CachedTable:
+    """Rows of a table, of which the cache in front holds some. Made by `tgflow.cached`.
+
+    What is read is byte-equal to the table, always: `append` changes no row, and `scatter_` and
+    `truncate`, which are to be called here and not on the table beneath, change the cache as well.
+    Contents stay from one round of a continual run to the next (GNNFlow's *reuse*, SoCC 2024);
+    `restored` gives an evaluation pass its own (its *restore*).
+
+    Any number of threads may gather at once: they take turns at the index, not at the rows. A row
+    that another gather is just bringing in counts as a miss and a bypass, and one that another
+    gather reads is not evicted, so under concurrency the counters depend on who comes first; the
+    rows never do.
+    """
+
+    def __init__(self, table: CachedSource, engine: Engine, policy: Policy) -> None:
+        self.table = table
+        """The table beneath."""
+        self.policy: Policy = policy
+        self._engine = engine
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+        return self.table.dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its elements are."""
+        return self.table.dtype
+
+    @property
+    def place(self) -> str:
+        """Where the table beneath has its rows."""
+        return self.table.place
+
+    @property
+    def version(self) -> int:
+        """How often `scatter_` has changed rows."""
+        return self.table.version
+
+    @property
+    def capacity(self) -> int:
+        """Rows that the cache can hold."""
+        return self._engine.capacity
+
+    @property
+    def cache_nbytes(self) -> int:
+        """Bytes that the cache holds: rows, index and order."""
+        return self._engine.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the table and the cache hold."""
+        return self.table.nbytes + self.cache_nbytes
+
+    def check(self, rows: Tensor) -> None:
+        """Raise ValueError unless `rows` could be appended."""
+        self.table.check(rows)
+
+    def append(self, rows: Tensor) -> int:
+        """Add rows to the table, as it does; the cache stays as it is."""
+        return self.table.append(rows)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return neighbouring rows on the CPU, as the table does; past the cache."""
+        return self.table.read(start, stop)
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows of `ids`, int64 of any shape `[...]`, as `[..., dim]` on their device.
+
+        As `FeatureTable.gather`: -1 gives zeros, and errors are the same. Of the distinct ids, all
+        are looked up first; then those that were missing are admitted in order of appearance, as
+        many as the rows that this gather did not find can make room for.
+
+        Raises:
+            ValueError: If `ids` or `out` has another dtype or shape, or they are not together.
+            IndexError: If an id is not below `len(self)`.
+        """
+        ids, out = self._checked(ids, out)
+        if ids.numel() > 0:
+            self._engine.gather(ids, out)
+        return out
+
+    def __getitem__(self, ids: Tensor) -> Tensor:
+        """Return `gather(ids)`."""
+        return self.gather(ids)
+
+    def execute(self, script: Script, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Gather as `gather` does, and make the moves of a script; of policy "belady".
+
+        Scripts are executed one after the other in the order in which they were planned, from any
+        threads; other gathers at the same time change nothing that they count on.
+
+        Raises:
+            TraceMismatch: If the distinct ids are not the script's, or the contents are not as
+                planned. Nothing has changed then.
+            ValueError: If the policy is another.
+        """
+        if self.policy != "belady":
+            raise ValueError(f'scripts are for policy="belady", this cache has {self.policy!r}')
+        ids, out = self._checked(ids, out)
+        self._engine.execute(script, ids, out)
+        return out
+
+    def preload(self, ids: Tensor) -> None:
+        """Bring rows in before anyone asks for them, under "static" the only way to do so.
+
+        As a gather that returns nothing, reads only what it admits and counts no hits or misses.
+
+        Args:
+            ids: int64 of any shape; the first distinct ones that fit are held afterwards.
+        """
+        _check_ids(ids)
+        if ids.numel() > 0:
+            self._engine.preload(ids.contiguous())
+
+    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite rows in the table and in the cache, as `FeatureTable.scatter_`.
+
+        Waits for gathers that have begun; later ones wait for it.
+        """
+        with self._engine.changing():
+            try:
+                self.table.scatter_(ids, rows)
+            except (OSError, MemoryError):
+                self._engine.truncate(0)  # nobody knows which rows have changed
+                raise
+            self._engine.write(ids, rows)
+
+    def truncate(self, size: int) -> None:
+        """Take back the rows from id `size` on, which nobody has been told of."""
+        with self._engine.changing():
+            self.table.truncate(size)
+            self._engine.truncate(size)
+
+    def close(self) -> None:
+        """Give back the table and what is cached of it."""
+        with self._engine.changing():
+            self._engine.truncate(0)
+            self.table.close()
+
+    def contents(self) -> Tensor:
+        """Return the id in each slot, -1 for none, int64 `[capacity]` on the CPU."""
+        return self._engine.snapshot().ids
+
+    def snapshot(self) -> CacheSnapshot:
+        """Return what is held and how it is ranked: 16 bytes a slot."""
+        return self._engine.snapshot()
+
+    def restore(self, snapshot: CacheSnapshot) -> None:
+        """Hold again what a snapshot of this cache names, as far as the table still has it.
+
+        Rows that left since are read from the table, in one batch, as they are now.
+
+        Raises:
+            ValueError: If the snapshot is of a cache with another capacity.
+        """
+        if len(snapshot.ids) != self.capacity:
+            raise ValueError(
+                f"the snapshot is of a cache of {len(snapshot.ids)} rows, this one has "
+                f"{self.capacity}"
+            )
+        self._engine.restore(snapshot)
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Enclose a pass, such as an evaluation, after which the contents are as before it."""
+        snapshot = self.snapshot()
+        try:
+            yield
+        finally:
+            self.restore(snapshot)
+
+    @property
+    def counters(self) -> CacheCounters:
+        """What was counted since the last reset. Synchronises with a GPU."""
+        return self._engine.counters()
+
+    def reset_counters(self) -> None:
+        """Count from 0."""
+        self._engine.reset_counters()
+
+    def _checked(self, ids: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
+        _check_ids(ids)
+        shape = (*ids.shape, self.dim)
+        if out is None:
+            out = torch.empty(shape, dtype=self.dtype, device=ids.device)
+        elif out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
+            raise ValueError(
+                f"out must be contiguous {_name(self.dtype)} {list(shape)}, "
+                f"got {_name(out.dtype)} {list(out.shape)}"
+            )
+        elif out.device != ids.device:
+            raise ValueError(f"out must be beside the ids on {ids.device}, it is on {out.device}")
+        return ids.contiguous(), out
+
+
+def cached(
+    table: CachedSource,
+    *,
+    rows: int | None = None,
+    bytes: int | str | None = None,
+    share: float | None = None,
+    policy: Policy = "lru",
+) -> CachedTable:
+    """Put a cache in front of a table; exactly one of `rows`, `bytes` and `share` is its size.
+
+    Args:
+        table: Any table; from here on changed through the cache alone.
+        rows: Rows to hold; 0 and more than the table has are fine.
+        bytes: What rows, index and order may take, as a number or text such as "64MiB".
+        share: Of the rows that the table has now.
+        policy: "lru": the row used longest ago makes room. "lfu": the one used least, counts being
+            halved after every 4 * rows admissions. "fifo": the one that came first. "static": none,
+            only `preload` brings rows in. "belady": `execute` does as a planner says, and `gather`
+            admits nothing.
+
+    Raises:
+        ValueError: If an argument is none of these.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    capacity = _capacity(table, rows, bytes, share)
+    return CachedTable(table, HostCache(table, capacity, policy), policy)
+
+
+def _capacity(
+    table: CachedSource, rows: int | None, bytes: int | str | None, share: float | None
+) -> int:
+    if sum(size is not None for size in (rows, bytes, share)) != 1:
+        raise ValueError("a cache has one size: give rows, bytes or share")
+    if bytes is not None:
+        return parse_bytes(bytes) // (table.dim * table.dtype.itemsize + _SLOT_BYTES)
+    if share is not None:
+        if not 0 <= share <= 1:
+            raise ValueError(f"share must be between 0 and 1, got {share}")
+        return round(share * len(table))
+    assert rows is not None
+    if rows < 0:
+        raise ValueError(f"rows must be at least 0, got {rows}")
+    return rows
+
+
+def _check_ids(ids: Tensor) -> None:
+    if ids.dtype != torch.int64:
+        raise ValueError(f"ids must be int64, got {_name(ids.dtype)}")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

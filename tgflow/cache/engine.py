@@ -1,0 +1,111 @@
+"""What holds a cache's rows, on the CPU or on a GPU."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tgflow.cache.counters import CacheCounters
+from tgflow.cache.script import Script
+
+
+class CachedSource(Protocol):
+    """What a cache reads rows from: a `FeatureTable`, or what reads and grows as one."""
+
+    version: int
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its elements are."""
+
+    @property
+    def place(self) -> str:
+        """Where the rows are."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+
+    def __len__(self) -> int: ...
+
+    def check(self, rows: Tensor) -> None:
+        """Raise ValueError unless `rows` could be appended."""
+
+    def append(self, rows: Tensor) -> int:
+        """Add rows and return the first one's id."""
+
+    def truncate(self, size: int) -> None:
+        """Take back the rows from id `size` on."""
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return rows by id."""
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return neighbouring rows on the CPU."""
+
+    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite rows."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheSnapshot:
+    """Which rows a cache held, and how they were ranked: not the rows, which their table has.
+
+    Args:
+        ids: The id in each slot, -1 for none, int64 `[capacity]`, on the CPU.
+        keys: What slots are ranked by, int64 `[capacity]`, on the CPU.
+    """
+
+    ids: Tensor
+    keys: Tensor
+
+
+class Engine(Protocol):
+    """The index and the rows of a cache. Ids are checked for dtype and contiguous."""
+
+    capacity: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: rows, index and order."""
+
+    def gather(self, ids: Tensor, out: Tensor) -> None:
+        """Fill `out` with the rows of `ids`, both on one device."""
+
+    def execute(self, script: Script, ids: Tensor, out: Tensor) -> None:
+        """The same, and do with the contents what the script says."""
+
+    def preload(self, ids: Tensor) -> None:
+        """Admit rows that nobody has asked for."""
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Enclose a change of the table: gathers before it are done, later ones wait."""
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite those of the rows that are held. While changing."""
+
+    def truncate(self, size: int) -> None:
+        """Forget the ids from `size` on. While changing."""
+
+    def snapshot(self) -> CacheSnapshot:
+        """Return what is held."""
+
+    def restore(self, snapshot: CacheSnapshot) -> None:
+        """Hold that again, as far as the table has it."""
+
+    def counters(self) -> CacheCounters:
+        """Return what was counted since the last reset."""
+
+    def reset_counters(self) -> None:
+        """Count from 0."""
