@@ -1,4 +1,5 @@
 // Rows out of the cache and into it, and what goes with them.
+#include <algorithm>
 #include <cstring>
 
 #include "tgflow/row_cache.hpp"
@@ -7,8 +8,8 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kAhead = 8;     // rows asked for before they are read: they lie anywhere in memory
-constexpr int64_t kGrain = 4096;  // rows
+constexpr std::size_t kAheadBytes = 6 << 10;  // asked for before they are read, as in gather.cpp
+constexpr int64_t kGrain = 4096;              // rows
 constexpr std::size_t kLine = 64;
 
 void prefetch(const char* row, std::size_t bytes) {
@@ -33,10 +34,11 @@ void RowCache::copy(const CacheLookup& lookup, const MissRows& from, char* out) 
     return source == CacheLookup::kNothing ? nullptr : missing(CacheLookup::miss_of(source));
   };
   const int32_t* source = lookup.source.data();
+  const auto ahead = static_cast<int64_t>(std::clamp<std::size_t>(kAheadBytes / bytes, 2, 32));
   parallel_for(static_cast<int64_t>(lookup.source.size()), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) {
-        if (const char* next = row_of(source[i + kAhead])) prefetch(next, bytes);
+      if (i + ahead < end) {
+        if (const char* next = row_of(source[i + ahead])) prefetch(next, bytes);
       }
       char* to = out + static_cast<std::size_t>(i) * bytes;
       if (const char* read = row_of(source[i])) {

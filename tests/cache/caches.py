@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from devices import opened
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -58,10 +57,7 @@ def made_cache(
     size: int = SIZE,
     dim: int = 3,
 ) -> CachedTable:
-    where = None if device == "cpu" else opened(device)
-    return cached(
-        made_table(made_rows(size, dim), far=far), rows=capacity, policy=policy, device=where
-    )
+    return cached(made_table(made_rows(size, dim), far=far), rows=capacity, policy=policy)
 
 
 def int64(values: list[int], device: str = "cpu") -> Tensor:

@@ -145,11 +145,8 @@ def test_ids_of_any_shape_into_a_given_tensor(device, shape):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.int64])
 @pytest.mark.parametrize("dim", [1, 3, 25, 100])
 def test_rows_of_any_width(device, dim, dtype):
-    from devices import opened
-
     rows = made_rows(50, dim, torch.int64).to(dtype)
-    where = None if device == "cpu" else opened(device)
-    cache = cached(made_table(rows), rows=10, device=where)
+    cache = cached(made_table(rows), rows=10)
     generator = torch.Generator().manual_seed(0)
     for _ in range(4):
         ids = torch.randint(50, (30,), generator=generator)
@@ -170,7 +167,7 @@ def test_a_script_of_another_batch_raises_and_changes_nothing():
         with pytest.raises(TraceMismatch, match=said):
             cache.execute(script, int64(ids))
         check(cache, reference)
-    with pytest.raises(ValueError, match='scripts are for policy="belady", this cache has .lru'):
+    with pytest.raises(ValueError, match="this cache has 'lru'"):
         made_cache(3).execute(script, int64([1]))
 
 
@@ -196,6 +193,12 @@ def test_what_is_far_is_read_once_and_together():
     assert cache.table.num_reads == 4
 
 
+def call_and_wait(call, ids):
+    """A GPU says what was wrong once it is done."""
+    call(ids)
+    call(ids[:1])
+
+
 @for_each_device
 def test_errors_are_those_of_tables(device):
     cache = made_cache(4, device=device)
@@ -209,12 +212,9 @@ def test_errors_are_those_of_tables(device):
         cache.preload(torch.ones(2))
     with pytest.raises(ValueError, match="of a cache of 3 rows, this one has 4"):
         cache.restore(made_cache(3, device=device).snapshot())
-    with pytest.raises(IndexError, match="id 12 is not in a table of 12 rows"):
-        cache.gather(int64([0, 12], device))
-        cache.gather(int64([0], device))  # a GPU says so once it is done
-    with pytest.raises(IndexError, match="id 12 is not in a table of 12 rows"):
-        cache.preload(int64([12], device))
-        cache.preload(int64([1], device))
+    for call in (cache.gather, cache.preload):
+        with pytest.raises(IndexError, match="not in a table of 12 rows"):
+            call_and_wait(call, int64([0, 12], device))
 
 
 def test_a_cache_has_one_size():

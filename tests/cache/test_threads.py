@@ -1,4 +1,4 @@
-"""Threads that gather at once: which rows are held depends on who comes first, their bytes never."""
+"""Threads that gather at once: what is held depends on who comes first, bytes never."""
 
 from __future__ import annotations
 

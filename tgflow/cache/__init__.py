@@ -1,8 +1,8 @@
 """Caches in front of tables: the rows that are asked for often, or soon again, near at hand."""
 
-from tgflow.cache.cached import CachedTable as CachedTable
-from tgflow.cache.cached import cached as cached
+from tgflow._core import TraceMismatch as TraceMismatch
 from tgflow.cache.counters import CacheCounters as CacheCounters
 from tgflow.cache.engine import CacheSnapshot as CacheSnapshot
 from tgflow.cache.script import Script as Script
-from tgflow.cache.script import TraceMismatch as TraceMismatch
+from tgflow.cache.table import CachedTable as CachedTable
+from tgflow.cache.table import cached as cached

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tgflow._core import TraceMismatch as TraceMismatch
+from tgflow._core import TraceMismatch
+
+__all__ = ["Script", "TraceMismatch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
