@@ -20,12 +20,16 @@ from tgflow.tables import FeatureTable
 
 EVERYWHERE = [
     ("host", None),
+    ("disk", None),
     ("device", "emulated"),
     ("uva", "emulated"),
     pytest.param("device", "cuda", marks=needs_cuda),
     pytest.param("uva", "cuda", marks=needs_cuda),
 ]
 for_each_place = pytest.mark.parametrize(("place", "device"), EVERYWHERE)
+for_each_place_that_changes = pytest.mark.parametrize(
+    ("place", "device"), [place for place in EVERYWHERE if place != ("disk", None)]
+)
 DTYPES = (
     torch.float32,
     torch.float16,
@@ -87,10 +91,10 @@ def test_rows_of_any_width_and_dtype_come_in_any_order(place, device, dtype, dim
 
 
 @given(size=st.integers(1, 50), dim=st.integers(1, 40), data=st.data())
-@pytest.mark.parametrize("place", ["host", "device", "uva"])
+@pytest.mark.parametrize("place", ["host", "disk", "device", "uva"])
 def test_gather_matches_indexing(place, size, dim, data):
     rows = torch.arange(1.0, size * dim + 1).reshape(size, dim)
-    table = made(place, None if place == "host" else "emulated", dim)
+    table = made(place, None if place in ("host", "disk") else "emulated", dim)
     for begin in range(0, size, 7):
         table.append(rows[begin : begin + 7])
     listed = data.draw(st.lists(st.integers(-1, size - 1), max_size=30))
@@ -159,7 +163,7 @@ def test_an_id_that_is_not_there_gives_zeros_on_a_gpu_and_then_an_error(gpu, pla
     table.close()
 
 
-@for_each_place
+@for_each_place_that_changes
 def test_scatter_overwrites_and_counts_versions(place, device):
     rows = some_rows(30, 4)
     table = made(place, device, 4)
@@ -232,7 +236,7 @@ def test_arguments_are_checked():
     with pytest.raises(ValueError, match="place must be one of auto, device, uva, host, disk, got"):
         FeatureTable(3, place="tape")
     for place in ("host", "device", "uva"):
-        with pytest.raises(ValueError, match='budget is for place="auto"'):
+        with pytest.raises(ValueError, match='budget and path are for place "auto" or "disk"'):
             FeatureTable(3, place=place, budget=5, device=EmulatedMachine())
 
 
@@ -319,9 +323,7 @@ def locked_bytes() -> int:
     return 1024 * (int(sizes["VmPin"]) + int(sizes["VmLck"]) + int(sizes["VmRSS"]))
 
 
-@pytest.mark.parametrize(
-    ("place", "device"), [("host", None), ("device", "emulated"), ("uva", "emulated")]
-)
+@pytest.mark.parametrize(("place", "device"), EVERYWHERE[:4])
 def test_rows_can_be_read_while_the_table_grows(place, device):
     """Row `i` is `i` all over; readers never see another."""
     table = made(place, device, 33, torch.int64)

@@ -1,4 +1,6 @@
 """Tables: rows of features by id, that grow with the stream."""
 
+from tgflow._core import DamagedFile as DamagedFile
 from tgflow.tables.feature_table import FeatureTable as FeatureTable
 from tgflow.tables.feature_table import table as table
+from tgflow.tables.reading import Reading as Reading

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from tgflow import _core
+from tgflow.tables.disk import DiskRows
 from tgflow.tables.rows import Rows
 
 if TYPE_CHECKING:
@@ -88,6 +90,22 @@ class AutoRows:
     def read(self, start: int, stop: int) -> Tensor:
         """Return rows."""
         return self._rows.read(start, stop)
+
+    def truncate(self, size: int) -> None:
+        """Forget the rows from `size` on."""
+        self._rows.truncate(size)
+
+    def sync(self) -> None:
+        """Make what was appended as safe as the place can."""
+        self._rows.sync()
+
+    def start(self, ids: Tensor, out: Tensor, size: int) -> _core.RowRequest | None:
+        """Begin to gather where rows are on disk; else do it."""
+        rows = self._rows
+        if isinstance(rows, DiskRows):
+            return rows.start(ids, out, size)
+        rows.gather(ids, out, size)
+        return None
 
     def close(self) -> None:
         """Give all back."""

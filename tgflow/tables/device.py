@@ -86,6 +86,12 @@ class DeviceRows:
             part = self._bytes[start * self.row_bytes : stop * self.row_bytes]
             return part.view(-1, self.row_bytes).to("cpu", copy=True)
 
+    def truncate(self, size: int) -> None:
+        """Forget nothing: what is appended next overwrites."""
+
+    def sync(self) -> None:
+        """Do nothing: memory does not outlive the process."""
+
     def close(self) -> None:
         """Let go of the memory, once the machine has done its work."""
         self._machine.synchronize()

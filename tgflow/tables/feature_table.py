@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tgflow.tables.open_rows import Place, open_rows
+from tgflow.tables.reading import Reading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,17 +28,22 @@ class FeatureTable:
         dim: Width of a row, at least 1.
         dtype: Of the rows; any of torch's.
         place: "host": memory of the CPU. "device": memory of a GPU. "uva": pinned host memory,
-            which a GPU reads in place (PyTorch-Direct, arXiv:2101.07956). "auto": with a GPU as
-            `device` that GPU's memory, and from where rows exceed the budget or it has no room
-            for them pinned host memory; without, host memory.
-        budget: Of "auto": bytes, or text such as "8GiB", that rows may take in the first place.
-            None: as many as there is room for.
+            which a GPU reads in place (PyTorch-Direct, arXiv:2101.07956). "disk": an append-only
+            file, see `sync`. "auto": the GPU's memory if `device` is one, else host memory; from
+            where rows exceed the budget or it has no room for them, pinned host memory if there
+            is a GPU, else a file; without room there either, a file.
+        budget: Bytes, or text such as "8GiB". Of "auto": what rows may take in the first place;
+            None: as much as there is room for. Of "disk": for buffers, 16 MiB if None.
+        path: Of "disk" and "auto": the file. One that is there must hold such rows; the table then
+            begins with them, on disk. None: a temporary file that goes with the table.
         device: "cuda", "cuda:1" or any `tgflow.cuda.machine.Machine`; "cuda" for the places that
             need one.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
-        ValueError: If an argument is none of these.
+        DamagedFile: If the file is no table, or holds fewer rows than were synced.
+        OSError: If the file cannot be opened, or is open elsewhere.
+        ValueError: If an argument is none of these, or the file holds other rows.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class FeatureTable:
         place: Place = "auto",
         *,
         budget: int | str | None = None,
+        path: str | Path | None = None,
         device: str | torch.device | Machine | None = None,
     ) -> None:
         if dim < 1:
@@ -54,8 +62,15 @@ class FeatureTable:
         """Width of a row; what its elements are."""
         self.version = 0
         """How often `scatter_` has changed rows."""
-        self._rows = open_rows(place, dim * dtype.itemsize, device, budget)
-        self._size = 0
+        self._rows = open_rows(
+            place,
+            dim * dtype.itemsize,
+            f"{_name(dtype)} [{dim}]",
+            device=device,
+            budget=budget,
+            path=path,
+        )
+        self._size = getattr(self._rows, "num_rows", 0)
         self._closed = False
 
     def __len__(self) -> int:
@@ -72,7 +87,13 @@ class FeatureTable:
         return self._rows.nbytes
 
     def append(self, rows: Tensor) -> int:
-        """Add `rows`, `[N, dim]` of the table's dtype on any device; return the first one's id."""
+        """Add `rows`, `[N, dim]` of the table's dtype on any device; return the first one's id.
+
+        Raises:
+            MemoryError: If there is no room for them; the table is as before.
+            OSError: If a file cannot take them; the table is as before.
+            ValueError: If they have another dtype or shape.
+        """
         self.check(rows)
         first = self._size
         self._rows.append(_as_bytes(rows), first)
@@ -81,7 +102,9 @@ class FeatureTable:
 
     def truncate(self, size: int) -> None:
         """Take back the rows from id `size` on, which nobody has been told of."""
-        self._size = min(self._size, size)
+        if size < self._size:
+            self._size = size
+            self._rows.truncate(size)
 
     def check(self, rows: Tensor) -> None:
         """Raise ValueError unless `rows` could be appended."""
@@ -115,6 +138,24 @@ class FeatureTable:
         if ids.numel() > 0:
             self._rows.gather(ids.contiguous(), out, self._size)
         return out
+
+    def start_gather(self, ids: Tensor, out: Tensor | None = None) -> Reading:
+        """Begin to gather rows on the CPU: those of the next batches, while this one is computed.
+
+        From a file they come meanwhile, many requests at a time; elsewhere they are there at once.
+
+        Args:
+            ids: As `gather`, on the CPU; must not change before the rows are there.
+            out: As `gather`.
+        """
+        self._check_open()
+        if ids.dtype != torch.int64 or not ids.is_cpu:
+            raise ValueError(f"ids must be int64 on the CPU, got {_name(ids.dtype)}, {ids.device}")
+        out, ids = self._out(ids, out), ids.contiguous()
+        start = getattr(self._rows, "start", None)
+        if start is not None:
+            return Reading(out, ids, start(ids, out, self._size))
+        return Reading(self.gather(ids, out), ids, None)
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         """Return `gather(ids)`."""
@@ -168,8 +209,20 @@ class FeatureTable:
         self._rows.write(ids, _as_bytes(rows))
         self.version += 1
 
+    def sync(self) -> None:
+        """Return once all rows so far are safe: those of a file on its disk, even without power.
+
+        Rows that were appended and not synced outlive the process, killed or not, but a power
+        failure may cost the last of them; a file is then opened with its whole rows.
+
+        Raises:
+            OSError: If the disk fails; the file takes no more rows then, until it is opened anew.
+        """
+        self._check_open()
+        self._rows.sync()
+
     def close(self) -> None:
-        """Give everything back, once a GPU has done its work; the table is of no use then."""
+        """Give everything back, once a GPU has done its work; a file is synced, and stays."""
         if not self._closed:
             self._closed, self._size = True, 0
             self._rows.close()

@@ -79,6 +79,12 @@ class HostRows:
         where = (held.data_ptr(), self.row_bytes, size)
         _core.gather_rows(*where, ids.data_ptr(), ids.numel(), out.data_ptr())
 
+    def truncate(self, size: int) -> None:
+        """Forget nothing: what is appended next overwrites."""
+
+    def sync(self) -> None:
+        """Do nothing: memory does not outlive the process."""
+
     def close(self) -> None:
         """Let go of the memory; it is freed when the last view of it is."""
         self._bytes = torch.empty(0, dtype=torch.uint8)

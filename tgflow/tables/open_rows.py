@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 
 from tgflow.tables.auto import AutoRows
+from tgflow.tables.disk import DEFAULT_BUDGET, DiskRows
 from tgflow.tables.host import HostRows
 from tgflow.tables.rows import Rows
 from tgflow.units import INT64_MAX, parse_bytes
@@ -23,24 +25,34 @@ PLACES = ("auto", "device", "uva", "host", "disk")
 def open_rows(
     place: str,
     row_bytes: int,
+    kind: str,
+    *,
     device: str | torch.device | Machine | None,
     budget: int | str | None,
+    path: str | Path | None,
 ) -> Rows:
-    """Return an empty place; arguments are `FeatureTable`'s."""
+    """Return a place, empty but for a file that is there; `kind` is what rows are, in words."""
     if place not in PLACES:
         raise ValueError(f"place must be one of {', '.join(PLACES)}, got {place!r}")
-    if budget is not None and place != "auto":
-        raise ValueError(f'a budget is for place="auto", got it for {place!r}')
+    if place not in ("auto", "disk") and (budget is not None or path is not None):
+        raise ValueError(f'budget and path are for place "auto" or "disk", got one for {place!r}')
     if place == "host":
         return HostRows(row_bytes)
     num_bytes = INT64_MAX if budget is None else parse_bytes(budget)
+
+    def on_disk() -> Rows:
+        file = None if path is None else Path(path)
+        return DiskRows(row_bytes, kind, file, min(num_bytes, DEFAULT_BUDGET))
+
+    if place == "disk" or (path is not None and Path(path).exists()):
+        return on_disk()
     machine = _machine("cuda" if device is None and place in ("device", "uva") else device)
     if place != "auto":
         return _on(machine, row_bytes)[place == "uva"]()
     places: list[Callable[[], Rows]] = [lambda: HostRows(row_bytes)]
     if machine is not None:
         places = _on(machine, row_bytes)
-    return AutoRows(places, num_bytes, machine)
+    return AutoRows([*places, on_disk], num_bytes, machine)
 
 
 def _on(machine: Machine | None, row_bytes: int) -> list[Callable[[], Rows]]:

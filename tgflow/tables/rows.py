@@ -68,5 +68,11 @@ class Rows(Protocol):
     def read(self, start: int, stop: int) -> Tensor:
         """Return rows that are there, uint8 `[stop - start, row_bytes]` on the CPU."""
 
+    def truncate(self, size: int) -> None:
+        """Forget the rows from `size` on."""
+
+    def sync(self) -> None:
+        """Make what was appended as safe as the place can."""
+
     def close(self) -> None:
         """Give all back; waits for what still reads."""

@@ -78,6 +78,12 @@ class UvaRows:
         """Return rows: a view."""
         return self._host.read(start, stop)
 
+    def truncate(self, size: int) -> None:
+        """Forget nothing: what is appended next overwrites."""
+
+    def sync(self) -> None:
+        """Do nothing: memory does not outlive the process."""
+
     def close(self) -> None:
         """Unpin and let go of the memory, once the machine has done its work."""
         self._registration.release()

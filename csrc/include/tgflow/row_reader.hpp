@@ -1,0 +1,103 @@
+// Rows of a file by id, many at a time and ahead of their use.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tgflow/block_reads.hpp"
+#include "tgflow/row_file.hpp"
+
+namespace tgflow {
+
+/// A row that is wanted, and which of the caller's rows it becomes.
+struct WantedRow {
+  int64_t id;
+  int64_t row;
+};
+
+/// Neighboring rows that one read brings.
+struct RowSpan {
+  int64_t offset;  ///< In the file.
+  int64_t bytes;
+  int64_t first;  ///< The rows wanted of it.
+  int64_t last;
+};
+
+/// Cuts the rows of `wanted`, in the order of their ids, into reads of at most `most` bytes, or of one row.
+/// What lies closer together than one more read would cost is read together.
+std::vector<RowSpan> cut_spans(const RowFile& file, const std::vector<WantedRow>& wanted, int64_t alignment,
+                               int64_t most);
+
+/// Reads rows of a file with a thread of its own, which keeps many reads in flight, across requests too.
+class RowReader {
+ public:
+  /// One gather: of the caller's until it is done, whatever becomes of the reader.
+  class Request {
+   public:
+    ~Request();
+    /// Waits for the rows. Throws FileError or DamagedFile if one could not be read; others may be there.
+    void wait();
+    bool is_done() const;
+
+   private:
+    friend class RowReader;
+    struct State;
+    explicit Request(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    std::shared_ptr<State> state_;
+  };
+
+  /// `budget`: bytes of buffers, at least those of two rows. `wish`: see `probe_reads`.
+  RowReader(const RowFile& file, int64_t budget, const std::string& wish);
+  /// Waits for what was asked for.
+  ~RowReader();
+  RowReader(const RowReader&) = delete;
+  RowReader& operator=(const RowReader&) = delete;
+
+  /// Begins to write the rows of `id` [n] to `out` [n, row_bytes]: neighbors are read together, and each row
+  /// once however often it is asked for. A negative id gives zeros. Any number of threads may call it. Throws
+  /// std::out_of_range if an id is not below `size`.
+  std::unique_ptr<Request> start(const int64_t* id, int64_t n, int64_t size, std::byte* out);
+
+  const ReadWay& way() const { return way_; }
+  /// Bytes of buffers.
+  int64_t buffer_bytes() const { return depth_ * most_; }
+  /// Reads and bytes so far.
+  int64_t num_reads() const { return num_reads_; }
+  int64_t bytes_read() const { return bytes_read_; }
+
+ private:
+  struct Flight;
+
+  void serve();
+  void fail_all(const FileError& error);
+  void start_reads();
+  void read_more(int64_t tag);
+  void end_read(const BlockDone& done);
+  void copy_rows(Flight& flight);
+
+  const RowFile& file_;
+  ReadWay way_;
+  int64_t most_;
+  int64_t depth_;
+  std::unique_ptr<std::byte, void (*)(void*)> buffers_;
+  std::unique_ptr<BlockReads> reads_;
+  std::atomic<int64_t> num_reads_{0}, bytes_read_{0};
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::shared_ptr<Request::State>> waiting_;  // with reads that were not started
+  bool stop_ = false;
+  std::string broken_;  // why nothing can be read any more
+
+  std::vector<Flight> flights_;  // the thread's own
+  std::vector<int64_t> idle_;
+  std::thread thread_;
+};
+
+}  // namespace tgflow

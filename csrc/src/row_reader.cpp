@@ -1,0 +1,255 @@
+#include "tgflow/row_reader.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+namespace tgflow {
+namespace {
+
+constexpr int64_t kMost = 128 << 10;  // bytes of a read, unless a row is longer
+constexpr int64_t kGap = 8 << 10;     // bytes that are read along sooner than one more read is made
+constexpr int64_t kMostDepth = 128;
+constexpr int64_t kPage = 4096;
+constexpr int kMostRetries = 16;
+
+int64_t round_up(int64_t bytes, int64_t step) { return (bytes + step - 1) / step * step; }
+
+}  // namespace
+
+struct RowReader::Request::State {
+  std::byte* out;
+  std::vector<WantedRow> wanted;
+  std::vector<RowSpan> spans;
+  size_t started = 0;  // spans
+  size_t ended = 0;
+
+  std::mutex mutex;
+  std::condition_variable done;
+  bool is_done = false;
+  std::string error;  // the first one
+  int code = 0;       // 0 with an error: damaged
+
+  void fail(const std::string& what, int errno_or_0) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!error.empty()) return;
+    error = what;
+    code = errno_or_0;
+  }
+  void finish() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    is_done = true;
+    done.notify_all();
+  }
+};
+
+/// A buffer and the read that it is used for.
+struct RowReader::Flight {
+  std::shared_ptr<Request::State> request;
+  RowSpan span;
+  std::byte* buffer;
+  int64_t read = 0;  // bytes, from the span's beginning
+  int retries = 0;
+};
+
+RowReader::Request::~Request() {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  state_->done.wait(lock, [this] { return state_->is_done; });
+}
+
+void RowReader::Request::wait() {
+  std::unique_lock<std::mutex> lock(state_->mutex);
+  state_->done.wait(lock, [this] { return state_->is_done; });
+  if (state_->error.empty()) return;
+  if (state_->code == 0) throw DamagedFile(state_->error);
+  throw FileError(state_->code, state_->error);
+}
+
+bool RowReader::Request::is_done() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->is_done;
+}
+
+std::vector<RowSpan> cut_spans(const RowFile& file, const std::vector<WantedRow>& wanted, int64_t alignment,
+                               int64_t most) {
+  std::vector<RowSpan> spans;
+  for (int64_t i = 0; i < static_cast<int64_t>(wanted.size()); ++i) {
+    const int64_t begin = file.offset(wanted[static_cast<size_t>(i)].id);
+    const int64_t from = begin / alignment * alignment, to = round_up(begin + file.stride(), alignment);
+    if (!spans.empty()) {
+      RowSpan& last = spans.back();
+      if (from <= last.offset + last.bytes + kGap && to - last.offset <= most) {
+        last.bytes = std::max(last.bytes, to - last.offset);
+        last.last = i + 1;
+        continue;
+      }
+    }
+    spans.push_back({from, to - from, i, i + 1});
+  }
+  return spans;
+}
+
+RowReader::RowReader(const RowFile& file, int64_t budget, const std::string& wish)
+    : file_(file), way_(probe_reads(file.path(), wish)), buffers_(nullptr, &std::free) {
+  const int64_t longest = round_up(file.stride() + way_.alignment, kPage);
+  most_ = std::max(longest, std::min(kMost, budget / kMostDepth / kPage * kPage));
+  depth_ = std::clamp<int64_t>(budget / most_, 2, kMostDepth);
+  buffers_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, static_cast<size_t>(depth_ * most_))));
+  if (buffers_ == nullptr) throw std::bad_alloc();
+  reads_ = open_reads(file.path(), way_, static_cast<int>(depth_));
+  if (reads_ == nullptr) throw FileError(ENOSYS, "cannot read " + file.path() + " by io_uring");
+  flights_.resize(static_cast<size_t>(depth_));
+  for (int64_t tag = 0; tag < depth_; ++tag) {
+    flights_[static_cast<size_t>(tag)].buffer = buffers_.get() + tag * most_;
+    idle_.push_back(tag);
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+RowReader::~RowReader() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+std::unique_ptr<RowReader::Request> RowReader::start(const int64_t* id, int64_t n, int64_t size,
+                                                     std::byte* out) {
+  auto state = std::make_shared<Request::State>();
+  state->out = out;
+  for (int64_t i = 0; i < n; ++i) {
+    if (id[i] >= size) {
+      throw std::out_of_range("id " + std::to_string(id[i]) + " is not in a table of " +
+                              std::to_string(size) + " rows");
+    }
+    if (id[i] < 0) {
+      std::memset(out + i * file_.row_bytes(), 0, static_cast<size_t>(file_.row_bytes()));
+    } else {
+      state->wanted.push_back({id[i], i});
+    }
+  }
+  std::sort(state->wanted.begin(), state->wanted.end(),
+            [](const WantedRow& a, const WantedRow& b) { return a.id < b.id; });
+  state->spans = cut_spans(file_, state->wanted, way_.alignment, most_);
+  state->is_done = state->spans.empty();
+  if (!state->is_done) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!broken_.empty()) throw FileError(EIO, broken_);
+    waiting_.push_back(state);
+  }
+  wake_.notify_one();
+  return std::unique_ptr<Request>(new Request(std::move(state)));
+}
+
+void RowReader::serve() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    start_reads();
+    if (idle_.size() == flights_.size()) {
+      if (stop_) return;
+      wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+      continue;
+    }
+    lock.unlock();
+    try {
+      end_read(reads_->wait());
+      lock.lock();
+    } catch (const FileError& error) {
+      lock.lock();
+      fail_all(error);
+      return;
+    }
+  }
+}
+
+/// Ends every request, now that reads cannot be waited for; under the mutex.
+void RowReader::fail_all(const FileError& error) {
+  broken_ = error.what();
+  for (Flight& flight : flights_) {
+    if (flight.request != nullptr) waiting_.push_back(flight.request);
+  }
+  for (const auto& request : waiting_) {
+    request->fail(broken_, error.code());
+    request->finish();
+  }
+  waiting_.clear();
+}
+
+/// Gives idle buffers to the first requests; under the mutex.
+void RowReader::start_reads() {
+  while (!idle_.empty() && !waiting_.empty()) {
+    const std::shared_ptr<Request::State> request = waiting_.front();
+    const int64_t tag = idle_.back();
+    idle_.pop_back();
+    Flight& flight = flights_[static_cast<size_t>(tag)];
+    flight.request = request;
+    flight.span = request->spans[request->started++];
+    flight.read = 0;
+    flight.retries = 0;
+    if (request->started == request->spans.size()) waiting_.pop_front();
+    read_more(tag);
+  }
+}
+
+void RowReader::read_more(int64_t tag) {
+  const Flight& flight = flights_[static_cast<size_t>(tag)];
+  ++num_reads_;
+  reads_->start(
+      {flight.span.offset + flight.read, flight.span.bytes - flight.read, flight.buffer + flight.read, tag});
+}
+
+void RowReader::end_read(const BlockDone& done) {
+  Flight& flight = flights_[static_cast<size_t>(done.tag)];
+  const RowSpan& span = flight.span;
+  const auto& last = flight.request->wanted[static_cast<size_t>(span.last - 1)];
+  const int64_t needed = file_.offset(last.id) + file_.stride() - span.offset;
+  const bool again = done.result == -EINTR || done.result == -EAGAIN;
+  if (done.result > 0) {
+    bytes_read_ += done.result;
+    const int64_t read = flight.read + done.result;
+    flight.read = read >= needed ? read : read / way_.alignment * way_.alignment;
+  }
+  if (flight.read < needed && (again || done.result > 0) && ++flight.retries < kMostRetries) {
+    read_more(done.tag);
+    return;
+  }
+  const std::string rows = "rows " +
+                           std::to_string(flight.request->wanted[static_cast<size_t>(span.first)].id) +
+                           " to " + std::to_string(last.id) + " of " + file_.path();
+  if (done.result < 0) {
+    flight.request->fail("cannot read " + rows, static_cast<int>(-done.result));
+  } else if (flight.read < needed) {
+    flight.request->fail(rows + " cannot be read: the file ends before them", 0);
+  } else {
+    copy_rows(flight);
+  }
+  Request::State& request = *flight.request;
+  if (++request.ended == request.spans.size()) request.finish();
+  flight.request.reset();
+  idle_.push_back(done.tag);
+}
+
+void RowReader::copy_rows(Flight& flight) {
+  const auto bytes = static_cast<size_t>(file_.row_bytes());
+  const std::byte* row = nullptr;
+  int64_t held = -1;
+  for (int64_t i = flight.span.first; i < flight.span.last; ++i) {
+    const WantedRow& wanted = flight.request->wanted[static_cast<size_t>(i)];
+    if (wanted.id != held) {
+      row = flight.buffer + (file_.offset(wanted.id) - flight.span.offset);
+      held = wanted.id;
+      if (!file_.is_whole(row, held)) {
+        flight.request->fail(
+            "row " + std::to_string(held) + " of " + file_.path() + " is damaged: its checksum differs", 0);
+        return;
+      }
+    }
+    std::memcpy(flight.request->out + wanted.row * file_.row_bytes(), row, bytes);
+  }
+}
+
+}  // namespace tgflow

@@ -1,0 +1,330 @@
+// Files of rows: what is read is what was appended, whatever fails meanwhile.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "tgflow/crc32c.hpp"
+#include "tgflow/row_file.hpp"
+#include "tgflow/row_reader.hpp"
+
+namespace tgflow {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr int64_t kRow = 43;
+constexpr int64_t kBudget = 1 << 20;
+const char* const kWays[] = {"io_uring", "pread", "page cache"};
+
+/// A path of its own, whose file goes in the end.
+struct Path {
+  std::string text = "test_row_file.XXXXXX";
+  Path() {
+    const int descriptor = mkstemp(text.data());
+    close(descriptor);
+  }
+  ~Path() { unlink(text.c_str()); }
+  operator const std::string&() const { return text; }
+};
+
+Bytes rows_from(int64_t first, int64_t n, int64_t row_bytes = kRow) {
+  Bytes rows(static_cast<size_t>(n * row_bytes));
+  for (int64_t i = 0; i < n * row_bytes; ++i) {
+    rows[static_cast<size_t>(i)] = static_cast<std::byte>((first * row_bytes + i) * 31 >> 3);
+  }
+  return rows;
+}
+
+void append(RowFile& file, int64_t n) { file.append(rows_from(file.size(), n, file.row_bytes()).data(), n); }
+
+/// Reads `id` and compares; returns what went wrong.
+std::string read(RowReader& reader, const RowFile& file, const std::vector<int64_t>& id) {
+  const auto n = static_cast<int64_t>(id.size());
+  Bytes out(id.size() * static_cast<size_t>(file.row_bytes()), std::byte{7});
+  const std::string wrong = message_of([&] { reader.start(id.data(), n, file.size(), out.data())->wait(); });
+  for (int64_t i = 0; i < n && wrong.empty(); ++i) {
+    const auto bytes = static_cast<size_t>(file.row_bytes());
+    const int64_t row = id[static_cast<size_t>(i)];
+    const Bytes expected = row < 0 ? Bytes(bytes) : rows_from(row, 1, file.row_bytes());
+    CHECK(std::memcmp(out.data() + i * file.row_bytes(), expected.data(), bytes) == 0);
+  }
+  return wrong;
+}
+
+std::vector<int64_t> scattered(int64_t n, int64_t size) {
+  std::vector<int64_t> id;
+  for (int64_t i = 0; i < n; ++i) id.push_back(i % 10 == 0 ? -1 : i * i * 7919 % size);
+  return id;
+}
+
+void cut(const std::string& path, int64_t bytes) { CHECK(::truncate(path.c_str(), bytes) == 0); }
+
+void flip(const std::string& path, int64_t offset) {
+  File file(path, O_RDWR);
+  char byte;
+  CHECK(file.read(&byte, 1, offset) == 1);
+  byte ^= 1;
+  file.write(&byte, 1, offset);
+}
+
+TEST(crc32c_has_its_known_value) {
+  CHECK(crc32c(0, "123456789", 9) == 0xe3069283);
+  const std::string text = "the same in two pieces as in one";
+  for (size_t cut_at = 0; cut_at <= text.size(); ++cut_at) {
+    const uint32_t first = crc32c(0, text.data(), cut_at);
+    CHECK(crc32c(first, text.data() + cut_at, text.size() - cut_at) == crc32c(0, text.data(), text.size()));
+  }
+}
+
+TEST(rows_are_read_as_they_were_appended) {
+  for (const char* way : kWays) {
+    for (const int64_t row_bytes : {int64_t{1}, kRow, int64_t{688}, int64_t{5000}, int64_t{200000}}) {
+      const Path path;
+      RowFile file(path, row_bytes, "test");
+      const int64_t size = row_bytes > 1000 ? 40 : 3000;
+      append(file, size / 3);
+      append(file, size - size / 3);
+      RowReader reader(file, kBudget, way);
+      CHECK(read(reader, file, scattered(700, size)) == "");
+      CHECK(read(reader, file, {}) == "");
+      CHECK(read(reader, file, {-1, size - 1, 0, 0, size - 1}) == "");
+      append(file, 1);  // behind what has been read
+      CHECK(read(reader, file, {size}) == "");
+    }
+  }
+}
+
+TEST(neighbors_are_read_together_and_each_row_once) {
+  const Path path;
+  RowFile file(path, 688, "test");
+  append(file, 20000);
+  RowReader reader(file, 16 << 20, "auto");
+  std::vector<int64_t> id;
+  for (int64_t i = 0; i < 300; ++i) id.push_back(5000 + i / 3);
+  CHECK(read(reader, file, id) == "");
+  CHECK(reader.num_reads() == 1);
+  CHECK(reader.bytes_read() < 100 * 692 + 2 * 4096);
+}
+
+TEST(an_id_past_the_rows_is_refused) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  append(file, 3);
+  RowReader reader(file, kBudget, "auto");
+  CHECK(read(reader, file, {1, 3}) == "id 3 is not in a table of 3 rows");
+}
+
+TEST(a_file_that_is_cut_anywhere_keeps_its_whole_rows) {
+  const Path path;
+  for (int64_t bytes = RowFile::kHeaderBytes; bytes < RowFile::kHeaderBytes + 6 * (kRow + 4); bytes += 5) {
+    cut(path, 0);
+    {
+      RowFile file(path, kRow, "test");
+      append(file, 5);
+    }
+    cut(path, bytes);
+    RowFile file(path, kRow, "test");
+    CHECK(file.size() == std::min<int64_t>((bytes - RowFile::kHeaderBytes) / file.stride(), 5));
+    append(file, 7 - file.size());
+    RowReader reader(file, kBudget, "auto");
+    CHECK(read(reader, file, {0, 1, 2, 3, 4, 5, 6}) == "");
+  }
+}
+
+TEST(a_file_that_lost_synced_rows_says_so) {
+  const Path path;
+  {
+    RowFile file(path, kRow, "test");
+    append(file, 5);
+    file.sync();
+    append(file, 5);
+  }
+  cut(path, RowFile::kHeaderBytes + 8 * (kRow + 4) - 1);
+  {
+    CHECK(RowFile(path, kRow, "test").size() == 7);
+  }
+  cut(path, RowFile::kHeaderBytes + 5 * (kRow + 4) - 1);
+  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) ==
+        path.text + " holds 4 rows, and 5 were synced: its end was cut off; restore it from a copy");
+}
+
+TEST(rows_behind_a_torn_one_are_not_taken_up) {
+  const Path path;
+  {
+    RowFile file(path, kRow, "test");
+    append(file, 5);
+    file.sync();
+    append(file, 5);
+  }
+  flip(path, RowFile::kHeaderBytes + 7 * (kRow + 4) + 3);
+  CHECK(RowFile(path, kRow, "test").size() == 7);
+}
+
+TEST(a_damaged_row_is_an_error_and_no_answer) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  append(file, 10);
+  flip(path, file.offset(6) + 2);
+  for (const char* way : kWays) {
+    RowReader reader(file, kBudget, way);
+    CHECK(read(reader, file, {5, 7}) == "");
+    CHECK(read(reader, file, {5, 6, 7}) == "row 6 of " + path.text + " is damaged: its checksum differs");
+  }
+}
+
+TEST(a_damaged_header_is_refused_and_one_spoiled_slot_is_not) {
+  const Path path;
+  {
+    RowFile file(path, kRow, "test");
+    append(file, 4);
+    file.sync();
+    append(file, 4);
+    file.sync();
+  }
+  CHECK(message_of([&] { RowFile(path, kRow + 1, "other"); }) ==
+        path.text + " holds rows of test, not of other");
+  flip(path, 1024);
+  {
+    CHECK(RowFile(path, kRow, "test").size() == 8);
+  }
+  flip(path, 2048);
+  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) ==
+        "both records of how many rows " + path.text + " holds are damaged");
+  flip(path, 12);
+  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) == "the header of " + path.text + " is damaged");
+  flip(path, 0);
+  CHECK(message_of([&] { RowFile(path, kRow, "test"); }) ==
+        path.text + " is no table of tgflow's, or its beginning is lost");
+}
+
+TEST(a_file_is_open_once) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  CHECK(message_of([&] { RowFile(path, kRow, "test"); }).find(" is open elsewhere") != std::string::npos);
+}
+
+TEST(a_full_disk_costs_no_row) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  append(file, 5);
+  for (const int64_t result : {-ENOSPC, -EIO}) {
+    inject_fault(FileOp::kWrite, 0, 1, result);
+    const std::string wrong = message_of([&] { append(file, 3); });
+    CHECK(wrong.find("rows 5 to 7 were not added to " + path.text) == 0);
+    CHECK(file.size() == 5);
+  }
+  append(file, 3);
+  RowReader reader(file, kBudget, "auto");
+  CHECK(read(reader, file, {0, 1, 2, 3, 4, 5, 6, 7}) == "");
+}
+
+TEST(a_failed_sync_stops_the_file_and_keeps_what_was_synced) {
+  const Path path;
+  {
+    RowFile file(path, kRow, "test");
+    append(file, 5);
+    file.sync();
+    append(file, 2);
+    inject_fault(FileOp::kSync, 0, 1, -EIO);
+    CHECK(message_of([&] { file.sync(); }).find("is sure to hold only its first 5 rows") !=
+          std::string::npos);
+    CHECK(message_of([&] { append(file, 1); }).find("failed to sync before") != std::string::npos);
+  }
+  CHECK(RowFile(path, kRow, "test").size() == 7);
+}
+
+TEST(reads_that_fail_or_fall_short) {
+  const Path path;
+  RowFile file(path, 688, "test");
+  append(file, 2000);
+  for (const char* way : kWays) {
+    RowReader reader(file, kBudget, way);
+    const auto id = scattered(500, 2000);
+    inject_fault(FileOp::kRead, 3, 1, -EIO);
+    CHECK(read(reader, file, id).find("cannot read rows ") == 0);
+    CHECK(read(reader, file, id) == "");
+    inject_fault(FileOp::kRead, 0, 20, 513);  // goes on from what came
+    CHECK(read(reader, file, {1, 700, 1999}) == "");
+    inject_fault(FileOp::kRead, 0, 5, -EAGAIN);
+    CHECK(read(reader, file, {1, 700, 1999}) == "");
+    inject_fault(FileOp::kRead, 0, 1, 0);
+    CHECK(read(reader, file, {1999}).find("cannot be read: the file ends before them") != std::string::npos);
+    inject_fault(FileOp::kRead, 0, 0, 0);
+  }
+  cut(path, file.offset(1000));
+  RowReader reader(file, kBudget, "auto");
+  CHECK(read(reader, file, {999}) == "");
+  CHECK(read(reader, file, {999, 1500}).find("the file ends before them") != std::string::npos);
+}
+
+TEST(requests_overlap_and_outlive_the_reader) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  append(file, 5000);
+  std::vector<std::unique_ptr<RowReader::Request>> requests;
+  std::vector<Bytes> outs;
+  const auto id = scattered(300, 5000);
+  {
+    RowReader reader(file, 64 << 10, "auto");
+    for (int i = 0; i < 20; ++i) {
+      outs.emplace_back(id.size() * kRow);
+      requests.push_back(reader.start(id.data(), static_cast<int64_t>(id.size()), 5000, outs.back().data()));
+    }
+  }
+  for (auto& request : requests) {
+    CHECK(request->is_done());
+    request->wait();
+  }
+  for (const Bytes& out : outs) CHECK(out == outs[0]);
+}
+
+TEST(many_threads_read_while_one_appends) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  append(file, 100);
+  RowReader reader(file, 64 << 10, "auto");
+  std::atomic<bool> stop{false}, wrong{false};
+  std::vector<std::thread> threads;
+  for (int64_t seed = 1; seed <= 2; ++seed) {
+    threads.emplace_back([&, seed] {
+      for (int64_t round = 0; !stop; ++round) {
+        const int64_t size = file.size();
+        std::vector<int64_t> id;
+        for (int64_t i = 0; i < 20; ++i) id.push_back((round * 31 + i * i * seed) % size);
+        id.push_back(size - 1);
+        try {
+          if (!read(reader, file, id).empty()) wrong = true;
+        } catch (const std::exception&) {
+          wrong = true;
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 100; ++i) {
+    append(file, 37);
+    if (i % 10 == 0) file.sync();
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  CHECK(!wrong);
+}
+
+TEST(reads_are_one_of_four_ways) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  CHECK(message_of([&] { probe_reads(path, "tape"); }) ==
+        "reads must be auto, io_uring, pread or page cache, got tape");
+  CHECK(probe_reads(path, "page cache").name() == "pread through the page cache");
+  CHECK(!probe_reads(path, "pread").uring);
+}
+
+}  // namespace
+}  // namespace tgflow

@@ -1,0 +1,266 @@
+"""Tables on disk: what was appended comes back, whatever happens to the file, the disk or us."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tgflow as tg
+from tgflow import _core
+from tgflow.tables import DamagedFile, FeatureTable
+from tgflow.tables.disk import DiskRows
+
+WAYS = ("io_uring", "pread", "page cache")
+
+
+def some_rows(size: int, dim: int = 3) -> torch.Tensor:
+    return torch.randn(size, dim, generator=torch.Generator().manual_seed(size))
+
+
+def on_disk(path: Path | None, dim: int = 3, **options) -> FeatureTable:
+    return FeatureTable(dim, place="disk", path=path, **options)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "rows"
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    for op in _core.FileOp.__members__.values():
+        _core.inject_fault(op, 0, 0, 0)
+
+
+def test_a_file_is_there_again(path):
+    rows = some_rows(100)
+    table = on_disk(path)
+    table.append(rows[:60])
+    table.close()
+    table = on_disk(str(path))
+    assert len(table) == 60
+    assert table.append(rows[60:]) == 60
+    assert torch.equal(table[torch.arange(100)], rows)
+    with pytest.raises(OSError, match="is open elsewhere"):
+        on_disk(path)
+    table.close()
+    with pytest.raises(ValueError, match=r"holds rows of float32 \[3\], not of float32 \[4\]"):
+        on_disk(path, 4)
+    with pytest.raises(ValueError, match=r"holds rows of float32 \[3\], not of int32 \[3\]"):
+        FeatureTable(3, torch.int32, "disk", path=path)
+    assert torch.equal(FeatureTable(3, path=path)[torch.arange(100)], rows)
+
+
+def test_a_table_without_a_path_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = on_disk(None)
+    rows = some_rows(50)
+    table.append(rows)
+    assert torch.equal(table.read(0, 50), rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_on_disk_do_not_change(path):
+    table = on_disk(path)
+    table.append(some_rows(5))
+    with pytest.raises(io.UnsupportedOperation, match="a table on disk only grows"):
+        table.scatter_(torch.tensor([1]), torch.zeros(1, 3))
+    assert table.version == 0
+
+
+def test_rows_come_ahead_of_their_use(path):
+    rows = some_rows(5_000, 40)
+    for table in (on_disk(path, 40), tg.table(rows)):
+        if len(table) == 0:
+            table.append(rows)
+        asked = [torch.randint(-1, 5_000, (300,)) for _ in range(20)]
+        readings = [table.start_gather(ids) for ids in asked]
+        for ids, reading in zip(asked, readings, strict=True):
+            assert torch.equal(reading.wait(), torch.cat([rows, torch.zeros(1, 40)])[ids])
+            assert reading.is_done
+        out = torch.empty(2, 40)
+        assert table.start_gather(torch.tensor([3, 4]), out).wait() is out
+        with pytest.raises(IndexError, match="id 5000 is not in a table of 5000 rows"):
+            table.start_gather(torch.tensor([5_000]))
+        with pytest.raises(ValueError, match="ids must be int64 on the CPU, got int32"):
+            table.start_gather(torch.tensor([0], dtype=torch.int32))
+        table.start_gather(asked[0])  # nobody waits
+        table.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_reading_brings_the_same_rows(path, way):
+    rows = some_rows(3_000, 25)
+    table = on_disk(path, 25)
+    table.append(rows)
+    table.close()
+    read = DiskRows(100, "float32 [25]", path, 1 << 20, way)
+    ids, out = torch.randint(3_000, (1_000,)), torch.empty(1_000, 25)
+    read.gather(ids, out, 3_000)
+    assert torch.equal(out, rows[ids])
+    assert read.nbytes <= 1 << 20
+
+
+def test_a_read_that_fails_is_an_error_and_the_next_one_works(path):
+    rows = some_rows(1_000)
+    table = on_disk(path)
+    table.append(rows)
+    _core.inject_fault(_core.FileOp.read, 0, 1, -errno.EIO)
+    with pytest.raises(OSError, match=r"cannot read rows 0 to 999 of .*: Input/output") as caught:
+        table[torch.arange(1_000)]
+    assert caught.value.errno == errno.EIO
+    assert torch.equal(table[torch.arange(1_000)], rows)
+    _core.inject_fault(_core.FileOp.read, 0, 8, 600)  # short reads are gone on with
+    assert torch.equal(table[torch.arange(1_000)], rows)
+
+
+def test_damage_is_an_error_and_never_an_answer(path):
+    table = on_disk(path)
+    table.append(some_rows(1_000))
+    table.sync()
+    with path.open("r+b") as file:
+        file.seek(4096 + 16 * 500)
+        file.write(b"\xff")
+    with pytest.raises(DamagedFile, match=r"row 500 of .* is damaged: its checksum differs"):
+        table[torch.arange(400, 600)]
+    table[torch.arange(501, 1_000)]
+    table.close()
+    os.truncate(path, 4096 + 16 * 900)
+    with pytest.raises(DamagedFile, match="holds 900 rows, and 1000 were synced: its end was cut"):
+        on_disk(path)
+    path.write_bytes(b"something else" * 1_000)
+    with pytest.raises(DamagedFile, match="is no table of tgflow's"):
+        on_disk(path)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_an_append_that_fails_changes_nothing(path, error):
+    rows = some_rows(40)
+    table = on_disk(path)
+    table.append(rows[:10])
+    _core.inject_fault(_core.FileOp.write, 0, 1, -error)
+    with pytest.raises(OSError, match=r"rows 10 to 39 were not added to .*which keeps") as caught:
+        table.append(rows[10:])
+    assert caught.value.errno == error
+    assert len(table) == 10
+    table.append(rows[10:])
+    assert torch.equal(table.read(0, 40), rows)
+
+
+def test_a_sync_that_fails_is_never_taken_for_one_that_did_not(path):
+    table = on_disk(path)
+    table.append(some_rows(10))
+    table.sync()
+    table.append(some_rows(5))
+    _core.inject_fault(_core.FileOp.sync, 0, 1, -errno.EIO)
+    with pytest.raises(OSError, match="could not be synced, and is sure to hold only its first 10"):
+        table.sync()
+    with pytest.raises(OSError, match="failed to sync before; open it anew"):
+        table.append(some_rows(5))
+    with pytest.raises(OSError, match="failed to sync before"):
+        table.close()
+    assert len(on_disk(path)) == 15
+
+
+def test_a_full_file_system_costs_nothing_that_was_acknowledged(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("may not mount a file system here")
+    try:
+        table = on_disk(disk / "rows", 64)
+        rows = torch.arange(64 * 2_000.0).view(-1, 64)
+        parts = iter(rows.split(70))
+        with pytest.raises(OSError, match="No space left on device") as caught:  # noqa: PT012
+            for part in parts:
+                table.append(part)
+        assert caught.value.errno == errno.ENOSPC
+        size = len(table)
+        assert size == 70 * (size // 70) > 0
+        assert torch.equal(table.read(0, size), rows[:size])
+        table.close()
+        table = on_disk(disk / "rows", 64)
+        assert torch.equal(table.read(0, size), rows[:size])
+        table.close()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+KILLED = """
+import sys, torch
+from tgflow.tables import FeatureTable
+table = FeatureTable(64, torch.int64, "disk", path=sys.argv[1])
+while True:
+    table.append(torch.arange(len(table), len(table) + 500).unsqueeze(1).expand(-1, 64))
+    if len(table) % 5_000 == 0:
+        table.sync()
+    print(len(table), flush=True)
+"""
+
+
+def test_a_killed_process_loses_no_row_whose_append_returned(path):
+    command = [sys.executable, "-c", KILLED, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        for _ in range(23):
+            told = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+    table = FeatureTable(64, torch.int64, "disk", path=path)
+    assert len(table) >= told
+    ids = torch.arange(len(table))
+    assert torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 64))
+
+
+def test_auto_goes_on_in_a_file(path):
+    rows = some_rows(6_000, 8)
+    table = FeatureTable(8, budget=3_000 * 32, path=path)
+    places = []
+    for part in rows.split(1_000):
+        table.append(part)
+        places.append(table.place)
+    assert places == ["host"] * 3 + ["disk"] * 3
+    ids = torch.randint(6_000, (500,))
+    assert torch.equal(table[ids], rows[ids])
+    assert torch.equal(table.start_gather(ids).wait(), rows[ids])
+    table.truncate(5_500)
+    table.close()
+    assert torch.equal(FeatureTable(8, path=path).read(0, 5_500), rows[:5_500])
+
+
+MEMORY = """
+import sys, resource, torch
+from tgflow.tables import FeatureTable
+budget = 64 << 20
+table = FeatureTable(256, budget=budget, path=sys.argv[1])
+part, out = torch.randn(1_000, 256), torch.empty(2_000, 256)
+table.append(part)
+table[torch.arange(100)]
+def held():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) * 1024
+before = held()
+most = 0
+for i in range(199):
+    table.append(part)
+    table.gather(torch.randint(len(table), (2_000,)), out)
+    most = max(most, held() - before)
+print(table.place, most / budget)
+"""
+
+
+def test_memory_stays_within_the_budget(path):
+    """200 MB of rows, 64 MiB of budget."""
+    command = [sys.executable, "-c", MEMORY, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    place, share = done.stdout.split()
+    assert place == "disk"
+    assert float(share) <= 1.1

@@ -1,0 +1,105 @@
+"""Rows in a file."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+
+DEFAULT_BUDGET = 16 << 20
+"""Bytes of buffers: 128 reads of 128 KB in flight."""
+
+
+class DiskRows:
+    """An append-only file of rows, read past the system's page cache where that works.
+
+    A file without a path has no name: it goes with the table, however the process ends.
+
+    Args:
+        row_bytes: Of a row.
+        kind: What rows are, "float32 [172]"; kept in the file's header, and checked.
+        path: The file; made where there is none, else the rows in it are kept.
+        budget: Bytes of buffers for reading.
+        reads: "auto"; or "io_uring", "pread" or "page cache" for no better way than that.
+    """
+
+    place = "disk"
+
+    def __init__(
+        self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"
+    ) -> None:
+        self.row_bytes = row_bytes
+        named = Path(tempfile.mkstemp(suffix=".rows")[1]) if path is None else path
+        try:
+            self._file: _core.RowFile | None = _core.RowFile(str(named), row_bytes, kind)
+            self._reader: _core.RowReader | None = _core.RowReader(self._file, budget, reads)
+        finally:
+            if path is None:
+                named.unlink()
+        self.way = self._reader.way
+        """How rows are read: "io_uring with O_DIRECT", "pread with O_DIRECT" or other words."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the file."""
+        return 0 if self._file is None else len(self._file)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory: the buffers."""
+        return 0 if self._reader is None else self._reader.buffer_bytes
+
+    def append(self, rows: Tensor, size: int) -> None:
+        """Write rows behind the first `size`: all of them, or OSError and none."""
+        assert self._file is not None
+        rows = rows.cpu()
+        self._file.append(rows.data_ptr(), len(rows))
+
+    def truncate(self, size: int) -> None:
+        """Take back the rows from `size` on."""
+        assert self._file is not None
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk."""
+        assert self._file is not None
+        self._file.sync()
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Refuse: what is on the disk is never written again."""
+        raise io.UnsupportedOperation(
+            "a table on disk only grows; keep rows that change in another place"
+        )
+
+    def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Read rows, and wait for them."""
+        if ids.is_cpu:
+            self.start(ids, out, size).wait()
+            return
+        pinned = torch.empty(out.shape, dtype=out.dtype, pin_memory=out.is_cuda)
+        self.start(ids.cpu(), pinned, size).wait()
+        out.copy_(pinned, non_blocking=True)
+
+    def start(self, ids: Tensor, out: Tensor, size: int) -> _core.RowRequest:
+        """Begin to read rows to `out`, which must stay until they are there; both on the CPU."""
+        assert self._reader is not None
+        return self._reader.start(ids.data_ptr(), ids.numel(), size, out.data_ptr())
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return a copy of neighbouring rows."""
+        rows = torch.empty(stop - start, self.row_bytes, dtype=torch.uint8)
+        self.gather(torch.arange(start, stop), rows, stop)
+        return rows
+
+    def close(self) -> None:
+        """Sync, and let go of the file once what was asked for is read."""
+        assert self._file is not None
+        try:
+            self._file.sync()
+        finally:
+            self._reader = self._file = None
