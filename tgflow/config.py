@@ -297,9 +297,6 @@ class OperateConfig(_Section):
     memory_grace: float = Field(
         default=30.0, ge=0, description="Seconds at the limit before the run stops."
     )
-    disk_patience: float = Field(
-        default=60.0, ge=0, description="Seconds to wait for room where the disk is full."
-    )
     on_nan: Literal["stop", "skip"] = Field(
         default="stop", description="At a loss that is not finite: stop, or leave the update out."
     )

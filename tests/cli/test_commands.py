@@ -13,6 +13,7 @@ import pytest
 from small_runs import SMALL
 
 from tgflow.bench.row import Row
+from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, exit_code
 from tgflow.config import ConfigError
 
@@ -122,8 +123,7 @@ def test_doctor_reports_the_core(tgflow):
 def test_bench_names_its_benchmarks(tgflow):
     ran = tgflow("bench", "samples")
     assert ran.code == 2
-    names = "sample, prepare, store, durable, stream, train"
-    assert f"there is no benchmark 'samples'; choose from {names}" in ran.err
+    assert f"there is no benchmark 'samples'; choose from {', '.join(BENCHMARKS)}" in ran.err
 
 
 def test_bench_prints_a_table_or_json(tgflow, monkeypatch):

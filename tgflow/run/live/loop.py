@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -216,13 +217,15 @@ class _Run:
 
 @contextmanager
 def _library_messages(notes: Notes) -> Iterator[None]:
-    """Let what tgflow's sources log reach the notes, meanwhile."""
+    """Let what tgflow's sources log reach the notes, meanwhile; the keeper notes failed writes."""
     logger = logging.getLogger("tgflow")
     handler = _ToNotes(notes)
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "no checkpoint at step", RuntimeWarning)
+            yield
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate

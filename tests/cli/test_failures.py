@@ -1,0 +1,362 @@
+"""What ends a run before its stream does: said in a line, with a code, and all of it kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from live_runs import figures, same_run, untimed, write_events
+from small_runs import SMALL
+
+from tgflow.checkpoint import CheckpointStore, load
+from tgflow.cli import main
+from tgflow.durable import fault
+from tgflow.durable.errors import DiskFull
+from tgflow.durable.log import DurableLog
+from tgflow.run.live import loop
+from tgflow.streams import ingest
+from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
+from tgflow.streams.files import FileSource
+from tgflow.train.learner import Learner, TrainingDiverged
+
+STEP = ("--checkpoint-batches", 1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a folder with events and the run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("made")
+    write_events(folder / "made.csv")
+    run = ["run", "-s", folder / "made.csv", "-o", folder / "whole", *SMALL]
+    assert main([str(arg) for arg in run]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(tgflow, made):
+    """Run over the events into `out`, with more flags."""
+    return lambda *flags: tgflow("run", "-s", made / "made.csv", "-o", "out", *SMALL, *flags)
+
+
+@pytest.fixture
+def resume(tgflow, made):
+    """Go on with `out` to the end, and compare with the run that nothing disturbed."""
+
+    def go_on(*flags):
+        ran = tgflow("run", "-o", "out", "--resume", *flags)
+        assert ran.code == 0, ran.err
+        same_run(made / "whole", Path("out"))
+
+    return go_on
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    fault.arm("")
+
+
+def health():
+    return json.loads(Path("out/health.json").read_text())
+
+
+def notes(level="warning"):
+    lines = Path("out/run.log").read_text().splitlines()
+    return [entry["text"] for line in lines if (entry := json.loads(line))["level"] == level]
+
+
+def at_step(monkeypatch, position, act):
+    """Call `act` once the run has learnt `position` events."""
+    note_step = loop._Run._note_step
+
+    def noting(self, step, update):
+        note_step(self, step, update)
+        if step.stop == position:
+            act(self)
+
+    monkeypatch.setattr(loop._Run, "_note_step", noting)
+
+
+# The stream
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(SourceUnavailable, 75), (SourceExpired, 66), (SourceCorrupt, 76)]
+)
+def test_a_source_that_fails_leaves_all_that_was_learnt(run, resume, monkeypatch, kind, code):
+    poll, polls = FileSource.poll, []
+
+    def failing(self, wanted, timeout):
+        polls.append(time.monotonic())
+        if len(polls) > 3 and polls[-1] - polls[0] > 0.5:
+            raise kind("made.csv", "gone", "it is gone")
+        return poll(self, wanted, timeout) if len(polls) < 3 else []
+
+    monkeypatch.setattr(FileSource, "poll", failing)
+    monkeypatch.setattr(FileSource, "ended", lambda self: set())
+    ran = run()
+    assert (ran.code, ran.err.splitlines()[-1]) == (code, "tgflow: made.csv: it is gone")
+    assert health()["state"] == "failed"
+    assert health()["position"] == health()["checkpoint"]["position"] > 300
+    monkeypatch.undo()
+
+
+def test_a_broker_that_is_not_there_is_75(tgflow):
+    pytest.importorskip("kafka", reason="kafka-python is not installed")
+    ran = tgflow(
+        "run", "-s", "kafka://127.0.0.1:1/edges", "--max-forward-jump", "none",
+        "--max-outage", 1, "-o", "out", *SMALL,
+    )  # fmt: skip
+    assert ran.code == 75
+    assert health()["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ((), "--max-forward-jump: order.max_forward_jump must be given for Kafka"),
+        (("--max-forward-jump", 5, "--sort"), "--sort: a topic has no end to wait for"),
+        (("--max-forward-jump", 5, "--kafka-option", "x"), "'x' is not of the form key=value"),
+        (
+            ("--max-forward-jump", 5, "--kafka-option", "check_crcs=false"),
+            "the Kafka option check_crcs is always True",
+        ),
+    ],
+)
+def test_settings_of_kafka_that_cannot_be_are_told(tgflow, flags, text):
+    pytest.importorskip("kafka", reason="kafka-python is not installed")
+    ran = tgflow("run", "-s", "kafka://localhost:9092/edges", "-o", "out", *flags)
+    assert (ran.code, text in ran.err) == (2, True), ran.err
+    assert not Path("out").exists()
+
+
+def test_a_file_that_became_another_is_66(tgflow, made, run, tmp_path):
+    shutil.copy(made / "made.csv", "own.csv")
+    flags = ("-s", "own.csv", "-o", "out", *SMALL)
+    assert tgflow("run", *flags, "--limit", 100).code == 0
+    Path("own.csv").write_text(Path("own.csv").read_text().replace(",1600000", ",1600001"))
+    ran = tgflow("run", *flags, "--resume", "--limit", 400)
+    assert ran.code == 66, ran.err
+    assert Path("out/checkpoints/ckpt-000000000100").exists()
+
+
+def bad_rows(tmp_path, num_bad, size=10_000):
+    rows = ["src,dst,t"]
+    for i in range(size):
+        is_bad = (i + 1) * num_bad // size != i * num_bad // size
+        rows.append(f"{i % 50},{50 + i % 40},{'x' if is_bad else i}")
+    (tmp_path / "bad.csv").write_text("\n".join(rows) + "\n")
+    return ("-s", "bad.csv", "--dim", 8, "--neighbors", 2, "--batch-size", 500, "--threads", 1)
+
+
+def test_r7_too_many_bad_rows_end_it_with_65_and_a_checkpoint(tgflow, tmp_path):
+    flags = bad_rows(tmp_path, 510)
+    ran = tgflow("run", *flags, "-o", "out")
+    assert ran.code == 65
+    assert "are bad, more than max_bad_ratio=0.05" in ran.err
+    assert list(Path("out/checkpoints").glob("ckpt-*"))
+    assert tgflow("run", *flags, "-o", "out", "--resume").code == 65
+    ran = tgflow("run", "-o", "out", "--resume", "--max-bad-ratio", 0.1, "--json")
+    assert ran.json["rows"]["malformed"] == 510
+    assert tgflow("run", *flags, "-o", "whole", "--max-bad-ratio", 0.1).code == 0
+    same_run(tmp_path / "whole", tmp_path / "out")
+    assert len(Path("out/dead-letters/000000.jsonl").read_text().splitlines()) == 510
+
+
+def test_r7_fewer_do_not(tgflow, tmp_path):
+    ran = tgflow("run", *bad_rows(tmp_path, 490), "-o", "out")
+    assert ran.code == 0
+    assert "10,000 rows read: 9,510 accepted, 490 malformed" in ran.out
+    assert "time_type" in ran.out
+
+
+def test_late_events_of_files_are_an_error_that_names_the_way_out(tgflow, tmp_path):
+    (tmp_path / "late.csv").write_text("src,dst,t\n1,2,10\n1,2,5\n1,2,20\n")
+    ran = tgflow("run", "-s", "late.csv", "-o", "a", *SMALL)
+    assert ran.code == 65
+    ran = tgflow("run", "-s", "late.csv", "-o", "b", "--late", "drop", "--json", *SMALL)
+    assert (ran.json["rows"]["late"], ran.json["num_events"]) == (1, 2)
+    ran = tgflow("run", "-s", "late.csv", "-o", "c", "--allowed-lateness", 5, "--json", *SMALL)
+    assert ran.json["num_events"] == 3
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script>[red]"
+
+
+def test_r11_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
+    rows = [f"{i % 9},{9 + i % 7},{i}" for i in range(200)]
+    rows[50] = f'"{HOSTILE}",5,50'
+    rows[60] = f"1,2,{HOSTILE}"
+    (tmp_path / "hostile.csv").write_text("src,dst,t\n" + "\n".join(rows) + "\n")
+    ran = tgflow("run", "-s", "hostile.csv", "-o", "out", "--late", "drop", *SMALL)
+    assert ran.code == 0
+    told = tgflow("info", "out")
+    written = [path.read_text() for path in Path("out").glob("*.*") if path.is_file()]
+    for text in (ran.out, ran.err, told.out, tgflow("info", "out", "--json").out, *written):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+    assert "200 rows read: 198 accepted, 2 malformed" in told.out
+    report = Path("out/report.html").read_text()
+    assert "<script>alert" not in report
+    assert "refused: " in report
+
+
+# The disk
+
+
+def test_r8_dead_letters_that_cannot_be_written_end_it(tgflow, tmp_path):
+    rows = [f"{i % 9},{9 + i % 7},{'x' if i == 150 else i}" for i in range(200)]
+    (tmp_path / "bad.csv").write_text("src,dst,t\n" + "\n".join(rows) + "\n")
+    fault.arm("letters.before_write:1:eio")
+    ran = tgflow("run", "-s", "bad.csv", "-o", "out", *SMALL)
+    assert ran.code == 74
+    fault.arm("")
+    assert tgflow("run", "-o", "out", "--resume").code == 0
+    assert tgflow("run", "-s", "bad.csv", "-o", "whole", *SMALL).code == 0
+    same_run(tmp_path / "whole", tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["enospc", "eio"])
+def test_c5_c9_a_checkpoint_that_fails_does_not_stop_the_training(run, resume, made, kind):
+    fault.arm(f"checkpoint.before_file:5:{kind},checkpoint.before_manifest:2:{kind}")
+    ran = run(*STEP)
+    assert ran.code == 0
+    same_run(made / "whole", Path("out"))
+    resume()
+
+
+def test_c5_three_in_a_row_stop_it(run, resume, monkeypatch):
+    save, calls = CheckpointStore.save, []
+
+    def full(self, step, checkpoint):
+        calls.append(step)
+        if len(calls) > 1:
+            raise DiskFull("no room for a checkpoint", self.directory)
+        return save(self, step, checkpoint)
+
+    monkeypatch.setattr(CheckpointStore, "save", full)
+    ran = run(*STEP, "--no-log")
+    assert ran.code == 74
+    assert "no room for a checkpoint" in ran.err
+    assert len(calls) == 4
+    assert any("training goes on" in text for text in notes())
+    assert [p.name for p in Path("out/checkpoints").iterdir()] == [f"ckpt-{calls[0]:012d}"]
+
+
+def test_c6_a_log_that_is_full_for_a_moment_is_waited_for(run, made, monkeypatch):
+    fault.arm("log.before_append:1:enospc")
+    assert run().code == 0
+    same_run(made / "whole", Path("out"))
+
+
+def test_c6_a_log_that_stays_full_ends_it(run, resume, monkeypatch):
+    def full(self, rows, footer):
+        raise DiskFull("no room in the log", self.directory)
+
+    monkeypatch.setattr(ingest, "DISK_FULL_SECONDS", 0.3)
+    monkeypatch.setattr(DurableLog, "append", full)
+    ran = run()
+    assert ran.code == 74
+    assert health()["state"] == "failed"
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("out", ["a-file/out", "/proc/none/out", "/dev/null"])
+def test_c10_where_nothing_can_be_written_is_told_before_training(tgflow, made, tmp_path, out):
+    (tmp_path / "a-file").write_text("")
+    for resume in ((), ("--resume",)):
+        ran = tgflow("run", "-s", made / "made.csv", "-o", out, *resume, *SMALL)
+        assert ran.code in (66, 74)
+        assert ran.err.startswith("tgflow: ")
+        assert "learning from" not in ran.err
+
+
+# The model, the memory
+
+
+def test_d10_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, monkeypatch):
+    learn = Learner.learn
+
+    def diverging(self, batch):
+        if batch.index == 5:
+            raise TrainingDiverged("events [250, 300): the loss is nan; lower it", (250, 300))
+        return learn(self, batch)
+
+    monkeypatch.setattr(Learner, "learn", diverging)
+    ran = run("--checkpoint-batches", 2)
+    assert ran.code == 70
+    assert "events [250, 300): the loss is nan" in ran.err
+    assert "a fault in tgflow" not in ran.err
+    assert "events [250, 300)" in health()["reason"]
+    newest = max(Path("out/checkpoints").glob("ckpt-*"))
+    assert load(newest).meta["position"] in (100, 200)
+    assert all(x.isfinite().all() for x in load(newest).sections["model"].values())
+    monkeypatch.undo()
+
+
+def test_d10_or_leaves_it_out_and_counts_it(run, monkeypatch):
+    learn = Learner.learn
+
+    def diverging(self, batch):
+        if batch.index == 5:
+            raise TrainingDiverged("events [250, 300): the loss is nan", (250, 300))
+        return learn(self, batch)
+
+    monkeypatch.setattr(Learner, "learn", diverging)
+    ran = run("--on-nan", "skip", "--json")
+    assert ran.code == 0
+    assert ran.json["num_skipped"] == 1
+
+
+@pytest.mark.parametrize("limit", ["1MiB", "90%"])
+def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeypatch, limit):
+    if limit == "90%":  # it comes there only in mid-stream
+        full = []
+        at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
+        monkeypatch.setattr("tgflow.run.live.watch.rss_bytes", lambda: 960 if full else 100)
+        limit = "1000"
+    ran = run("--memory-limit", limit, "--memory-grace", 0.2)
+    assert ran.code == 71
+    assert "of memory_limit" in ran.err
+    assert "memory is short" in ran.err
+    newest = max(Path("out/checkpoints").glob("ckpt-*"))
+    assert load(newest).meta["position"] == health()["position"]
+
+
+def test_d13_and_goes_on_with_more(run, resume, monkeypatch):
+    assert run("--memory-limit", "1MiB", "--memory-grace", 0.1).code == 71
+    ran = run("--memory-limit", "100GiB", "--resume")
+    assert ran.code == 0
+    resume()
+
+
+def test_memory_that_comes_back_lets_the_stream_flow(run, made, monkeypatch):
+    monkeypatch.setattr(
+        "tgflow.run.live.watch.rss_bytes", lambda: 960 if time.monotonic() < until else 100
+    )
+    until = time.monotonic() + 1.5
+    assert run("--memory-limit", "1000", "--memory-grace", 5).code == 0
+    same_run(made / "whole", Path("out"))
+
+
+def test_a_fault_of_ours_is_70_and_can_be_gone_on_from(run, resume, monkeypatch):
+    at_step(monkeypatch, 200, lambda run: 1 / 0)
+    ran = run(*STEP)
+    assert ran.code == 70
+    assert "ZeroDivisionError" in ran.err
+    assert health()["state"] == "failed"
+    monkeypatch.undo()
+
+
+def test_figures_leave_out_what_the_clock_decides(made):
+    _, metrics, records = figures(made / "whole")
+    assert "prequential.ap" in metrics
+    assert len(records) == 8
+    assert untimed({"lag_seconds": 1, "loss": 2}) == {"loss": 2}
+    assert all(math.isfinite(record["loss"]) for record in records)
+    assert torch.get_num_threads() >= 1

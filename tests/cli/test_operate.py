@@ -1,0 +1,177 @@
+"""A run as others see it while it goes: metrics, health, JSON lines."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+from small_runs import SMALL
+
+from tgflow.cli import errors
+from tgflow.config import fields
+from tgflow.run.live import health, loop
+from tgflow.run.live.exporter import METRICS
+from tgflow.run.live.settings import Change
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Return what a watcher sees after each micro-batch, by position."""
+    found = {}
+    note_step = loop._Run._note_step
+
+    def noting(self, step, update):
+        note_step(self, step, update)
+        found[step.stop] = look(self)
+
+    monkeypatch.setattr(loop._Run, "_note_step", noting)
+    return found
+
+
+def look(run):
+    lines = (run._session.place.path / "run.log").read_text().splitlines()
+    ports = [entry["port"] for line in lines if "port" in (entry := json.loads(line))]
+    with urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/metrics", timeout=10) as page:
+        return page.read().decode()
+
+
+def value(page, name):
+    [line] = [line for line in page.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[-1])
+
+
+def test_metrics_tell_how_the_run_stands(tgflow, events_csv, seen):
+    pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+    flags = ("--metrics-port", 0, "--checkpoint-batches", 2, "--memory-limit", "100GiB")
+    assert tgflow("run", "-s", events_csv, "-o", "out", *flags, *SMALL).code == 0
+    page = seen[350]
+    assert value(page, "tgflow_events_learnt_total") == 350
+    assert value(page, 'tgflow_events_accepted_total{partition="0"}') == 400
+    assert value(page, 'tgflow_state{state="running"}') == 1
+    assert 0 < value(page, 'tgflow_prequential{metric="ap"}') <= 1
+    assert value(page, "tgflow_checkpoint_position") >= 100
+    assert value(page, "tgflow_checkpoint_age_seconds") < 60
+    assert value(page, "tgflow_log_bytes") > 400 * 24
+    assert value(page, "tgflow_memory_limit_bytes") == 100 * 2**30
+    assert value(page, 'tgflow_store_hit_ratio{tier="device"}') == 1
+    assert 'tgflow_run_info{model="tgn"' in page
+    absent = {metric.name for metric in METRICS if f"\n{metric.exported}" not in page}
+    # only a topic has these, or a stream with bad rows, or one that has not been read to its end
+    assert absent <= {
+        "tgflow_events_malformed", "tgflow_source_lag_records", "tgflow_source_rebuilds",
+        "tgflow_source_outage_seconds", "tgflow_source_paused_seconds",
+        "tgflow_watermark_seconds", "tgflow_watermark_age_seconds",
+    }  # fmt: skip
+
+
+def test_a_port_that_is_taken_is_told(tgflow, events_csv):
+    pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ran = tgflow("run", "-s", events_csv, "-o", "out", "--metrics-port", port, *SMALL)
+    assert ran.code == 74
+    assert "Address already in use" in ran.err
+
+
+def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
+    monkeypatch.setattr(loop, "SECONDS_PER_LINE", 0.0)
+    ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)
+    entries = [json.loads(line) for line in ran.err.splitlines()]
+    assert [e["event"] for e in entries if e["event"] != "progress"] == [
+        "start",
+        "checkpoint",
+        "end",
+    ]
+    progress = [e["stop"] for e in entries if e["event"] == "progress"]
+    assert progress == [50, 100, 150, 200, 250, 300, 350, 400]
+    assert ran.json["num_events"] == 400
+
+
+def test_health_is_written_while_it_runs(tgflow, events_csv, monkeypatch):
+    found = []
+    note_step = loop._Run._note_step
+
+    def noting(self, step, update):
+        note_step(self, step, update)
+        if step.stop == 200:
+            monkeypatch.setattr(health, "SECONDS", 0.0)
+            while not found or found[-1]["position"] < 150:
+                found.append(health.read_health(Path("out/health.json")))
+
+    monkeypatch.setattr(loop._Run, "_note_step", noting)
+    monkeypatch.setattr("tgflow.run.live.watch.SECONDS", 0.0)
+    assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
+    assert found[-1]["alive"]
+    assert found[-1]["state"] in ("running", "waiting")
+    assert not health.read_health(Path("out/health.json"))["alive"]
+
+
+def test_info_of_a_run_that_died_says_so_and_how_to_go_on(tgflow, events_csv):
+    assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
+    told = json.loads(Path("out/health.json").read_text())
+    Path("out/health.json").write_text(
+        json.dumps(told | {"state": "running", "updated": told["updated"] - 1000})
+    )
+    out = tgflow("info", "out").out
+    assert "its process died" in out
+    assert "while running" in out
+    assert "go on with: tgflow run --resume --out out" in out
+
+
+def test_info_finds_a_damaged_checkpoint(tgflow, events_csv):
+    assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
+    [checkpoint] = Path("out/checkpoints").iterdir()
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    [entry] = tgflow("info", "out", "--json").json["checkpoints"]
+    assert "model.safetensors" in entry["problem"]
+    assert checkpoint.exists()
+
+
+def test_every_setting_has_an_effect_and_every_error_a_code():
+    for key, _ in fields():
+        assert Change(key, 1, 2).effect in ("free", "onward", "model", "all")
+    for code in errors._CODES.values():
+        assert code in errors.EXIT_CODES
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "code"),
+    [
+        ("tgflow.config", "ConfigError", 2),
+        ("tgflow.streams.errors", "TooManyBadRecords", 65),
+        ("tgflow.streams.errors", "LateEvent", 65),
+        ("tgflow.streams.errors", "StreamError", 65),
+        ("tgflow.streams.errors", "SourceExpired", 66),
+        ("tgflow.streams.errors", "SourceTruncated", 66),
+        ("tgflow.streams.errors", "SourceMismatch", 66),
+        ("tgflow.streams.errors", "SourceUnavailable", 75),
+        ("tgflow.streams.errors", "SourceCorrupt", 76),
+        ("tgflow.streams.kafka.session", "NoTopicError", 66),
+        ("tgflow.streams.counts", "Unbalanced", 70),
+        ("tgflow.train.learner", "TrainingDiverged", 70),
+        ("tgflow.run.live.pressure", "MemoryLimit", 71),
+        ("tgflow.run.live.session", "StrictResume", 2),
+        ("tgflow.durable.errors", "Locked", 73),
+        ("tgflow.durable.errors", "DiskFull", 74),
+        ("tgflow.checkpoint", "CheckpointNotCommitted", 74),
+        ("tgflow.checkpoint", "CheckpointDurabilityUnknown", 74),
+        ("tgflow.durable.errors", "LogCorrupt", 76),
+        ("tgflow.durable.errors", "LogVersion", 76),
+        ("tgflow.checkpoint", "NoValidCheckpoint", 76),
+        ("tgflow.checkpoint", "CheckpointVersion", 76),
+        ("tgflow.checkpoint", "CheckpointDamaged", 76),
+        ("tgflow.checkpoint", "UntrustedCheckpoint", 77),
+    ],
+)
+def test_errors_have_the_codes_that_are_promised(module, name, code):
+    from importlib import import_module
+
+    kind = getattr(import_module(module), name)
+    error = kind.__new__(kind)
+    assert errors.exit_code(error) == code
