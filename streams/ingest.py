@@ -9,25 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from tgflow.durable import fault
-from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import LogPosition
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.arrivals import Arrivals, BadRow, PartitionedSource
 from tgflow.streams.books import Books
 from tgflow.streams.breaker import Breaker
-from tgflow.streams.checks import Float32s, Int64s
-from tgflow.streams.columns import EventColumns
 from tgflow.streams.counts import Counts, Unbalanced
+from tgflow.streams.dense import event_batch
 from tgflow.streams.errors import LateEvent
+from tgflow.streams.journal import Journal, append
 from tgflow.streams.letters import Letters
 from tgflow.streams.ordering.config import AFTER_ALL, OrderConfig
 from tgflow.streams.ordering.dedup import RecentIds, Seen
@@ -45,29 +42,6 @@ DISK_FULL_SECONDS = 60.0
 """How long to wait for room when the disk of the log is full."""
 REFRESH_SECONDS = 1.0
 """How old the source's lag and counters may be in a report."""
-
-
-class Journal(Protocol):
-    """What is needed of a `DurableLog`."""
-
-    @property
-    def end(self) -> LogPosition:
-        """The place after the last frame."""
-        ...
-
-    def append(self, rows: pa.RecordBatch, footer: Mapping[str, Any]) -> LogPosition:
-        """Add a frame and return the place after it."""
-        ...
-
-    def sync(self) -> None:
-        """Return once all frames are on the disk."""
-        ...
-
-    def read(
-        self, start: LogPosition | None = None
-    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
-        """Yield rows, footer and the place after it of each frame from `start` on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,25 +305,14 @@ class Ingest:
             "letters": self._books.length,
             "seen": unlogged,
         }
-        self._mark(footer, released, self._append(rows, footer))
+        end = None
+        if self._log is not None:  # also what brought no event: footers tell only what has changed
+            end = append(self._log, rows.to_batch(), footer, self._has_waited)
+        self._mark(footer, released, end)
         return released
 
-    def _append(self, rows: Rows, footer: Mapping[str, Any]) -> LogPosition | None:
-        """Append to the log, if there is one; while the disk is full, wait for room for a minute.
-
-        Polls that brought no event are there as well, since footers tell only what has changed.
-        """
-        if self._log is None:
-            return None
-        batch, since = rows.to_batch(), self._clock()
-        while True:
-            try:
-                fault.point("ingest.before_log")
-                return self._log.append(batch, footer)
-            except DiskFull:
-                if self._stop() or self._clock() - since >= DISK_FULL_SECONDS:
-                    raise
-                time.sleep(POLL_SECONDS)
+    def _has_waited(self, seconds: float) -> bool:
+        return self._stop() or seconds >= DISK_FULL_SECONDS
 
     def _mark(
         self, footer: Mapping[str, Any], released: Rows | None, log: LogPosition | None
@@ -377,17 +340,8 @@ class Ingest:
         first = self.num_released - len(rows)
         start = max(0, self._skip_to - first)
         for at in range(start, len(rows), MAX_BATCH):
-            yield self._batch(rows.events.stretch(at, min(at + MAX_BATCH, len(rows))))
-
-    def _batch(self, events: EventColumns) -> EventBatch:
-        src, dst = self.source.ids.encode(events.src, events.dst)
-        return EventBatch(
-            src,
-            dst,
-            _tensor(events.t),
-            None if events.x is None else _tensor(events.x),
-            None if events.label is None else _tensor(events.label),
-        )
+            events = rows.events.stretch(at, min(at + MAX_BATCH, len(rows)))
+            yield event_batch(events, self.source.ids)
 
     # Going on after a crash
 
@@ -474,11 +428,6 @@ class Ingest:
 
     def _no_rows(self) -> Rows:
         return no_rows(self.source.id_kind, self.source.x_dim)
-
-
-def _tensor(column: Int64s | Float32s) -> Tensor:
-    """Return a column as a tensor, copied if it may not be written to, as Arrow's may not."""
-    return torch.from_numpy(column if column.flags.writeable else column.copy())
 
 
 def _late_error(row: BadRow) -> LateEvent:

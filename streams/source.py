@@ -7,11 +7,11 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.columns import EventColumns
+from tgflow.streams.dense import event_batch
 from tgflow.streams.errors import StreamError
 from tgflow.streams.reader import Reader, ReadRows
 
@@ -65,7 +65,7 @@ class EventSource:
         self.progress = 0.0
         good = self._good()
         for events in _by_time(good) if self._sort else _in_order(good):
-            yield self._batch(events)
+            yield event_batch(events, self.ids)
 
     def _good(self) -> Iterator[tuple[ReadRows, EventColumns]]:
         """Yield the events of all files; a bad row ends it, after the rows before it."""
@@ -78,16 +78,6 @@ class EventSource:
             if fault is not None:
                 raise StreamError(rows.places.where(fault.row), fault.code, fault.text)
         self.progress = 1.0
-
-    def _batch(self, events: EventColumns) -> EventBatch:
-        src, dst = self.ids.encode(events.src, events.dst)
-        return EventBatch(
-            src,
-            dst,
-            torch.from_numpy(events.t),
-            None if events.x is None else torch.from_numpy(events.x),
-            None if events.label is None else torch.from_numpy(events.label),
-        )
 
 
 def _in_order(good: Iterator[tuple[ReadRows, EventColumns]]) -> Iterator[EventColumns]:

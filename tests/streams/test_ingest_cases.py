@@ -14,6 +14,7 @@ from made_streams import made_events
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
 from tgflow.streams import ingest as ingest_module
+from tgflow.streams import journal
 from tgflow.streams.breaker import Breaker
 from tgflow.streams.counts import Unbalanced
 from tgflow.streams.errors import TooManyBadRecords
@@ -246,14 +247,14 @@ def test_batches_are_bounded(monkeypatch):
 
 
 def test_c6_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
-    monkeypatch.setattr(ingest_module, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(ingest_module, "DISK_FULL_SECONDS", 0.01)
     source = Ticking({0: rows_at(range(30))}, poll_sizes=(10,))
 
     class FullLog(MemoryLog):
         fails = 3
 
         def append(self, rows, footer):
-            source.seconds += 1
             if self.fails:
                 self.fails -= 1
                 raise DiskFull("no room", "log")
