@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,10 @@ COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 MAX_RATIO, ALWAYS_ALLOWED = 200, 1 << 30
 _BOM = b"\xef\xbb\xbf"
 
+Text: TypeAlias = bytes | bytearray
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class TextBlock:
     """Whole lines of a file.
 
@@ -33,13 +36,13 @@ class TextBlock:
         sha256: The anchor at the block's end.
     """
 
-    data: bytes
+    data: Text
     line: int
     offset: int
     left_out: int = 0
     sha256: str = ""
 
-    @property
+    @cached_property
     def num_lines(self) -> int:
         """How many lines these are."""
         return 1 if self.left_out else count_lines(self.data)
@@ -58,13 +61,18 @@ class TextBlock:
             self.data[cut:], self.line + num_lines, self.offset + cut, self.left_out, self.sha256
         )
 
-    def halves(self) -> tuple[TextBlock, TextBlock]:
-        """Return two lines or more cut at the line end nearest to their middle."""
-        at = self.data.find(b"\n", len(self.data) // 2, len(self.data) - 1) + 1
-        at = at or self.data.rfind(b"\n", 0, len(self.data) // 2) + 1
-        head = TextBlock(self.data[:at], self.line, self.offset)
-        tail = TextBlock(self.data[at:], self.line + head.num_lines, self.offset + at)
-        return head, tail
+    def pieces(self, num_pieces: int) -> list[TextBlock]:
+        """Return two lines or more cut at line ends, into at least two and about `num_pieces`."""
+        step = max(1, len(self.data) // num_pieces)
+        pieces, start, line = [], 0, self.line
+        while start < len(self.data):
+            end = self.data.find(b"\n", start + step - 1) + 1 or len(self.data)
+            if start == 0 and end == len(self.data):  # the last line is longer than all others
+                end = self.data.rfind(b"\n", 0, end - 1) + 1
+            piece = TextBlock(self.data[start:end], line, self.offset + start)
+            pieces.append(piece)
+            start, line = end, line + piece.num_lines
+        return pieces
 
     def lines(self) -> list[TextBlock]:
         """Return each line apart."""
@@ -76,7 +84,7 @@ class TextBlock:
         return blocks
 
 
-def count_lines(lines: bytes) -> int:
+def count_lines(lines: Text) -> int:
     """Return how many lines there are, a last one without its line end included."""
     ends = np.frombuffer(lines, dtype=np.uint8) == ord("\n")  # 5x faster than bytes.count
     return int(np.count_nonzero(ends)) + (not lines.endswith(b"\n"))
@@ -167,24 +175,34 @@ class _Stream:
         self._stream.close()
         self.raw.close()
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, before: Text = b"") -> bytearray:
+        """Return `before` and up to `size` more bytes, fewer only at the end of the file."""
+        start = len(before)
+        buffer = bytearray(start + size)
+        buffer[:start] = before
+        with memoryview(buffer) as view:
+            num_read = self._read_into(view[start:])
+        del buffer[start + num_read :]
+        self._num_read += num_read
+        if self._allowed is not None and self._num_read > self._allowed:
+            text = f"the compressed data holds more than {self._allowed} bytes of text"
+            raise StreamError(self.name, "too_large", f"{text}; raise max_file_bytes to read it")
+        return buffer
+
+    def _read_into(self, view: memoryview) -> int:
         try:
-            data = bytes(self._stream.read(size))
+            return int(self._stream.readinto(view))
         except OSError as error:
             text = (
                 f"the compressed data is damaged or cut short after {self._num_read} bytes of text "
                 f"({error}); fetch the file again"
             )
             raise SourceCorrupt(self.name, "syntax", text) from error
-        self._num_read += len(data)
-        if self._allowed is not None and self._num_read > self._allowed:
-            text = f"the compressed data holds more than {self._allowed} bytes of text"
-            raise StreamError(self.name, "too_large", f"{text}; raise max_file_bytes to read it")
-        return data
 
-    def passed(self, data: bytes) -> None:
+    def passed(self, data: Text) -> None:
         """Keep the last of what has been handed on."""
-        self.tail = (data if len(data) >= ANCHOR_BYTES else self.tail + data)[-ANCHOR_BYTES:]
+        end = bytes(data[-ANCHOR_BYTES:])
+        self.tail = end if len(end) == ANCHOR_BYTES else (self.tail + end)[-ANCHOR_BYTES:]
 
     def _skip_to(self, start: Mapping[str, Any], seekable: bool) -> None:
         end = start["byte"]
@@ -203,33 +221,32 @@ class _Stream:
 def _blocks(stream: _Stream, block_bytes: int, longest: int) -> Iterator[TextBlock]:
     with closing(stream):
         line, offset = stream.line, stream.offset
-        buffer = stream.read(block_bytes)
+        buffer = stream.read(max(block_bytes, len(_BOM)))
         skipped = _skip_bom(buffer) if offset == 0 else _skip_line_end(stream, buffer)
         stream.passed(buffer[:skipped])
-        offset, buffer = offset + skipped, buffer[skipped:]
         more = bool(buffer)
+        offset, buffer = offset + skipped, buffer[skipped:]
         while more or buffer:
             cut = buffer.rfind(b"\n") + 1 if more else len(buffer)
-            left_out = 0
-            if cut:
-                data, buffer = buffer[:cut], buffer[cut:]
-                stream.passed(data)
-            elif len(buffer) > longest:
-                data, left_out, buffer = _long_line(stream, buffer, longest, block_bytes)
-            if cut or left_out:
-                block = TextBlock(data, line, offset, left_out, digest(stream.tail))
+            rest, left_out = buffer[cut:], 0
+            del buffer[cut:]
+            if buffer:
+                stream.passed(buffer)
+            elif len(rest) > longest:
+                buffer, left_out, rest = _long_line(stream, rest, longest, block_bytes)
+            if buffer:
+                block = TextBlock(buffer, line, offset, left_out, digest(stream.tail))
                 yield block
                 line, offset = line + block.num_lines, block.end
-            if more:
-                read = stream.read(block_bytes)
-                more, buffer = bool(read), buffer + read
+            buffer = stream.read(block_bytes, rest) if more else rest
+            more = len(buffer) > len(rest)
 
 
 def _long_line(
-    stream: _Stream, start: bytes, longest: int, block_bytes: int
-) -> tuple[bytes, int, bytes]:
+    stream: _Stream, start: bytearray, longest: int, block_bytes: int
+) -> tuple[bytearray, int, bytearray]:
     """Return the start of a line, how much of it is left out, and what follows it."""
-    size, rest = len(start), b""
+    size, rest = len(start), bytearray()
     stream.passed(start)
     while data := stream.read(block_bytes):
         end = data.find(b"\n") + 1
@@ -241,11 +258,11 @@ def _long_line(
     return start[:longest], size - longest, rest
 
 
-def _skip_bom(head: bytes) -> int:
+def _skip_bom(head: Text) -> int:
     return len(_BOM) if head.startswith(_BOM) else 0
 
 
-def _skip_line_end(stream: _Stream, head: bytes) -> int:
+def _skip_line_end(stream: _Stream, head: Text) -> int:
     """Return how much of `head` ends the last line that was read when it had no line end yet."""
     if not head or stream.tail.endswith(b"\n"):
         return 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from tgflow.streams.blocks import BLOCK_BYTES, count_lines
+from tgflow.streams.blocks import BLOCK_BYTES, Text, TextBlock
 from tgflow.streams.checks import Checks, Fault
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
@@ -83,12 +83,12 @@ class CsvDecoder(TextDecoder):
         both = [columns.src, columns.dst]
         as_text = _strict(dict.fromkeys(both, pa.string()))
 
-        def table(lines: bytes, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
+        def table(lines: Text, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
             table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
             return table.combine_chunks().to_batches()[0]
 
-        def parse(lines: bytes) -> pa.RecordBatch:
-            num_lines = count_lines(lines)
+        def parse(block: TextBlock) -> pa.RecordBatch:
+            lines, num_lines = block.data, block.num_lines
             if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
                 raise pa.ArrowInvalid("a line end of another kind")
             reading.block_size = parser_block(len(lines), num_lines)
@@ -99,19 +99,19 @@ class CsvDecoder(TextDecoder):
                 _refuse_hex(table(lines, as_text))
             return batch
 
-        def explain(line: bytes) -> Fault | None:
+        def explain(line: Text) -> Fault | None:
             return self._fault(line, names, columns, ids, time)
 
         return Parser(parse, explain, pa.schema(list(types.items())), listed(names))
 
-    def _values(self, line: bytes) -> list[str]:
+    def _values(self, line: Text) -> list[str]:
         try:
             return next(csv.reader([line.decode()], delimiter=self._delimiter, strict=True))
         except csv.Error:
             return []
 
     def _fault(
-        self, line: bytes, names: Sequence[str], columns: Columns, ids: IdKind, time: Scale
+        self, line: Text, names: Sequence[str], columns: Columns, ids: IdKind, time: Scale
     ) -> Fault | None:
         fault = undecodable(line)
         if fault is not None:
@@ -137,7 +137,7 @@ class CsvDecoder(TextDecoder):
                 return "type", f"{name} is {shown(row[name])}, expected a number"
         return None
 
-    def _wrong_width(self, line: bytes, count: int, names: Sequence[str]) -> str:
+    def _wrong_width(self, line: Text, count: int, names: Sequence[str]) -> str:
         text = f"{count} values, expected {len(names)} ({listed(names)})"
         if count < len(names) and not line.endswith(b"\n"):
             return f"{text}; the file ends within this line: fetch it again, or remove the line"

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json
 
-from tgflow.streams.blocks import count_lines
+from tgflow.streams.blocks import Text, TextBlock
 from tgflow.streams.checks import Checks, Fault
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
@@ -50,8 +50,8 @@ class JsonlDecoder(TextDecoder):
         others = "error" if checks.unknown_keys == "reject" else "ignore"
         parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
 
-        def parse(lines: bytes) -> pa.RecordBatch:
-            num_lines = count_lines(lines)
+        def parse(block: TextBlock) -> pa.RecordBatch:
+            lines, num_lines = block.data, block.num_lines
             _refuse_other_lines(lines, num_lines)
             reading.block_size = parser_block(len(lines), num_lines)
             table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
@@ -61,7 +61,7 @@ class JsonlDecoder(TextDecoder):
             batch.validate(full=True)  # strings may hold bytes that are not UTF-8
             return batch
 
-        def explain(line: bytes) -> Fault | None:
+        def explain(line: Text) -> Fault | None:
             return _fault(line, types, columns, time, others == "error")
 
         return Parser(parse, explain, schema, listed(schema.names))
@@ -98,7 +98,7 @@ def _types(
 _AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
 
 
-def _refuse_other_lines(lines: bytes, num_lines: int) -> None:
+def _refuse_other_lines(lines: Text, num_lines: int) -> None:
     """Raise `pa.ArrowInvalid` unless each line is seen to be one object, or may well be.
 
     Arrow takes any white space between objects, and a line end within them; anything else between
@@ -112,7 +112,7 @@ def _refuse_other_lines(lines: bytes, num_lines: int) -> None:
         raise pa.ArrowInvalid("something that is no object")
 
 
-def _object(line: bytes) -> tuple[dict[str, Any], Fault | None]:
+def _object(line: Text) -> tuple[dict[str, Any], Fault | None]:
     """Return the object on a line, or what is wrong with the line."""
     if fault := undecodable(line):
         return {}, fault
@@ -140,7 +140,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _fault(
-    line: bytes, types: Mapping[str, pa.DataType], columns: Columns, time: Scale, only: bool
+    line: Text, types: Mapping[str, pa.DataType], columns: Columns, time: Scale, only: bool
 ) -> Fault | None:
     row, fault = _object(line)
     if fault is not None:

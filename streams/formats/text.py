@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.arrivals import Origin, Position
-from tgflow.streams.blocks import BLOCK_BYTES, TextBlock, TextFile
+from tgflow.streams.blocks import BLOCK_BYTES, Text, TextBlock, TextFile
 from tgflow.streams.checks import Checks, Fault, Int64s
 from tgflow.streams.decoder import Rows
 from tgflow.streams.errors import RowFault, shown
@@ -163,11 +163,12 @@ class _Lines:
         start = int(self._ends[row - 1]) if row else 0
         end = int(self._ends[row]) if row < len(self._ends) else len(data)
         byte, line = self._block.offset + start, self._block.line + row
-        raw = data[start : min(end, start + self._longest)].removesuffix(b"\n").removesuffix(b"\r")
+        raw = bytes(data[start : min(end, start + self._longest)])
+        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         return Origin({"file": self._name, "byte": byte, "line": line}, raw)
 
 
-def undecodable(line: bytes) -> Fault | None:
+def undecodable(line: Text) -> Fault | None:
     """Return the fault of a line that is not UTF-8 or is blank, None if it is neither."""
     try:
         text = line.decode()

@@ -38,26 +38,31 @@ def test_count_lines_counts_a_last_line_without_end(text):
     assert count_lines(text) == len(split(text))
 
 
-@given(texts.filter(lambda text: len(split(text)) > 1))
-def test_halves_lose_nothing(text):
-    first, second = TextBlock(text, 5, 100).halves()
-    assert first.data + second.data == text
-    assert first.data.endswith(b"\n")
-    assert (first.line, second.line) == (5, 5 + len(split(first.data)))
-    assert second.offset == 100 + len(first.data)
+@given(texts.filter(lambda text: len(split(text)) > 1), st.integers(1, 20))
+def test_pieces_lose_nothing(text, num_pieces):
+    pieces = TextBlock(text, 5, 100).pieces(num_pieces)
+    assert b"".join(piece.data for piece in pieces) == text
+    assert len(pieces) > 1
+    line, offset = 5, 100
+    for piece in pieces:
+        assert (piece.line, piece.offset) == (line, offset)
+        assert piece.data.endswith(b"\n") or piece is pieces[-1]
+        line, offset = line + len(split(piece.data)), offset + len(piece.data)
 
 
-def test_halves_of_two_lines_are_the_lines():
+def test_pieces_of_two_lines_are_the_lines():
     for text in (b"\n\n", b"a\nb", b"\na", b"aaaa\n\n", b"\naaaaaa\n"):
-        assert [half.data for half in TextBlock(text, 1, 0).halves()] == split(text)
+        for num_pieces in (1, 2, 16):
+            pieces = TextBlock(text, 1, 0).pieces(num_pieces)
+            assert [piece.data for piece in pieces] == split(text)
 
 
 @given(texts.filter(bool), st.sampled_from([None, b"bad\n", b"a"]))
 def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, suspect):
     def parse(lines):
-        if b"bad\n" in lines:
+        if b"bad\n" in lines.data:
             raise pa.ArrowInvalid("bad")
-        return pa.record_batch({"line": split(lines)})
+        return pa.record_batch({"line": split(lines.data)})
 
     def explain(line):
         return ("syntax", "") if suspect is not None and suspect in line else None

@@ -302,7 +302,8 @@ def texts(draw):
     body = draw(st.lists(lines, max_size=30))
     ends = draw(st.lists(st.sampled_from([b"\n", b"\r\n"]), min_size=30, max_size=30))
     text = b"".join(line + end for line, end in zip(body, ends, strict=False))
-    return HEADER + (text if draw(st.booleans()) else text.removesuffix(b"\n"))
+    mark = draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))
+    return mark + HEADER + (text if draw(st.booleans()) else text.removesuffix(b"\n"))
 
 
 CHECKS = Checks(max_record_bytes=60)
