@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.blocks import Text, TextBlock
-from tgflow.streams.checks import Fault
+from tgflow.streams.checks import Fault, Int64s
 
 _PARSER_BYTES = 1 << 18
 _FEW_LINES = 16
 _SEARCH_LINES = 32
 _NUM_PIECES = 16
+_MANY_PIECES = 4
 
-Parsed = tuple[TextBlock, pa.RecordBatch | None]
-"""Lines and their rows, or one line and None if it is no row."""
+Parsed = tuple[Int64s, pa.RecordBatch | None]
+"""Numbers of lines in a block with their rows, or of one line that is no row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,14 @@ class Parser:
         parse: Gives the rows of lines, one each, or raises `pa.ArrowInvalid`. Lines it
             takes together it also takes one by one, with the same rows.
         explain: Tells what seems wrong with a line, None if nothing does.
+        is_hopeless: Whether `parse` is certain to refuse a line; it is quick.
         schema: The columns of the rows.
         columns: Their names as messages list them.
     """
 
     parse: Callable[[TextBlock], pa.RecordBatch]
     explain: Callable[[Text], Fault | None]
+    is_hopeless: Callable[[Text], bool]
     schema: pa.Schema
     columns: str
 
@@ -48,36 +51,57 @@ def parser_block(num_bytes: int, num_lines: int) -> int:
 
 
 def parse_lines(block: TextBlock, parser: Parser) -> Iterator[Parsed]:
-    """Yield `block` in order, in pieces with their rows; a line that is no row comes with None.
+    """Yield all lines of a block, in any order, with their rows; one that is no row with None.
 
-    A clean block is parsed once. A refused one is cut into 16, and so on until few lines are left,
-    which costs about one more parse of the block for the first bad line; of the few, those that
-    seem wrong go one by one and the others together.
+    A clean block is parsed once. A refused one is cut into 16 pieces, each of them again, until few
+    lines are left: that costs about one more parse of the block for the first bad line. Where few
+    lines are left, or many pieces are refused, the lines that seem wrong go one by one and all
+    others together.
     """
-    try:
-        rows = parser.parse(block)
-    except pa.ArrowInvalid:
-        if block.num_lines == 1:
-            yield block, None
+    yield from _search(block, np.arange(block.num_lines), parser)
+
+
+def _search(block: TextBlock, numbers: Int64s, parser: Parser) -> Iterator[Parsed]:
+    rows = _parse(block, parser)
+    if rows is not None or block.num_lines == 1:
+        yield numbers, rows
+    elif block.num_lines <= _SEARCH_LINES:
+        yield from _one_by_one(block, numbers, parser)
+    else:
+        pieces = block.pieces(_NUM_PIECES)
+        parsed = [_parse(piece, parser) for piece in pieces]
+        if parsed.count(None) > _MANY_PIECES:
+            yield from _one_by_one(block, numbers, parser)
             return
-        for part in _parts(block, parser):
-            yield from parse_lines(part, parser)
+        for piece, rows in zip(pieces, parsed, strict=True):
+            own = numbers[piece.line - block.line :][: piece.num_lines]
+            if rows is not None:
+                yield own, rows
+            else:
+                yield from _search(piece, own, parser)
+
+
+def _one_by_one(block: TextBlock, numbers: Int64s, parser: Parser) -> Iterator[Parsed]:
+    """Yield lines that seem wrong apart, and all others together."""
+    lines = block.lines()
+    seems_wrong = np.array([parser.explain(line.data) is not None for line in lines])
+    for i in np.flatnonzero(seems_wrong).tolist():
+        hopeless = parser.is_hopeless(lines[i].data)
+        yield numbers[i : i + 1], None if hopeless else _parse(lines[i], parser)
+    rest = np.flatnonzero(~seems_wrong)
+    if len(rest) == 0:
         return
-    yield block, rows
+    joined = TextBlock(b"".join(lines[i].data for i in rest.tolist()), 1, 0)
+    if len(rest) < len(lines):
+        yield from _search(joined, numbers[rest], parser)
+        return
+    for piece in joined.pieces(2):  # nothing seems wrong, but something is
+        yield from _search(piece, numbers[piece.line - 1 :][: piece.num_lines], parser)
 
 
-def _parts(block: TextBlock, parser: Parser) -> Iterable[TextBlock]:
-    """Return several lines cut into at least two parts, each line that seems wrong alone."""
-    if block.num_lines <= _SEARCH_LINES:
-        runs = [
-            (wrong, list(lines))
-            for wrong, lines in groupby(block.lines(), lambda line: bool(parser.explain(line.data)))
-        ]
-        parts = [part for wrong, run in runs for part in (run if wrong else [_joined(run)])]
-        if len(parts) > 1:
-            return parts
-    return block.pieces(_NUM_PIECES)
-
-
-def _joined(lines: Sequence[TextBlock]) -> TextBlock:
-    return TextBlock(b"".join(line.data for line in lines), lines[0].line, lines[0].offset)
+def _parse(block: TextBlock, parser: Parser) -> pa.RecordBatch | None:
+    """Return the rows of lines, None if they are refused."""
+    try:
+        return parser.parse(block)
+    except pa.ArrowInvalid:
+        return None

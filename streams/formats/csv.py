@@ -102,7 +102,11 @@ class CsvDecoder(TextDecoder):
         def explain(line: Text) -> Fault | None:
             return self._fault(line, names, columns, ids, time)
 
-        return Parser(parse, explain, pa.schema(list(types.items())), listed(names))
+        def is_hopeless(line: Text) -> bool:
+            num_values = line.count(self._delimiter.encode()) + 1
+            return num_values != len(names) and b'"' not in line
+
+        return Parser(parse, explain, is_hopeless, pa.schema(list(types.items())), listed(names))
 
     def _values(self, line: Text) -> list[str]:
         try:

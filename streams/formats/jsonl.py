@@ -64,7 +64,10 @@ class JsonlDecoder(TextDecoder):
         def explain(line: Text) -> Fault | None:
             return _fault(line, types, columns, time, others == "error")
 
-        return Parser(parse, explain, schema, listed(schema.names))
+        def is_hopeless(line: Text) -> bool:
+            return not line.lstrip(b" \t").startswith(b"{")
+
+        return Parser(parse, explain, is_hopeless, schema, listed(schema.names))
 
     def _first_values(self) -> dict[str, Any] | None:
         """Return the keys of the first objects with their first values."""

@@ -19,6 +19,7 @@ from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated
 from tgflow.streams.schema import Columns, IdKind, Scale
 
 BATCH_ROWS = 1 << 16
+SAMPLES = 100
 
 
 class ColumnarDecoder(ABC):
@@ -62,11 +63,11 @@ class ColumnarDecoder(ABC):
         return ()
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
-        """Return row 0, by column name, if there is one."""
-        for batch in self.batches(columns.names, 1):
+        """Return some of the first rows, by column name, without those that cannot be read."""
+        for batch in self.batches(columns.names, SAMPLES):
             if len(batch):
-                row: Sequence[Mapping[str, Any]] = batch.slice(0, 1).to_pylist()
-                return row
+                rows = (_values(batch, row) for row in range(len(batch)))
+                return [row for row, is_whole in rows if is_whole]
         return []
 
     def read(
@@ -171,20 +172,23 @@ class _RowNumbers:
         return f"{self._name}, row {self._first + row}"
 
     def origin(self, row: int) -> Origin:
-        return Origin({"file": self._name, "row": self._first + row}, _row_json(self._batch, row))
+        values, _ = _values(self._batch, row)
+        return Origin(
+            {"file": self._name, "row": self._first + row}, json.dumps(values, default=str).encode()
+        )
 
 
-def _row_json(batch: pa.RecordBatch, row: int) -> bytes:
-    """Return a row as JSON; a value that cannot be read, as damaged text, as null."""
-    values = {}
+def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
+    """Return the values of a row, None for those that cannot be read, and whether all can be."""
+    values, is_whole = {}, True
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         value = column.slice(row, 1)
         try:
             value.validate(full=True)
             values[name] = value[0].as_py()
-        except (pa.ArrowInvalid, ValueError):
-            values[name] = None
-    return json.dumps(values, default=str).encode()
+        except (pa.ArrowInvalid, ValueError, OverflowError):
+            values[name], is_whole = None, False
+    return values, is_whole
 
 
 def as_table(data: Any) -> pa.Table | None:

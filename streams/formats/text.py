@@ -96,18 +96,20 @@ def _parsed(
             text = f"the line has {size:,} bytes, more than max_record_bytes={longest}"
             faults.append(RowFault(piece.line - block.line, "too_large", text))
             continue
-        for lines, batch in parse_lines(piece, parser):
-            row = lines.line - block.line
+        for found, batch in parse_lines(piece, parser):
+            rows = found + (piece.line - block.line)
             if batch is None:
-                fault = parser.explain(lines.data) or _unknown(lines, parser)
-                faults.append(RowFault(row, *fault))
+                faults.append(RowFault(int(rows[0]), *_fault(places, int(rows[0]), parser)))
             else:
                 batches.append(batch)
-                numbers.append(np.arange(row, row + len(batch)))
+                numbers.append(rows)
+    batch = _concat(batches, parser.schema)
     index: Int64s | None = None
     if faults:
         index = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
-    batch = _concat(batches, parser.schema)
+        order = np.argsort(index)
+        batch, index = batch.take(pa.array(order)), index[order]
+        faults.sort(key=lambda fault: fault.row)
     return Rows(batch, index, faults, len(batch) + len(faults), places, position)
 
 
@@ -118,9 +120,10 @@ def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
     return next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], schema))
 
 
-def _unknown(line: TextBlock, parser: Parser) -> Fault:
-    what = shown(line.data.decode(errors="replace").rstrip("\r\n"))
-    return "syntax", f"the line is no row of {parser.columns}: {what}"
+def _fault(lines: _Lines, row: int, parser: Parser) -> Fault:
+    line = lines.data(row)
+    what = shown(line.decode(errors="replace").rstrip("\r\n"))
+    return parser.explain(line) or ("syntax", f"the line is no row of {parser.columns}: {what}")
 
 
 def _with_long_lines_alone(block: TextBlock, longest: int) -> Iterator[TextBlock]:
@@ -157,15 +160,20 @@ class _Lines:
         return f"{self._name}, line {self._block.line + row}"
 
     def origin(self, row: int) -> Origin:
-        data = self._block.data
-        if self._ends is None:
-            self._ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")) + 1
-        start = int(self._ends[row - 1]) if row else 0
-        end = int(self._ends[row]) if row < len(self._ends) else len(data)
-        byte, line = self._block.offset + start, self._block.line + row
-        raw = bytes(data[start : min(end, start + self._longest)])
-        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
+        byte, line = self._block.offset + self._span(row)[0], self._block.line + row
+        raw = self.data(row)[: self._longest].removesuffix(b"\n").removesuffix(b"\r")
         return Origin({"file": self._name, "byte": byte, "line": line}, raw)
+
+    def data(self, row: int) -> bytes:
+        """Return a line with its line end."""
+        start, end = self._span(row)
+        return bytes(self._block.data[start:end])
+
+    def _span(self, row: int) -> tuple[int, int]:
+        if self._ends is None:
+            ends = np.flatnonzero(np.frombuffer(self._block.data, dtype=np.uint8) == ord("\n"))
+            self._ends = np.concatenate(([0], ends + 1, [len(self._block.data)]))
+        return int(self._ends[row]), int(self._ends[row + 1])
 
 
 def undecodable(line: Text) -> Fault | None:

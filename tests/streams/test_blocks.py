@@ -57,8 +57,8 @@ def test_pieces_of_two_lines_are_the_lines():
             assert [piece.data for piece in pieces] == split(text)
 
 
-@given(texts.filter(bool), st.sampled_from([None, b"bad\n", b"a"]))
-def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, suspect):
+@given(texts.filter(bool), st.sampled_from([None, b"bad\n", b"a"]), st.sampled_from([1, 30]))
+def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, suspect, repeat):
     def parse(lines):
         if b"bad\n" in lines.data:
             raise pa.ArrowInvalid("bad")
@@ -67,11 +67,16 @@ def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, suspect)
     def explain(line):
         return ("syntax", "") if suspect is not None and suspect in line else None
 
-    parser, seen = Parser(parse, explain, pa.schema({"line": pa.binary()}), "line"), []
-    for block, rows in parse_lines(TextBlock(text, 1, 0), parser):
-        assert block.line == len(seen) + 1
-        seen += [None] if rows is None else rows["line"].to_pylist()
-    assert seen == [None if b"bad\n" in line else line for line in split(text)]
+    def hopeless(line):
+        return line == b"bad\n"
+
+    parser, seen = Parser(parse, explain, hopeless, pa.schema({"line": pa.binary()}), ""), {}
+    for numbers, rows in parse_lines(TextBlock(text * repeat, 1, 0), parser):
+        values = [None] if rows is None else rows["line"].to_pylist()
+        assert not seen.keys() & set(numbers.tolist())
+        seen |= dict(zip(numbers.tolist(), values, strict=True))
+    lines = split(text * repeat)
+    assert seen == {i: None if b"bad\n" in line else line for i, line in enumerate(lines)}
 
 
 @given(texts, st.integers(0, 5))
