@@ -30,11 +30,11 @@ class ArrowDecoder(BinaryDecoder):
         self._is_file = _starts_with_magic(path)
         try:
             with self._reader() as reader:
-                schema = reader.schema
+                names = reader.schema.names
                 num_rows = reader.count_rows() if self._is_file else None
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise StreamError(str(path), "syntax", f"no readable Arrow file: {error}") from error
-        super().__init__(path, schema, num_rows, may_grow=not self._is_file)
+        super().__init__(path, names, num_rows, may_grow=not self._is_file)
 
     def batches(
         self, names: Sequence[str], num_rows: int, first: int = 0

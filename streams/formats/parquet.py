@@ -25,10 +25,10 @@ class ParquetDecoder(BinaryDecoder):
     def __init__(self, path: Path) -> None:
         try:
             with pq.ParquetFile(path) as file:
-                schema, num_rows = file.schema_arrow, file.metadata.num_rows
-        except (pa.ArrowException, OSError) as error:
+                names, num_rows = file.schema_arrow.names, file.metadata.num_rows
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise StreamError(str(path), "syntax", f"no readable Parquet file: {error}") from error
-        super().__init__(path, schema, num_rows, may_grow=False)
+        super().__init__(path, names, num_rows, may_grow=False)
 
     def batches(
         self, names: Sequence[str], num_rows: int, first: int = 0

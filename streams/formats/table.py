@@ -28,15 +28,15 @@ class ColumnarDecoder(ABC):
     Args:
         name: What messages call it.
         size: Its bytes, or its rows.
-        schema: Its columns.
+        names: Its columns.
         num_events: Its rows, or None if unknown.
     """
 
-    def __init__(self, name: str, size: int, schema: pa.Schema, num_events: int | None) -> None:
+    def __init__(self, name: str, size: int, names: Sequence[str], num_events: int | None) -> None:
         self.name = name
         self.size = size
         self.num_events = num_events
-        self._schema = schema
+        self._names = names
         self.first_place = f"{name}, row 0"
         self._num_read = 0
 
@@ -56,7 +56,7 @@ class ColumnarDecoder(ABC):
 
     def names(self) -> Sequence[str]:
         """Return the names of the columns."""
-        return list(self._schema.names)
+        return self._names
 
     def default_features(self) -> Sequence[str]:
         """Return no features: they are read when asked for."""
@@ -99,15 +99,15 @@ class BinaryDecoder(ColumnarDecoder):
 
     Args:
         path: The file.
-        schema: Its columns.
+        names: Its columns.
         num_events: Its rows, or None if unknown.
         may_grow: Whether rows can be appended to it.
     """
 
     def __init__(
-        self, path: Path, schema: pa.Schema, num_events: int | None, may_grow: bool
+        self, path: Path, names: Sequence[str], num_events: int | None, may_grow: bool
     ) -> None:
-        super().__init__(str(path), path.stat().st_size, schema, num_events)
+        super().__init__(str(path), path.stat().st_size, names, num_events)
         self._path = path
         self._may_grow = may_grow
 
@@ -140,7 +140,7 @@ class TableDecoder(ColumnarDecoder):
     """
 
     def __init__(self, table: pa.Table) -> None:
-        super().__init__("table", len(table), table.schema, len(table))
+        super().__init__("table", len(table), table.schema.names, len(table))
         self._table = table
 
     def batches(
