@@ -52,42 +52,42 @@ void Belady::contents(int64_t* id) const {
 
 void Belady::plan(const Accesses& window, const PlannedMoves& moves) {
   check(window);
-  read(window);
+  read(window, moves);
   place_cached(window.num_batches);
-  std::fill_n(moves.admit, window.size(), -1);
   for (int32_t b = 0; b < window.num_batches; ++b) {
-    use_hits(window, b, moves.hit);  // all of them before any miss, or the plan is not optimal
-    for (const int32_t access : missed_) admit(access, window.offset[b], moves.admit);
+    use_hits(window, b, moves);  // all of them before any miss, or the plan is not optimal
+    for (const Miss& miss : missed_) admit(miss, window.offset[b], moves.admit);
   }
   restore_ids();
 }
 
-/// Numbers the ids, and finds each access's next use on a way back through the window.
-void Belady::read(const Accesses& window) {
+/// Numbers the ids, and finds each access's next use on a way back through the window. Until their time
+/// comes, `moves.hit` holds the numbers and `moves.admit` the next uses.
+void Belady::read(const Accesses& window, const PlannedMoves& moves) {
   const int64_t size = window.size();
-  number_.resize(static_cast<std::size_t>(size));
-  next_.resize(static_cast<std::size_t>(size));
-  missed_.reserve(static_cast<std::size_t>(size));
   numbers_.clear();
   for (int64_t i = 0; i < size; ++i) {
     if (i + kAhead < size) numbers_.prefetch(window.id[i + kAhead]);
     if (window.id[i] < 0) {
       throw std::invalid_argument("ids must be at least 0, got " + std::to_string(window.id[i]));
     }
-    number_[i] = numbers_.add(window.id[i]);
+    moves.hit[i] = numbers_.add(window.id[i]);
   }
   rows_.assign(static_cast<std::size_t>(numbers_.size()), Row{kUnknown, -1, -1});
+  int64_t most = 0;
   for (auto b = static_cast<int32_t>(window.num_batches) - 1; b >= 0; --b) {
+    most = std::max(most, window.offset[b + 1] - window.offset[b]);
     for (int64_t i = window.offset[b]; i < window.offset[b + 1]; ++i) {
-      int32_t& first = rows_[number_[i]].first;
+      int32_t& first = rows_[moves.hit[i]].first;
       if (first == b) {
         throw std::invalid_argument("batch " + std::to_string(b) + " of the window has id " +
                                     std::to_string(window.id[i]) + " twice");
       }
-      next_[i] = first;
+      moves.admit[i] = first;
       first = b;
     }
   }
+  missed_.reserve(static_cast<std::size_t>(most));
 }
 
 /// Moves the slots whose ids the window uses to where they wait for the first use.
@@ -107,32 +107,35 @@ void Belady::place_cached(int64_t num_batches) {
 }
 
 /// Writes where the batch's rows are, moves those slots on to their next uses, and collects the misses.
-void Belady::use_hits(const Accesses& window, int32_t batch, int32_t* hit) {
+void Belady::use_hits(const Accesses& window, int32_t batch, const PlannedMoves& moves) {
   num_aged_ = num_unknown_;
   waiting_[batch] = -1;  // all that waited for this batch are its hits
   filled_[batch / kBits] &= ~(uint64_t{1} << (batch % kBits));
   missed_.clear();
   for (auto i = static_cast<int32_t>(window.offset[batch]); i < window.offset[batch + 1]; ++i) {
-    hit[i] = rows_[number_[i]].slot;
-    if (hit[i] < 0) {
-      missed_.push_back(i);
+    const Miss maybe{i, moves.hit[i], moves.admit[i]};
+    const int32_t slot = rows_[maybe.number].slot;
+    moves.hit[i] = slot;
+    moves.admit[i] = -1;
+    if (slot < 0) {
+      missed_.push_back(maybe);
     } else {
-      wait(hit[i], next_[i]);
+      wait(slot, maybe.next_use);
     }
   }
 }
 
 /// Gives a missed row a slot, unless every other row is used again before it.
-void Belady::admit(int32_t access, int64_t batch_begin, int32_t* moves) {
-  const int32_t slot = victim(next_[access]);
+void Belady::admit(const Miss& miss, int64_t batch_begin, int32_t* moves) {
+  const int32_t slot = victim(miss.next_use);
   if (slot < 0) return;
   evict(slot, batch_begin, moves);
-  moves[access] = slot;
-  Row& row = rows_[number_[access]];
+  moves[miss.access] = slot;
+  Row& row = rows_[miss.number];
   row.slot = slot;
-  row.admitted = access;
-  slots_[slot].id = tagged(number_[access]);
-  wait(slot, next_[access]);
+  row.admitted = miss.access;
+  slots_[slot].id = tagged(miss.number);
+  wait(slot, miss.next_use);
 }
 
 /// Takes the slot whose next use is farthest out of its list; -1 if none is farther than `next_use`.

@@ -57,6 +57,12 @@ class Belady {
     int32_t later;    ///< or the one after it in the list of those with the same next use.
   };
 
+  struct Miss {
+    int32_t access;
+    int32_t number;
+    int32_t next_use;
+  };
+
   /// Of a distinct id of the window.
   struct Row {
     int32_t first;     ///< The batch that uses it first.
@@ -64,10 +70,10 @@ class Belady {
     int32_t admitted;  ///< The access that it was last admitted by, -1 if the window has not admitted it.
   };
 
-  void read(const Accesses& window);
+  void read(const Accesses& window, const PlannedMoves& moves);
   void place_cached(int64_t num_batches);
-  void use_hits(const Accesses& window, int32_t batch, int32_t* hit);
-  void admit(int32_t access, int64_t batch_begin, int32_t* moves);
+  void use_hits(const Accesses& window, int32_t batch, const PlannedMoves& moves);
+  void admit(const Miss& miss, int64_t batch_begin, int32_t* moves);
   int32_t victim(int32_t next_use);
   void evict(int32_t slot, int64_t batch_begin, int32_t* moves);
   void restore_ids();
@@ -84,9 +90,7 @@ class Belady {
 
   Numbers numbers_;               ///< Of the window's distinct ids,
   std::vector<Row> rows_;         ///< and what is known of each.
-  std::vector<int32_t> number_;   ///< Of each access: its id's number,
-  std::vector<int32_t> next_;     ///< and the next batch that uses it, or `kUnknown`.
-  std::vector<int32_t> missed_;   ///< Accesses of the present batch.
+  std::vector<Miss> missed_;      ///< Accesses of the present batch.
   std::vector<int32_t> waiting_;  ///< Of each batch: the first slot whose next use it is, or -1,
   std::vector<uint64_t> filled_;  ///< and a bit, which is set if there is one.
   int32_t top_ = 0;               ///< No later word of `filled_` has a bit.

@@ -14,7 +14,7 @@ class Numbers {
  public:
   /// Forgets all ids; keeps its room.
   void clear() {
-    slots_.assign(slots_.size(), Slot{});
+    slots_.assign(slots_.size(), -1);
     ids_.clear();
   }
 
@@ -23,39 +23,36 @@ class Numbers {
   void prefetch(int64_t id) const { __builtin_prefetch(&slots_[home(id)]); }
 
   /// The number of `id`, or -1.
-  int32_t find(int64_t id) const { return slots_[seek(id)].number; }
+  int32_t find(int64_t id) const { return slots_[seek(id)]; }
 
   /// The number of `id`, which gets the next one if it had none.
   int32_t add(int64_t id) {
     if (2 * (ids_.size() + 1) > slots_.size()) grow();
-    Slot& slot = slots_[seek(id)];
-    if (slot.number < 0) {
-      slot = {id, static_cast<int32_t>(ids_.size())};
+    int32_t& slot = slots_[seek(id)];
+    if (slot < 0) {
+      slot = static_cast<int32_t>(ids_.size());
       ids_.push_back(id);
     }
-    return slot.number;
+    return slot;
   }
 
  private:
-  struct Slot {
-    int64_t id = -1;
-    int32_t number = -1;
-  };
-
   std::size_t home(int64_t id) const { return mix64(static_cast<uint64_t>(id)) & (slots_.size() - 1); }
 
+  /// Where the number of `id` is, or would be.
   std::size_t seek(int64_t id) const {
     std::size_t i = home(id);
-    while (slots_[i].number >= 0 && slots_[i].id != id) i = (i + 1) & (slots_.size() - 1);
+    while (slots_[i] >= 0 && ids_[static_cast<std::size_t>(slots_[i])] != id)
+      i = (i + 1) & (slots_.size() - 1);
     return i;
   }
 
   void grow() {
-    slots_.assign(2 * slots_.size(), Slot{});
-    for (std::size_t i = 0; i < ids_.size(); ++i) slots_[seek(ids_[i])] = {ids_[i], static_cast<int32_t>(i)};
+    slots_.assign(2 * slots_.size(), -1);
+    for (std::size_t i = 0; i < ids_.size(); ++i) slots_[seek(ids_[i])] = static_cast<int32_t>(i);
   }
 
-  std::vector<Slot> slots_ = std::vector<Slot>(16);
+  std::vector<int32_t> slots_ = std::vector<int32_t>(16, -1);
   std::vector<int64_t> ids_;
 };
 
