@@ -56,7 +56,7 @@ tgflow::EventList event_list(address_t eid, int64_t size, address_t row) {
   return {at<const tgflow::eid_t>(eid), size, at<int64_t>(row)};
 }
 
-int64_t unique_events(const std::vector<tgflow::EventList>& lists, address_t out) {
+std::vector<int64_t> unique_events(const std::vector<tgflow::EventList>& lists, address_t out) {
   return tgflow::unique_events(lists, at<tgflow::eid_t>(out));
 }
 

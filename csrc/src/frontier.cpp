@@ -99,12 +99,13 @@ int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors,
   return frontier.size();
 }
 
-int64_t unique_events(const std::vector<EventList>& lists, eid_t* out) {
+std::vector<int64_t> unique_events(const std::vector<EventList>& lists, eid_t* out) {
   int64_t total = 0;
   for (const EventList& list : lists) total += list.size;
   RowIndex index(total);
-  int64_t count = 0;
-  out[count++] = kNoEvent;
+  out[0] = kNoEvent;
+  int64_t count = 1;
+  std::vector<int64_t> counts{count};
   for (const EventList& list : lists) {
     for (int64_t i = 0; i < list.size; ++i) {
       const eid_t e = list.eid[i];
@@ -115,8 +116,9 @@ int64_t unique_events(const std::vector<EventList>& lists, eid_t* out) {
       }
       list.row[i] = row;
     }
+    counts.push_back(count);
   }
-  return count;
+  return counts;
 }
 
 }  // namespace tgflow

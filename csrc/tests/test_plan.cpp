@@ -118,7 +118,7 @@ TEST(a_frontier_spans_all_of_time) {
 TEST(nothing_has_no_frontier) {
   CHECK(unique_queries({nullptr, nullptr, nullptr, 0}, {nullptr, nullptr, nullptr}, nullptr) == 0);
   eid_t out = 7;
-  CHECK(unique_events({}, &out) == 1 && out == kNoEvent);
+  CHECK(unique_events({}, &out) == std::vector<int64_t>{1} && out == kNoEvent);
 }
 
 TEST(replay_draws_the_whole_window_when_it_is_asked_for) {

@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from tgflow.plan.batch import Batch
-from tgflow.plan.loader import BatchError, BatchSource, Loader, Task
+from tgflow.plan.loader import BatchSource, Loader
+from tgflow.plan.task import BatchError, Task
 
 pytestmark = pytest.mark.timeout(20)
 

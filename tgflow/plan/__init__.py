@@ -1,9 +1,10 @@
 """The plan: batches that are pure functions of (seed, epoch, index), prepared ahead of need."""
 
 from tgflow.plan.batch import Batch, Block
-from tgflow.plan.loader import BatchError, Loader
+from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import Replay
+from tgflow.plan.task import BatchError
 
 __all__ = ["Batch", "BatchError", "Block", "Loader", "NegativeSampler", "Plan", "Replay"]

@@ -120,12 +120,13 @@ def expand(
     return links, draft.frontier(size)
 
 
-def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], list[int]]:
     """Return the distinct events of `eids`, and the row of each event among them.
 
     Returns:
-        int64 `[R]`: -1 and then the events in order of first appearance; and for each tensor of
-        `eids` the rows, int64 of its shape, 0 where it holds -1.
+        int64 `[R]`: -1 and then the events in order of first appearance; for each tensor of `eids`
+        the rows, int64 of its shape, 0 where it holds -1; and how many of the distinct ones there
+        were before the first tensor, which is 1, and after each.
     """
     rows = [torch.empty_like(eid) for eid in eids]
     distinct = torch.empty(1 + sum(eid.numel() for eid in eids), dtype=torch.int64)
@@ -133,4 +134,5 @@ def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         _core.EventList(eid.data_ptr(), eid.numel(), row.data_ptr())
         for eid, row in zip(eids, rows, strict=True)
     ]
-    return distinct[: _core.unique_events(lists, distinct.data_ptr())], rows
+    counts = _core.unique_events(lists, distinct.data_ptr())
+    return distinct[: counts[-1]].clone(), rows, counts  # the rest is room, and drafts are kept

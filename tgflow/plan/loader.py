@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from tgflow.plan.batch import Batch
-
-Task = tuple[int, int]
-"""Which batch to prepare: (epoch, index)."""
-
-
-_STREAM_GRACE_SECONDS = 1.0
+from tgflow.plan.in_order import in_order
+from tgflow.plan.lookahead import READY, Lookahead, planned_batches, planned_cache
+from tgflow.plan.plan import Plan
+from tgflow.plan.task import Task, prepared
 
 
 class BatchSource(Protocol):
@@ -24,10 +22,6 @@ class BatchSource(Protocol):
     def batch(self, epoch: int, index: int) -> Batch:
         """Return batch `index` of `epoch`."""
         ...
-
-
-class BatchError(RuntimeError):
-    """Preparing a batch failed; the cause is chained."""
 
 
 class Loader:
@@ -42,6 +36,10 @@ class Loader:
     scope of a generator) ends them too; one that waits inside the iterator of tasks ends when that
     returns, and is not waited for longer than a second.
 
+    If a plan's edge features come through a cache with `policy="belady"`, `lookahead` batches are
+    drafted before the first is delivered, so that the cache knows what comes next; see
+    `tgflow.plan.lookahead`. The batches are the same, whatever the cache, `lookahead` or threads.
+
     Args:
         plan: Where batches come from.
         epoch: Epoch of the batches.
@@ -49,6 +47,7 @@ class Loader:
             when iteration begins. See `of_tasks` for tasks of several epochs.
         num_threads: Threads that prepare; 0 prepares each batch when it is asked for.
         lookahead: Batches that may be prepared or in preparation but not delivered, at least 1.
+            "auto": 4; under `policy="belady"` as many as pay, within a quarter of the cache's size.
 
     Raises:
         ValueError: If `num_threads` or `lookahead` is out of range.
@@ -61,12 +60,12 @@ class Loader:
         indices: Iterable[int] | None = None,
         *,
         num_threads: int = 1,
-        lookahead: int = 4,
+        lookahead: Lookahead = "auto",
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
-        if lookahead < 1:
-            raise ValueError(f"lookahead must be at least 1 batch, got {lookahead}")
+        if lookahead != "auto" and lookahead < 1:
+            raise ValueError(f'lookahead must be at least 1 batch or "auto", got {lookahead}')
         self._plan = plan
         self._tasks: Iterable[Task] = _EpochTasks(plan, epoch, indices)
         self._num_threads = num_threads
@@ -74,7 +73,12 @@ class Loader:
 
     @classmethod
     def of_tasks(
-        cls, plan: BatchSource, tasks: Iterable[Task], *, num_threads: int = 1, lookahead: int = 4
+        cls,
+        plan: BatchSource,
+        tasks: Iterable[Task],
+        *,
+        num_threads: int = 1,
+        lookahead: Lookahead = "auto",
     ) -> Loader:
         """Return a loader of any (epoch, index) tasks, pulled lazily from an iterable."""
         loader = cls(plan, num_threads=num_threads, lookahead=lookahead)
@@ -82,10 +86,17 @@ class Loader:
         return loader
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._num_threads == 0:
-            return (_prepare(self._plan, task) for task in self._tasks)
-        preparation = _Preparation(self._plan, iter(self._tasks), self._lookahead)
-        return _deliver(preparation, self._num_threads)
+        plan, ahead, num_threads = self._plan, self._lookahead, self._num_threads
+        if isinstance(plan, Plan) and (cache := planned_cache(plan.graph.edge_x)) is not None:
+            return planned_batches(
+                plan, cache, self._tasks, lookahead=ahead, num_threads=num_threads
+            )
+        return in_order(
+            partial(prepared, plan.batch),
+            self._tasks,
+            num_threads=num_threads,
+            lookahead=READY if ahead == "auto" else ahead,
+        )
 
 
 @dataclass(frozen=True)
@@ -97,119 +108,3 @@ class _EpochTasks:
     def __iter__(self) -> Iterator[Task]:
         indices = range(len(self.plan)) if self.indices is None else self.indices
         return ((self.epoch, index) for index in indices)
-
-
-def _prepare(plan: BatchSource, task: Task) -> Batch:
-    epoch, index = task
-    try:
-        return plan.batch(epoch, index)
-    except Exception as error:
-        raise BatchError(f"preparing batch {index} of epoch {epoch} failed: {error}") from error
-
-
-def _deliver(preparation: _Preparation, num_threads: int) -> Iterator[Batch]:
-    """Yield what `num_threads` threads prepare; end them when it is over or given up."""
-    threads = [
-        threading.Thread(target=preparation.work, name=f"tgflow-loader-{i}", daemon=True)
-        for i in range(num_threads)
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        while (batch := preparation.next()) is not None:
-            yield batch
-    finally:
-        waiting = preparation.close()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(timeout=_STREAM_GRACE_SECONDS if thread is waiting else None)
-
-
-class _Preparation:
-    """Tickets between the threads that prepare batches and the one that takes them, in order."""
-
-    def __init__(self, plan: BatchSource, tasks: Iterator[Task], lookahead: int) -> None:
-        self._plan = plan
-        self._tasks = tasks
-        self._lookahead = lookahead
-        self._changed = threading.Condition()
-        self._done: dict[int, Batch | BaseException] = {}
-        self._num_pulled = 0
-        self._num_taken = 0
-        self._puller: threading.Thread | None = None
-        self._ended = False
-
-    def work(self) -> None:
-        """Pull and prepare until the tasks end."""
-        while self._may_pull():
-            ticket = -1
-            try:
-                task = next(self._tasks, None)
-                ticket = self._pulled(ended=task is None)
-                if task is None:
-                    return
-                result: Batch | BaseException = _prepare(self._plan, task)
-            except BaseException as error:  # whatever it is, the consumer must hear of it
-                if ticket < 0:  # raised by the iterator of tasks: nothing can follow
-                    ticket = self._pulled(ended=False)
-                    self._ended = True
-                result = error
-            with self._changed:
-                self._done[ticket] = result
-                self._changed.notify_all()
-
-    def _may_pull(self) -> bool:
-        """Wait for room and for one's turn at the tasks; False when they have ended."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._ended
-                    or (
-                        self._puller is None
-                        and self._num_pulled - self._num_taken < self._lookahead
-                    )
-                )
-            )
-            if not self._ended:
-                self._puller = threading.current_thread()
-            return not self._ended
-
-    def _pulled(self, ended: bool) -> int:
-        """Return the ticket of the task just pulled, if the tasks have not ended."""
-        with self._changed:
-            self._puller = None
-            self._ended |= ended
-            self._num_pulled += not ended
-            self._changed.notify_all()
-            return self._num_pulled - 1
-
-    def next(self) -> Batch | None:
-        """Wait for the next batch in order; None when the tasks have ended.
-
-        Raises:
-            BatchError: If preparing it failed. What the iterator of tasks raises comes as it is.
-        """
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._num_taken in self._done
-                    or (
-                        self._ended and self._puller is None and self._num_taken == self._num_pulled
-                    )
-                )
-            )
-            if self._num_taken not in self._done:
-                return None
-            result = self._done.pop(self._num_taken)
-            self._num_taken += 1
-            self._changed.notify_all()
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    def close(self) -> threading.Thread | None:
-        """Let every thread end; return the one that is inside the iterator of tasks, if any."""
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-            return self._puller

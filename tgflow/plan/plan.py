@@ -10,16 +10,15 @@ from torch import Tensor
 
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan.batch import Batch, Block
-from tgflow.plan.frontier import Frontier, Links, expand, unique_events, unique_queries
+from tgflow.plan.batch import Batch
+from tgflow.plan.draft import Draft, draft_of
+from tgflow.plan.frontier import Frontier, Links, expand, unique_queries
 from tgflow.plan.keys import Purpose, key
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 from tgflow.plan.replay import Replay
 from tgflow.sampling import Neighbors, Sampler, Strategy, sample_neighbors
 
 Visibility = Literal["event", "batch"]
-
-_NO_ROW = torch.zeros((), dtype=torch.int64)
 
 
 class Plan:
@@ -111,6 +110,17 @@ class Plan:
 
         Raises:
             IndexError: If the log does not hold an event of that batch.
+            OSError: If edge features cannot be read from a disk.
+            ValueError: If an event can have no negative; see `NegativeSampler`.
+        """
+        draft, table = self.draft(epoch, index), self.graph.edge_x
+        return draft.finished(None if table is None else table.gather(draft.edges))
+
+    def draft(self, epoch: int, index: int) -> Draft:
+        """Return batch `index` of `epoch` before edge features are read; see `Draft`.
+
+        Raises:
+            IndexError: If the log does not hold an event of that batch.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
         begin, end = self.span(index)
@@ -128,7 +138,7 @@ class Plan:
         )
         roots, rows = self._roots(events, negatives, start, begin)
         links, lowest = self._descend(roots, batch_key, end)
-        return Batch(
+        batch = Batch(
             epoch=epoch,
             index=index,
             num_new=end - begin,
@@ -136,15 +146,16 @@ class Plan:
             src=events.src,
             dst=events.dst,
             t=events.t,
-            x=None if self.graph.edge_x is None else self.graph.edge_x.gather(eid),
+            x=None,
             negative_src=negatives.src,
             negative_dst=negatives.dst,
             **rows,
-            blocks=self._blocks(links),
+            blocks=(),
             nodes=lowest.node,
             position=lowest.start if self.with_memory else torch.full_like(lowest.node, begin),
             num_fallbacks=negatives.num_fallbacks,
         )
+        return draft_of(batch, links, self.graph.edge_x is not None)
 
     def _positions(self, batch_key: int, begin: int, end: int) -> Tensor:
         new = torch.arange(begin, end)
@@ -206,15 +217,6 @@ class Plan:
         return sample_neighbors(
             self.graph, self.sampler, queries.node, queries.t, k, key=hop_key, before=before
         )
-
-    def _blocks(self, links: list[Links]) -> tuple[Block, ...]:
-        if not links:
-            return ()
-        if self.graph.edge_x is None:
-            return tuple(link.block(_NO_ROW.expand_as(link.eid), None) for link in links)
-        edges, rows = unique_events([link.eid for link in links])
-        table = self.graph.edge_x.gather(edges)
-        return tuple(link.block(row, table) for link, row in zip(links, rows, strict=True))
 
 
 def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:

@@ -16,6 +16,7 @@ from tgflow.model import TemporalModel
 from tgflow.plan.batch import Batch
 from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
+from tgflow.plan.lookahead import check_unplanned
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import Replay
@@ -97,7 +98,9 @@ class ContinualTrainer:
 
     Raises:
         ValueError: If events are to be replayed, and the model's memory keeps no history to read
-            them with.
+            them with; or if the graph's edge features are cached with `policy="belady"`, which
+            needs to know what comes next. Rows of a stream are written through to their table as
+            they come, and `policy="lru"` follows recency.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class ContinualTrainer:
     ) -> None:
         self.config = c = ContinualConfig() if config is None else config
         _check_history(model, c)
+        check_unplanned(graph.edge_x)
         self.model = model
         self.graph = graph
         self.position = graph.num_events

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.plan.batch import Batch
-from tgflow.plan.loader import Task
 from tgflow.plan.plan import Plan
+from tgflow.plan.task import Task
 
 PREDICT = 0
 """Epoch of the batches to predict; update `u` of a micro-batch, from 1, is epoch `u`."""

@@ -10,15 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
-from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.batch import Batch
 from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
+from tgflow.plan.lookahead import Lookahead
 from tgflow.plan.negatives import NegativeKind, NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.sampling import Strategy
+from tgflow.tables.selected import SelectedRows
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, EpochRecord, Observer, Stage
@@ -58,8 +59,8 @@ class OfflineConfig:
     seconds_per_tick: float = 1.0
     num_threads: int = 1
     """Threads that prepare batches; 0 prepares them in line."""
-    lookahead: int = 4
-    """Batches to prepare ahead."""
+    lookahead: Lookahead = "auto"
+    """Batches to prepare ahead; see `Loader`."""
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.patience < 1:
@@ -297,11 +298,14 @@ class OfflineTrainer:
 
 
 def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
-    """Return a graph of the training events alone, which have other positions there."""
-    events = graph.log.gather(split.train)
-    x = None if graph.edge_x is None else graph.edge_x.gather(split.train)
-    with_x = EventBatch(events.src, events.dst, events.t, x, events.label)
-    return TemporalGraph.from_events(with_x, graph.direction)
+    """Return a graph of the training events alone, which have other positions there.
+
+    Their features are read where they are, so that a cache in front of them serves both graphs.
+    """
+    training = TemporalGraph.from_events(graph.log.gather(split.train), graph.direction)
+    if graph.edge_x is not None:
+        training.edge_x = SelectedRows(graph.edge_x, split.train)
+    return training
 
 
 def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:

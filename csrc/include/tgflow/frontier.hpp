@@ -49,7 +49,7 @@ struct BlockOut {
 int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors, double seconds_per_tick,
                         const FrontierOut& below, const BlockOut& block);
 
-/// Events of a batch's blocks, one block after another.
+/// Events of a batch: one block's, or its own.
 struct EventList {
   const eid_t* eid;
   int64_t size;
@@ -57,7 +57,8 @@ struct EventList {
 };
 
 /// Writes `kNoEvent` and then the distinct events of `lists` to `out` (room for all of them and one more), in
-/// order of first appearance; row 0 is `kNoEvent`'s. Returns how many, at least 1.
-int64_t unique_events(const std::vector<EventList>& lists, eid_t* out);
+/// order of first appearance; row 0 is `kNoEvent`'s. Returns how many there were before the first list (1)
+/// and after each.
+std::vector<int64_t> unique_events(const std::vector<EventList>& lists, eid_t* out);
 
 }  // namespace tgflow

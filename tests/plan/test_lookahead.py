@@ -1,0 +1,213 @@
+"""Batches through a planned cache: as without one, whatever window, threads or failures."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+from made_streams import made_events, small_tgn
+from torch import Tensor
+
+from tgflow.cache import CachedTable, TraceMismatch, cached
+from tgflow.graph import TemporalGraph
+from tgflow.plan import BatchError, Loader, NegativeSampler, Plan
+from tgflow.plan import lookahead as planner
+from tgflow.tables import FeatureTable
+from tgflow.tables.selected import SelectedRows
+from tgflow.testing.plan_reference import assert_same_batch
+from tgflow.train.continual import ContinualTrainer
+
+pytestmark = pytest.mark.timeout(60)
+EVENTS = made_events(400)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    until = time.monotonic() + 10
+    while any(t.name.startswith("tgflow-loader") for t in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def graph_with(rows: int, policy: Any = "belady") -> tuple[TemporalGraph, CachedTable]:
+    cache = cached(FeatureTable(2), rows=rows, policy=policy)
+    graph = TemporalGraph(edge_x=cache)
+    graph.append(EVENTS)
+    return graph, cache
+
+
+def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
+    arguments: dict[str, Any] = {
+        "seed": 7,
+        "batch_size": 10,
+        "fanouts": (3, 2),
+        "strategy": "uniform",
+        "visibility": "event",
+        "negatives": NegativeSampler("random"),
+        "seconds_per_tick": 1.0,
+        "with_memory": True,
+    }
+    return Plan(graph, **(arguments | changes))
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+@pytest.mark.parametrize("lookahead", [1, 7, 1000, "auto"])
+@pytest.mark.parametrize("rows", [0, 1, 40, 1000])
+def test_batches_are_the_same_whatever_the_window(
+    num_threads: int, lookahead: Any, rows: int
+) -> None:
+    expected = plan_of(TemporalGraph.from_events(EVENTS))
+    graph, cache = graph_with(rows)
+    for epoch in range(2):
+        batches = Loader(plan_of(graph), epoch, num_threads=num_threads, lookahead=lookahead)
+        num = 0
+        for num, batch in enumerate(batches, 1):
+            assert_same_batch(batch, expected.batch(epoch, num - 1))
+        assert num == 40
+    assert (cache.counters.hits > 0) == (rows > 0)
+
+
+def test_more_knowledge_and_no_other_policy_gives_fewer_misses() -> None:
+    misses = {}
+    for name, policy, lookahead in (
+        ("whole", "belady", 40),
+        ("some", "belady", 8),
+        ("lru", "lru", 4),
+        ("lfu", "lfu", 4),
+        ("fifo", "fifo", 4),
+    ):
+        graph, cache = graph_with(60, policy)
+        list(Loader(plan_of(graph), num_threads=0, lookahead=lookahead))
+        misses[name] = cache.counters.misses
+    assert misses["whole"] <= misses["some"] < misses["lru"]
+    assert misses["whole"] < min(misses["lfu"], misses["fifo"])
+
+
+def test_contents_carry_over_to_the_next_pass() -> None:
+    graph, cache = graph_with(1000)
+    list(Loader(plan_of(graph)))
+    cache.reset_counters()
+    list(Loader(plan_of(graph)))
+    assert cache.counters.misses == 0
+
+
+def test_drafts_that_take_too_much_room_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of(graph_with(40)[0])
+    drafted = []
+    original = Plan.draft
+    monkeypatch.setattr(Plan, "draft", lambda *a: drafted.append(a[2]) or original(*a))
+    kept = list(Loader(plan, num_threads=0, lookahead=20))
+    assert len(drafted) == 40
+    monkeypatch.setattr(planner, "LEAST_MEMORY", 0)
+    again = list(Loader(plan, num_threads=0, lookahead=20))
+    assert len(drafted) > 80
+    for one, other in zip(kept, again, strict=True):
+        assert_same_batch(one, other)
+
+
+def test_auto_ends_a_window_that_knows_enough_or_takes_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    original = planner.BeladyPlanner.plan
+
+    def noted(self: Any, batches: list[Tensor]) -> Any:
+        sizes.append(len(batches))
+        return original(self, batches)
+
+    monkeypatch.setattr(planner.BeladyPlanner, "plan", noted)
+    for rows, room in ((1000, 1 << 20), (2, 1 << 20), (1000, 0)):
+        sizes.clear()
+        monkeypatch.setattr(planner, "LEAST_MEMORY", room)
+        list(Loader(plan_of(graph_with(rows)[0]), num_threads=0))
+        assert sum(sizes) == 40
+        if (rows, room) == (1000, 1 << 20):
+            assert sizes == [16, 24]
+        else:
+            assert max(sizes) < 16
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_what_others_put_into_the_cache_is_a_mismatch(num_threads: int) -> None:
+    graph, cache = graph_with(40)
+    batches = iter(Loader(plan_of(graph), 3, num_threads=num_threads, lookahead=20))
+    next(batches)
+    cache.restore(cache.snapshot())  # as it is: nothing happens
+    cache.truncate(5)
+    with pytest.raises((TraceMismatch, BatchError), match=r"batch \d+ of epoch 3.* id \d+"):
+        list(batches)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize("broken", [0, 5, 33])
+def test_a_failure_comes_in_its_place(
+    num_threads: int, broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Plan.draft
+
+    def draft(self: Plan, epoch: int, index: int) -> Any:
+        if index == broken:
+            raise OSError("the disk is gone")
+        return original(self, epoch, index)
+
+    monkeypatch.setattr(Plan, "draft", draft)
+    batches = iter(Loader(plan_of(graph_with(40)[0]), num_threads=num_threads, lookahead=16))
+    assert [next(batches).index for _ in range(broken)] == list(range(broken))
+    with pytest.raises(BatchError, match=f"batch {broken} of epoch 0 failed: the disk is gone"):
+        next(batches)
+
+
+def test_a_table_that_fails_names_the_batch() -> None:
+    class Broken(FeatureTable):
+        def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+            raise OSError("read error")
+
+    graph = TemporalGraph(edge_x=cached(Broken(2), rows=4, policy="belady"))
+    graph.append(EVENTS)
+    with pytest.raises(BatchError, match="batch 0 of epoch 0 failed"):
+        list(Loader(plan_of(graph)))
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_leaving_early_lets_the_next_pass_go_on(num_threads: int) -> None:
+    graph, _ = graph_with(40)
+    expected = plan_of(TemporalGraph.from_events(EVENTS))
+    for _ in range(3):
+        for batch in Loader(plan_of(graph), num_threads=num_threads, lookahead=8):
+            assert_same_batch(batch, expected.batch(0, batch.index))
+            if batch.index == 11:
+                break
+
+
+def test_selected_rows_are_planned_by_their_ids_beneath() -> None:
+    graph, cache = graph_with(30)
+    chosen = torch.arange(0, 400, 2)
+    part = TemporalGraph.from_events(graph.log.gather(chosen))
+    part.edge_x = SelectedRows(cache, chosen)
+    expected = plan_of(TemporalGraph.from_events(EVENTS[chosen]))
+    for batch in Loader(plan_of(part), lookahead=10):
+        assert_same_batch(batch, expected.batch(0, batch.index))
+    held = cache.contents()
+    assert bool((held % 2 == 0)[held >= 0].all())
+
+
+def test_a_live_stream_has_no_future_to_plan_for() -> None:
+    graph = TemporalGraph(edge_x=cached(FeatureTable(2), rows=4, policy="belady"))
+    with pytest.raises(ValueError, match='a live stream has no future to know; use policy="lru"'):
+        ContinualTrainer(small_tgn(), graph)
+    ContinualTrainer(small_tgn(), TemporalGraph(edge_x=cached(FeatureTable(2), rows=4)))
+
+
+def test_a_single_batch_is_read_past_the_plan() -> None:
+    graph, cache = graph_with(40)
+    assert_same_batch(
+        plan_of(graph).batch(0, 9), plan_of(TemporalGraph.from_events(EVENTS)).batch(0, 9)
+    )
+    assert cast(int, cache.counters.admitted) == 0

@@ -1,0 +1,76 @@
+"""A batch before its edge features are read: what it will gather is known, and can be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow.plan.batch import Batch, Block
+from tgflow.plan.frontier import Links, unique_events
+
+_NO_ROW = torch.zeros((), dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A batch without edge features, and which rows of them it needs."""
+
+    batch: Batch
+    """As it will be, but for `x` and the blocks' `edge_table`."""
+    edges: Tensor
+    """int64 `[R]`: -1 and then the distinct events whose rows are to be gathered, in one call:
+    first the blocks', in order of first appearance, then the batch's own. Empty if the graph has no
+    edge features."""
+    num_in_blocks: int
+    """How many of `edges`, from the first on, the blocks read."""
+    own_row: Tensor
+    """int64 `[B]`: the row of each of the batch's own events among `edges`."""
+
+    def finished(self, rows: Tensor | None) -> Batch:
+        """Return the batch.
+
+        Args:
+            rows: The features of `edges`, float32 `[R, x_dim]`, or None without any.
+        """
+        if rows is None:
+            return self.batch
+        table = rows[: self.num_in_blocks]
+        blocks = tuple(replace(block, edge_table=table) for block in self.batch.blocks)
+        return replace(self.batch, x=self._own(rows), blocks=blocks)
+
+    def _own(self, rows: Tensor) -> Tensor:
+        """Copy the own events' rows, by the core: torch would start threads of its own."""
+        x = rows.new_empty(len(self.own_row), rows.shape[1])
+        row_bytes = rows.shape[1] * rows.element_size()
+        _core.gather_rows(
+            rows.data_ptr(), row_bytes, len(rows), self.own_row.data_ptr(), len(x), x.data_ptr()
+        )
+        return x
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its tensors take."""
+        columns = [self.edges, self.own_row, *_tensors(self.batch)]
+        for block in self.batch.blocks:
+            columns += _tensors(block)
+        return sum(column.nbytes for column in columns)
+
+
+def _tensors(part: Batch | Block) -> list[Tensor]:
+    columns = (getattr(part, field.name) for field in fields(part))
+    return [column for column in columns if isinstance(column, Tensor)]
+
+
+def draft_of(batch: Batch, links: Sequence[Links], has_features: bool) -> Draft:
+    """Return the draft of `batch`, which has no blocks yet."""
+    if not has_features:
+        blocks = tuple(link.block(_NO_ROW.expand_as(link.eid), None) for link in links)
+        return Draft(replace(batch, blocks=blocks), batch.eid[:0], 0, batch.eid[:0])
+    edges, (*rows, own_row), counts = unique_events([*(link.eid for link in links), batch.eid])
+    blocks = tuple(link.block(row, None) for link, row in zip(links, rows, strict=True))
+    num_in_blocks = counts[-2] if links else 1
+    return Draft(replace(batch, blocks=blocks), edges, num_in_blocks, own_row)

@@ -1,0 +1,152 @@
+"""What is prepared by threads, ahead of need, and comes in the order in which it was asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+_STREAM_GRACE_SECONDS = 1.0
+
+
+def in_order(
+    make: Callable[[Item], Made],
+    items: Iterable[Item],
+    *,
+    num_threads: int = 1,
+    lookahead: int = 1,
+) -> Generator[Made]:
+    """Yield `make(item)` for each item, in their order.
+
+    Items are pulled one at a time, and only when there is room for another, from one thread at a
+    time. What fails in `make` or in the iterator of items is raised in its place; the threads end
+    then. Closing the generator ends them too; one that waits inside the iterator of items ends when
+    that returns, and is not waited for longer than a second.
+
+    Args:
+        make: Safe to call from any thread.
+        items: Of any iterable.
+        num_threads: Threads that make; 0 makes each when it is asked for.
+        lookahead: How many may be made or in the making but not taken.
+    """
+    if num_threads == 0:
+        for item in items:
+            yield make(item)
+        return
+    work = _Work(make, iter(items), lookahead)
+    threads = [
+        threading.Thread(target=work.do, name=f"tgflow-loader-{i}", daemon=True)
+        for i in range(num_threads)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        while (made := work.next()) is not None:
+            yield made.value
+    finally:
+        waiting = work.close()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(timeout=_STREAM_GRACE_SECONDS if thread is waiting else None)
+
+
+def ahead(items: Iterable[Item], lookahead: int = 1) -> Generator[Item]:
+    """Yield `items`, which a thread pulls ahead: what they cost is done meanwhile."""
+    return in_order(lambda item: item, items, lookahead=lookahead)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(Generic[Made]):
+    value: Made
+
+
+class _Work(Generic[Item, Made]):
+    """Tickets between the threads that make things and the one that takes them, in order."""
+
+    def __init__(self, make: Callable[[Item], Made], items: Iterator[Item], lookahead: int) -> None:
+        self._make = make
+        self._items = items
+        self._lookahead = lookahead
+        self._changed = threading.Condition()
+        self._done: dict[int, _Done[Made] | BaseException] = {}
+        self._num_pulled = 0
+        self._num_taken = 0
+        self._puller: threading.Thread | None = None
+        self._ended = False
+
+    def do(self) -> None:
+        """Pull and make until the items end."""
+        while self._may_pull():
+            ticket = -1
+            try:
+                try:
+                    item = next(self._items)
+                except StopIteration:
+                    self._pulled(ended=True)
+                    return
+                ticket = self._pulled(ended=False)
+                result: _Done[Made] | BaseException = _Done(self._make(item))
+            except BaseException as error:  # whatever it is, the consumer must hear of it
+                if ticket < 0:  # raised by the iterator of items: nothing can follow
+                    ticket = self._pulled(ended=False)
+                    self._ended = True
+                result = error
+            with self._changed:
+                self._done[ticket] = result
+                self._changed.notify_all()
+
+    def _may_pull(self) -> bool:
+        """Wait for room and for one's turn at the items; False when they have ended."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._ended
+                    or (
+                        self._puller is None
+                        and self._num_pulled - self._num_taken < self._lookahead
+                    )
+                )
+            )
+            if not self._ended:
+                self._puller = threading.current_thread()
+            return not self._ended
+
+    def _pulled(self, ended: bool) -> int:
+        """Return the ticket of the item just pulled, if they have not ended."""
+        with self._changed:
+            self._puller = None
+            self._ended |= ended
+            self._num_pulled += not ended
+            self._changed.notify_all()
+            return self._num_pulled - 1
+
+    def next(self) -> _Done[Made] | None:
+        """Wait for the next in order; None when the items have ended. Raises what failed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    self._num_taken in self._done
+                    or (
+                        self._ended and self._puller is None and self._num_taken == self._num_pulled
+                    )
+                )
+            )
+            if self._num_taken not in self._done:
+                return None
+            result = self._done.pop(self._num_taken)
+            self._num_taken += 1
+            self._changed.notify_all()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def close(self) -> threading.Thread | None:
+        """Let every thread end; return the one that is inside the iterator of items, if any."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            return self._puller

@@ -1,0 +1,34 @@
+"""Which batches to prepare, and what becomes of one that cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+Made = TypeVar("Made")
+
+Task = tuple[int, int]
+"""Which batch to prepare: (epoch, index)."""
+
+
+class BatchError(RuntimeError):
+    """Preparing a batch failed; the cause is chained."""
+
+
+def prepared(prepare: Callable[[int, int], Made], task: Task) -> Made:
+    """Return what `prepare` makes of a task.
+
+    Raises:
+        BatchError: If that fails.
+    """
+    epoch, index = task
+    try:
+        return prepare(epoch, index)
+    except Exception as error:
+        raise failed(task, error) from error
+
+
+def failed(task: Task, error: Exception) -> BatchError:
+    """Return the error that says which batch could not be prepared, and why."""
+    epoch, index = task
+    return BatchError(f"preparing batch {index} of epoch {epoch} failed: {error}")

@@ -1,0 +1,70 @@
+"""Some rows of a table, as a table of their own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgflow.tables.rows import Table
+
+
+class SelectedRows:
+    """The rows `ids` of a table, in that order; nothing is copied. To be read, not to be changed.
+
+    Args:
+        table: Where the rows are.
+        ids: Their ids there, int64 `[N]`, each below `len(table)`; row `i` of this table is the row
+            of `ids[i]`.
+    """
+
+    def __init__(self, table: Table, ids: Tensor) -> None:
+        self.table = table
+        """Where the rows are."""
+        self._ids = torch.cat(
+            [ids.cpu(), torch.full((1,), -1, dtype=torch.int64)]
+        )  # so that -1 is -1
+
+    def __len__(self) -> int:
+        return len(self._ids) - 1
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+        return self.table.dim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its elements are."""
+        return self.table.dtype
+
+    def ids_of(self, ids: Tensor) -> Tensor:
+        """Return the ids beneath of ids of this table, int64 of any shape on the CPU; -1 of -1.
+
+        Raises:
+            IndexError: If an id is not below `len(self)`.
+        """
+        if ids.numel() > 0 and int(ids.max()) >= len(self):
+            raise IndexError(f"id {int(ids.max())} is not in a table of {len(self)} rows")
+        rows = torch.where(ids < 0, len(self), ids).reshape(-1)
+        return self._ids.index_select(0, rows).reshape(ids.shape)
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return rows as the table beneath gathers them."""
+        return self.table.gather(self.ids_of(ids.cpu()).to(ids.device), out)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return the rows `[start, stop)` on the CPU, a copy."""
+        return self.gather(torch.arange(start, stop))
+
+    def check(self, rows: Tensor) -> None:
+        """Refuse: what was selected stays as it is."""
+        raise ValueError("these rows are a selection of another table's: append to that one")
+
+    def append(self, rows: Tensor) -> int:
+        """Refuse, as `check`."""
+        self.check(rows)
+        raise AssertionError
+
+    def truncate(self, size: int) -> None:
+        """Refuse, as `check`."""
+        self.check(torch.empty(0))
