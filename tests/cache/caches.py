@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from devices import opened
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -42,8 +43,12 @@ class FarTable(FeatureTable):
         return super().gather(ids, out)
 
 
-def made_table(rows: Tensor, *, far: bool = False) -> FeatureTable:
-    table = (FarTable if far else FeatureTable)(rows.shape[1], rows.dtype)
+def made_table(rows: Tensor, *, far: bool = False, device=None) -> FeatureTable:
+    """A table in host memory, or where kernels of `device` read it in place; far: out of reach."""
+    if far or device is None:
+        table = (FarTable if far else FeatureTable)(rows.shape[1], rows.dtype)
+    else:
+        table = FeatureTable(rows.shape[1], rows.dtype, "uva", device=device)
     table.append(rows)
     return table
 
@@ -57,7 +62,9 @@ def made_cache(
     size: int = SIZE,
     dim: int = 3,
 ) -> CachedTable:
-    return cached(made_table(made_rows(size, dim), far=far), rows=capacity, policy=policy)
+    where = None if device == "cpu" else opened(device)
+    table = made_table(made_rows(size, dim), far=far, device=where)
+    return cached(table, rows=capacity, policy=policy, device=where)
 
 
 def int64(values: list[int], device: str = "cpu") -> Tensor:

@@ -18,6 +18,7 @@ from cache.caches import (
     made_table,
     policies,
 )
+from devices import for_each_device, opened
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from tgflow.cache import TraceMismatch, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
 from tgflow.testing.cache_reference import ReferenceCache
 
-for_each_device = pytest.mark.parametrize("device", ["cpu"])
 PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
 
 
@@ -146,7 +146,8 @@ def test_ids_of_any_shape_into_a_given_tensor(device, shape):
 @pytest.mark.parametrize("dim", [1, 3, 25, 100])
 def test_rows_of_any_width(device, dim, dtype):
     rows = made_rows(50, dim, torch.int64).to(dtype)
-    cache = cached(made_table(rows), rows=10)
+    where = None if device == "cpu" else opened(device)
+    cache = cached(made_table(rows, device=where), rows=10, device=where)
     generator = torch.Generator().manual_seed(0)
     for _ in range(4):
         ids = torch.randint(50, (30,), generator=generator)
@@ -213,7 +214,7 @@ def test_errors_are_those_of_tables(device):
     with pytest.raises(ValueError, match="of a cache of 3 rows, this one has 4"):
         cache.restore(made_cache(3, device=device).snapshot())
     for call in (cache.gather, cache.preload):
-        with pytest.raises(IndexError, match="not in a table of 12 rows"):
+        with pytest.raises(IndexError, match=r"not in (a|the) table"):
             call_and_wait(call, int64([0, 12], device))
 
 

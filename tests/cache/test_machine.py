@@ -106,3 +106,5 @@ class EmulatedCacheMachine(CacheMachine):
 
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings_of_machines
+TestEmulatedCache = EmulatedCacheMachine.TestCase
+TestEmulatedCache.settings = settings(settings_of_machines, max_examples=25)

@@ -34,6 +34,7 @@ def run(device: str | Machine) -> None:
         graph.append(events[2_000:])
     compare(graphs)
     gather_rows(device)
+    gather_cached(device)
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
 
 
@@ -48,6 +49,35 @@ def gather_rows(device: str | Machine) -> None:
             there = ids.to(device if isinstance(device, str) else device.device)
             assert torch.equal(table[there].cpu(), expected), (place, row_bytes)
             table.close()
+
+
+def on_of(cache: tg.CachedTable, device: str | Machine) -> torch.device:
+    """Where a cache takes its ids."""
+    if cache.place == "host":
+        return torch.device("cpu")
+    return torch.device(device) if isinstance(device, str) else device.device
+
+
+def gather_cached(device: str | Machine) -> None:
+    """Caches of every policy and of rows of every width, beside the CPU's."""
+    for policy in ("lru", "lfu", "fifo", "static"):
+        for dim in (1, 2, 4, 8, 16, 690):
+            rows = torch.arange(200 * dim).to(torch.uint8).view(200, dim)
+            caches = [
+                tg.cached(tg.table(rows, place=place, device=on), rows=40, policy=policy, device=on)
+                for place, on in (("host", None), ("uva", device))
+            ]
+            for step in range(4):
+                ids = torch.arange(-1, 150, step + 1) % 90
+                expected, got = (cache.gather(ids.to(on_of(cache, device))) for cache in caches)
+                assert torch.equal(got.cpu(), expected), (policy, dim)
+                caches[step % 2].preload(ids[:20])
+                caches[1 - step % 2].preload(ids[:20])
+            held, expected_held = (cache.contents() for cache in caches)
+            assert torch.equal(held, expected_held), (policy, dim)
+            for cache in caches:
+                cache.scatter_(ids[:5], torch.zeros_like(rows[:5]))
+                assert not cache.gather(ids[:5].to(on_of(cache, device))).any()
 
 
 def some_events(size: int) -> EventBatch:

@@ -84,21 +84,31 @@ inline int __clzll(long long bits) {
 }
 
 // The types that CUDA has these for, and no others.
-#define TGFLOW_ATOMICS(T)               \
-  inline T atomicAdd(T* at, T value) {  \
-    const T old = *at;                  \
-    *at = old + value;                  \
-    return old;                         \
-  }                                     \
-  inline T atomicMax(T* at, T value) {  \
-    const T old = *at;                  \
-    *at = std::max(old, value);         \
-    return old;                         \
-  }                                     \
-  inline T atomicExch(T* at, T value) { \
-    const T old = *at;                  \
-    *at = value;                        \
-    return old;                         \
+#define TGFLOW_ATOMICS(T)                         \
+  inline T atomicAdd(T* at, T value) {            \
+    const T old = *at;                            \
+    *at = old + value;                            \
+    return old;                                   \
+  }                                               \
+  inline T atomicMax(T* at, T value) {            \
+    const T old = *at;                            \
+    *at = std::max(old, value);                   \
+    return old;                                   \
+  }                                               \
+  inline T atomicMin(T* at, T value) {            \
+    const T old = *at;                            \
+    *at = std::min(old, value);                   \
+    return old;                                   \
+  }                                               \
+  inline T atomicExch(T* at, T value) {           \
+    const T old = *at;                            \
+    *at = value;                                  \
+    return old;                                   \
+  }                                               \
+  inline T atomicCAS(T* at, T compare, T value) { \
+    const T old = *at;                            \
+    if (old == compare) *at = value;              \
+    return old;                                   \
   }
 TGFLOW_ATOMICS(int)
 TGFLOW_ATOMICS(unsigned)

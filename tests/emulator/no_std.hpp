@@ -29,3 +29,5 @@ template <typename T>
 T atomicAdd(T* at, T value);
 template <typename T>
 T atomicMax(T* at, T value);
+int atomicMin(int* at, int value);
+int atomicCAS(int* at, int compare, int value);

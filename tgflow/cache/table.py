@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.script import Script
 from tgflow.units import parse_bytes
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
 
 _SLOT_BYTES = 144
 """Bytes of index and order per row, at most."""
@@ -226,6 +230,7 @@ def cached(
     bytes: int | str | None = None,
     share: float | None = None,
     policy: Policy = "lru",
+    device: str | torch.device | Machine | None = None,
 ) -> CachedTable:
     """Put a cache in front of a table; exactly one of `rows`, `bytes` and `share` is its size.
 
@@ -238,14 +243,17 @@ def cached(
             halved after every 4 * rows admissions. "fifo": the one that came first. "static": none,
             only `preload` brings rows in. "belady": `execute` does as a planner says, and `gather`
             admits nothing.
+        device: Where the cache is: None for host memory; "cuda", "cuda:1" or any
+            `tgflow.cuda.machine.Machine` for a GPU's, whose gathers take and return tensors there.
 
     Raises:
+        CudaError: If the GPU cannot be used; the message says what is missing.
         ValueError: If an argument is none of these.
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
     capacity = _capacity(table, rows, bytes, share)
-    return CachedTable(table, HostCache(table, capacity, policy), policy)
+    return CachedTable(table, _engine(table, capacity, policy, device), policy)
 
 
 def _capacity(
@@ -263,6 +271,22 @@ def _capacity(
     if rows < 0:
         raise ValueError(f"rows must be at least 0, got {rows}")
     return rows
+
+
+def _engine(
+    table: CachedSource,
+    capacity: int,
+    policy: Policy,
+    device: str | torch.device | Machine | None,
+) -> Engine:
+    if device is None or (isinstance(device, str | torch.device) and str(device) == "cpu"):
+        return HostCache(table, capacity, policy)
+    from tgflow.cuda.cache import DeviceCache
+    from tgflow.cuda.machine import CudaMachine
+
+    if isinstance(device, str | torch.device):
+        device = CudaMachine(torch.device(device))
+    return DeviceCache(table, capacity, policy, device)
 
 
 def _check_ids(ids: Tensor) -> None:

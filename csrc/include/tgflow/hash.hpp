@@ -5,16 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "tgflow/types.hpp"
+#include "tgflow/detail/mix.hpp"
 
 namespace tgflow {
-
-/// The finaliser of splitmix64: a bijection in which every input bit reaches every output bit.
-TGFLOW_HD inline uint64_t mix64(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
 
 /// An ordered pair of nodes as one key. Nodes fit 31 bits, so no pair equals `KeySet`'s empty slot.
 inline uint64_t pair_key(node_t src, node_t dst) {

@@ -1,0 +1,98 @@
+// A cache of rows on the device: index, order and rows. Device code alone.
+#pragma once
+
+#include "tgflow/cuda/tile.hpp"
+#include "tgflow/detail/mix.hpp"
+
+namespace tgflow {
+
+constexpr int32_t kEmptyEntry = -1;
+constexpr int32_t kGoneEntry = -2;  ///< What was there has left; look-ups go on behind it.
+
+// Where a row comes from, beside the slots from 0 on; -4 - i: from row `i` of the answer.
+constexpr int32_t kZeroRow = -1;
+constexpr int32_t kTableRow = -2;
+
+constexpr int64_t kUsesShift = 48;  ///< Of a key: below the uses.
+constexpr int64_t kMostUses = 255;
+constexpr int64_t kStays = 0x7fffffffffffffff;  ///< The key of a slot that may not make room.
+
+enum class CacheOrder : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
+
+/// As tgflow/cuda/cache.py has it, field by field. At most half of the entries are of slots, and entries that
+/// are gone are cleared before they are too many.
+struct DeviceCache {
+  int32_t* entry;  ///< Open addressing: slots by the hash of their ids.
+  int64_t mask;
+  int64_t* id;  ///< Per slot, -1 for none.
+  int64_t* used;
+  int64_t* came;
+  uint8_t* uses;
+  int64_t capacity;
+  CacheOrder order;
+  char* rows;
+  int64_t row_bytes;
+  int64_t stride;  ///< Of rows, a multiple of 16.
+
+  __device__ int64_t home(int64_t key) const {
+    return static_cast<int64_t>(mix64(static_cast<uint64_t>(key))) & mask;
+  }
+  __device__ int32_t find(int64_t key) const {
+    for (int64_t i = home(key);; i = (i + 1) & mask) {
+      const int32_t slot = entry[i];
+      if (slot == kEmptyEntry || (slot >= 0 && id[slot] == key)) return slot;
+    }
+  }
+  /// Many threads insert at once, each another id; they take empty entries alone.
+  __device__ void insert(int64_t key, int32_t slot) const {
+    for (int64_t i = home(key); atomicCAS(&entry[i], kEmptyEntry, slot) != kEmptyEntry;) i = (i + 1) & mask;
+  }
+  /// Others may insert and erase meanwhile.
+  __device__ void erase(int64_t key, int32_t slot) const {
+    int64_t i = home(key);
+    while (entry[i] != slot) i = (i + 1) & mask;
+    entry[i] = kGoneEntry;
+  }
+  /// What makes room first: free slots, then the smallest key.
+  __device__ int64_t key(int64_t slot, int64_t begin) const {
+    if (id[slot] < 0) return slot - capacity;
+    if (used[slot] >= begin) return kStays;
+    if (order == CacheOrder::kLru) return used[slot];
+    if (order == CacheOrder::kLfu) return static_cast<int64_t>(uses[slot]) << kUsesShift | used[slot];
+    return came[slot];
+  }
+};
+
+/// One gather, or rows to be preloaded.
+struct CacheBatch {
+  const int64_t* id;
+  int64_t size;
+  int64_t table_size;
+  int64_t begin;     ///< Its first position on the cache's clock; rows admitted rank from `begin + size` on.
+  int32_t* claimed;  ///< Open addressing: the first of equal ids by their hash, -1 for none.
+  int64_t claim_mask;
+  int32_t* place;  ///< Per id: its entry there.
+  int32_t* source;
+  int64_t* miss;        ///< Per id: what the table is asked for, -1 for nothing.
+  int32_t* found;       ///< [2, size] whether it is a hit, whether a miss; then summed up along the ids.
+  int32_t* admit;       ///< Per id: the slot that its row goes to, -1 for none.
+  const int64_t* room;  ///< [num_room] slots, in the order in which they make room.
+  int64_t num_room;
+  int64_t admits;    ///< 0: none; 1: into `room`; 2: as `admit` says already.
+  int64_t preloads;  ///< Whether nobody asks for the rows.
+  int64_t* counts;   ///< As tgflow/cuda/cache.py names them.
+
+  __device__ int64_t num_hits() const { return found[size - 1]; }
+  __device__ int64_t num_misses() const { return found[2 * size - 1]; }
+};
+
+/// Rows from the cache to an answer, and from there to the cache.
+struct CacheCopy {
+  const int32_t* source;  ///< Null: no row is read.
+  const int32_t* admit;   ///< Null: no row is put.
+  int64_t size;
+  char* out;
+  int64_t lanes;  ///< That share a row: a power of two up to a warp.
+};
+
+}  // namespace tgflow

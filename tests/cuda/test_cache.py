@@ -1,0 +1,93 @@
+"""The cache's kernels: lanes in any order, on any stream, without waiting for the host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from emulator.machine import EmulatedMachine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.cache import CachedTable, cached
+from tgflow.tables import FeatureTable
+from tgflow.testing.cache_reference import ReferenceCache
+
+SIZE = 60
+
+
+def made(machine: EmulatedMachine, capacity: int, policy="lru", dim=5, place="uva") -> CachedTable:
+    table = FeatureTable(dim, place=place, device=machine)
+    table.append(torch.arange(SIZE * dim).float().view(SIZE, dim))
+    return cached(table, rows=capacity, policy=policy, device=machine)
+
+
+def some_ids(seed: int, size: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(size, generator=generator).pow(2).mul(SIZE + 1).long() - 1
+
+
+@given(
+    order=st.integers(0, 5),
+    capacity=st.sampled_from((1, 7, 30, 100)),
+    policy=st.sampled_from(("lru", "lfu", "fifo")),
+    place=st.sampled_from(("uva", "device")),
+    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+)
+def test_lanes_in_any_order(order, capacity, policy, place, sizes):
+    machine = EmulatedMachine()
+    machine.kernels.order = order
+    cache, reference = made(machine, capacity, policy, 5, place), ReferenceCache(capacity, policy)
+    for seed, size in enumerate(sizes):
+        ids = some_ids(seed, size)
+        found = cache.gather(ids)
+        reference.gather(ids.tolist())
+        assert torch.equal(found, cache.table.gather(ids))
+        assert cache.contents().tolist() == reference.contents()
+
+
+def test_entries_that_are_gone_do_not_pile_up():
+    cache, reference = made(EmulatedMachine(), 6), ReferenceCache(6)
+    size = len(cache._engine._index._entry)
+    for seed in range(60):
+        ids = some_ids(seed, 9)
+        cache.gather(ids)
+        reference.gather(ids.tolist())
+        entry = cache._engine._index._entry
+        assert len(entry) == size
+        assert int((entry != -1).sum()) <= 3 * size // 4
+    assert cache.contents().tolist() == reference.contents()
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "static"])
+def test_the_number_of_launches_does_not_depend_on_what_is_asked(policy):
+    machine = EmulatedMachine()
+    cache = made(machine, 40, policy)
+    counts = []
+    for size in (1, 2, 30):
+        machine.kernels.launches.clear()
+        cache.gather(some_ids(size, size))
+        counts.append(list(machine.kernels.launches))
+    assert counts[0] == counts[1] == counts[2]
+    assert len(counts[0]) == 6 + (policy == "lfu")
+    assert machine.synchronized == 0
+
+
+def test_gathers_on_two_streams_take_turns():
+    machine = EmulatedMachine()
+    cache = made(machine, 10)
+    cache.gather(some_ids(0, 20))
+    machine.current = 7
+    cache.gather(some_ids(1, 20))
+    assert machine.waits == [(7, 0)]
+    cache.gather(some_ids(2, 20))
+    assert machine.waits == [(7, 0)]
+
+
+def test_a_row_that_is_not_there_yet_is_not_held():
+    cache = made(EmulatedMachine(), 10)
+    cache.gather(torch.tensor([3, SIZE]))
+    assert SIZE not in cache.contents().tolist()
+    with pytest.raises(IndexError, match=f"was asked for id {SIZE}"):
+        cache.gather(torch.tensor([3]))
+    cache.append(torch.ones(1, 5))
+    assert cache.gather(torch.tensor([SIZE])).unique().tolist() == [1]

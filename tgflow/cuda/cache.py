@@ -1,0 +1,193 @@
+"""A cache in a GPU's memory: index, order and rows are there, and no gather waits for the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from tgflow._core import TraceMismatch
+from tgflow.cache.counters import CacheCounters
+from tgflow.cache.engine import CachedSource, CacheSnapshot
+from tgflow.cache.policy import POLICIES, Policy
+from tgflow.cache.script import Script
+from tgflow.cuda.cache_index import CacheBatch, CacheIndex
+from tgflow.cuda.machine import Machine, Mark
+
+_IN_REACH = ("device", "uva")
+"""Places whose rows kernels read."""
+_NOT_ADMITTED = ("static", "belady")
+_USES_SHIFT = 48
+
+
+class DeviceCache:
+    """`capacity` rows of `table` in a machine's memory; the contents are those of a `HostCache`.
+
+    Gathers take and return tensors on the machine. They do not synchronise where kernels can read
+    the table; else the misses are listed, read by the table in one batch and copied, which does.
+    Executing a script, preloading such a table, snapshots, restoring and counters synchronise.
+    Gathers on several streams wait for each other on the device.
+    """
+
+    def __init__(
+        self, table: CachedSource, capacity: int, policy: Policy, machine: Machine
+    ) -> None:
+        self._table = table
+        self.capacity = capacity
+        self._policy = policy
+        self._machine = machine
+        row_bytes = table.dim * table.dtype.itemsize
+        self._index = CacheIndex(capacity, row_bytes, POLICIES.index(policy), machine)
+        self._lock = threading.RLock()
+        self._stream = machine.stream()
+        self._last: Mark | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory held: rows, index and order."""
+        return self._index.nbytes
+
+    def gather(self, ids: Tensor, out: Tensor) -> None:
+        """Fill `out`, on the current stream."""
+        if ids.device != self._machine.device:
+            there = self._empty(ids)
+            self.gather(ids.to(there.device), there)
+            out.copy_(there)
+            return
+        with self._turn():
+            batch = self._index.look_up(ids, len(self._table))
+            batch.choose_room()
+            self._read_misses(batch, out)
+            self._index.admit(batch, self._policy not in _NOT_ADMITTED)
+            self._index.copy(batch, out)
+
+    def execute(self, script: Script, ids: Tensor, out: Tensor) -> None:
+        """Fill `out` and make the script's moves; synchronises, to compare what is planned."""
+        if ids.device != self._machine.device:
+            there = self._empty(ids)
+            self.execute(script, ids.to(there.device), there)
+            out.copy_(there)
+            return
+        with self._turn():
+            batch = self._index.look_up(ids, len(self._table))
+            admit = _matched(batch, script)
+            self._read_misses(batch, out)
+            self._index.copy(batch, out, puts=False)
+            batch.admit.copy_(admit)
+            self._index.place(batch)
+            self._index.copy(batch, out, reads=False)
+
+    def preload(self, ids: Tensor) -> None:
+        """Read what is not there and fits."""
+        ids = ids.to(self._machine.device)
+        out = self._empty(ids)
+        with self._turn():
+            batch = self._index.look_up(ids, len(self._table), preloads=True)
+            batch.choose_room()
+            batch.ask_for_admitted_only()
+            self._read_misses(batch, out)
+            self._index.admit(batch, True)
+            self._index.copy(batch, out, reads=False)
+
+    def _read_misses(self, batch: CacheBatch, out: Tensor) -> None:
+        """Have the table write the rows that are missing to where they belong."""
+        if self._table.place in _IN_REACH:
+            self._table.gather(batch.miss.view(batch.ids.shape), out)
+            return
+        where = batch.miss.cpu().ge(0).nonzero().view(-1)
+        rows = self._table.gather(batch.miss.cpu()[where])
+        flat = out.view(-1, self._table.dim)
+        flat.index_copy_(0, where.to(out.device), rows.to(out.device))
+
+    def _empty(self, ids: Tensor) -> Tensor:
+        shape, device = (*ids.shape, self._table.dim), self._machine.device
+        return torch.empty(shape, dtype=self._table.dtype, device=device)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Enclose launches: behind those of the turn before, on whatever stream they were."""
+        with self._lock:
+            stream = self._machine.stream()
+            if stream != self._stream and self._last is not None:
+                self._machine.wait(self._last)
+            try:
+                yield
+            finally:
+                self._stream, self._last = stream, self._machine.mark()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Keep gathers from being launched."""
+        with self._turn():
+            yield
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite those of the rows that are held."""
+        device = self._machine.device
+        if len(ids) > 0:
+            self._index.write(ids.to(device), rows.detach().to(device).contiguous())
+
+    def truncate(self, size: int) -> None:
+        """Forget the ids from `size` on."""
+        self._index.set_contents(self._index.id.where(self._index.id < size, -1))
+
+    def snapshot(self) -> CacheSnapshot:
+        """Return what is held. Synchronises."""
+        with self._turn():
+            index = self._index
+            keys = index.came if self._policy in ("fifo", *_NOT_ADMITTED) else index.used
+            if self._policy == "lfu":
+                keys = keys + (index.uses.long() << _USES_SHIFT)
+            keys = keys.where(index.id >= 0, 0)
+            return CacheSnapshot(index.id.to("cpu", copy=True), keys.to("cpu", copy=True))
+
+    def restore(self, snapshot: CacheSnapshot) -> None:
+        """Hold that again; reads from the table what is no longer where it was. Synchronises."""
+        with self._turn():
+            index = self._index
+            ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
+            slots = ((ids >= 0) & (ids != index.id.cpu())).nonzero().view(-1)
+            rows = self._table.gather(ids[slots]).to(self._machine.device)
+            keys = snapshot.keys.to(self._machine.device)
+            index.used.copy_(keys & (1 << _USES_SHIFT) - 1)
+            index.came.copy_(index.used)
+            index.uses.copy_(keys >> _USES_SHIFT)
+            index.set_contents(ids.to(self._machine.device))
+            index.put(slots.to(self._machine.device), rows)
+            index.counts[5] += len(slots)
+
+    def counters(self) -> CacheCounters:
+        """Return what was counted since the last reset. Synchronises."""
+        with self._turn():
+            hits, misses, admitted, evicted, bypassed, preloaded = self._index.counts[:6].tolist()
+        row_bytes = self._index.row_bytes
+        return CacheCounters(hits, misses, admitted, evicted, bypassed, preloaded, row_bytes)
+
+    def reset_counters(self) -> None:
+        """Count from 0."""
+        with self._turn():
+            self._index.counts[:6] = 0
+
+
+def _matched(batch: CacheBatch, script: Script) -> Tensor:
+    """Return the slot that each id of the batch goes to, int32, or raise TraceMismatch."""
+    first = batch.first().cpu()
+    asked, found = batch.ids.cpu().view(-1)[first], batch.source.cpu()[first].clamp(min=-1)
+    hit, goes = script.hit.to(torch.int32), script.admit.to(torch.int32)
+    if not torch.equal(asked, script.ids):
+        raise TraceMismatch("the distinct ids asked for are not the ones that were planned")
+    if not torch.equal(found, hit):
+        row = int((found != hit).nonzero()[0])
+        raise TraceMismatch(
+            f"row {row} (id {int(asked[row])}) is in slot {int(found[row])}, "
+            f"not in {int(hit[row])} as planned"
+        )
+    taken = goes[goes >= 0]
+    if len(taken.unique()) < len(taken) or bool((goes[hit >= 0] >= 0).any()):
+        raise TraceMismatch("two rows were planned for one slot")
+    admit = torch.full((batch.ids.numel(),), -1, dtype=torch.int32)
+    admit[first] = goes
+    return admit.to(batch.ids.device)

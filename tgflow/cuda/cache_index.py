@@ -1,0 +1,275 @@
+"""Launches a cache's kernels (csrc/cuda/cache.cu)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.machine import Machine
+
+_THREADS = 256
+_PIECE = 16
+_BLOCKS = 8
+_MOST_IDS = 2**31 - 9
+_ENTRIES_A_SLOT = 4
+_LEAST_ENTRIES = 64
+_LFU = 1
+_PERIOD_SLOTS = 4
+"""As `lfu_period` of tgflow/cache/policy.py."""
+
+
+class _Cache(ctypes.Structure):
+    """The cache (cuda/cache.hpp)."""
+
+    _fields_ = (
+        ("entry", _word),
+        ("mask", _number),
+        ("id", _word),
+        ("used", _word),
+        ("came", _word),
+        ("uses", _word),
+        ("capacity", _number),
+        ("order", _number),
+        ("rows", _word),
+        ("row_bytes", _number),
+        ("stride", _number),
+    )
+
+
+class _Batch(ctypes.Structure):
+    """One gather (cuda/cache.hpp)."""
+
+    _fields_ = (
+        ("id", _word),
+        ("size", _number),
+        ("table_size", _number),
+        ("begin", _number),
+        ("claimed", _word),
+        ("claim_mask", _number),
+        ("place", _word),
+        ("source", _word),
+        ("miss", _word),
+        ("found", _word),
+        ("admit", _word),
+        ("room", _word),
+        ("num_room", _number),
+        ("admits", _number),
+        ("preloads", _number),
+        ("counts", _word),
+    )
+
+
+class _Copy(ctypes.Structure):
+    """Rows to be copied (cuda/cache.hpp)."""
+
+    _fields_ = (
+        ("source", _word),
+        ("admit", _word),
+        ("size", _number),
+        ("out", _word),
+        ("lanes", _number),
+    )
+
+
+class CacheBatch:
+    """A gather on its way through a cache; holds the tensors that its kernels work on."""
+
+    def __init__(self, index: CacheIndex, ids: Tensor, table_size: int, preloads: bool) -> None:
+        num = ids.numel()
+        if num > _MOST_IDS:
+            raise ValueError(f"a gather has at most {_MOST_IDS} ids, got {num}")
+        self._index, self.ids = index, ids
+        entries = 1 << max(2 * num - 1, 1).bit_length()
+        self._claimed = ids.new_full((entries,), -1, dtype=torch.int32)
+        self._place, self.source, self.admit = ids.new_empty(3, num, dtype=torch.int32)
+        self.found = ids.new_empty(2, num, dtype=torch.int32)
+        """Whether each id is a hit, or a miss; then how many there are up to it."""
+        self.miss = ids.new_empty(num, dtype=torch.int64)
+        """What the table is asked for, -1 for nothing."""
+        self._room = ids.new_empty(0, dtype=torch.int64)
+        self.args = _Batch(
+            ids.data_ptr(),
+            num,
+            table_size,
+            index.clock,
+            self._claimed.data_ptr(),
+            entries - 1,
+            self._place.data_ptr(),
+            self.source.data_ptr(),
+            self.miss.data_ptr(),
+            self.found.data_ptr(),
+            self.admit.data_ptr(),
+            preloads=preloads,
+            counts=index.counts.data_ptr(),
+        )
+
+    def first(self) -> Tensor:
+        """Return which ids are the first of equal ones, before `choose_room`. Synchronises."""
+        return self.found.sum(0).nonzero().view(-1)
+
+    def choose_room(self) -> None:
+        """Find the slots that make room for as many rows as may come, and number the misses."""
+        torch.cumsum(self.found, 1, dtype=torch.int32, out=self.found)
+        most = min(self.ids.numel(), self._index.capacity)
+        keys = self._index.keys(self.args.begin)
+        self._room = keys.topk(most, largest=False, sorted=True).indices
+        self.args.room, self.args.num_room = self._room.data_ptr(), most
+
+    def ask_for_admitted_only(self) -> None:
+        """Forget the misses beyond what there is room for."""
+        hits, misses = self.found
+        room = self._index.capacity - hits[-1:]
+        self.miss.masked_fill_((misses > room) & (self.miss < self.args.table_size), -1)
+
+
+class CacheIndex:
+    """Which rows are where, and the rows; on a machine's current stream, without synchronising.
+
+    Args:
+        capacity: Slots.
+        row_bytes: Of a row.
+        order: A number of `CacheOrder` (cuda/cache.hpp).
+        machine: Whose memory and kernels.
+    """
+
+    def __init__(self, capacity: int, row_bytes: int, order: int, machine: Machine) -> None:
+        self.capacity, self.row_bytes = capacity, row_bytes
+        self._order, self._machine = order, machine
+        device = machine.device
+        self.stride = -(-row_bytes // _PIECE) * _PIECE
+        self._rows = machine.allocate(capacity * self.stride)
+        self.id = torch.full((capacity,), -1, dtype=torch.int64, device=device)
+        """Per slot, -1 for none."""
+        self.used, self.came = torch.zeros(2, capacity, dtype=torch.int64, device=device)
+        """When each slot was asked for last, and when its row came."""
+        self.uses = torch.zeros(capacity, dtype=torch.uint8, device=device)
+        """How often each was used, under lfu."""
+        self.counts = torch.zeros(9, dtype=torch.int64, device=device)
+        """Hits, misses, admitted, evicted, bypassed, preloaded; rows held; rows ever admitted
+        before the last gather and after it."""
+        self.clock = 1
+        """The next position: each gather takes two an id."""
+        size = 1 << (max(_ENTRIES_A_SLOT * capacity, _LEAST_ENTRIES) - 1).bit_length()
+        self._entry = torch.full((size,), -1, dtype=torch.int32, device=device)
+        self._inserted = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory held."""
+        parts = (self._rows, self.id, self.used, self.came, self.uses, self._entry)
+        return sum(part.numel() * part.element_size() for part in parts)
+
+    def look_up(self, ids: Tensor, table_size: int, *, preloads: bool = False) -> CacheBatch:
+        """Find where the rows of `ids`, contiguous int64 and at least one, are."""
+        self._make_room(min(ids.numel(), self.capacity))
+        batch = CacheBatch(self, ids, table_size, preloads)
+        self.clock += 2 * ids.numel()
+        self._launch("cache_claim", ids.numel(), batch.args)
+        self._launch("cache_look_up", ids.numel(), self._args(), batch.args)
+        return batch
+
+    def keys(self, begin: int) -> Tensor:
+        """Return what slots are ordered by, int64 `[capacity]`."""
+        keys = torch.empty_like(self.id)
+        address = ctypes.c_uint64(keys.data_ptr())
+        self._launch("cache_keys", self.capacity, self._args(), _number(begin), address)
+        return keys
+
+    def admit(self, batch: CacheBatch, admits: bool) -> None:
+        """Put the first misses into the slots that make room, as many as fit; count."""
+        batch.args.admits = int(admits)
+        self._launch("cache_admit", batch.ids.numel(), self._args(), batch.args)
+        if self._order == _LFU:
+            counts = ctypes.c_uint64(self.counts.data_ptr())
+            period = _number(max(_PERIOD_SLOTS * self.capacity, 1))
+            self._launch("cache_age", self.capacity, self._args(), counts, period)
+
+    def place(self, batch: CacheBatch) -> None:
+        """Put misses where `batch.admit` says; count."""
+        goes = batch.admit[batch.admit >= 0].long()
+        hits, misses = batch.found.sum(1)
+        admitted, evicted = len(goes), (self.id[goes] >= 0).sum()
+        self.counts[:5] += torch.stack(
+            (hits, misses, hits.new_tensor(admitted), evicted, misses - admitted)
+        )
+        self.counts[6] += admitted - evicted
+        batch.args.admits = 2
+        self._launch("cache_admit", batch.ids.numel(), self._args(), batch.args)
+
+    def copy(
+        self, batch: CacheBatch, out: Tensor, *, reads: bool = True, puts: bool = True
+    ) -> None:
+        """Read rows that were found to `out`, and put rows there that are admitted into slots."""
+        source = batch.source if reads else None
+        self._copy(source, batch.admit if puts else None, out, batch.ids.numel())
+
+    def write(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite those of the rows that are held; int64 `[N]`, `[N, dim]`, N at least 1."""
+        slots = ids.new_empty(len(ids), dtype=torch.int32)
+        where = ctypes.c_uint64(ids.data_ptr()), _number(len(ids))
+        address = ctypes.c_uint64(slots.data_ptr())
+        self._launch("cache_find", len(ids), self._args(), *where, address)
+        self._copy(None, slots, rows, len(ids))
+
+    def put(self, slots: Tensor, rows: Tensor) -> None:
+        """Put rows into slots, int64 `[N]`."""
+        self._copy(None, slots.to(torch.int32), rows.contiguous(), len(slots))
+
+    def set_contents(self, ids: Tensor) -> None:
+        """Have these ids in the slots, int64 `[capacity]`."""
+        self.id.copy_(ids)
+        self.counts[6] = (ids >= 0).sum()
+        self._index_anew()
+
+    def _make_room(self, num_more: int) -> None:
+        """Clear entries that are gone before they are too many; an upper bound is known here."""
+        if self.capacity + self._inserted + num_more > 3 * len(self._entry) // 4:
+            self._index_anew()
+        self._inserted += num_more
+
+    def _index_anew(self) -> None:
+        self._entry.fill_(-1)
+        self._inserted = 0
+        self._launch("cache_index", self.capacity, self._args())
+
+    def _copy(self, source: Tensor | None, admit: Tensor | None, out: Tensor, num: int) -> None:
+        alignment = self.row_bytes | out.data_ptr()
+        alignment = min(alignment & -alignment, _PIECE)
+        lanes = min(1 << (self.row_bytes // alignment - 1).bit_length(), 32)
+        args = _Copy(
+            0 if source is None else source.data_ptr(),
+            0 if admit is None else admit.data_ptr(),
+            num,
+            out.data_ptr(),
+            lanes,
+        )
+        if num == 0:
+            return
+        blocks = min(-(-num * lanes // _THREADS), self._machine.multiprocessors * _BLOCKS)
+        name = f"cache_copy_by_{alignment}"
+        self._machine.kernels.launch(name, blocks, _THREADS, self._args(), args)
+
+    def _args(self) -> _Cache:
+        return _Cache(
+            self._entry.data_ptr(),
+            len(self._entry) - 1,
+            self.id.data_ptr(),
+            self.used.data_ptr(),
+            self.came.data_ptr(),
+            self.uses.data_ptr(),
+            self.capacity,
+            self._order,
+            self._rows.data_ptr(),
+            self.row_bytes,
+            self.stride,
+        )
+
+    def _launch(
+        self, kernel: str, size: int, *args: ctypes.Structure | ctypes._SimpleCData
+    ) -> None:
+        if size > 0:
+            self._machine.kernels.launch(kernel, -(-size // _THREADS), _THREADS, *args)
