@@ -185,8 +185,8 @@ def _matched(batch: CacheBatch, script: Script) -> Tensor:
             f"row {row} (id {int(asked[row])}) is in slot {int(found[row])}, "
             f"not in {int(hit[row])} as planned"
         )
-    taken = goes[goes >= 0]
-    if len(taken.unique()) < len(taken) or bool((goes[hit >= 0] >= 0).any()):
+    taken = goes[goes >= 0].tolist()
+    if len(set(taken)) < len(taken) or bool((goes[hit >= 0] >= 0).any()):
         raise TraceMismatch("two rows were planned for one slot")
     admit = torch.full((batch.ids.numel(),), -1, dtype=torch.int32)
     admit[first] = goes

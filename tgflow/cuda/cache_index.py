@@ -9,6 +9,7 @@ from ctypes import c_uint64 as _word
 import torch
 from torch import Tensor
 
+from tgflow.cuda.launch import Argument
 from tgflow.cuda.machine import Machine
 
 _THREADS = 256
@@ -268,8 +269,6 @@ class CacheIndex:
             self.stride,
         )
 
-    def _launch(
-        self, kernel: str, size: int, *args: ctypes.Structure | ctypes._SimpleCData
-    ) -> None:
+    def _launch(self, kernel: str, size: int, *args: Argument) -> None:
         if size > 0:
             self._machine.kernels.launch(kernel, -(-size // _THREADS), _THREADS, *args)
