@@ -75,8 +75,8 @@ gpu:
 	  echo "skipped: compute-sanitizer does not run on this machine"; \
 	else for tool in memcheck racecheck; do \
 	  echo $$tool; $(SANITIZE) --tool $$tool $(SMALL_RUN) || exit 1; done; fi
-	$(call say,measuring the store and the samplers)
-	@$(ON_GPU) $(PYTHON) -m tgflow.cli.bench store sample --device cuda $(ARGS)
+	$(call say,measuring the store, the samplers and the tables)
+	@$(ON_GPU) $(PYTHON) -m tgflow.cli.bench store sample table --device cuda $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from tgflow import doctor
+from tgflow import _core, doctor
 
 
 def found(name, folder=None):
@@ -29,6 +29,14 @@ def test_a_full_disk_is_a_warning(tmp_path, monkeypatch):
     check = found("disk", tmp_path)
     assert check.status == "warn"
     assert check.detail == f"0.5 GB free at {tmp_path}"
+
+
+def test_how_tables_on_disk_are_read_is_tried_out(tmp_path, monkeypatch):
+    check = found("row files", tmp_path)
+    assert check.detail.endswith(f" at {tmp_path}")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(_core, "probe_reads", lambda path: "pread through the page cache")
+    assert found("row files", tmp_path).status == "warn"
 
 
 def test_too_many_threads_are_a_warning(monkeypatch):

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -48,6 +49,7 @@ def report(folder: Path | None = None) -> list[Check]:
         ("threads", _threads),
         ("memory", _memory),
         ("disk", lambda: _disk(place)),
+        ("row files", lambda: _row_files(place)),
         ("compiler", _compiler),
         ("CUDA device", _cuda_device),
         ("CuPy", lambda: _cupy(torch.cuda.is_available())),
@@ -121,6 +123,20 @@ def _disk(folder: Path) -> Check:
     if free < _GB:
         return Check("disk", "warn", detail, "free some space, or write runs elsewhere")
     return Check("disk", "ok", detail)
+
+
+def _row_files(folder: Path) -> Check:
+    from tgflow import _core
+
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(bytes(range(256)) * 16)
+        file.flush()
+        way = _core.probe_reads(file.name)
+    detail = f"tables on disk are read by {way} at {folder}"
+    if "O_DIRECT" not in way:
+        advice = "their rows take memory twice here: put them on another file system"
+        return Check("row files", "warn", detail, advice)
+    return Check("row files", "ok", detail)
 
 
 def _compiler() -> Check:

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tgflow.cuda.launch import ExternalStream
+from tgflow.cuda.machine import CudaMachine
+from tgflow.cuda.needs import require_cupy
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
+
 SOURCE = """
 extern "C" __global__ void naive_gather(
     const float* rows, long long dim, const long long* id, long long num_ids, float* out) {
@@ -14,3 +28,24 @@ extern "C" __global__ void naive_gather(
   }
 }
 """
+_THREADS = 256
+
+
+def naive_gather(machine: Machine) -> Callable[[Tensor, Tensor, Tensor], None] | None:
+    """Return the kernel as a function of rows, ids and out; None without a GPU to run it."""
+    if not isinstance(machine, CudaMachine):
+        return None
+    cupy = require_cupy(machine.device)
+    with torch.cuda.device(machine.device):
+        kernel = cupy.RawKernel(SOURCE, "naive_gather")
+    blocks = 8 * machine.multiprocessors
+
+    def launch(rows: Tensor, ids: Tensor, out: Tensor) -> None:
+        stream = cupy.cuda.Stream.from_external(ExternalStream(machine.stream()))
+        sizes = np.int64(rows.shape[1]), np.int64(len(ids))
+        places = [np.uint64(x.data_ptr()) for x in (rows, ids, out)]
+        arguments = (places[0], sizes[0], places[1], sizes[1], places[2])
+        with torch.cuda.device(machine.device), stream:
+            kernel((blocks,), (_THREADS,), arguments)
+
+    return launch

@@ -23,6 +23,7 @@ BENCHMARKS = {
     "sample": "temporal neighbour sampling: recent and uniform, one hop and two",
     "prepare": "preparing whole batches for TGN and TGAT, on one thread",
     "store": "inserting batches of events into the block store",
+    "table": "rows of features by id, from every place that a table can be in",
     "durable": "the durable log and checkpoints, beside bare writes",
     "stream": "putting events in order, and reading them from files and Kafka",
     "train": "training TGN and TGAT, against the peers that are installed",

@@ -42,7 +42,7 @@ class CudaKernels:
         The first launch of a kernel compiles its source file, or loads it from CuPy's disk cache.
         """
         function = self._functions.get(name) or self._compiled(name)
-        current = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
+        current = ExternalStream(torch.cuda.current_stream(self._device).cuda_stream)
         with torch.cuda.device(self._device), self._cupy.cuda.Stream.from_external(current):
             function((blocks,), (threads,), tuple(map(_by_value, arguments)))
 
@@ -53,7 +53,7 @@ class CudaKernels:
         return self._functions[name]
 
 
-class _Stream:
+class ExternalStream:
     """A stream of torch's, as CuPy takes others' streams."""
 
     def __init__(self, address: int) -> None:

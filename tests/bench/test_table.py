@@ -1,0 +1,46 @@
+"""The bench of tables: quick, on the CPU, and with a GPU that is the CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from emulator.machine import EmulatedMachine
+
+from tgflow.bench import table
+from tgflow.bench.options import Options
+
+QUICK = Options(quick=True, device="cpu")
+
+
+def test_places_on_the_cpu_are_measured(monkeypatch):
+    monkeypatch.setattr(table, "WIDTHS", (100,))
+    rows = table.run(QUICK)
+    assert {row.params["place"] for row in rows} == {"host", "disk"}
+    assert all(row.value > 0 for row in rows)
+    assert [row.params["beside"] for row in rows if row.name == "gather rows"] == [
+        "index_select",
+        "x[idx]",
+    ]
+    json.dumps([row.plain() for row in rows], allow_nan=False)
+
+
+def test_a_gpu_is_measured_beside_what_it_replaces(monkeypatch):
+    monkeypatch.setattr(table, "GPU_CALL", 50)
+    rows = list(table.gpu_rows(128, EmulatedMachine(), QUICK))
+    names = [(row.name, row.params.get("beside")) for row in rows]
+    assert sorted(names, key=str) == [
+        ("CPU time", None),
+        ("bus in use", None),
+        ("gather rows", "staged"),
+        ("gather rows", "x[idx]"),
+    ]
+    assert all(row.value > 0 and math.isfinite(row.value) for row in rows)
+
+
+def test_other_rows_are_an_error():
+    out = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="wrong gives other rows"):
+        table.check_alike({"wrong": lambda i: None}, out, torch.ones(3))

@@ -1,0 +1,151 @@
+"""How fast tables give rows, place by place: beside torch on the CPU, and to a GPU over its bus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow.bench.naive_gather import naive_gather
+from tgflow.bench.options import Options
+from tgflow.bench.raw_disk import disk_rows
+from tgflow.bench.row import Params, Row
+from tgflow.bench.turns import take_turns
+from tgflow.tables import FeatureTable, table
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
+
+WIDTHS = (100, 172)
+CALL = 12_000
+"""Rows of a gather on the CPU: those of a batch of two hops."""
+GPU_CALL = 60_000
+GPU_BYTES = 20 << 30
+NUM_ROWS = 1_000_000
+COPIED = 1 << 28
+
+Gather = Callable[[int], object]
+
+
+def run(options: Options) -> list[Row]:
+    """Measure every place that this machine has."""
+    rows = []
+    for dim in WIDTHS:
+        options.tell(f"host memory, {dim} floats")
+        rows += list(host_rows(dim, options))
+        options.tell(f"disk, {dim} floats")
+        rows += list(disk_rows(dim, options))
+    if options.devices[-1] != "cpu":
+        from tgflow.cuda.machine import CudaMachine
+
+        machine = CudaMachine(torch.device(options.devices[-1]))
+        for dim in (*WIDTHS, 128):
+            options.tell(f"{machine.device}, {dim} floats")
+            rows += list(gpu_rows(dim, machine, options))
+    return rows
+
+
+def host_rows(dim: int, options: Options) -> Iterator[Row]:
+    """Random rows beside torch's two ways, in turns."""
+    x = torch.rand(NUM_ROWS // 10 if options.quick else NUM_ROWS, dim)
+    ours, out = table(x), torch.empty(CALL, dim)
+    calls = 3 if options.quick else 20
+    ids = random_ids(len(x), CALL, calls)
+    methods: dict[str, Gather] = {
+        "tgflow": lambda i: ours.gather(ids[i], out),
+        "index_select": lambda i: torch.index_select(x, 0, ids[i], out=out),
+        "x[idx]": lambda i: x[ids[i]],
+    }
+    seconds = take_turns(methods, calls, options.rounds)
+    speeds = {name: CALL * calls / float(s.sum()) for name, s in seconds.items()}
+    params: Params = {"place": "host", "dim": dim, "ids": CALL, "threads": _core.num_threads()}
+    for name, least in (("index_select", 0.95), ("x[idx]", 3.0)):
+        sized = {**params, "beside": name}
+        yield Row("gather rows", speeds["tgflow"], "rows/s", sized, None, speeds[name], least)
+
+
+def random_ids(num_rows: int, size: int, calls: int) -> list[Tensor]:
+    """Return ids of random rows for each call, int64 `[size]`."""
+    generator = torch.Generator().manual_seed(num_rows)
+    return [torch.randint(num_rows, (size,), generator=generator) for _ in range(calls)]
+
+
+def gpu_rows(dim: int, machine: Machine, options: Options) -> Iterator[Row]:
+    """Random rows of a table in host memory, to a GPU: read in place, staged, and by torch."""
+    uva = large_table(dim, machine, 1 << 20 if options.quick else GPU_BYTES)
+    x, device, calls = uva.read(0, len(uva)), machine.device, 3 if options.quick else 20
+    ids = random_ids(len(uva), GPU_CALL, calls)
+    there = [each.to(device) for each in ids]
+    out = torch.empty(GPU_CALL, dim, device=device)
+    pinned = torch.empty(GPU_CALL, dim, pin_memory=out.is_cuda)
+
+    def staged(i: int) -> None:
+        where = (x.data_ptr(), dim * 4, len(x), ids[i].data_ptr(), GPU_CALL)
+        _core.gather_rows(*where, pinned.data_ptr())
+        out.copy_(pinned, non_blocking=True)
+
+    methods: dict[str, Gather] = {
+        "uva": lambda i: uva.gather(there[i], out),
+        "staged": staged,
+        "x[idx]": lambda i: x[ids[i]].to(device),
+    }
+    naive = naive_gather(machine)
+    if naive is not None:
+        methods["naive"] = lambda i: naive(x, there[i], out)
+    check_alike(methods, out, x[ids[0]])
+    seconds = take_turns(methods, calls, options.rounds, device.type)
+    speeds = {name: GPU_CALL * calls / float(s.sum()) for name, s in seconds.items()}
+    size = f"{x.nbytes / 1e9:.0f} GB"
+    params: Params = {"place": "uva", "dim": dim, "ids": GPU_CALL, "table": size}
+    goals = {"staged": 1.3, "x[idx]": 4.0, "naive": None if dim == 128 else 1.25}
+    for name in methods.keys() & goals.keys():
+        sized = {**params, "beside": name}
+        yield Row("gather rows", speeds["uva"], "rows/s", sized, None, speeds[name], goals[name])
+    share = speeds["uva"] * dim * 4 / copy_speed(device, options.quick)
+    yield Row("bus in use", share, "of pinned copy", params, 0.6)
+    cpu = {name: cpu_seconds(methods[name], calls, machine) for name in ("uva", "staged")}
+    yield Row("CPU time", cpu["uva"] / cpu["staged"], "of staged", params, 0.1)
+    uva.close()
+
+
+def large_table(dim: int, machine: Machine, num_bytes: int) -> FeatureTable:
+    """Return a table of so many bytes, read in place."""
+    made = FeatureTable(dim, place="uva", device=machine)
+    part = torch.rand(min(num_bytes, 1 << 28) // (4 * dim), dim)
+    while len(made) * dim * 4 < num_bytes:
+        made.append(part)
+    return made
+
+
+def check_alike(methods: dict[str, Gather], out: Tensor, expected: Tensor) -> None:
+    """Compare the rows that each method gives; it returns them or leaves them in `out`."""
+    for name, method in methods.items():
+        given = method(0)
+        found = given if isinstance(given, Tensor) else out
+        if not torch.equal(found.cpu(), expected):
+            raise RuntimeError(f"{name} gives other rows")
+
+
+def copy_speed(device: torch.device, quick: bool) -> float:
+    """Return bytes a second of copies from pinned memory."""
+    source = torch.empty(COPIED >> (8 if quick else 0), dtype=torch.uint8)
+    if device.type == "cuda":
+        source = source.pin_memory()
+    target = torch.empty_like(source, device=device)
+    copy: dict[str, Gather] = {"copy": lambda _: target.copy_(source, non_blocking=True)}
+    return len(source) / float(take_turns(copy, 5, 2, device.type)["copy"].min())
+
+
+def cpu_seconds(method: Gather, calls: int, machine: Machine) -> float:
+    """Return the CPU time of all threads for a call, waiting for the device left out."""
+    machine.synchronize()
+    started = time.process_time()
+    for i in range(calls):
+        method(i)
+    spent = time.process_time() - started
+    machine.synchronize()
+    return spent / calls
