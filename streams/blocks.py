@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 1 << 20
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 MAX_RATIO, ALWAYS_ALLOWED = 200, 1 << 30
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 Text: TypeAlias = bytes | bytearray
 
@@ -221,7 +221,7 @@ class _Stream:
 def _blocks(stream: _Stream, block_bytes: int, longest: int) -> Iterator[TextBlock]:
     with closing(stream):
         line, offset = stream.line, stream.offset
-        buffer = stream.read(max(block_bytes, len(_BOM)))
+        buffer = stream.read(max(block_bytes, len(BOM)))
         skipped = _skip_bom(buffer) if offset == 0 else _skip_line_end(stream, buffer)
         stream.passed(buffer[:skipped])
         more = bool(buffer)
@@ -259,7 +259,7 @@ def _long_line(
 
 
 def _skip_bom(head: Text) -> int:
-    return len(_BOM) if head.startswith(_BOM) else 0
+    return len(BOM) if head.startswith(BOM) else 0
 
 
 def _skip_line_end(stream: _Stream, head: Text) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from tgflow.streams.blocks import BLOCK_BYTES, Text, TextBlock
+from tgflow.streams.blocks import BLOCK_BYTES, BOM, Text, TextBlock
 from tgflow.streams.checks import Checks, Fault
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
@@ -91,6 +91,8 @@ class CsvDecoder(TextDecoder):
             lines, num_lines = block.data, block.num_lines
             if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
                 raise pa.ArrowInvalid("a line end of another kind")
+            if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
+                raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
             reading.block_size = parser_block(len(lines), num_lines)
             batch = table(lines, converting)
             if len(batch) != num_lines:
@@ -123,6 +125,8 @@ class CsvDecoder(TextDecoder):
         line_end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
         if b"\r" in line.removesuffix(line_end):
             return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
+        if line.startswith(BOM):
+            return "encoding", "the line starts with a byte order mark; remove it"
         values = self._values(line.removesuffix(line_end))
         if not values:
             return "syntax", "a quote is not closed on its line; values hold no line ends here"
