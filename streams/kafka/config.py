@@ -29,6 +29,8 @@ FIXED_OPTIONS: Mapping[str, Any] = {
 }
 """What exactly-once rests on, so that nobody may choose otherwise."""
 
+FIRST_WITH_TRANSACTIONS = (0, 11)
+
 _REASONS = {
     "bootstrap_servers": "the servers stand in the URL",
     "group_id": "pass group_id itself, which serves only to show the lag",
@@ -132,6 +134,8 @@ class KafkaConfig:
     def client_options(self) -> dict[str, Any]:
         """Return what `kafka.KafkaConsumer` is given."""
         chosen = {**_DEFAULTS, **self.options, **FIXED_OPTIONS}
+        if chosen.get("api_version") and tuple(chosen["api_version"]) < FIRST_WITH_TRANSACTIONS:
+            chosen["isolation_level"] = "read_uncommitted"  # all there is, and all is committed
         return {"bootstrap_servers": self.servers, **chosen}
 
 

@@ -95,3 +95,18 @@ def is_damage(error: BaseException) -> bool:
     if isinstance(error, CorruptRecordError):
         return True
     return not isinstance(error, KafkaError | OSError | TimeoutError)
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether asking again cannot help: other options are needed, or other rights."""
+    from kafka import errors
+
+    kinds = (
+        errors.KafkaConfigurationError,
+        errors.IncompatibleBrokerVersion,
+        errors.UnsupportedVersionError,
+        errors.AuthorizationError,
+        errors.SaslAuthenticationFailedError,
+        errors.TopicAuthorizationFailedError,
+    )
+    return isinstance(error, kinds)

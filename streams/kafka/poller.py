@@ -10,7 +10,7 @@ from collections.abc import Set
 from tgflow.streams.errors import SourceUnavailable, StreamError
 from tgflow.streams.kafka.config import KafkaConfig
 from tgflow.streams.kafka.fetched import NO_RECORDS
-from tgflow.streams.kafka.patience import Patience
+from tgflow.streams.kafka.patience import Patience, is_final
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.session import Chunk, NoTopicError, Session
 from tgflow.streams.pace import Clock
@@ -165,6 +165,9 @@ class Poller:
             raise SourceUnavailable(error.where, error.code, error.text) from error
         if isinstance(error, StreamError):
             raise error
+        if self.started is None and is_final(error):
+            text = f"{type(error).__name__}: {error}; mend the options of kafka-python"
+            raise SourceUnavailable(f"topic {self._config.topic}", "refused", text) from error
         wait = self._patience.failed(error)
         text = "topic %s: %s: %s; reading on in %.1f s"
         _log.warning(text, self._config.topic, type(error).__name__, error, wait)

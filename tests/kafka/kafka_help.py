@@ -15,7 +15,11 @@ FAST = {"fetch_max_wait_ms": 50, "retry_backoff_ms": 20, "reconnect_backoff_max_
 def producer(broker, **options):
     from kafka import KafkaProducer
 
-    settings = {"api_version": broker.api_version, "linger_ms": 20, "metrics_enabled": False}
+    settings = {"linger_ms": 20, "metrics_enabled": False} | dict(
+        getattr(broker, "producer_options", {})
+    )
+    if broker.api_version:
+        settings["api_version"] = broker.api_version
     return KafkaProducer(bootstrap_servers=broker.servers, **(settings | options))
 
 
@@ -45,7 +49,9 @@ def edges(count, first=0):
 
 def open_source(broker, topic, *, options=None, servers=None, **settings):
     url = f"kafka://{','.join(servers or broker.servers)}/{topic}"
-    chosen = {"api_version": broker.api_version} | FAST | (options or {})
+    chosen = FAST | (options or {})
+    if broker.api_version:
+        chosen["api_version"] = broker.api_version
     settings = {"until_end": True, "poll_timeout": 0.1} | settings
     return KafkaSource(KafkaConfig(url=url, options=chosen, **settings))
 

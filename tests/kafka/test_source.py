@@ -7,6 +7,7 @@ import time
 import pytest
 from kafka_help import Reading, edge, edges, open_source, publish, read, read_all, read_on
 
+from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import parse_options, parse_url
 
@@ -135,6 +136,14 @@ def test_a_missing_broker_is_said_in_time():
     config = KafkaConfig(url="kafka://127.0.0.1:1/edges", max_outage=1.0, poll_timeout=0.1)
     source = KafkaSource(config)
     with pytest.raises(ValueError, match="no answer from"):
+        source.start({})
+    source.close()
+
+
+def test_options_that_cannot_work_are_said_at_once(shared_broker, topic):
+    shared_broker.create(topic, 1)
+    source = open_source(shared_broker, topic, options={"no_such_option": 1})
+    with pytest.raises(SourceUnavailable, match="no_such_option"):
         source.start({})
     source.close()
 

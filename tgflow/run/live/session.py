@@ -23,7 +23,7 @@ from tgflow.streams.arrivals import PartitionedSource
 from tgflow.streams.breaker import Breaker
 from tgflow.streams.counts import Counts
 from tgflow.streams.ingest import Ingest
-from tgflow.streams.letters import DeadLetters
+from tgflow.streams.letters import DeadLetters, Letters
 from tgflow.streams.ordering.config import OrderConfig
 from tgflow.streams.state import IngestState
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
@@ -213,7 +213,7 @@ def _ingest(
     return Ingest(
         source,
         order_config(config),
-        letters=DeadLetters(place.path / "dead-letters"),
+        letters=_letters(config, place),
         counts=Counts(),
         breaker=Breaker(source.name, config.checks.max_bad_ratio),
         log=log,
@@ -221,6 +221,18 @@ def _ingest(
         skip_to=start.trainer.position,
         stop=lambda: valve.stopped,
     )
+
+
+def _letters(config: Config, place: Place) -> Letters:
+    """Return where dead letters go: to files, and to a topic if one is named."""
+    files, topic = DeadLetters(place.path / "dead-letters"), config.kafka.dead_letter_topic
+    if topic is None:
+        return files
+    from tgflow.streams.kafka.config import parse_options
+    from tgflow.streams.kafka.letters import TopicLetters
+
+    url = config.stream.path.rpartition("/")[0] + f"/{topic}"
+    return TopicLetters(files, url, parse_options(config.kafka.options))
 
 
 def _check_build(

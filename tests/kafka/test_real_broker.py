@@ -1,0 +1,87 @@
+"""What only a real broker shows; `python tests/kafka/real_broker.py` runs it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from kafka_help import edges, open_source, producer, publish, read, read_on
+from real_broker import RealBroker
+
+JARS = os.environ.get("TGFLOW_KAFKA_JARS", "")
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not JARS, reason="no jars of Apache Kafka: run `make kafka`"),
+]
+
+
+@pytest.fixture
+def broker(tmp_path):
+    broker = RealBroker(Path(JARS), tmp_path)
+    yield broker
+    broker.close()
+
+
+def test_k14_a_real_broker_killed_in_mid_read(broker):
+    broker.create("edges", 1)
+    publish(broker, "edges", edges(5000), batch_size=4000)
+    options = {"max_partition_fetch_bytes": 16_384, "request_timeout_ms": 5000}
+    source = open_source(broker, "edges", options=options, queue_records=300)
+    reading = read(source, stop=lambda r: len(r.src()) >= 1000)
+    broker.kill()
+    seen = len(reading.src())
+
+    def restart():
+        time.sleep(4.0)  # until ZooKeeper has forgotten the one that was killed
+        broker.start()
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    began = time.monotonic()
+    read_on(source, reading, timeout=120)
+    took = time.monotonic() - began
+    thread.join()
+    counters = source.counters()
+    source.close()
+    print(f"killed after {seen} of 5000 records, read on within {took:.1f} s, {counters}")
+    assert seen < 5000
+    assert reading.src() == list(range(5000))
+    assert reading.counts == {}
+    assert counters["outage_seconds"] > 1.0
+
+
+def wait_for_partitions(broker, topic, count):
+    """Return once the broker tells of the partitions that ZooKeeper knows."""
+    deadline = time.monotonic() + 30
+    while True:
+        sender = producer(broker)
+        try:
+            if len(sender.partitions_for(topic)) == count:
+                return
+        finally:
+            sender.close(timeout=5)
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_k9_partitions_added_to_a_real_topic_join(broker):
+    broker.create("edges", 1)
+    publish(broker, "edges", edges(50))
+    options = {"metadata_max_age_ms": 500}
+    source = open_source(broker, "edges", until_end=False, options=options)
+    reading = read(source, stop=lambda r: len(r.src()) == 50)
+    broker.add_partitions("edges", 3)
+    wait_for_partitions(broker, "edges", 3)
+    publish(broker, "edges", edges(20, 100), partition=2)
+    deadline = time.monotonic() + 30
+    while not (new := source.look_for_partitions()):
+        assert time.monotonic() < deadline
+        read_on(source, reading, stop=lambda _: True)
+        time.sleep(0.2)
+    assert new == [1, 2]
+    read_on(source, reading, stop=lambda r: len(r.src(2)) == 20)
+    source.close()
+    assert reading.src(2) == list(range(100, 120))

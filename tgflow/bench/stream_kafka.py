@@ -1,0 +1,186 @@
+"""How fast a topic becomes events in the log: many edges a record, and one.
+
+The broker is librdkafka's mock cluster in a process of its own, on the same cores. The baseline is
+kafka-python alone in the same run: its records polled and their columns decoded, nothing checked,
+ordered or kept.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tgflow.bench.options import Options
+from tgflow.bench.row import Params, Row, skipped
+from tgflow.durable.log import DurableLog
+from tgflow.streams.ingest import Ingest
+from tgflow.streams.kafka import KafkaConfig, KafkaSource
+from tgflow.streams.kafka.config import CodecName, kafka_client
+from tgflow.streams.ordering.config import OrderConfig
+from tgflow.testing.broker import MockBroker
+
+PARTITIONS = 8
+NODES = 5000
+ROWS = 1000
+"""Edges of a record, where it holds many."""
+EVENTS = {"arrow": 280_000, "json": 60_000}
+"""Events of a partition; the mock broker keeps 5 MiB of it."""
+TARGETS = {"arrow": 2e6, "json": 120e3}
+NAMES = {"arrow": "Kafka to log, arrow", "json": "Kafka to log, json"}
+_NEEDS = ("kafka", "crc32c", "confluent_kafka")
+
+
+def run(options: Options) -> list[Row]:
+    """Measure both codecs on one made stream; rows say so where a package is missing."""
+    missing = [name for name in _NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        reason = f"there is no {missing[0]}"
+        return [skipped(name, "events/s", {}, reason) for name in NAMES.values()]
+    codecs: tuple[CodecName, ...] = ("arrow", "json")
+    return [row for codec in codecs for row in codec_rows(codec, options)]
+
+
+def codec_rows(codec: CodecName, options: Options) -> Iterator[Row]:
+    """One topic, read by kafka-python alone, by the source, and into the log, in turns."""
+    per_partition = EVENTS[codec] // (10 if options.quick else 1)
+    options.tell(f"stream: Kafka, {codec}")
+    with MockBroker() as broker:
+        broker.create("edges", PARTITIONS)
+        fill(broker, codec, per_partition)
+        total = per_partition * PARTITIONS
+        ways: dict[str, Callable[[], int]] = {
+            "bare": lambda: read_bare(broker, codec, total),
+            "source": lambda: read_source(broker, codec),
+            "log": lambda: read_to_log(broker, codec),
+        }
+        best = dict.fromkeys(ways, 0.0)
+        for _ in range(options.rounds):
+            for name, way in ways.items():
+                best[name] = max(best[name], speed(way, total))
+    rows_each = 1 if codec == "json" else ROWS
+    params: Params = {"events": total, "partitions": PARTITIONS, "edges a record": rows_each}
+    yield Row(NAMES[codec], best["log"], "events/s", params, TARGETS[codec], best["bare"])
+    yield Row(f"Kafka decoded, {codec}", best["source"], "events/s", params, None, best["bare"])
+
+
+def speed(way: Callable[[], int], total: int) -> float:
+    """Return events a second.
+
+    Raises:
+        RuntimeError: If not all came.
+    """
+    began = time.perf_counter()
+    count = way()
+    seconds = time.perf_counter() - began
+    if count != total:
+        raise RuntimeError(f"{count} events came, expected {total}")
+    return total / seconds
+
+
+def fill(broker: MockBroker, codec: str, count: int) -> None:
+    """Publish `count` events to each partition, at times that interleave."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": ",".join(broker.servers),
+            "batch.size": 900_000,
+            "batch.num.messages": 20_000,
+            "linger.ms": 50,
+            "queue.buffering.max.messages": 1_000_000,
+            "log_level": 0,
+        }
+    )
+    for partition in range(PARTITIONS):
+        for value in values(codec, count, partition):
+            producer.produce("edges", value=value, partition=partition)
+        producer.flush()
+
+
+def values(codec: str, count: int, partition: int) -> Iterator[bytes]:
+    """Yield the records of a partition."""
+    order = np.arange(count)
+    src, dst, t = order % NODES, order * 7 % NODES, order * PARTITIONS + partition
+    if codec == "json":
+        for edge in zip(src.tolist(), dst.tolist(), t.tolist(), strict=True):
+            yield b'{"src":%d,"dst":%d,"t":%d}' % edge
+        return
+    columns = [pa.array(src.astype(np.int32)), pa.array(dst.astype(np.int32)), pa.array(t)]
+    whole = pa.RecordBatch.from_arrays(columns, names=["src", "dst", "t"])
+    for start in range(0, count, ROWS):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, whole.schema) as writer:
+            writer.write_batch(whole.slice(start, ROWS))
+        yield sink.getvalue().to_pybytes()
+
+
+def read_bare(broker: MockBroker, codec: str, total: int) -> int:
+    """Read all records by kafka-python alone, and decode their columns."""
+    kafka = kafka_client()
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=broker.servers,
+        api_version=broker.api_version,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=50,
+        max_poll_records=10_000,
+    )
+    consumer.assign([kafka.TopicPartition("edges", p) for p in range(PARTITIONS)])
+    decode = _decode_json if codec == "json" else _decode_arrow
+    count = 0
+    while count < total:
+        for records in consumer.poll(timeout_ms=500).values():
+            count += decode([record.value for record in records])
+    consumer.close()
+    return count
+
+
+def _decode_json(records: list[bytes]) -> int:
+    loads: Any = json.loads
+    if importlib.util.find_spec("orjson") is not None:
+        import orjson
+
+        loads = orjson.loads
+    objects = [loads(record) for record in records]
+    columns = [np.array([found[name] for found in objects]) for name in ("src", "dst", "t")]
+    return len(columns[0])
+
+
+def _decode_arrow(records: list[bytes]) -> int:
+    return sum(len(pa.ipc.open_stream(record).read_all()) for record in records)
+
+
+def source(broker: MockBroker, codec: CodecName) -> KafkaSource:
+    """Return the topic as a source."""
+    options = {"api_version": broker.api_version, "fetch_max_wait_ms": 50}
+    config = KafkaConfig(url=broker.url("edges"), codec=codec, until_end=True, options=options)
+    return KafkaSource(config)
+
+
+def read_source(broker: MockBroker, codec: CodecName) -> int:
+    """Read all events as the source gives them: decoded and checked."""
+    topic = source(broker, codec)
+    topic.start({})
+    count = 0
+    everything = set(topic.partitions())
+    while topic.ended() < everything:
+        count += sum(len(arrivals.events) for arrivals in topic.poll(everything, 0.5))
+    topic.close()
+    return count
+
+
+def read_to_log(broker: MockBroker, codec: CodecName) -> int:
+    """Read all events in their order, each written to the log before."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = DurableLog(Path(folder) / "log")
+        count = sum(map(len, Ingest(source(broker, codec), OrderConfig(), log=log)))
+        log.sync()
+        log.close()
+    return count
