@@ -18,7 +18,8 @@ from tgflow.streams.decoder import Rows
 from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated
 from tgflow.streams.schema import Columns, IdKind, Scale
 
-BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 15
+"""Torch checks more at a time in several threads, which wait for one another on a busy machine."""
 SAMPLES = 100
 
 
