@@ -1,5 +1,7 @@
 #include "tgflow/row_reader.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -92,7 +94,7 @@ std::vector<RowSpan> cut_spans(const RowFile& file, const std::vector<WantedRow>
 }
 
 RowReader::RowReader(const RowFile& file, int64_t budget, const std::string& wish)
-    : file_(file), way_(probe_reads(file.path(), wish)), buffers_(nullptr, &std::free) {
+    : file_(file), way_(probe_reads(file.path(), wish)), process_(getpid()), buffers_(nullptr, &std::free) {
   const int64_t longest = round_up(file.stride() + way_.alignment, kPage);
   most_ = std::max(longest, std::min(kMost, budget / kMostDepth / kPage * kPage));
   depth_ = std::clamp<int64_t>(budget / most_, 2, kMostDepth);
@@ -109,6 +111,11 @@ RowReader::RowReader(const RowFile& file, int64_t budget, const std::string& wis
 }
 
 RowReader::~RowReader() {
+  if (getpid() != process_) {  // the threads are the other process's
+    thread_.detach();
+    static_cast<void>(reads_.release());
+    return;
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -119,6 +126,10 @@ RowReader::~RowReader() {
 
 std::unique_ptr<RowReader::Request> RowReader::start(const int64_t* id, int64_t n, int64_t size,
                                                      std::byte* out) {
+  if (getpid() != process_) {
+    throw FileError(ECHILD,
+                    file_.path() + " was opened before the process forked; open tables on disk after it");
+  }
   auto state = std::make_shared<Request::State>();
   state->out = out;
   for (int64_t i = 0; i < n; ++i) {

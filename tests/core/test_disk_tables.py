@@ -220,6 +220,22 @@ def test_a_killed_process_loses_no_row_whose_append_returned(path):
     assert torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 64))
 
 
+def test_a_forked_process_is_told_to_open_the_table_itself(path):
+    table = on_disk(path)
+    table.append(some_rows(10))
+    child = os.fork()
+    if child == 0:
+        try:
+            table[torch.tensor([1])]
+        except OSError as error:
+            told = "was opened before the process forked" in str(error)
+            table = None
+            os._exit(0 if told else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    table[torch.tensor([1])]
+
+
 def test_auto_goes_on_in_a_file(path):
     rows = some_rows(6_000, 8)
     table = FeatureTable(8, budget=3_000 * 32, path=path)

@@ -235,6 +235,8 @@ def test_arguments_are_checked():
         FeatureTable(0)
     with pytest.raises(ValueError, match="place must be one of auto, device, uva, host, disk, got"):
         FeatureTable(3, place="tape")
+    with pytest.raises(ValueError, match="place 'uva' needs a GPU as its device, got 'cpu'"):
+        FeatureTable(3, place="uva", device="cpu")
     for place in ("host", "device", "uva"):
         with pytest.raises(ValueError, match='budget and path are for place "auto" or "disk"'):
             FeatureTable(3, place=place, budget=5, device=EmulatedMachine())

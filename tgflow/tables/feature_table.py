@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tgflow.tables.auto import AutoRows
+from tgflow.tables.disk import DiskRows
 from tgflow.tables.open_rows import Place, open_rows
 from tgflow.tables.reading import Reading
 
@@ -33,7 +35,8 @@ class FeatureTable:
             where rows exceed the budget or it has no room for them, pinned host memory if there
             is a GPU, else a file; without room there either, a file.
         budget: Bytes, or text such as "8GiB". Of "auto": what rows may take in the first place;
-            None: as much as there is room for. Of "disk": for buffers, 16 MiB if None.
+            None: as much as there is room for. Of "disk": for buffers, of which 16 MiB at most
+            are of use.
         path: Of "disk" and "auto": the file. One that is there must hold such rows; the table then
             begins with them, on disk. None: a temporary file that goes with the table.
         device: "cuda", "cuda:1" or any `tgflow.cuda.machine.Machine`; "cuda" for the places that
@@ -70,7 +73,7 @@ class FeatureTable:
             budget=budget,
             path=path,
         )
-        self._size = getattr(self._rows, "num_rows", 0)
+        self._size = self._rows.num_rows if isinstance(self._rows, DiskRows) else 0
         self._closed = False
 
     def __len__(self) -> int:
@@ -152,9 +155,8 @@ class FeatureTable:
         if ids.dtype != torch.int64 or not ids.is_cpu:
             raise ValueError(f"ids must be int64 on the CPU, got {_name(ids.dtype)}, {ids.device}")
         out, ids = self._out(ids, out), ids.contiguous()
-        start = getattr(self._rows, "start", None)
-        if start is not None:
-            return Reading(out, ids, start(ids, out, self._size))
+        if isinstance(self._rows, DiskRows | AutoRows):
+            return Reading(out, ids, self._rows.start(ids, out, self._size))
         return Reading(self.gather(ids, out), ids, None)
 
     def __getitem__(self, ids: Tensor) -> Tensor:

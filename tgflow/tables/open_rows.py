@@ -47,6 +47,8 @@ def open_rows(
     if place == "disk" or (path is not None and Path(path).exists()):
         return on_disk()
     machine = _machine("cuda" if device is None and place in ("device", "uva") else device)
+    if machine is None and place in ("device", "uva"):
+        raise ValueError(f"place {place!r} needs a GPU as its device, got {str(device)!r}")
     if place != "auto":
         return _on(machine, row_bytes)[place == "uva"]()
     places: list[Callable[[], Rows]] = [lambda: HostRows(row_bytes)]

@@ -61,7 +61,7 @@ class RowReader {
 
   /// Begins to write the rows of `id` [n] to `out` [n, row_bytes]: neighbors are read together, and each row
   /// once however often it is asked for. A negative id gives zeros. Any number of threads may call it. Throws
-  /// std::out_of_range if an id is not below `size`.
+  /// std::out_of_range if an id is not below `size`, FileError in a process forked since: it has no thread.
   std::unique_ptr<Request> start(const int64_t* id, int64_t n, int64_t size, std::byte* out);
 
   const ReadWay& way() const { return way_; }
@@ -85,6 +85,7 @@ class RowReader {
   ReadWay way_;
   int64_t most_;
   int64_t depth_;
+  int process_;
   std::unique_ptr<std::byte, void (*)(void*)> buffers_;
   std::unique_ptr<BlockReads> reads_;
   std::atomic<int64_t> num_reads_{0}, bytes_read_{0};
