@@ -26,6 +26,7 @@ BENCHMARKS = {
     "table": "rows of features by id, from every place that a table can be in",
     "durable": "the durable log and checkpoints, beside bare writes",
     "stream": "putting events in order, and reading them from files and Kafka",
+    "cache": "hit rates of every cache policy on real batches, and what a cached gather costs",
     "train": "training TGN and TGAT, against the peers that are installed",
 }
 """Modules of `tgflow.bench`, each with `run(options) -> list[Row]` and perhaps `PICTURES`."""
@@ -104,7 +105,7 @@ def bench(
         options.tell(f"{name}: {BENCHMARKS[name]}")
         module = importlib.import_module(f"tgflow.bench.{name}")
         measured = module.run(options)
-        if hasattr(module, "PICTURES"):
+        if hasattr(module, "PICTURES") or hasattr(module, "draw"):
             console.print(f"[dim]{name}: drawn in {_draw(module, measured, out / name)}[/dim]")
         rows += measured
     if json:
@@ -134,7 +135,8 @@ def _draw(module: ModuleType, rows: list[Row], path: Path) -> Path:
 
     file = path.with_suffix(".svg")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(draw(module.PICTURES, rows), encoding="utf-8")
+    own = getattr(module, "draw", None)
+    file.write_text(own(rows) if own else draw(module.PICTURES, rows), encoding="utf-8")
     return file
 
 
