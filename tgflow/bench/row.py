@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 Params = dict[str, str | int | float]
 
 COSTS = frozenset(
-    {"ns", "us", "ms", "s", "us/step", "ns/event", "bytes/entry", "of the room", "of staged"}
+    {
+        "ns",
+        "us",
+        "ms",
+        "s",
+        "us/step",
+        "ns/event",
+        "bytes/entry",
+        "of the room",
+        "of staged",
+        "% slower",
+    }
 )
 """Units of which less is better."""
 

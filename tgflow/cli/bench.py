@@ -27,6 +27,7 @@ BENCHMARKS = {
     "durable": "the durable log and checkpoints, beside bare writes",
     "stream": "putting events in order, and reading them from files and Kafka",
     "cache": "hit rates of every cache policy on real batches, and what a cached gather costs",
+    "checkpoint": "what checkpoints cost a training that goes on",
     "train": "training TGN and TGAT, against the peers that are installed",
 }
 """Modules of `tgflow.bench`, each with `run(options) -> list[Row]` and perhaps `PICTURES`."""
@@ -36,7 +37,8 @@ def bench(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...", help=f"Of {', '.join(BENCHMARKS)}; default: all but train."
+            metavar="[NAME]...",
+            help=f"Of {', '.join(BENCHMARKS)}; default: all but checkpoint and train.",
         ),
     ] = None,
     *,
@@ -86,7 +88,7 @@ def bench(
     """
     from tgflow.bench.options import Options
 
-    chosen = names or [name for name in BENCHMARKS if name != "train"]
+    chosen = names or [name for name in BENCHMARKS if name not in ("checkpoint", "train")]
     for name in chosen:
         if name not in BENCHMARKS:
             known = ", ".join(BENCHMARKS)
