@@ -76,6 +76,8 @@ def open_partitioned(config: Config) -> PartitionedSource:
     c = config.stream
     if not c.path:
         raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
+    if config.kafka.dead_letter_topic is not None:
+        raise ConfigError("--dead-letter-topic: a topic for dead letters needs a stream of Kafka")
     try:
         return open_files(
             c.path,

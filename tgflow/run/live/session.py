@@ -51,6 +51,7 @@ class Session:
     store: CheckpointStore
     writer: CheckpointWriter
     log: DurableLog | None
+    letters: Letters
     build: dict[str, Any]
     """What the checkpoint says of machine and threads."""
     resumed_at: int | None = None
@@ -65,6 +66,8 @@ class Session:
             self.ingest.close()
         with suppress(OSError):  # which was told, or the run ends by what matters more
             self.writer.wait()
+        with suppress(OSError):
+            self.letters.close()
         if self.log is not None:
             self.log.close()
 
@@ -143,7 +146,18 @@ def _open(place: Place, recipe: Recipe, notes: Notes) -> Session:
     place.rundir.cut_records(start.records_bytes)
     recipe.source.ids = start.ids
     valve = Valve()
-    ingest = _ingest(recipe.source, config, place, log, start, valve)
+    letters = _letters(config, place)
+    ingest = Ingest(
+        recipe.source,
+        order_config(config),
+        letters=letters,
+        counts=Counts(),
+        breaker=Breaker(recipe.source.name, config.checks.max_bad_ratio),
+        log=log,
+        state=start.state,
+        skip_to=start.trainer.position,
+        stop=lambda: valve.stopped,
+    )
     left = config.stream.limit
     position = start.trainer.position
     supply = Supply(
@@ -164,6 +178,7 @@ def _open(place: Place, recipe: Recipe, notes: Notes) -> Session:
         store=store,
         writer=CheckpointWriter(store),
         log=log,
+        letters=letters,
         build=build,
         resumed_at=position if place.goes_on else None,
         elapsed=start.elapsed,
@@ -200,27 +215,6 @@ class _Start:
         ids = NodeIds.from_state(checkpoint.sections["ids"])
         run = meta["run"]
         return cls(trainer, ids, state, run["records_bytes"], run["elapsed"])
-
-
-def _ingest(
-    source: PartitionedSource,
-    config: Config,
-    place: Place,
-    log: DurableLog | None,
-    start: _Start,
-    valve: Valve,
-) -> Ingest:
-    return Ingest(
-        source,
-        order_config(config),
-        letters=_letters(config, place),
-        counts=Counts(),
-        breaker=Breaker(source.name, config.checks.max_bad_ratio),
-        log=log,
-        state=start.state,
-        skip_to=start.trainer.position,
-        stop=lambda: valve.stopped,
-    )
 
 
 def _letters(config: Config, place: Place) -> Letters:
