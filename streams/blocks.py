@@ -74,6 +74,18 @@ class TextBlock:
             start, line = end, line + piece.num_lines
         return pieces
 
+    def around(self, number: int) -> list[TextBlock]:
+        """Return line `number`, from 0, alone, with what stands before and after it, if any."""
+        ends = np.flatnonzero(np.frombuffer(self.data, dtype=np.uint8) == ord("\n")) + 1
+        start = int(ends[number - 1]) if number else 0
+        stop = int(ends[number]) if number < len(ends) else len(self.data)
+        cuts = ((0, start, 0), (start, stop, number), (stop, len(self.data), number + 1))
+        return [
+            TextBlock(self.data[i:j], self.line + first, self.offset + i)
+            for i, j, first in cuts
+            if i < j
+        ]
+
     def lines(self) -> list[TextBlock]:
         """Return each line apart."""
         blocks, start, number = [], 0, self.line

@@ -16,6 +16,7 @@ _FEW_LINES = 16
 _SEARCH_LINES = 32
 _NUM_PIECES = 16
 _MANY_PIECES = 4
+_FEW_SUSPECTS = 4
 
 Parsed = tuple[Int64s, pa.RecordBatch | None]
 """Numbers of lines in a block with their rows, or of one line that is no row."""
@@ -30,6 +31,8 @@ class Parser:
             takes together it also takes one by one, with the same rows.
         explain: Tells what seems wrong with a line, None if nothing does.
         is_hopeless: Whether `parse` is certain to refuse a line; it is quick.
+        suspect: Which of the lines, from 0, the parser names when it refuses them; None if it
+            names none.
         schema: The columns of the rows.
         columns: Their names as messages list them.
     """
@@ -37,6 +40,7 @@ class Parser:
     parse: Callable[[TextBlock], pa.RecordBatch]
     explain: Callable[[Text], Fault | None]
     is_hopeless: Callable[[Text], bool]
+    suspect: Callable[[TextBlock], int | None]
     schema: pa.Schema
     columns: str
 
@@ -53,32 +57,45 @@ def parser_block(num_bytes: int, num_lines: int) -> int:
 def parse_lines(block: TextBlock, parser: Parser) -> Iterator[Parsed]:
     """Yield all lines of a block, in any order, with their rows; one that is no row with None.
 
-    A clean block is parsed once. A refused one is cut into 16 pieces, each of them again, until few
-    lines are left: that costs about one more parse of the block for the first bad line. Where few
-    lines are left, or many pieces are refused, the lines that seem wrong go one by one and all
-    others together.
+    A clean block is parsed once. Of a refused one the parser may name a line: that line goes
+    alone, and what stands before and after it again, which costs about two more parses of the
+    block. After a few of these, or if none is named, a block is cut into 16 pieces, each of them
+    again, until few lines are left. Where few lines are left, or many pieces are refused, the
+    lines that seem wrong go one by one and all others together.
     """
-    yield from _search(block, np.arange(block.num_lines), parser)
+    yield from _search(block, np.arange(block.num_lines), parser, _FEW_SUSPECTS)
 
 
-def _search(block: TextBlock, numbers: Int64s, parser: Parser) -> Iterator[Parsed]:
+def _search(block: TextBlock, numbers: Int64s, parser: Parser, suspects: int) -> Iterator[Parsed]:
     rows = _parse(block, parser)
     if rows is not None or block.num_lines == 1:
         yield numbers, rows
     elif block.num_lines <= _SEARCH_LINES:
         yield from _one_by_one(block, numbers, parser)
+    elif suspects and (found := parser.suspect(block)) is not None:
+        for piece in block.around(found):
+            yield from _search(piece, _own(block, piece, numbers), parser, suspects - 1)
     else:
-        pieces = block.pieces(_NUM_PIECES)
-        parsed = [_parse(piece, parser) for piece in pieces]
-        if parsed.count(None) > _MANY_PIECES:
-            yield from _one_by_one(block, numbers, parser)
-            return
-        for piece, rows in zip(pieces, parsed, strict=True):
-            own = numbers[piece.line - block.line :][: piece.num_lines]
-            if rows is not None:
-                yield own, rows
-            else:
-                yield from _search(piece, own, parser)
+        yield from _in_pieces(block, numbers, parser)
+
+
+def _in_pieces(block: TextBlock, numbers: Int64s, parser: Parser) -> Iterator[Parsed]:
+    pieces = block.pieces(_NUM_PIECES)
+    parsed = [_parse(piece, parser) for piece in pieces]
+    if parsed.count(None) > _MANY_PIECES:
+        yield from _one_by_one(block, numbers, parser)
+        return
+    for piece, rows in zip(pieces, parsed, strict=True):
+        own = _own(block, piece, numbers)
+        if rows is not None:
+            yield own, rows
+        else:
+            yield from _search(piece, own, parser, 0)
+
+
+def _own(block: TextBlock, piece: TextBlock, numbers: Int64s) -> Int64s:
+    """Return the numbers of the lines of a piece."""
+    return numbers[piece.line - block.line :][: piece.num_lines]
 
 
 def _one_by_one(block: TextBlock, numbers: Int64s, parser: Parser) -> Iterator[Parsed]:
@@ -93,10 +110,10 @@ def _one_by_one(block: TextBlock, numbers: Int64s, parser: Parser) -> Iterator[P
         return
     joined = TextBlock(b"".join(lines[i].data for i in rest.tolist()), 1, 0)
     if len(rest) < len(lines):
-        yield from _search(joined, numbers[rest], parser)
+        yield from _search(joined, numbers[rest], parser, 0)
         return
     for piece in joined.pieces(2):  # nothing seems wrong, but something is
-        yield from _search(piece, numbers[piece.line - 1 :][: piece.num_lines], parser)
+        yield from _search(piece, _own(joined, piece, numbers), parser, 0)
 
 
 def _parse(block: TextBlock, parser: Parser) -> pa.RecordBatch | None:

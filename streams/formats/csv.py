@@ -21,6 +21,7 @@ from tgflow.streams.lines import Parser, parser_block
 from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.ticks import decimal_type, number_fault
 
+_ROW = re.compile(r"Row #(\d{1,9}):")
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
 
 
@@ -108,7 +109,19 @@ class CsvDecoder(TextDecoder):
             num_values = line.count(self._delimiter.encode()) + 1
             return num_values != len(names) and b'"' not in line
 
-        return Parser(parse, explain, is_hopeless, pa.schema(list(types.items())), listed(names))
+        def suspect(block: TextBlock) -> int | None:
+            one_by_one = pa.csv.ReadOptions(
+                column_names=names, use_threads=False, block_size=len(block.data) + 1
+            )
+            try:
+                pa.csv.read_csv(pa.BufferReader(block.data), one_by_one, parsing, converting)
+            except pa.ArrowInvalid as error:
+                found = _ROW.search(str(error))  # counted from 1, and only without threads
+                return int(found[1]) - 1 if found and int(found[1]) <= block.num_lines else None
+            return None
+
+        schema = pa.schema(list(types.items()))
+        return Parser(parse, explain, is_hopeless, suspect, schema, listed(names))
 
     def _values(self, line: Text) -> list[str]:
         try:

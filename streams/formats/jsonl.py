@@ -67,7 +67,7 @@ class JsonlDecoder(TextDecoder):
         def is_hopeless(line: Text) -> bool:
             return not line.lstrip(b" \t").startswith(b"{")
 
-        return Parser(parse, explain, is_hopeless, schema, listed(schema.names))
+        return Parser(parse, explain, is_hopeless, lambda _: None, schema, listed(schema.names))
 
     def _first_values(self) -> dict[str, Any] | None:
         """Return the keys of the first objects with their first values."""

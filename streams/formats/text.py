@@ -107,8 +107,9 @@ def _parsed(
     index: Int64s | None = None
     if faults:
         index = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
-        order = np.argsort(index)
-        batch, index = batch.take(pa.array(order)), index[order]
+        if (np.diff(index) < 0).any():
+            order = np.argsort(index)
+            batch, index = batch.take(pa.array(order)), index[order]
         faults.sort(key=lambda fault: fault.row)
     return Rows(batch, index, faults, len(batch) + len(faults), places, position)
 

@@ -57,20 +57,31 @@ def test_pieces_of_two_lines_are_the_lines():
             assert [piece.data for piece in pieces] == split(text)
 
 
-@given(texts.filter(bool), st.sampled_from([None, b"bad\n", b"a"]), st.sampled_from([1, 30]))
-def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, suspect, repeat):
+@given(
+    texts.filter(bool),
+    st.sampled_from([None, b"bad\n", b"a"]),
+    st.sampled_from([1, 30]),
+    st.sampled_from(["none", "the first bad one", "the first", "the last"]),
+)
+def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, wrong, repeat, named):
     def parse(lines):
         if b"bad\n" in lines.data:
             raise pa.ArrowInvalid("bad")
         return pa.record_batch({"line": split(lines.data)})
 
     def explain(line):
-        return ("syntax", "") if suspect is not None and suspect in line else None
+        return ("syntax", "") if wrong is not None and wrong in line else None
 
     def hopeless(line):
         return line == b"bad\n"
 
-    parser, seen = Parser(parse, explain, hopeless, pa.schema({"line": pa.binary()}), ""), {}
+    def suspect(block):
+        bad = next((i for i, line in enumerate(split(block.data)) if b"bad\n" in line), None)
+        last = block.num_lines - 1
+        return {"none": None, "the first bad one": bad, "the first": 0, "the last": last}[named]
+
+    schema, seen = pa.schema({"line": pa.binary()}), {}
+    parser = Parser(parse, explain, hopeless, suspect, schema, "")
     for numbers, rows in parse_lines(TextBlock(text * repeat, 1, 0), parser):
         values = [None] if rows is None else rows["line"].to_pylist()
         assert not seen.keys() & set(numbers.tolist())
