@@ -92,6 +92,8 @@ class Session:
         self._beat()
         self._consumer = self._kafka.KafkaConsumer(**self._config.client_options())
         whole_batches(self._consumer)
+        self._beat()
+        self._consumer.bootstrap(timeout_ms=ANSWER_MS)  # later questions may wait for ever
         there = self.partitions()
         if not there:
             text = "there is no such topic on this broker; create it, or mend the URL"

@@ -73,10 +73,20 @@ class RealBroker:
         self.start()
 
     def start(self):
-        """Start the broker, on the data there is."""
-        self._broker = self._java("kafka.Kafka", "server.properties", memory="512m")
-        _wait_for_port(self._port)
-        self._wait_registered()
+        """Start the broker, on the data there is.
+
+        It ends at once while ZooKeeper still knows one that was killed, and is then started again.
+        """
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            self._broker = self._java("kafka.Kafka", "server.properties", memory="512m")
+            with contextlib.suppress(RuntimeError):
+                _wait_for_port(self._port, 20, lambda: self._broker.poll() is None)
+                self._wait_registered()
+                return
+            self.kill()
+            time.sleep(1)
+        raise RuntimeError(f"the broker does not start; see {self._folder}")
 
     def kill(self):
         """Kill -9 the broker."""
@@ -100,15 +110,18 @@ class RealBroker:
 
     def _admin(self, *args):
         zookeeper = ["--zookeeper", f"127.0.0.1:{self._zk_port}"]
-        command = self._java("kafka.admin.TopicCommand", *zookeeper, *args, memory="128m")
-        if command.wait(60):
-            raise RuntimeError(f"kafka.admin.TopicCommand {args} failed; see {self._folder}")
+        for _ in range(5):  # it fails while ZooKeeper does not know the broker yet
+            command = self._java("kafka.admin.TopicCommand", *zookeeper, *args, memory="128m")
+            if command.wait(60) == 0:
+                return
+            time.sleep(1)
+        raise RuntimeError(f"kafka.admin.TopicCommand {args} failed; see {self._folder}")
 
     def _wait_registered(self):
         from kafka import KafkaConsumer
 
         deadline = time.monotonic() + 90
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._broker.poll() is None:
             with contextlib.suppress(Exception):
                 consumer = KafkaConsumer(
                     bootstrap_servers=self.servers, api_version=self.api_version
@@ -141,9 +154,9 @@ def _free_port():
         return found.getsockname()[1]
 
 
-def _wait_for_port(port):
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
+def _wait_for_port(port, seconds=90, is_alive=lambda: True):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and is_alive():
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         time.sleep(0.1)

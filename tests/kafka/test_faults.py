@@ -42,6 +42,7 @@ def after(rows):
 @pytest.fixture
 def quick_probe(monkeypatch):
     monkeypatch.setattr(poller_module, "IDLE", 0.5)
+    monkeypatch.setattr(session_module, "ANSWER_MS", 2000)
 
 
 def test_k1_brokers_down_in_mid_read(broker, quick_probe):
