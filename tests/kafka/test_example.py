@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "kafka_round.py"
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_the_round_ends_as_an_undisturbed_run_would():
-    command = [sys.executable, str(SCRIPT), "--events", "3000"]
+    command = [sys.executable, str(SCRIPT), "--events", "1600"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal to the last bit" in done.stdout
