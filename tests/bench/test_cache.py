@@ -10,7 +10,7 @@ from strategies import skewed_events
 
 from tgflow.bench import cache as bench
 from tgflow.bench import cache_gather
-from tgflow.bench.cache_rounds import round_rows, run_rounds
+from tgflow.bench.cache_rounds import KEEPS, round_rows, run_rounds
 from tgflow.bench.cache_trace import Trace, replay, tgn_plan, traces
 from tgflow.bench.options import Options
 from tgflow.testing.cache_reference import ReferenceCache
@@ -55,12 +55,13 @@ def test_reuse_and_restore_keep_what_is_used_again():
     """Two rounds of the same rows, with others evaluated in between."""
     hot, other = torch.arange(5), torch.arange(5, 10)
     batches = [[hot, other, hot, other]]
-    without = run_rounds(batches, 10, 5, 2, keeps=False).counters
-    keeps = run_rounds(batches, 10, 5, 2, keeps=True).counters
+    without = run_rounds(batches, 10, 5, 2, keeps=()).counters
+    keeps = run_rounds(batches, 10, 5, 2, keeps=KEEPS[-1]).counters
     assert (without.hits, without.misses) == (0, 20)
     assert (keeps.hits, keeps.misses) == (10, 10)
-    names = [row.name for row in round_rows("made", EVENTS, QUICK)]
-    assert len(names) == len(set(names)) == 2
+    rows = list(round_rows("made", EVENTS, QUICK))
+    assert [row.params["with"] for row in rows[::2]] == [", ".join(keeps) for keeps in KEEPS]
+    assert all(row.value <= 1 for row in rows)
 
 
 def test_a_gather_finds_about_nine_in_ten(monkeypatch):

@@ -75,12 +75,12 @@ def filled(size: int, dim: int) -> FeatureTable:
 def ids_of_calls(num: int, capacity: int, size: int) -> list[Tensor]:
     """Return distinct ids a call: of a hot set that fits the cache, and cold ones.
 
-    Cold rows push hot ones out before they are used again, more so where little else fits: the
-    hot set is kept so small that about `HIT_RATE` of all is found.
+    Cold rows push hot ones out that are not used again soon enough: the hot set is half of the
+    cache, so that `HIT_RATE` of all is found.
     """
     generator = torch.Generator().manual_seed(0)
     num_hot = round(IDS * HIT_RATE)
-    hot_set = max(capacity - 2 * (IDS - num_hot), num_hot)
+    hot_set = max(capacity // 2, num_hot)
     calls = []
     for _ in range(num):
         hot = torch.randperm(hot_set, generator=generator)[:num_hot]
