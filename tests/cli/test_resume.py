@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -12,9 +13,11 @@ import pytest
 from live_runs import same_run, signal_at, write_events
 from small_runs import SMALL
 
-from tgflow.cli import main
+from tgflow.cli import assemble, main
 from tgflow.durable import fault
-from tgflow.run.live import keeper, loop
+from tgflow.durable.log import DurableLog
+from tgflow.run.live import keeper, loop, session
+from tgflow.streams.open import open_files
 
 STEP = ("--checkpoint-batches", 1)
 
@@ -266,4 +269,17 @@ def test_d12_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypa
     for module in (keeper, loop):
         monkeypatch.setattr(module.time, "time", lambda: 1.8e9 + next(jumps))
     assert tgflow("run", "-s", events_csv, "-o", "out", *STEP, *SMALL).code == 0
+    same_run(whole, whole.parent / "out")
+
+
+def test_old_segments_of_the_log_go_with_the_checkpoints_that_need_them(
+    tgflow, events_csv, whole, monkeypatch
+):
+    monkeypatch.setattr(session, "DurableLog", functools.partial(DurableLog, segment_bytes=500))
+    monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
+    flags = ("-s", events_csv, "-o", "out", "--keep", 1, *STEP, *SMALL)
+    assert tgflow("run", *flags, "--limit", 300).code == 0
+    segments = sorted(int(path.stem) for path in Path("out/log").iterdir())
+    assert segments[0] > 0, segments
+    assert tgflow("run", "-o", "out", "--resume", "--limit", 400).code == 0
     same_run(whole, whole.parent / "out")

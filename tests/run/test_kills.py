@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import time
 
 import pytest
-from campaign import Campaign
+from campaign import ENVIRONMENT, Campaign
 from live_runs import same_run
 
 KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
@@ -102,3 +103,27 @@ def publish(broker, topic, events, partitions):
         producer.send(topic, json.dumps(event).encode(), partition=event["src"] % partitions)
     producer.flush(timeout=30)
     producer.close(timeout=5)
+
+
+@pytest.mark.timeout(600)
+def test_d11_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path, monkeypatch):
+    stream = tmp_path / "made.csv"
+    lines = [f"{i % 9},{10 + i % 7},{i}" for i in range(BATCH * 20)]
+    stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
+    flags = ["-s", str(stream), *SMALL, "--checkpoint-batches", "1000"]
+    reference = undisturbed(tmp_path, flags)
+    campaign = Campaign(tmp_path / "stopped", flags)
+    slow = "checkpoint.before_rename:1:delay=20"
+    monkeypatch.setitem(ENVIRONMENT, "TGFLOW_FAULT", slow)  # the last checkpoint takes its time
+    child = campaign.start()
+    while campaign.batches() < 3:
+        time.sleep(0.002)
+    child.terminate()
+    while "stopping" not in (campaign.out / "health.json").read_text():
+        time.sleep(0.01)
+    child.terminate()
+    child.communicate(timeout=19)
+    assert child.returncode == 143
+    monkeypatch.setitem(ENVIRONMENT, "TGFLOW_FAULT", "")
+    campaign.finish()
+    compare(reference, campaign)
