@@ -60,4 +60,5 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 }
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():
-        app.command(name, help=teach(command), rich_help_panel=panel)(command)
+        epilog = f"Exit codes: {errors.table()}." if name == "run" else None
+        app.command(name, help=teach(command), epilog=epilog, rich_help_panel=panel)(command)
