@@ -175,6 +175,17 @@ def test_c14_and_allowed_reset_what_they_must(tgflow, events_csv, flags, aside, 
     assert tgflow("run", "-o", "out", "--resume", *flags).code == 0
 
 
+def test_c14_an_allowed_change_outlives_a_crash_before_its_first_checkpoint(tgflow, events_csv):
+    assert tgflow("run", "-s", events_csv, "-o", "out", "--limit", 200, *SMALL).code == 0
+    fault.arm("log.before_sync:1:raise,checkpoint.before_file:1:raise")
+    more = ("--resume", "--limit", 400, "--allow-config-change", "--dim", 16)
+    assert tgflow("run", "-o", "out", *more).code == 70
+    fault.arm("")
+    ran = tgflow("run", "-o", "out", "--resume")
+    assert ran.code == 0
+    assert "start afresh, as was allowed" in ran.err
+
+
 def damage(path):
     for manifest in path.glob("ckpt-*/manifest.json"):
         data = bytearray(manifest.read_bytes())

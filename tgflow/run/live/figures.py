@@ -50,12 +50,16 @@ class Figures:
     def state(self) -> State:
         """How the run is now."""
         status = self._status
-        if status.state != "running":
+        if status.state not in ("running", "recovering"):
             return status.state
         if self._session.valve.held:
             return "paused"
+        session = self._session
+        waits = session.ingest.num_released - session.trainer.position
+        if waits >= session.config.plan.batch_size:  # there is something to learn
+            return status.state
         silent = time.monotonic() - status.stepped_at
-        return "waiting" if silent > WAITING_SECONDS else "running"
+        return "waiting" if silent > WAITING_SECONDS else status.state
 
     def health(self) -> dict[str, Any]:
         """Return what health.json says beside the state."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +141,7 @@ def _open(place: Place, recipe: Recipe, notes: Notes) -> Session:
     if found is None:
         start = _Start.at_the_beginning(recipe, config)
     else:
-        start = _Start.from_checkpoint(found[1], recipe, place)
+        start = _Start.from_checkpoint(found[1], recipe, config, notes)
         _check_build(found[1].meta["run"]["build"], build, config, notes)
     place.rundir.cut_records(start.records_bytes)
     recipe.source.ids = start.ids
@@ -203,18 +203,34 @@ class _Start:
         return cls(trainer, recipe.source.ids)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, recipe: Recipe, place: Place) -> _Start:
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, recipe: Recipe, config: Config, notes: Notes
+    ) -> _Start:
         meta = checkpoint.meta
+        keep_model = _is_same_model(meta, config)
+        if not keep_model:
+            notes.warning("other model", "model, optimiser and memory start afresh, as was allowed")
         trainer = ContinualTrainer.from_checkpoint(
             recipe.make_model(),
             checkpoint,
-            trainer_config(place.config, recipe.source.unit),
-            keep_model=place.effect != "model",
+            trainer_config(config, recipe.source.unit),
+            keep_model=keep_model,
         )
         state = IngestState.from_checkpoint(checkpoint.sections["reorder"], meta["ingest"])
         ids = NodeIds.from_state(checkpoint.sections["ids"])
         run = meta["run"]
         return cls(trainer, ids, state, run["records_bytes"], run["elapsed"])
+
+
+def _is_same_model(meta: Mapping[str, Any], config: Config) -> bool:
+    """Return whether the checkpoint's model is that of the settings.
+
+    If not, somebody allowed that, perhaps before a crash, when the settings were written.
+    """
+    train = config.train
+    replay = (train.replay_ratio, train.replay_horizon)
+    saved = (meta["config"]["replay_ratio"], meta["config"]["replay_horizon"])
+    return bool(meta["model"] == config.model.model_dump() and saved == replay)
 
 
 def _letters(config: Config, place: Place) -> Letters:

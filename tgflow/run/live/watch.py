@@ -49,11 +49,15 @@ class Watch:
         told: State | None = None
         told_at = 0.0
         while not self._end.wait(TICK_SECONDS if told else 0.0):
-            self._look_at_memory()
-            state = self._figures.state
-            if state != told or time.monotonic() - told_at >= SECONDS:
-                write_health(self._path, state, self._figures.health())
-                told, told_at = state, time.monotonic()
+            try:
+                self._look_at_memory()
+                state = self._figures.state
+                if state != told or time.monotonic() - told_at >= SECONDS:
+                    write_health(self._path, state, self._figures.health())
+                    told, told_at = state, time.monotonic()
+            except Exception as error:  # who watches must not end before what is watched
+                self._notes.warning("watch", f"health could not be told: {error!r}")
+                told, told_at = told or "running", time.monotonic() + SECONDS
 
     def _look_at_memory(self) -> None:
         if self._valve.stopped:
