@@ -10,6 +10,7 @@ from strategies import skewed_events
 
 from tgflow.bench import cache as bench
 from tgflow.bench import cache_gather
+from tgflow.bench.cache_planner import planner_rows
 from tgflow.bench.cache_rounds import KEEPS, round_rows, run_rounds
 from tgflow.bench.cache_trace import Trace, replay, tgn_plan, traces
 from tgflow.bench.options import Options
@@ -43,12 +44,22 @@ def test_every_size_and_policy_has_a_row_and_a_point(edges):
     cached = [row for row in rows if row.name == "cache"]
     assert len(cached) == len(bench.QUICK_SHARES) * len(bench.POLICIES)
     assert all(0 <= row.value <= 1 for row in cached)
-    assert [row.name for row in rows if row.unit == "times"] == [
-        "misses, LRU to Belady",
-        "misses, window of 256 to all",
-    ]
     root = ET.fromstring(bench.draw(rows))
     assert sum(element.tag.endswith("circle") for element in root.iter()) == len(cached)
+
+
+def test_what_the_planner_is_worth_is_told_for_one_hop_and_two():
+    rows = list(planner_rows("made", EVENTS, QUICK))
+    assert [(row.name, row.params["model"]) for row in rows] == [
+        (name, model)
+        for model in ("TGN", "TGAT")
+        for name in (
+            "misses, LRU to window of 256",
+            "misses, window of 256 to all",
+            "planning an access",
+        )
+    ]
+    assert all(row.value >= 1 for row in rows)
 
 
 def test_reuse_and_restore_keep_what_is_used_again():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tgflow.bench.cache_gather import gather_rows
+from tgflow.bench.cache_planner import planner_rows
 from tgflow.bench.cache_rounds import round_rows
 from tgflow.bench.cache_trace import Trace, replay, tgn_plan, traces
 from tgflow.bench.options import Options
@@ -17,7 +18,6 @@ SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 QUICK_SHARES = (0.005, 0.1)
 WIDTHS = (100, 172)
 POLICIES = ("lru", "lfu", "fifo", "static", "belady-256", "belady")
-MISSES_SHARE, MISSES_RATIO = 0.1, 1.4
 HIT_RATE = "hit rate"
 
 
@@ -30,6 +30,8 @@ def run(options: Options) -> list[Row]:
         for trace in traces(plan):
             options.tell(f"cache: {trace.kind} of {name}")
             rows += replay_rows(name, trace, options)
+        options.tell(f"cache: the planner on {name}")
+        rows += planner_rows(name, events, options)
         options.tell(f"cache: rounds of {name}")
         rows += round_rows(name, events, options)
     options.tell("cache: gathers of 12,000 rows")
@@ -38,16 +40,14 @@ def run(options: Options) -> list[Row]:
 
 
 def replay_rows(name: str, trace: Trace, options: Options) -> Iterator[Row]:
-    """Hit rates by size; misses of the best policy that knows nothing ahead and of those that do.
+    """Hit rates by size.
 
     Which rows are held does not depend on how wide they are: widths are for the bytes.
     """
     for share in QUICK_SHARES if options.quick else SHARES:
         capacity = max(round(share * trace.num_rows), 1)
-        misses = {}
         for policy in POLICIES:
             counters = replay(trace, capacity, policy).counters
-            misses[policy] = counters.misses
             params: Params = {
                 "stream": name,
                 "rows of": trace.kind,
@@ -59,17 +59,6 @@ def replay_rows(name: str, trace: Trace, options: Options) -> Iterator[Row]:
                 read = counters.misses * 4 * dim
                 params[f"GB read at {dim}"] = round(read / 1e9, 3)
             yield Row("cache", counters.hit_rate, HIT_RATE, params)
-        if share == MISSES_SHARE and trace.kind == "edges":
-            yield from misses_rows(name, misses)
-
-
-def misses_rows(name: str, misses: dict[str, int]) -> Iterator[Row]:
-    """LRU's misses over Belady's, and those of a window over those of full knowledge."""
-    params: Params = {"stream": name, "share": MISSES_SHARE}
-    least = max(misses["belady"], 1)
-    yield Row("misses, LRU to Belady", misses["lru"] / least, "times", params, MISSES_RATIO)
-    window = misses["belady-256"] / least
-    yield Row("misses, window of 256 to all", window, "times", params)
 
 
 def draw(rows: Sequence[Row]) -> str:

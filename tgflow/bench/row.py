@@ -14,6 +14,8 @@ COSTS = frozenset(
         "ms",
         "s",
         "us/step",
+        "of the budget",
+        "of all's",
         "ns/event",
         "bytes/entry",
         "of the room",

@@ -1,0 +1,124 @@
+"""A table on disk that exceeds the memory for it: planned cache, LRU, and the page cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tgflow.bench.disk_pass import Pass, Taken, asked
+from tgflow.bench.memory_limit import NoLimit, memory_group
+from tgflow.bench.options import Options
+from tgflow.bench.row import Params, Row, skipped
+from tgflow.tables import FeatureTable
+
+DIM = 768
+"""Floats of a row: an embedding of a text."""
+TABLE_BYTES, BUDGET = 4 << 30, 1 << 30
+BATCH = 100
+QUICK_SHARE = 4
+"""How many times smaller table, budget and batches are in a look."""
+READ_SHARE = 0.15
+"""The newest events, whose batches are read: a test of 70/15/15."""
+LIMIT_S = 150.0
+"""Of a pass: what is slower is compared by the batches that it has read until then."""
+TARGETS = {"lru": 1.3, "mmap": 1.8}
+METHODS = ("belady", "lru", "mmap")
+
+
+def run(options: Options) -> list[Row]:
+    """Read the same batches through each method, each in a process with the same limit."""
+    share = QUICK_SHARE if options.quick else 1
+    num_rows, budget = TABLE_BYTES // share // (4 * DIM), BUDGET // share
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # /tmp is often memory
+        path = Path(folder) / "x.rows"
+        options.tell(f"disk: writing {num_rows:,} rows of {DIM} floats")
+        write_table(path, num_rows)
+        batch, num_read = BATCH // share, int(num_rows * READ_SHARE)
+        tasks = {
+            name: Pass(name, str(path), num_rows, num_read, DIM, batch, budget, LIMIT_S, None)
+            for name in METHODS
+        }
+        taken = {name: measured(task, options) for name, task in tasks.items()}
+    params: Params = {
+        "table": f"{TABLE_BYTES // share >> 20} MiB",
+        "budget": f"{budget >> 20} MiB",
+        "floats": DIM,
+        "batch": batch,
+        "events": num_read,
+    }
+    return list(_rows(taken, params, budget))
+
+
+def write_table(path: Path, num_rows: int) -> None:
+    """Write rows."""
+    table = FeatureTable(DIM, place="disk", path=path)
+    piece = torch.randn(1 << 13, DIM, generator=torch.Generator().manual_seed(0))
+    for start in range(0, num_rows, len(piece)):
+        table.append(piece[: num_rows - start])
+    table.close()
+
+
+def drop_pages(path: Path) -> None:
+    """Forget a file in the page cache, where what one process has read serves the next."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
+
+
+def measured(task: Pass, options: Options) -> Taken | None:
+    """Run a pass in a process of its own; None where the page cache cannot be limited."""
+    options.tell(f"disk: {task.method}")
+    drop_pages(Path(task.path))
+    try:
+        with memory_group(f"tgflow-bench-{os.getpid()}") as group:
+            return _child(replace(task, group=str(group.path), is_v2=group.is_v2))
+    except NoLimit:
+        return None if task.method == "mmap" else _child(task)
+
+
+def _child(task: Pass) -> Taken:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tgflow.bench.disk_pass", asked(task)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise RuntimeError(
+            f"the pass with {task.method} failed with {ran.returncode}:\n{ran.stderr}"
+        )
+    return Taken(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+def _rows(taken: dict[str, Taken | None], params: Params, budget: int) -> Iterator[Row]:
+    belady = taken["belady"]
+    assert belady is not None
+    for name, ratio in TARGETS.items():
+        named, other = {**params, "against": name}, taken[name]
+        if other is None:
+            reason = "needs a memory cgroup: run as root"
+            yield skipped("table on disk", "rows/s", named, reason)
+            continue
+        num = min(len(belady.rows), len(other.rows))
+        rows, seconds = belady.rows[num - 1], (belady.seconds[num - 1], other.seconds[num - 1])
+        named["batches"] = num
+        yield Row(
+            "table on disk", rows / seconds[0], "rows/s", named, None, rows / seconds[1], ratio
+        )
+    for name, each in taken.items():
+        named = {**params, "policy": name}
+        if each is not None and each.misses:
+            share = each.misses / (each.hits + each.misses)
+            yield Row("table on disk: misses", share, "of the rows", named)
+        if each is not None and each.bytes is not None:
+            yield Row("table on disk: memory", each.bytes / budget, "of the budget", named, 1.1)
