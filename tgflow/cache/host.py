@@ -13,6 +13,7 @@ from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import Policy
 from tgflow.cache.script import Script
+from tgflow.tables.reading import Reading
 
 
 class HostCache:
@@ -46,11 +47,13 @@ class HostCache:
         self._native.look_up(*where, size, lookup)
         self._bring(lookup, out)
 
-    def execute(self, script: Script, ids: Tensor, out: Tensor) -> None:
+    def execute(
+        self, script: Script, ids: Tensor, out: Tensor, missed: Reading | None = None
+    ) -> None:
         """Fill `out` and make the script's moves."""
         if not ids.is_cpu:
             there = torch.empty(out.shape, dtype=out.dtype)
-            self.execute(script, ids.cpu(), there)
+            self.execute(script, ids.cpu(), there, missed)
             out.copy_(there)
             return
         hit, admit = (part.to(torch.int32).contiguous() for part in (script.hit, script.admit))
@@ -58,7 +61,7 @@ class HostCache:
         moves = _core.CacheScript(wanted.data_ptr(), hit.data_ptr(), admit.data_ptr(), len(wanted))
         where = (ids.data_ptr(), ids.numel())
         self._native.execute(moves, *where, len(self._table), lookup)
-        self._bring(lookup, out)
+        self._bring(lookup, out, missed)
 
     def preload(self, ids: Tensor) -> None:
         """Read what is not there and fits."""
@@ -66,18 +69,26 @@ class HostCache:
         self._native.preload(ids.data_ptr(), ids.numel(), len(self._table), lookup)
         self._bring(lookup)
 
-    def _bring(self, lookup: _core.CacheLookup, out: Tensor | None = None) -> None:
+    def _bring(
+        self,
+        lookup: _core.CacheLookup,
+        out: Tensor | None = None,
+        missed: Reading | None = None,
+    ) -> None:
         """Read the rows that are missing and end what has begun; without them, undo it."""
         done = False
         try:
-            misses = torch.empty(lookup.num_misses, dtype=torch.int64)
-            lookup.copy_misses(misses.data_ptr())
-            rows = self._table.gather(misses)
+            rows = self._missing(lookup) if missed is None else missed.wait()
             to = 0 if out is None else out.data_ptr()
             self._native.copy(lookup, rows.data_ptr(), False, to)
             done = True
         finally:
             self._native.finish(lookup, done)
+
+    def _missing(self, lookup: _core.CacheLookup) -> Tensor:
+        misses = torch.empty(lookup.num_misses, dtype=torch.int64)
+        lookup.copy_misses(misses.data_ptr())
+        return self._table.gather(misses)
 
     @contextmanager
     def changing(self) -> Iterator[None]:

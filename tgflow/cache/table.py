@@ -14,6 +14,8 @@ from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
 from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.script import Script
+from tgflow.tables import FeatureTable
+from tgflow.tables.reading import Reading
 from tgflow.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -113,11 +115,24 @@ class CachedTable:
         """Return `gather(ids)`."""
         return self.gather(ids)
 
-    def execute(self, script: Script, ids: Tensor, out: Tensor | None = None) -> Tensor:
+    def execute(
+        self,
+        script: Script,
+        ids: Tensor,
+        out: Tensor | None = None,
+        *,
+        missed: Reading | None = None,
+    ) -> Tensor:
         """Gather as `gather` does, and make the moves of a script; of policy "belady".
 
         Scripts are executed one after the other in the order in which they were planned, from any
         threads; other gathers at the same time change nothing that they count on.
+
+        Args:
+            script: What was planned.
+            ids: As `gather`.
+            out: As `gather`.
+            missed: What `start` returned for this script, if it was called.
 
         Raises:
             TraceMismatch: If the distinct ids are not the script's, or the contents are not as
@@ -127,8 +142,23 @@ class CachedTable:
         if self.policy != "belady":
             raise ValueError(f'scripts are for policy="belady", this cache has {self.policy!r}')
         ids, out = self._checked(ids, out)
-        self._engine.execute(script, ids, out)
+        if missed is not None and isinstance(self._engine, HostCache):
+            self._engine.execute(script, ids, out, missed)
+        else:
+            self._engine.execute(script, ids, out)
         return out
+
+    def start(self, script: Script) -> Reading | None:
+        """Begin to read what a script will miss, before its turn; None where that is of no use.
+
+        It is of use for a table on disk, whose rows come meanwhile and never change, behind a cache
+        in host memory.
+        """
+        table, engine = self.table, self._engine
+        on_disk = table if isinstance(table, FeatureTable) and table.place == "disk" else None
+        if on_disk is None or not isinstance(engine, HostCache):
+            return None
+        return on_disk.start_gather(script.ids[script.hit < 0])
 
     def preload(self, ids: Tensor) -> None:
         """Bring rows in before anyone asks for them, under "static" the only way to do so.

@@ -23,6 +23,7 @@ from tgflow.plan.draft import Draft
 from tgflow.plan.in_order import ahead, in_order
 from tgflow.plan.plan import Plan
 from tgflow.plan.task import Task, failed, prepared
+from tgflow.tables.reading import Reading
 from tgflow.tables.rows import Table
 from tgflow.tables.selected import SelectedRows
 
@@ -36,9 +37,9 @@ as long."""
 ENOUGH = 64
 """Accesses per row of the cache after which "auto" ends a window. Misses over those of a window
 without end, on three real streams: 1.16 to 1.23 at 5 to 10, 1.03 to 1.05 at 30, 1.01 at 120."""
-ACCESS_BYTES = 40
-"""What an access of a window takes: its id twice, the moves, and the planner's share."""
-LEAST_MEMORY = 64 << 20
+ACCESS_BYTES = 28
+"""What an access takes: its id and moves 16, and 24 more in that of two windows being planned."""
+LEAST_MEMORY = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,16 @@ class _Step:
     draft: Draft | None
     """None: it would have taken too much room, and is to be made again."""
     script: Script
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Begun:
+    """A step whose turn comes soon."""
+
+    draft: Draft
+    script: Script
+    missed: Reading | None
+    """The rows that it misses, on their way."""
 
 
 @dataclass(slots=True)
@@ -134,9 +145,9 @@ def planned_batches(
         tasks: A window of them is pulled and drafted before the first of it is delivered.
         lookahead: Batches to know ahead. "auto" begins with few, and each window has twice as many
             as the one before, until it knows 64 accesses per row of the cache, or two windows would
-            take more than a quarter of the cache's bytes (at least 64 MiB).
-        num_threads: Threads that draft; a further one plans and one gathers. 0: all is done when a
-            batch is asked for.
+            take more than a quarter of the cache's bytes (at least 32 MiB).
+        num_threads: Threads that draft; as many begin to read from a disk what soon comes, one more
+            plans and one gathers. 0: all is done when a batch is asked for.
 
     Raises:
         BatchError: If a batch cannot be prepared, in its place.
@@ -151,10 +162,10 @@ def planned_batches(
     windows = _windows(drafts, partial(_Window, table, cache.capacity, room), cache, lookahead)
     if num_threads > 0:
         windows = ahead(windows)
-    whole = in_order(
-        partial(_whole, plan), _steps(windows), num_threads=num_threads, lookahead=READY
+    begun = in_order(
+        partial(_begun, plan, cache), _steps(windows), num_threads=num_threads, lookahead=READY
     )
-    batches = _gathered(whole, table, cache)
+    batches = _gathered(begun, table, cache)
     return ahead(batches, READY) if num_threads > 0 else batches
 
 
@@ -193,24 +204,25 @@ def _steps(windows: Generator[list[_Step]]) -> Generator[_Step]:
                 yield window.pop()
 
 
-def _whole(plan: Plan, step: _Step) -> tuple[Draft, Script]:
-    """Return the draft of a step, made again where it was not kept: a pure function."""
+def _begun(plan: Plan, cache: CachedTable, step: _Step) -> _Begun:
+    """Draft a step again if its draft was not kept, and begin to read what it misses."""
     draft = prepared(plan.draft, step.task) if step.draft is None else step.draft
-    return draft, step.script
+    try:
+        return _Begun(draft, step.script, cache.start(step.script))
+    except Exception as error:
+        raise failed(step.task, error) from error
 
 
-def _gathered(
-    steps: Generator[tuple[Draft, Script]], table: Table, cache: CachedTable
-) -> Generator[Batch]:
+def _gathered(steps: Generator[_Begun], table: Table, cache: CachedTable) -> Generator[Batch]:
     """Gather one batch after the other, as the cache's contents were planned."""
     with closing(steps):
-        for draft, script in steps:
-            task = (draft.batch.epoch, draft.batch.index)
-            ids = ids_beneath(table, draft.edges)
+        for step in steps:
+            task = (step.draft.batch.epoch, step.draft.batch.index)
+            ids = ids_beneath(table, step.draft.edges)
             try:
-                rows = cache.execute(script, ids)
+                rows = cache.execute(step.script, ids, missed=step.missed)
             except TraceMismatch as error:
                 raise TraceMismatch(f"batch {task[1]} of epoch {task[0]}: {error}") from error
             except Exception as error:
                 raise failed(task, error) from error
-            yield draft.finished(rows)
+            yield step.draft.finished(rows)
