@@ -138,6 +138,39 @@ def test_c13_a_hole_is_refused(tmp_path):
             DurableLog(tmp_path)
 
 
+def test_c13_damage_before_what_is_needed_is_only_reported(tmp_path):
+    with DurableLog(tmp_path, sync_ms=0) as log:
+        places = fill(log, 4)
+    file = tmp_path / "0000000000.log"
+    data = file.read_bytes()
+    for place in (3, 40, 150, places[1].byte - 1):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        with DurableLog(tmp_path, needed=places[1]) as log:
+            assert frames_of(log, places[1]) == expected(4, first=2)
+            assert [str(file) in problem for problem in log.problems] == [True]
+            assert log.end == places[3]
+        with pytest.raises(LogCorrupt, match=r"is damaged.*--fresh"):
+            DurableLog(tmp_path, needed=None)
+    place = places[1].byte + 70
+    file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+    with pytest.raises(LogCorrupt, match="is damaged at byte"):
+        DurableLog(tmp_path, needed=places[1])
+
+
+def test_c13_damage_of_older_segments_that_are_not_needed_is_only_reported(tmp_path):
+    with DurableLog(tmp_path, segment_bytes=2000) as log:
+        places = fill(log, 12)
+    needed = next(i for i, place in enumerate(places) if place.segment == 2)
+    (tmp_path / "0000000000.log").write_bytes(b"short")
+    for _ in range(2):
+        with DurableLog(tmp_path, segment_bytes=2000, needed=places[needed]) as log:
+            assert frames_of(log, places[needed]) == expected(12, first=needed + 1)
+        (tmp_path / "0000000001.log").unlink(missing_ok=True)
+    assert ["is missing" in problem for problem in log.problems] == [True]
+    with pytest.raises(LogCorrupt, match=r"0000000001\.log is missing"):
+        DurableLog(tmp_path, needed=places[0])
+
+
 def test_frames_the_disk_wrote_out_of_order_are_no_damage(tmp_path):
     log = DurableLog(tmp_path, sync_ms=1e9)
     places = fill(log, 3)  # none of them was surely on the disk when the next was written
@@ -174,7 +207,7 @@ def test_a_position_beyond_the_end_is_refused(tmp_path):
     with DurableLog(tmp_path) as log:
         end = fill(log, 2)[-1]
         with pytest.raises(LogCorrupt, match="lost its end"):
-            frames_of(log, LogPosition(end.segment, end.byte + 1))
+            log.read(LogPosition(end.segment, end.byte + 1))  # at once, before any frame
         with pytest.raises(LogCorrupt, match="is asked for"):
             frames_of(log, LogPosition(1, 36))
         with pytest.raises(LogCorrupt, match="is damaged at byte"):

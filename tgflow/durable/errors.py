@@ -7,6 +7,8 @@ import os
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Codes of a disk, or of someone's share of it, that is full."""
+WAY_OUT = "bring the file back, or begin anew with --fresh"
+"""What can be done about a damaged log."""
 
 
 class DiskFull(OSError):

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from tgflow.durable import fault, frames, segments
-from tgflow.durable.errors import FULL, DiskFull, LogCorrupt
+from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
 from tgflow.durable.fs import Fs, RealFs, make_directories
 
@@ -66,6 +66,8 @@ class DurableLog:
         segment_bytes: A segment this large is followed by a new one.
         sync_ms: Longest time between two waits for the disk while frames are appended; 0 waits at
             every frame.
+        needed: The place from which on frames will be read, that of a checkpoint; None for all.
+            What is damaged or missing before it is told in `problems`, not refused.
 
     Raises:
         LogCorrupt: If frames that were on the disk are damaged or missing.
@@ -80,6 +82,7 @@ class DurableLog:
         fs: Fs | None = None,
         segment_bytes: int = 256 << 20,
         sync_ms: float = 100,
+        needed: LogPosition | None = None,
     ) -> None:
         self.directory = Path(directory)
         self._fs: Fs = RealFs() if fs is None else fs
@@ -95,7 +98,9 @@ class DurableLog:
         """Waits for the disk so far."""
         self.cut_bytes = 0
         """What recovery cut off: bytes of frames that a crash left half-written."""
-        self._recover()
+        self.problems: list[str] = []
+        """What recovery found damaged or missing where nothing will be read."""
+        self._recover(LogPosition(0, 0) if needed is None else needed)
 
     @property
     def end(self) -> LogPosition:
@@ -149,13 +154,14 @@ class DurableLog:
     def read(
         self, start: LogPosition | None = None
     ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
-        """Yield rows, footer and the place after it of each frame from `start` on.
+        """Return rows, footer and the place after it of each frame from `start` on.
 
         Args:
             start: The place after a frame, as `append` gave it; None for the oldest frame there is.
 
         Raises:
-            LogCorrupt: If a frame is damaged, or the log begins after `start` or ends before it.
+            LogCorrupt: If the log begins after `start` or ends before it; while the frames are
+                gone through, if one is damaged.
         """
         with self._lock:
             number = self._first if start is None else start.segment
@@ -167,12 +173,7 @@ class DurableLog:
                 f"{end.segment}, but byte {byte} of segment {number} is asked for: it is not the "
                 "log that goes with this checkpoint, or it lost its end"
             )
-        while number <= end.segment:
-            stop = end.byte if number == end.segment else self._end_of(number)
-            yield from self._read_segment(number, byte, stop)
-            # frames that were moved to the next segment kept their order and their sizes
-            byte = segments.HEADER_BYTES + max(byte - stop, 0)
-            number += 1
+        return self._read(number, byte, end)
 
     def drop_before(self, position: LogPosition) -> None:
         """Remove the segments that hold only frames before `position`, once that is on the disk.
@@ -217,10 +218,10 @@ class DurableLog:
 
     # Recovery
 
-    def _recover(self) -> None:
+    def _recover(self, needed: LogPosition) -> None:
         make_directories(self._fs, self.directory)
-        found = segments.numbers(self.directory)
-        if found and not self._has_header(found[-1]):
+        found = segments.numbers(self.directory, needed.segment, self.problems)
+        if found and not self._has_header(found[-1], needed):
             # it was being made when the machine went down: nothing in it counts
             self._fs.unlink(segments.path_of(self.directory, found.pop()))
             self._fs.sync_directory(self.directory)
@@ -229,10 +230,12 @@ class DurableLog:
             self._size = self._synced = 0
             self._create(0, 0)
             return
-        self._check_older(found)
+        self._check_older(found, needed.segment)
         self._first, self._number = found[0], found[-1]
         path = segments.path_of(self.directory, self._number)
-        scan = segments.scan(path, self._number)
+        start = needed.byte if needed.segment == self._number else 0
+        scan = segments.scan(path, self._number, start)
+        self.problems += scan.problems
         self.cut_bytes = scan.cut
         if scan.cut:
             fault.point("log.before_cut")
@@ -241,7 +244,7 @@ class DurableLog:
         self._fs.sync(self._fd)  # the process before may have died without
         self._size = self._synced = scan.end
 
-    def _has_header(self, number: int) -> bool:
+    def _has_header(self, number: int, needed: LogPosition) -> bool:
         """Return whether the last segment has a whole header; else a crash left it half-made.
 
         Raises:
@@ -251,22 +254,33 @@ class DurableLog:
         try:
             segments.read_header(path, number)
         except BadFrame as error:
+            wrong = f"{path} is damaged: {error}"
+            if needed.segment == number and segments.HEADER_BYTES < needed.byte:
+                self.problems.append(wrong)
+                return True
             if segments.was_synced(path, number):
-                raise LogCorrupt(f"{path} is damaged: {error}; bring the file back") from None
+                raise LogCorrupt(f"{wrong}; {WAY_OUT}") from None
             return False
         return True
 
-    def _check_older(self, found: list[int]) -> None:
-        """Raise LogCorrupt if an older segment is shorter than its successor says."""
-        for number in found[:-1]:
+    def _check_older(self, found: list[int], needed: int) -> None:
+        """Raise LogCorrupt if an older segment that is needed is shorter than the next one says."""
+        for number in range(max(found[0], needed), found[-1]):
             path, stop = segments.path_of(self.directory, number), self._end_of(number)
             if path.stat().st_size < stop:
-                raise LogCorrupt(
-                    f"{path} has {path.stat().st_size} bytes, but had {stop}; bring it back, or "
-                    "resume from a checkpoint with an empty log directory"
-                )
+                raise LogCorrupt(f"{path} has {path.stat().st_size} bytes, but had {stop}; {WAY_OUT}")
 
     # Reading
+
+    def _read(
+        self, number: int, byte: int, end: LogPosition
+    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
+        while number <= end.segment:
+            stop = end.byte if number == end.segment else self._end_of(number)
+            yield from self._read_segment(number, byte, stop)
+            # frames that were moved to the next segment kept their order and their sizes
+            byte = segments.HEADER_BYTES + max(byte - stop, 0)
+            number += 1
 
     def _end_of(self, number: int) -> int:
         """Return up to which byte the older segment `number` counts."""
@@ -274,7 +288,7 @@ class DurableLog:
         try:
             return segments.read_header(path, number + 1)
         except (BadFrame, FileNotFoundError) as error:
-            raise LogCorrupt(f"{path} is damaged or missing: {error}") from None
+            raise LogCorrupt(f"{path} is damaged or missing: {error}; {WAY_OUT}") from None
 
     def _read_segment(
         self, number: int, byte: int, stop: int
@@ -289,10 +303,7 @@ class DurableLog:
                     byte = header.end
                     yield *frames.decode(header, body), LogPosition(number, byte)
         except (BadFrame, FileNotFoundError) as error:
-            raise LogCorrupt(
-                f"{path} is damaged at byte {byte}: {error}; bring the file back, or resume from a "
-                "later checkpoint"
-            ) from None
+            raise LogCorrupt(f"{path} is damaged at byte {byte}: {error}; {WAY_OUT}") from None
 
     # Writing
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tgflow.durable import frames
-from tgflow.durable.errors import LogCorrupt, LogVersion
+from tgflow.durable.errors import WAY_OUT, LogCorrupt, LogVersion
 from tgflow.durable.frames import BadFrame, Header
 
 MAGIC = b"tgflog\r\n"
@@ -35,12 +35,12 @@ class Scan:
     Args:
         end: The byte after the last good frame.
         cut: Bytes after it that are no frame: what a crash left half-written.
-        why: What is wrong with them; "" if there are none.
+        problems: What is damaged where nothing will be read.
     """
 
     end: int
     cut: int
-    why: str
+    problems: list[str]
 
 
 def path_of(directory: Path, number: int) -> Path:
@@ -48,21 +48,30 @@ def path_of(directory: Path, number: int) -> Path:
     return directory / f"{number:010d}.log"
 
 
-def numbers(directory: Path) -> list[int]:
-    """Return the numbers of the segments that are there, rising.
+def numbers(directory: Path, needed: int, problems: list[str]) -> list[int]:
+    """Return the numbers of the segments that are there, rising and without gaps.
+
+    Args:
+        directory: Where they are.
+        needed: The first that will be read.
+        problems: Is told of a gap before it; then those before the gap are left out.
 
     Raises:
-        LogCorrupt: If one in between is missing.
+        LogCorrupt: If a later one is missing.
     """
     names = (_NAME.fullmatch(entry.name) for entry in directory.iterdir())
     found = sorted(int(name[1]) for name in names if name)
-    for before, after in pairwise(found):
-        if after != before + 1:
-            raise LogCorrupt(
-                f"{path_of(directory, before + 1)} is missing, but {path_of(directory, after).name}"
-                " is there; bring it back, or resume from a checkpoint with an empty log directory"
-            )
-    return found
+    start = 0
+    for i, (before, after) in enumerate(pairwise(found)):
+        if after == before + 1:
+            continue
+        missing, there = path_of(directory, before + 1), path_of(directory, after).name
+        wrong = f"{missing} is missing, but {there} is there"
+        if after > needed:
+            raise LogCorrupt(f"{wrong}; {WAY_OUT}")
+        problems.append(wrong)
+        start = i + 1
+    return found[start:]
 
 
 def header(number: int, previous_end: int) -> bytes:
@@ -90,22 +99,30 @@ def read_header(path: Path, number: int) -> int:
     return int(previous_end)
 
 
-def scan(path: Path, number: int) -> Scan:
+def scan(path: Path, number: int, needed: int) -> Scan:
     """Look through the last segment for its end; at most one frame is in memory.
+
+    Args:
+        path: Its file.
+        number: Its number.
+        needed: Up to this byte, the end of a frame, nothing will be read and all was on the disk.
 
     Raises:
         LogCorrupt: If a bad frame had been on the disk before a good one after it was written.
     """
-    size, end, why = path.stat().st_size, HEADER_BYTES, ""
+    size, end, problems = path.stat().st_size, HEADER_BYTES, []
     with opened(path) as file:
         while end < size:
             try:
                 end = read_frame(file, number, end)[0].end
             except BadFrame as error:
-                why = str(error)
-                _refuse_hole(file, path, number, end, why)
+                if end < needed <= size:
+                    problems.append(f"{path} is damaged at byte {end}: {error}")
+                    end = needed
+                    continue
+                _refuse_hole(file, path, number, end, str(error))
                 break
-    return Scan(end, size - end, why)
+    return Scan(end, size - end, problems)
 
 
 def was_synced(path: Path, number: int) -> bool:
@@ -143,7 +160,7 @@ def _refuse_hole(file: BinaryIO, path: Path, number: int, bad: int, why: str) ->
         if good.synced > bad:
             raise LogCorrupt(
                 f"{path} is damaged at byte {bad} ({why}), before a good frame at {good.byte}; "
-                "bring the file back, or resume from a checkpoint with an empty log directory"
+                f"{WAY_OUT}"
             )
 
 
