@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.anchor import ANCHOR_BYTES, check_digest, check_size, digest
+from tgflow.streams.checks import Int64s
 from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated, StreamError
 
 BLOCK_BYTES = 1 << 20
@@ -88,12 +89,27 @@ class TextBlock:
 
     def lines(self) -> list[TextBlock]:
         """Return each line apart."""
-        blocks, start, number = [], 0, self.line
-        while start < len(self.data):
-            end = self.data.find(b"\n", start) + 1 or len(self.data)
-            blocks.append(TextBlock(self.data[start:end], number, self.offset + start))
-            start, number = end, number + 1
-        return blocks
+        return self.lines_at(np.arange(self.num_lines))
+
+    def line_ends(self) -> Int64s:
+        """Return the byte after each line."""
+        ends = np.flatnonzero(np.frombuffer(self.data, dtype=np.uint8) == ord("\n")) + 1
+        return ends if self.data.endswith(b"\n") else np.append(ends, len(self.data))
+
+    def lines_at(self, numbers: Int64s) -> list[TextBlock]:
+        """Return the lines `numbers`, from 0, each apart."""
+        ends = self.line_ends()
+        starts = np.where(numbers > 0, ends[numbers - 1], 0).tolist()
+        places = zip(numbers.tolist(), starts, ends[numbers].tolist(), strict=True)
+        return [TextBlock(self.data[i:j], self.line + n, self.offset + i) for n, i, j in places]
+
+    def taken(self, numbers: Int64s) -> TextBlock:
+        """Return the lines `numbers`, from 0 and rising, as one block of no place."""
+        ends = self.line_ends()
+        is_taken = np.zeros(len(ends), dtype=np.bool_)
+        is_taken[numbers] = True
+        of_each = np.repeat(is_taken, np.diff(ends, prepend=0))
+        return TextBlock(np.frombuffer(self.data, dtype=np.uint8)[of_each].tobytes(), 1, 0)
 
 
 def count_lines(lines: Text) -> int:

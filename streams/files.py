@@ -116,4 +116,5 @@ def _arrivals(rows: ReadRows) -> Arrivals:
         position=rows.position,
         origin=rows.origin,
         counts={},
+        event_ids=rows.event_ids,
     )

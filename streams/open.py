@@ -94,6 +94,7 @@ def open_files(
     tick_unit: str | None = None,
     format: str | None = None,
     id_kind: IdKind | None = None,
+    event_id: str | None = None,
     bipartite: bool | None = None,
     checks: Checks | None = None,
     max_file_bytes: int | None = None,
@@ -115,6 +116,8 @@ def open_files(
         tick_unit: Unit of the stream's ticks, `time_unit` if None.
         format: The format, None to go by the name's ending.
         id_kind: "int" or "string"; None goes by the first row that can be read.
+        event_id: Name of a column of texts or integers by which events that come twice are told,
+            if `OrderConfig.dedup_window` says so; None reads none.
         bipartite: Whether sources and destinations are separate name spaces.
         checks: Limits on the values; None for those of `Checks()`.
         max_file_bytes: How many bytes of text a compressed file may hold; None for 1 GiB, or 200
@@ -126,7 +129,7 @@ def open_files(
         StreamError: If a file is of no known format, or lacks a column.
         ValueError: If an argument is out of its choices.
     """
-    schema = _schema(src, dst, t, label, features, id_kind, time_unit, tick_unit)
+    schema = _schema(src, dst, t, label, features, id_kind, time_unit, tick_unit, event_id)
     files = _files(source, format, max_file_bytes, block_bytes)
     reader = Reader(files, schema, checks or Checks())
     name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
@@ -143,11 +146,12 @@ def _schema(
     id_kind: IdKind | None,
     time_unit: str,
     tick_unit: str | None,
+    event_id: str | None = None,
 ) -> Schema:
     if id_kind not in (None, "int", "string"):
         raise ValueError(f"unknown id_kind {id_kind!r}; choose 'int', 'string' or None")
     time = Scale.between(time_unit, tick_unit or time_unit)
-    return Schema(src, dst, t, label, features, id_kind, time)
+    return Schema(src, dst, t, label, features, id_kind, time, event_id)
 
 
 def _is_bipartite(files: Files) -> bool:

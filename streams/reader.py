@@ -11,6 +11,7 @@ from tgflow.streams.checks import Checks, Int64s
 from tgflow.streams.columns import AS_TEXT, EventColumns
 from tgflow.streams.decoder import Places, Rows
 from tgflow.streams.errors import RowFault, StreamError, shown
+from tgflow.streams.event_ids import hashes
 from tgflow.streams.file_list import Files
 from tgflow.streams.schema import Columns, IdKind, Schema
 from tgflow.streams.validate import Form, validate
@@ -28,6 +29,7 @@ class ReadRows:
         places: Where they stand.
         position: Where to go on after them.
         progress: Which share of all files has been read with them.
+        event_ids: Of each good row the hash of its event id, int64, or None.
     """
 
     events: EventColumns
@@ -37,6 +39,7 @@ class ReadRows:
     places: Places
     position: Position
     progress: float
+    event_ids: Int64s | None = None
 
     def origin(self, i: int) -> Origin:
         """Return where good row `i` stands."""
@@ -104,7 +107,9 @@ class Reader:
         return (self._told_apart(run, form, current) for run in rows)
 
     def _told_apart(self, rows: Rows, form: Form, current: int) -> ReadRows:
-        found = validate(rows.batch, form)
+        found, event_ids = validate(rows.batch, form), None
+        if (name := form.columns.event_id) is not None:
+            found, event_ids = hashes(rows.batch[name], name, found)
         index, faults = found.index, found.faults
         if rows.index is not None:
             index = rows.index if index is None else rows.index[index]
@@ -112,7 +117,9 @@ class Reader:
             faults = sorted([*rows.faults, *moved], key=lambda fault: fault.row)
         position = {**self._files.place(current), **rows.position}
         done = self._files.progress(current)
-        return ReadRows(found.events, index, faults, rows.num_rows, rows.places, position, done)
+        return ReadRows(
+            found.events, index, faults, rows.num_rows, rows.places, position, done, event_ids
+        )
 
     def _look_ahead(self) -> None:
         """Learn the width of the features and the kind of ids from the first row that has both."""

@@ -69,19 +69,20 @@ UNSCALED = Scale("tick", "tick", fault_codes=_NUMBER_CODES)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of one file that make its events, by name."""
+    """The columns of one file that make its events, and perhaps an id of each, by name."""
 
     src: str
     dst: str
     t: str
     label: str | None
     features: tuple[str, ...]
+    event_id: str | None = None
 
     @property
     def names(self) -> list[str]:
         """All of them, each once."""
-        wanted = (self.src, self.dst, self.t, *([self.label] if self.label else []))
-        return list(dict.fromkeys((*wanted, *self.features)))
+        others = (name for name in (self.label, self.event_id) if name)
+        return list(dict.fromkeys((self.src, self.dst, self.t, *others, *self.features)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Schema:
             format itself declares.
         id_kind: What the node ids are; None to take what the first row holds.
         time: From the file's times to ticks.
+        event_id: Name of the column of ids that tell events that come twice, or None.
     """
 
     src: str
@@ -106,6 +108,7 @@ class Schema:
     features: str | Sequence[str] | None
     id_kind: IdKind | None
     time: Scale
+    event_id: str | None = None
 
     def select(self, decoder: Decoder) -> Columns | None:
         """Return the columns to read of one file, None if it has neither rows nor names.
@@ -119,6 +122,8 @@ class Schema:
         wanted = {"src": self.src, "dst": self.dst, "t": self.t}
         if self.label is not None:
             wanted["label"] = self.label
+        if self.event_id is not None:
+            wanted["event_id"] = self.event_id
         for role, name in wanted.items():
             _require(decoder, names, role, name)
         features = decoder.default_features() if self.features is None else self.features
@@ -126,7 +131,7 @@ class Schema:
             features = _with_prefix(decoder, names, features, set(wanted.values()))
         for name in features:
             _require(decoder, names, "features", name)
-        return Columns(self.src, self.dst, self.t, self.label, tuple(features))
+        return Columns(self.src, self.dst, self.t, self.label, tuple(features), self.event_id)
 
 
 def _with_prefix(

@@ -16,8 +16,9 @@ from tgflow.streams.blocks import BLOCK_BYTES, BOM, Text, TextBlock
 from tgflow.streams.checks import Checks, Fault
 from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import StreamError, shown
+from tgflow.streams.formats.screen import screen
 from tgflow.streams.formats.text import TextDecoder, undecodable
-from tgflow.streams.lines import Parser, parser_block
+from tgflow.streams.lines import Parser, Verdicts, parser_block
 from tgflow.streams.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.ticks import decimal_type, number_fault
 
@@ -120,8 +121,11 @@ class CsvDecoder(TextDecoder):
                 return int(found[1]) - 1 if found and int(found[1]) <= block.num_lines else None
             return None
 
+        def screened(block: TextBlock) -> Verdicts | None:
+            return screen(block, names, self._delimiter, types)
+
         schema = pa.schema(list(types.items()))
-        return Parser(parse, explain, is_hopeless, suspect, schema, listed(names))
+        return Parser(parse, explain, is_hopeless, screened, suspect, schema, listed(names))
 
     def _values(self, line: Text) -> list[str]:
         try:
@@ -171,6 +175,8 @@ def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]
     types[columns.t] = decimal_type(time)
     if columns.label:
         types[columns.label] = decimal_type(UNSCALED)
+    if columns.event_id:
+        types.setdefault(columns.event_id, pa.string())
     return types
 
 

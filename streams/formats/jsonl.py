@@ -67,7 +67,8 @@ class JsonlDecoder(TextDecoder):
         def is_hopeless(line: Text) -> bool:
             return not line.lstrip(b" \t").startswith(b"{")
 
-        return Parser(parse, explain, is_hopeless, lambda _: None, schema, listed(schema.names))
+        names = listed(schema.names)
+        return Parser(parse, explain, is_hopeless, lambda _: None, lambda _: None, schema, names)
 
     def _first_values(self) -> dict[str, Any] | None:
         """Return the keys of the first objects with their first values."""
@@ -95,6 +96,9 @@ def _types(
     types[columns.t] = decimal_type(time)
     if columns.label:
         types[columns.label] = decimal_type(UNSCALED)
+    if columns.event_id:
+        is_number = isinstance(first.get(columns.event_id), int)
+        types.setdefault(columns.event_id, pa.int64() if is_number else pa.string())
     return types
 
 
@@ -160,12 +164,26 @@ def _fault(
     for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
         if column and (fault := number_fault(column, row.get(column), scale)):
             return fault
+    if fault := _event_id_fault(row, types, columns.event_id):
+        return fault
     for name in columns.features:
         expected = "a list of numbers" if pa.types.is_list(types[name]) else "a number"
         value = _plain(row.get(name, 0))
         if not _is_number(value, expected == "a list of numbers"):
             return "type", f"{name} is {shown(value)}, expected {expected}"
     return None
+
+
+def _event_id_fault(
+    row: Mapping[str, Any], types: Mapping[str, pa.DataType], name: str | None
+) -> Fault | None:
+    value = None if name is None else row.get(name)
+    if name is None or value is None or types[name] not in (pa.int64(), pa.string()):
+        return None
+    expected = "an integer" if types[name] == pa.int64() else "a string"
+    if isinstance(value, int if expected == "an integer" else str):
+        return None
+    return "type", f"{name} is {shown(_plain(value))}, expected {expected} as in the first line"
 
 
 def _plain(value: object) -> object:

@@ -11,10 +11,10 @@ import pyarrow as pa
 from tgflow.streams.arrivals import Arrivals, BadRow, Origin
 from tgflow.streams.checks import Fault, Int64s
 from tgflow.streams.columns import EventColumns
+from tgflow.streams.event_ids import hashes
 from tgflow.streams.kafka.codecs import codec_of
 from tgflow.streams.kafka.codecs.codec import Codec, Parsed
 from tgflow.streams.kafka.config import KafkaConfig
-from tgflow.streams.kafka.event_ids import hashes
 from tgflow.streams.kafka.fetched import Records
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.session import Chunk

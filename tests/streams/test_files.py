@@ -24,6 +24,8 @@ from tgflow.streams.errors import (
     SourceMismatch,
     SourceTruncated,
 )
+from tgflow.streams.ingest import Ingest
+from tgflow.streams.ordering.config import OrderConfig
 
 GOOD = b"1,2,3,0.5,0\n"
 HEADER = b"src,dst,t,f0,label\n"
@@ -338,6 +340,36 @@ def test_resume_from_every_position_gives_the_rest(scratch, ending, text, block_
     for i, poll in enumerate(polls):
         position = json.loads(json.dumps(poll.position))
         assert flat(read(open_files(path, **schema), position)) == flat(polls[i + 1 :])
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_event_ids_of_files_drop_what_comes_twice(tmp_path, ending):
+    names = ["a", "b", "a", "", "c", "b"]
+    rows = [{"src": i, "dst": 1, "t": i, "key": name} for i, name in enumerate(names)]
+    path = tmp_path / f"events.{ending}"
+    if ending == "csv":
+        lines = [f"{i},1,{i},{name}\n" for i, name in enumerate(names)]
+        path.write_text("".join(["src,dst,t,key\n", *lines]))
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pa.parquet.write_table(pa.Table.from_pylist(rows), path)
+    found = open_files(path, event_id="key")
+    ingest = Ingest(found, OrderConfig(dedup_window=10))
+    times = [t for events in ingest for t in events.t.tolist()]
+    assert times == [0, 1, 4]
+    counts = ingest.report()["counts"]
+    assert (counts["duplicate"], counts["malformed"]) == (2, 1)
+
+
+def test_an_event_id_that_is_no_column_or_no_id_is_an_error(tmp_path):
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,t\n1,2,3\n")
+    with pytest.raises(StreamError, match=r"no column 'key'.*choose with event_id="):
+        open_files(path, event_id="key")
+    table = {"src": [1], "dst": [2], "t": [3], "key": [0.5]}
+    with pytest.raises(StreamError, match="key is of type double; event ids are texts or integers"):
+        read(open_files(table, event_id="key"))
 
 
 def table_of(num_rows):

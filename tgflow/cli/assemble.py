@@ -90,6 +90,7 @@ def open_partitioned(config: Config) -> PartitionedSource:
             tick_unit=c.tick_unit,
             format=c.format,
             id_kind=c.id_kind,
+            event_id=c.event_id,
             bipartite=True if config.graph.direction == "bipartite" else None,
             checks=_checks(config),
         )

@@ -255,7 +255,7 @@ class DurableLog:
             segments.read_header(path, number)
         except BadFrame as error:
             wrong = f"{path} is damaged: {error}"
-            if needed.segment == number and segments.HEADER_BYTES < needed.byte:
+            if needed.segment == number and needed.byte > segments.HEADER_BYTES:
                 self.problems.append(wrong)
                 return True
             if segments.was_synced(path, number):
@@ -268,7 +268,8 @@ class DurableLog:
         for number in range(max(found[0], needed), found[-1]):
             path, stop = segments.path_of(self.directory, number), self._end_of(number)
             if path.stat().st_size < stop:
-                raise LogCorrupt(f"{path} has {path.stat().st_size} bytes, but had {stop}; {WAY_OUT}")
+                found_bytes = path.stat().st_size
+                raise LogCorrupt(f"{path} has {found_bytes} bytes, but had {stop}; {WAY_OUT}")
 
     # Reading
 
