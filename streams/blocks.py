@@ -214,7 +214,7 @@ class _Stream:
         self._num_read += num_read
         if self._allowed is not None and self._num_read > self._allowed:
             text = f"the compressed data holds more than {self._allowed} bytes of text"
-            raise StreamError(self.name, "too_large", f"{text}; raise max_file_bytes to read it")
+            raise StreamError(self.name, "too_large", f"{text}; if it should, decompress it first")
         return buffer
 
     def _read_into(self, view: memoryview) -> int:

@@ -34,7 +34,8 @@ class Window:
         empty = np.empty(0, np.int64)
         seq = np.concatenate([empty, *(piece.seq for piece in pieces)])
         ids = np.concatenate([empty, *(piece.ids for piece in pieces)])
-        recent = seq >= self.first_seq
+        recent = np.flatnonzero(seq >= self.first_seq)
+        recent = recent[np.argsort(seq[recent], kind="stable")]
         return Seen(seq[recent], ids[recent])
 
 
@@ -53,7 +54,7 @@ class RecentIds:
         self._seq_of: dict[int, int] = {}
         self._pieces: list[Seen] = []  # only ever appended to, as windows share it
         self._num_rows = 0
-        self._first_seq = 0
+        self._first_seq = -window
 
     def duplicates(self, seen: Seen) -> npt.NDArray[np.bool_]:
         """Return which of the next rows are duplicates, and remember the others."""
@@ -73,8 +74,11 @@ class RecentIds:
         """Take in rows that are known to be no duplicates, in any order."""
         order = np.argsort(seen.seq)
         seen = Seen(seen.seq[order], seen.ids[order])
-        self._seq_of.update(zip(seen.ids.tolist(), seen.seq.tolist(), strict=True))
+        for seq, key in zip(seen.seq.tolist(), seen.ids.tolist(), strict=True):
+            self._seq_of[key] = max(seq, self._seq_of.get(key, seq))
         self._keep(seen)
+        if len(seen.seq):
+            self._forget(int(seen.seq[-1]) + 1)
 
     def window(self) -> Window:
         """Return what is remembered now."""
@@ -87,7 +91,7 @@ class RecentIds:
 
     def _forget(self, next_seq: int) -> None:
         """Forget rows that no row from `next_seq` on can be a duplicate of."""
-        self._first_seq = next_seq - self._window
+        self._first_seq = max(self._first_seq, next_seq - self._window)
         if self._num_rows <= 2 * self._window + SLACK:
             return
         recent = self.window().seen()

@@ -1,6 +1,7 @@
 import gzip
 import io
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -62,8 +63,11 @@ def test_pieces_of_two_lines_are_the_lines():
     st.sampled_from([None, b"bad\n", b"a"]),
     st.sampled_from([1, 30]),
     st.sampled_from(["none", "the first bad one", "the first", "the last"]),
+    st.booleans(),
 )
-def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, wrong, repeat, named):
+def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(
+    text, wrong, repeat, named, screened
+):
     def parse(lines):
         if b"bad\n" in lines.data:
             raise pa.ArrowInvalid("bad")
@@ -80,8 +84,12 @@ def test_parse_lines_isolates_every_bad_line_whatever_seems_wrong(text, wrong, r
         last = block.num_lines - 1
         return {"none": None, "the first bad one": bad, "the first": 0, "the last": last}[named]
 
+    def screen(block):
+        return np.array([hopeless(line) or wrong in line for line in split(block.data)], np.int8)
+
     schema, seen = pa.schema({"line": pa.binary()}), {}
-    parser = Parser(parse, explain, hopeless, suspect, schema, "")
+    screens = screen if screened and wrong is not None else lambda _: None
+    parser = Parser(parse, explain, hopeless, screens, suspect, schema, "")
     for numbers, rows in parse_lines(TextBlock(text * repeat, 1, 0), parser):
         values = [None] if rows is None else rows["line"].to_pylist()
         assert not seen.keys() & set(numbers.tolist())

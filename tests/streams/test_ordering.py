@@ -198,6 +198,24 @@ def test_remembered_ids_are_bounded_by_the_window():
     assert windows[500].seen().seq.tolist() == list(range(4_910, 5_010))
 
 
+def test_ids_are_remembered_by_the_last_row_that_had_them():
+    recent = RecentIds(5)
+    recent.remember(Seen(np.array([10, 11]), np.array([7, 8])))
+    recent.remember(Seen(np.array([2]), np.array([7])))  # of the same poll, but late
+    assert recent.window().seen().seq.tolist() == [10, 11]
+    for remembered in (recent, RecentIds(5)):
+        remembered.remember(recent.window().seen())
+        assert remembered.duplicates(Seen(np.array([14]), np.array([7]))).tolist() == [True]
+
+
+def test_what_a_log_makes_remembered_is_bounded_by_the_window():
+    recent = RecentIds(100)
+    for i in range(0, 10_000, 10):
+        recent.remember(Seen(np.arange(i, i + 10), np.arange(i, i + 10)))
+    assert len(recent._seq_of) <= 2 * 100 + 2048
+    assert recent.window().seen().seq.tolist() == list(range(9_900, 10_000))
+
+
 def test_rows_go_through_a_record_batch():
     rows = made_rows([(1, 0, 5), (2, MAX_PARTITION, 9)], True, True, True)
     rows = dataclasses.replace(rows, event_ids=np.array([-7, 7]))
