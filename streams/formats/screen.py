@@ -53,9 +53,7 @@ def _texts(
     reading = pa.csv.ReadOptions(
         column_names=list(names), use_threads=False, block_size=len(block.data) + 1
     )
-    parsing = pa.csv.ParseOptions(
-        delimiter=delimiter, quote_char=False, ignore_empty_lines=False
-    )
+    parsing = pa.csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False)
     return pa.csv.read_csv(pa.BufferReader(block.data), reading, parsing, converting)
 
 
