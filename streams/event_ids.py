@@ -10,10 +10,8 @@ import pyarrow.compute as pc
 
 from tgflow.streams.checks import Int64s
 from tgflow.streams.columns import is_text
-from tgflow.streams.errors import RowFault, StreamError
+from tgflow.streams.errors import RowFault
 from tgflow.streams.validate import Validated
-
-_KINDS = "event ids are texts or integers"
 
 
 def hashes(column: pa.Array, name: str, rows: Validated) -> tuple[Validated, Int64s]:
@@ -23,26 +21,22 @@ def hashes(column: pa.Array, name: str, rows: Validated) -> tuple[Validated, Int
         column: The event ids of all rows, good and bad, of any Arrow type.
         name: What it is called.
         rows: What became of these rows otherwise.
-
-    Raises:
-        StreamError: If the type is none of texts or integers.
     """
-    if not _can_be_ids(column.type):
-        raise StreamError(name, "type", f"{name} is of type {column.type}; {_KINDS}")
-    texts = column.cast(pa.string())
-    missing = pc.or_kleene(pc.is_null(texts), pc.equal(pc.binary_length(texts), 0))
-    missing = pc.fill_null(missing, True).to_numpy(zero_copy_only=False)
     index = np.arange(len(column)) if rows.index is None else rows.index
-    if missing.any():
-        kept = ~missing[index]
-        text = f"{name} is missing; every event needs its id"
-        faults = [RowFault(int(row), "null", text) for row in index[~kept]]
-        events = rows.events.take(np.flatnonzero(kept))
-        index = index[kept]
+    code, text = "null", f"{name} is missing; every event needs its id"
+    if _can_be_ids(column.type):
+        texts = column.take(pa.array(index)).cast(pa.string())  # bad rows may not even be readable
+    else:
+        texts = pa.nulls(len(index), pa.string())
+        code, text = "type", f"{name} is of type {column.type}; event ids are texts or integers"
+    kept = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
+    if not pc.all(kept).as_py():
+        good = kept.to_numpy(zero_copy_only=False)
+        faults = [RowFault(row, code, text) for row in index[~good].tolist()]
+        events = rows.events.take(np.flatnonzero(good))
         merged = sorted([*rows.faults, *faults], key=lambda fault: fault.row)
-        rows = Validated(events, index, merged)
-    values = texts.take(pa.array(index)).to_pylist()
-    return rows, np.fromiter(map(_hash, values), dtype=np.int64, count=len(values))
+        rows, texts = Validated(events, index[good], merged), texts.filter(kept)
+    return rows, np.fromiter(map(_hash, texts.to_pylist()), dtype=np.int64, count=len(texts))
 
 
 def _can_be_ids(kind: pa.DataType) -> bool:
