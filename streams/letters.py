@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from tgflow.durable import fault
 from tgflow.durable.fs import Fs, RealFs
 from tgflow.streams.arrivals import BadRow, Place
 from tgflow.streams.errors import escaped
+
+_log = logging.getLogger(__name__)
 
 MAX_RAW_BYTES = 4096
 
@@ -166,24 +169,26 @@ class DeadLetters:
     def truncate(self, length: Length) -> None:
         """Take back all that was written after `length`.
 
+        Nothing but people needs the letters: where some are missing a warning says so, and a new
+        file is begun.
+
         Raises:
-            OSError: If the files hold less than `length`, or cannot be cut.
+            OSError: If the files cannot be cut.
         """
         self._close()
         segment, byte = length["segment"], length["byte"]
         path = self._path(segment)
         size = path.stat().st_size if path.exists() else 0
-        if size < byte:
-            raise OSError(
-                f"{path} holds {size} bytes, but {byte} had been written: dead letters are "
-                "missing; put the file back, or start afresh"
-            )
         for later in reversed(self._segments()):  # a crash in between leaves no hole
             if later > segment:
                 self._fs.unlink(self._path(later))
         fault.point("letters.before_truncate")
         if size > byte:
             self._fs.truncate(path, byte)
+        elif size < byte:
+            text = "%s holds %d bytes, but %d had been written: dead letters are missing"
+            _log.warning(text, path, size, byte)
+            segment, byte = segment + 1, 0
         self._fs.sync_directory(self._directory)
         self._segment, self._byte, self._failure = segment, byte, None
 

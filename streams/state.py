@@ -79,7 +79,11 @@ class IngestState:
             tensors["rows"] = _to_tensor(rows)
         if self.windows:
             tensors["seen"] = _seen_tensor(self.windows)
-        meta = {
+        return tensors, self.meta()
+
+    def meta(self) -> dict[str, Any]:
+        """Return the part of it that is plain values."""
+        return {
             "num_released": self.num_released,
             "watermark": self.watermark,
             "last_t": self.last_t,
@@ -89,7 +93,6 @@ class IngestState:
             "letters": self.letters,
             "log": None if self.log is None else self.log.to_json(),
         }
-        return tensors, meta
 
     @classmethod
     def from_checkpoint(cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> IngestState:

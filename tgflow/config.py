@@ -55,6 +55,7 @@ def load_config(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
+    unknown: list[str] | None = None,
 ) -> Config:
     """Return the settings of `file`, with `flags` over them and `defaults` under them.
 
@@ -62,12 +63,15 @@ def load_config(
         file: TOML file with the schema's sections, or None.
         flags: Values by "section.key"; they win over the file. None stands for "not given".
         defaults: Values by "section.key" that replace the schema's defaults.
+        unknown: Is told of the file's keys that do not exist, which are then left out.
 
     Raises:
         ConfigError: If a key is unknown, or a value has another type or is out of range.
         OSError: If `file` cannot be read.
     """
     table = _read_toml(file) if file is not None else {}
+    if unknown is not None:
+        unknown += _drop_unknown(table)
     for key, value in (defaults or {}).items():
         section, name = key.split(".")
         if isinstance(table.setdefault(section, {}), dict):
@@ -81,6 +85,23 @@ def load_config(
         return Config.model_validate(table)
     except ValidationError as error:
         raise ConfigError(_explain(error, file, flags)) from None
+
+
+def replaced(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return `config` with other `values`, by "section.key"; what is no setting is left out.
+
+    Raises:
+        ConfigError: If one has another type or is out of range.
+    """
+    table = config.model_dump()
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        if name in table.get(section, {}):
+            table[section][name] = value
+    try:
+        return Config.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, None, values)) from None
 
 
 def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +138,21 @@ def to_toml(config: Config) -> str:
 
 def _stated(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flags.items() if value is not None}
+
+
+def _drop_unknown(table: dict[str, Any]) -> list[str]:
+    """Remove from `table` what is no section or setting; returns what that was."""
+    known = {key for key, _ in fields()}
+    gone = []
+    for section in list(table):
+        if section not in Config.model_fields:
+            gone.append(section)
+            del table[section]
+        elif isinstance(table[section], dict):
+            extra = [name for name in table[section] if f"{section}.{name}" not in known]
+            gone += [f"{section}.{name}" for name in extra]
+            table[section] = {k: v for k, v in table[section].items() if k not in extra}
+    return gone
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

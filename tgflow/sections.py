@@ -191,8 +191,10 @@ class OrderConfig(_Section):
         default=1_000_000, ge=1, description="Events that may wait to be put in order."
     )
     buffer_bytes: Size = Field(default="256MiB", description="Memory that they may take.")
-    dedup_window: int = Field(
-        default=0, ge=0, description="Last event ids among which a repeat is found; 0: none."
+    dedup_window: int | None = Field(
+        default=None,
+        ge=1,
+        description="Last event ids among which a repeat is found; unset: 100000 with event_id.",
     )
 
     @property
@@ -207,13 +209,17 @@ class ChecksConfig(_Section):
     max_bad_ratio: float = Field(
         default=0.05, ge=0, le=1, description="Share of bad rows, of the last 10,000, that stops."
     )
-    max_node_id: int = Field(default=2**31 - 2, ge=0, description="Largest integer node id.")
+    max_node_id: int | None = Field(
+        default=None, ge=0, description="Largest integer node id; unset: any int64."
+    )
     max_abs: float | None = Field(
         default=None, gt=0, description="Largest absolute value of a feature."
     )
-    max_record_bytes: Size = Field(default="1MiB", description="Kafka: largest record.")
+    max_record_bytes: Size = Field(
+        default="1MiB", description="Longest record of a topic, or line of a text file."
+    )
     unknown_keys: Literal["ignore", "reject"] = Field(
-        default="ignore", description="Kafka, codec json: what to do with keys that nobody named."
+        default="ignore", description="JSON: what to do with keys that nobody named."
     )
 
 

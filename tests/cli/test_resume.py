@@ -175,15 +175,21 @@ def test_c14_and_allowed_reset_what_they_must(tgflow, events_csv, flags, aside, 
     assert tgflow("run", "-o", "out", "--resume", *flags).code == 0
 
 
-def test_c14_an_allowed_change_outlives_a_crash_before_its_first_checkpoint(tgflow, events_csv):
+def test_c14_a_change_counts_from_the_first_checkpoint_that_has_it(tgflow, events_csv, whole):
     assert tgflow("run", "-s", events_csv, "-o", "out", "--limit", 200, *SMALL).code == 0
     fault.arm("log.before_sync:1:raise,checkpoint.before_file:1:raise")
     more = ("--resume", "--limit", 400, "--allow-config-change", "--dim", 16)
     assert tgflow("run", "-o", "out", *more).code == 70
     fault.arm("")
+    # the checkpoint that there is stands for the settings before, so these count again
     ran = tgflow("run", "-o", "out", "--resume")
     assert ran.code == 0
+    assert "afresh" not in ran.err
+    same_run(whole, whole.parent / "out")
+    ran = tgflow("run", "-o", "out", "--resume", "--allow-config-change", "--dim", 16)
     assert "start afresh, as was allowed" in ran.err
+    assert tgflow("run", "-o", "out", "--resume").code == 0
+    assert "dim = 16" in Path("out/config.toml").read_text()
 
 
 def damage(path):

@@ -27,7 +27,8 @@ ALLOWED = {
         "tgflow.sampling.sampler",  # a model says which strategy its paper samples with
     },
 }
-COMPOSERS = ("tgflow.cli", "tgflow.bench")  # these put the rooms together
+# These put the rooms together, or test that they fit.
+COMPOSERS = ("tgflow.cli", "tgflow.run.live", "tgflow.bench", "tgflow.testing")
 
 
 def modules():

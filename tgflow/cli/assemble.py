@@ -25,7 +25,7 @@ from tgflow.streams import EventSource, open_stream, replay
 from tgflow.streams.arrivals import PartitionedSource
 from tgflow.streams.checks import Checks
 from tgflow.streams.open import open_files
-from tgflow.units import parse_bytes, seconds_per_tick
+from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
 
 
 def open_source(config: Config) -> EventSource:
@@ -98,6 +98,26 @@ def open_partitioned(config: Config) -> PartitionedSource:
         raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
 
 
+def check_together(config: Config) -> None:
+    """Refuse settings of a run that contradict each other, before anything is made.
+
+    Raises:
+        ConfigError: If two do not go together.
+    """
+    order, stream = config.order, config.stream
+    if order.idle_timeout is not None and not config.checkpoint.log:
+        raise ConfigError(
+            "--idle-timeout: it needs the log, which remembers when it passed; leave out --no-log"
+        )
+    if stream.sort and (order.allowed_lateness or order.late or order.idle_timeout):
+        raise ConfigError(
+            "--sort: all events are put in order, none is late; leave out --sort, or else "
+            "--allowed-lateness, --late and --idle-timeout"
+        )
+    if order.dedup_window is not None and stream.event_id is None:
+        raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
+
+
 def _open_topic(config: Config) -> PartitionedSource:
     from tgflow.streams.kafka import KafkaConfig, KafkaSource
     from tgflow.streams.kafka.config import parse_options
@@ -141,7 +161,7 @@ def _open_topic(config: Config) -> PartitionedSource:
 def _checks(config: Config) -> Checks:
     c = config.checks
     return Checks(
-        max_node_id=c.max_node_id,
+        max_node_id=INT64_MAX if c.max_node_id is None else c.max_node_id,
         max_abs=c.max_abs,
         max_record_bytes=parse_bytes(c.max_record_bytes),
         unknown_keys=c.unknown_keys,

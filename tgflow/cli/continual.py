@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from tgflow.cli import assemble
-from tgflow.cli.errors import exit_code, explain
+from tgflow.cli.errors import exit_code, explain, was_told
 from tgflow.cli.stream_table import print_stream
 from tgflow.cli.summary import RUN_FILES, print_summary
 from tgflow.config import Config
@@ -19,6 +19,8 @@ from tgflow.run.live.loop import Ended, run
 from tgflow.run.live.notes import Notes
 from tgflow.run.live.place import Place, Wish
 from tgflow.run.live.session import Recipe, Session, open_session
+from tgflow.run.live.signals import StopSignals
+from tgflow.run.live.supply import Valve
 from tgflow.run.machine import describe, peak_rss_bytes
 from tgflow.run.report import continual_report
 from tgflow.run.rundir import RunDir, read_records, to_json
@@ -35,8 +37,15 @@ def learn(config: Config, wish: Wish, as_json: bool) -> None:
         wish: Whether to go on, and how.
         as_json: Print the figures as JSON, not as a table.
     """
+    valve = Valve()
+    with StopSignals(valve.ask):
+        _learn(config, wish, as_json, valve)
+
+
+def _learn(config: Config, wish: Wish, as_json: bool, valve: Valve) -> None:
     place = Place.find(config, assemble.run_name(config), wish)
     config = place.config
+    assemble.check_together(config)
     threads = assemble.use_threads(config)
     source = assemble.open_partitioned(config)
     recipe = Recipe(
@@ -46,16 +55,19 @@ def learn(config: Config, wish: Wish, as_json: bool) -> None:
         threads,
     )
     recipe.make_model()  # so that what does not fit together is told before anything is written
+    if hasattr(source, "stop"):
+        source.stop = lambda: valve.stopped  # so that to wait for a broker can be ended
     console = Console(stderr=True)
     with place:
         notes = Notes(place.path / "run.log", config.operate.log_format, _sayer(console))
         try:
-            session = open_session(place, recipe, notes, fresh=wish.fresh)
+            session = open_session(place, recipe, notes, valve, fresh=wish.fresh)
             ended = run(session, console)
             metrics = _metrics(session, ended, config, threads)
             _write_report(place.rundir, metrics, ended, config)
         except Exception as error:
             notes.error("end", explain(error), exit_code=exit_code(error))
+            was_told(error)
             raise
         notes.info("end", "stopped" if ended.stopped else "done", exit_code=0)
         notes.close()
@@ -81,6 +93,7 @@ def _metrics(session: Session, ended: Ended, config: Config, threads: int) -> di
         "state_sha256": ended.state_sha256,
         "rows": {name: value for name, value in counts.items() if isinstance(value, int)},
         "refused": counts["refused"],
+        "polled_ahead": ended.stream["polled_ahead"],
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
         "machine": describe(),

@@ -87,9 +87,15 @@ def explain(error: BaseException) -> str:
     return text
 
 
+def was_told(error: BaseException) -> None:
+    """Note that somebody else has written `error` to stderr."""
+    vars(error)["is_told"] = True
+
+
 def report(error: BaseException) -> int:
-    """Write one line about `error` to stderr and return its exit code."""
-    print(f"tgflow: {explain(error)}", file=sys.stderr)
+    """Write one line about `error` to stderr, unless it was told, and return its exit code."""
+    if not vars(error).get("is_told"):
+        print(f"tgflow: {explain(error)}", file=sys.stderr)
     return exit_code(error)
 
 

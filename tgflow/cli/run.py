@@ -44,7 +44,7 @@ def run(
         bool,
         typer.Option(
             "--fresh",
-            help="Start over if all checkpoints are damaged; what there is moves aside.",
+            help="Start over if all checkpoints or the log are damaged; what there is moves aside.",
             rich_help_panel=CONTINUE,
         ),
     ] = False,

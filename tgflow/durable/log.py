@@ -67,7 +67,8 @@ class DurableLog:
         sync_ms: Longest time between two waits for the disk while frames are appended; 0 waits at
             every frame.
         needed: The place from which on frames will be read, that of a checkpoint; None for all.
-            What is damaged or missing before it is told in `problems`, not refused.
+            What is damaged or missing before it is told in `problems`, not refused. A log of which
+            nothing is there begins right after it.
 
     Raises:
         LogCorrupt: If frames that were on the disk are damaged or missing.
@@ -100,13 +101,19 @@ class DurableLog:
         """What recovery cut off: bytes of frames that a crash left half-written."""
         self.problems: list[str] = []
         """What recovery found damaged or missing where nothing will be read."""
-        self._recover(LogPosition(0, 0) if needed is None else needed)
+        self._recover(needed)
 
     @property
     def end(self) -> LogPosition:
         """The place after the last frame."""
         with self._lock:
             return LogPosition(self._number, self._size)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds its frames from the first one ever."""
+        with self._lock:
+            return self._first == 0
 
     @property
     def num_bytes(self) -> int:
@@ -167,6 +174,8 @@ class DurableLog:
             number = self._first if start is None else start.segment
             byte = segments.HEADER_BYTES if start is None else start.byte
             first, end = self._first, LogPosition(self._number, self._size)
+        if start is not None and number == first - 1 and byte >= (stop := self._end_of(number)):
+            number, byte = first, segments.HEADER_BYTES + byte - stop  # all before it may be gone
         if number < first or (number, byte) > (end.segment, end.byte):
             raise LogCorrupt(
                 f"{self.directory} holds frames from segment {first} to byte {end.byte} of segment "
@@ -218,7 +227,8 @@ class DurableLog:
 
     # Recovery
 
-    def _recover(self, needed: LogPosition) -> None:
+    def _recover(self, asked: LogPosition | None) -> None:
+        needed = LogPosition(0, 0) if asked is None else asked
         make_directories(self._fs, self.directory)
         found = segments.numbers(self.directory, needed.segment, self.problems)
         if found and not self._has_header(found[-1], needed):
@@ -226,9 +236,9 @@ class DurableLog:
             self._fs.unlink(segments.path_of(self.directory, found.pop()))
             self._fs.sync_directory(self.directory)
         if not found:
-            self._first = self._number = 0
+            self._first = self._number = 0 if asked is None else asked.segment + 1
             self._size = self._synced = 0
-            self._create(0, 0)
+            self._create(self._number, needed.byte)
             return
         self._check_older(found, needed.segment)
         self._first, self._number = found[0], found[-1]

@@ -50,11 +50,13 @@ class Figures:
     def state(self) -> State:
         """How the run is now."""
         status = self._status
+        session = self._session
+        if session.valve.asked_by and status.state in ("starting", "recovering", "running"):
+            return "stopping"
         if status.state not in ("running", "recovering"):
             return status.state
-        if self._session.valve.held:
+        if session.valve.held:
             return "paused"
-        session = self._session
         waits = session.ingest.num_released - session.trainer.position
         if waits >= session.config.plan.batch_size:  # there is something to learn
             return status.state
@@ -66,7 +68,7 @@ class Figures:
         session, record = self._session, self._status.record
         stats = session.writer.stats
         return {
-            "reason": self._status.reason,
+            "reason": self._status.reason or session.valve.asked_by,
             "position": session.trainer.position,
             "uptime_seconds": time.monotonic() - self._started,
             "seconds_since_step": time.monotonic() - self._status.stepped_at,

@@ -6,7 +6,8 @@ import time
 
 from tgflow.checkpoint import Checkpoint, read_manifest
 from tgflow.durable.log import LogPosition
-from tgflow.run.live.session import Session
+from tgflow.run.live import settings
+from tgflow.run.live.session import Kept, Session
 from tgflow.streams.state import IngestState
 
 
@@ -27,6 +28,7 @@ class Keeper:
         self._nodes = (0, 0)
         self._pending: IngestState | None = None
         self._failures = 0
+        self._kept = session.kept
         self.saved_at: float | None = None
         """When the latest one on the disk was taken, on the monotonic clock."""
         self.copy_seconds = 0.0
@@ -62,15 +64,20 @@ class Keeper:
         except OSError as error:
             self._session.notes.warning("checkpoint", str(error))
         self._settle()
-        failures = writer.stats.failures
-        self._take()
-        stats = writer.wait()
-        self._settle()
-        if stats.failures > failures:
-            raise OSError(f"the last checkpoint could not be written: {stats.last_error}")
-        assert stats.last_path is not None
-        digest = read_manifest(stats.last_path)["state_sha256"]
+        if self._mark() != self._kept:
+            failures = writer.stats.failures
+            self._take()
+            stats = writer.wait()
+            self._settle()
+            if stats.failures > failures:
+                raise OSError(f"the last checkpoint could not be written: {stats.last_error}")
+        digest = read_manifest(self._session.store.entries()[-1].path)["state_sha256"]
         return None if digest is None else str(digest)
+
+    def _mark(self) -> Kept:
+        """Return what a checkpoint taken now would hold."""
+        position = self._session.trainer.position
+        return position, self._session.ingest.state_at(position).meta()
 
     def _take(self) -> None:
         """Copy the state, and begin to write it."""
@@ -95,6 +102,7 @@ class Keeper:
             "elapsed": session.elapsed + time.monotonic() - self._started,
             "records_bytes": session.place.rundir.sync_records(),
             "source": session.ingest.source.name,
+            "settings": settings.counting(session.config),
         }
         return checkpoint
 
@@ -120,6 +128,9 @@ class Keeper:
         if self._pending is None:
             return
         state, self._pending = self._pending, None
+        assert stats.last_step is not None
+        self._kept = stats.last_step, state.meta()
+        session.place.settle()
         self.saved_at = self._taken_at
         session.notes.info(
             "checkpoint",

@@ -20,7 +20,6 @@ from tgflow.run.live.keeper import Keeper
 from tgflow.run.live.notes import Notes
 from tgflow.run.live.pressure import MemoryLimit, Pressure
 from tgflow.run.live.session import Session
-from tgflow.run.live.signals import StopSignals
 from tgflow.run.live.supply import Stopped
 from tgflow.run.live.watch import Watch
 from tgflow.run.machine import rss_bytes
@@ -75,7 +74,6 @@ class _Run:
         pressure = Pressure(None if limit is None else parse_bytes(limit), operate.memory_grace)
         health = session.place.path / "health.json"
         with ExitStack() as stack:
-            stack.enter_context(StopSignals(self._ask_to_stop))
             stack.enter_context(_library_messages(self._notes))
             stack.callback(session.close)
             self._serve_metrics(stack)
@@ -102,10 +100,6 @@ class _Run:
         at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
         self._notes.info("metrics", f"metrics at {at}", port=exporter.port)
 
-    def _ask_to_stop(self, name: str) -> None:
-        self._status.state, self._status.reason = "stopping", name
-        self._session.valve.stop()
-
     def _go(self) -> Ended:
         """Learn, and keep what was learnt."""
         self._say_start()
@@ -119,9 +113,7 @@ class _Run:
         self._status.state = "stopping"
         digest = self._keeper.finish()
         self._status.state = "stopped" if stopped else "done"
-        report = self._session.ingest.report()
-        self._session.place.rundir.write_json("stream.json", report)
-        return Ended(stopped, digest, report)
+        return Ended(stopped, digest, self._report())
 
     def _learn(self, update: Callable[[Mapping[str, Any]], None]) -> bool:
         """Learn until the stream ends, or is stopped; True if it was a signal.
@@ -197,11 +189,18 @@ class _Run:
     def _keep_before(self, error: Exception) -> None:
         """Keep what was learnt before `error` ends the run."""
         try:
-            self._session.place.rundir.write_json("stream.json", self._session.ingest.report())
             self._keeper.finish()
+            self._report()
         except OSError as failed:
             text = f"what was learnt last could not be kept: {failed}"
             self._notes.warning("checkpoint", f"{text}; the run ends because of: {error}")
+
+    def _report(self) -> dict[str, Any]:
+        """Write and return what became of the rows that the last checkpoint stands for."""
+        session = self._session
+        report = session.ingest.report(session.ingest.state_at(session.trainer.position))
+        session.place.rundir.write_json("stream.json", report)
+        return report
 
     def _say_start(self) -> None:
         session = self._session

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from tgflow.config import Config, ConfigError, load_config
+from tgflow.checkpoint import CheckpointError, read_manifest
+from tgflow.config import Config, ConfigError, load_config, replaced, to_toml
+from tgflow.durable import fault
 from tgflow.durable.lock import RunLock
 from tgflow.run.live import settings
 from tgflow.run.live.settings import Change, Effect
 from tgflow.run.rundir import RunDir
 
-LOCK, SETTINGS = ".lock", "config.toml"
-OWN = frozenset({LOCK, "run.log", "run.log.1", "health.json", ".health.json.partial"})
+LOCK, SETTINGS, MOVING = ".lock", "config.toml", ".moving"
+OWN = frozenset(
+    {LOCK, "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
+)
 """Files that a run leaves before it has begun."""
 
 
@@ -44,6 +49,9 @@ class Place:
         changed: In what they differ from those that the run began with.
         goes_on: Whether there is a run to go on with.
         lock: Held until the place is left.
+        saved: The settings that the run had at its newest checkpoint; None if it begins.
+        wish: What was asked for.
+        unknown: Settings in its config.toml that there are no more.
     """
 
     def __init__(
@@ -53,10 +61,15 @@ class Place:
         changed: list[Change],
         goes_on: bool,
         lock: RunLock | None,
+        saved: Config | None = None,
+        wish: Wish | None = None,
+        unknown: Sequence[str] = (),
     ) -> None:
         self.rundir, self.config, self.changed = rundir, config, changed
-        self.goes_on = goes_on
-        self._lock = lock
+        self.goes_on, self.unknown = goes_on, unknown
+        self._lock, self._saved = lock, saved
+        self._wish = Wish() if wish is None else wish
+        self._is_settled = saved is None
 
     @classmethod
     def find(cls, config: Config, name: str, wish: Wish) -> Place:
@@ -77,15 +90,21 @@ class Place:
         if config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
         path = Path(config.run.out)
-        if not (path / SETTINGS).exists():
+        if not (path / SETTINGS).exists() and not _half_moved(path):
             return cls(RunDir.choose(config.run.out, name, OWN), config, [], False, None)
         lock = RunLock(path / LOCK)
         try:
-            wanted, changed = _settled(path, config, wish)
+            for aside in _half_moved(path):
+                _move(path, aside)
+            unknown: list[str] = []
+            saved = _saved(path, _newest_settings(path), unknown)
+            wanted = _wanted(saved, config, wish)
+            changed = _changes(path, saved, wanted, wish)
         except BaseException:
             lock.release()
             raise
-        return cls(RunDir(path, goes_on=True), wanted, changed, True, lock)
+        rundir = RunDir(path, goes_on=True)
+        return cls(rundir, wanted, changed, True, lock, saved, wish, unknown)
 
     @property
     def path(self) -> Path:
@@ -107,7 +126,8 @@ class Place:
         self.rundir.make()
         if self._lock is None:
             self._lock = RunLock(self.path / LOCK)
-        self.rundir.write_config(self.config)  # which also tells whether one can write here
+        # which also tells whether one can write here; what counts is written by `settle`
+        self.rundir.write_config(self.config if self._saved is None else self._not_counting())
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -115,32 +135,95 @@ class Place:
         if self._lock is not None:
             self._lock.release()
 
+    def compare(self, counting: Mapping[str, Any] | None) -> None:
+        """Hear with which settings that count the checkpoint was taken that is gone on from.
+
+        Raises:
+            ConfigError: If others are wanted, and that was not allowed.
+        """
+        saved = _saved(self.path, counting)
+        self.changed = _changes(self.path, saved, self.config, self._wish)
+        self._saved, self._is_settled = saved, False
+
+    def settle(self) -> None:
+        """Write config.toml with all settings: a checkpoint now stands for them.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if not self._is_settled:
+            self.rundir.write_config(self.config)
+            self._is_settled = True
+
+    def _not_counting(self) -> Config:
+        """Return the settings of the run but for those wanted that do not count."""
+        assert self._saved is not None
+        free = {change.key: change.new for change in self.changed if change.effect == "free"}
+        return replaced(self._saved, free)
+
     def start_over(self) -> Path:
-        """Move all that is there into before-1/, before-2/, ..., and return that."""
+        """Move all that is there into before-1/, before-2/, ..., and return that.
+
+        Should this end halfway, the next `find` finishes it.
+        """
         number = 1
         while (aside := self.path / f"before-{number}").exists():
             number += 1
         self.rundir.close()
         aside.mkdir()
-        for entry in self.path.iterdir():
-            if not entry.name.startswith("before-") and entry.name not in OWN:
-                entry.rename(aside / entry.name)
-        self.rundir.write_config(self.config)
-        self.goes_on = False
+        plan = aside / f"{MOVING}.partial"
+        plan.write_text(to_toml(self.config), encoding="utf-8")
+        plan.replace(aside / MOVING)
+        fault.point("place.before_move")
+        _move(self.path, aside)
+        self.goes_on, self.changed, self._saved, self._is_settled = False, [], None, True
         return aside
 
 
-def _settled(path: Path, config: Config, wish: Wish) -> tuple[Config, list[Change]]:
-    """Return the settings to go on with, and in what they differ from those of the run.
+def _half_moved(path: Path) -> list[Path]:
+    return [plan.parent for plan in sorted(path.glob(f"before-*/{MOVING}"))]
+
+
+def _move(path: Path, aside: Path) -> None:
+    """Move what is in `path` to `aside`, config.toml last, and begin with the settings planned."""
+    for entry in list(path.iterdir()):
+        if not entry.name.startswith("before-") and entry.name not in OWN | {SETTINGS}:
+            entry.rename(aside / entry.name)
+            fault.point("place.while_moving")
+    if not (aside / SETTINGS).exists():
+        (path / SETTINGS).rename(aside / SETTINGS)
+        fault.point("place.after_move")
+    (aside / MOVING).replace(path / SETTINGS)
+
+
+def _newest_settings(path: Path) -> dict[str, Any] | None:
+    """Return the settings that count of the newest checkpoint, None if it does not say."""
+    for entry in sorted((path / "checkpoints").glob("ckpt-*"), reverse=True):
+        with suppress(CheckpointError, OSError, LookupError):
+            found: dict[str, Any] = read_manifest(entry)["meta"]["run"]["settings"]
+            return found
+    return None
+
+
+def _saved(
+    path: Path, counting: Mapping[str, Any] | None, unknown: list[str] | None = None
+) -> Config:
+    """Return the settings of a run: what counts as a checkpoint says, the rest by config.toml."""
+    view = load_config(path / SETTINGS, unknown=[] if unknown is None else unknown)
+    return replaced(view, counting or {})
+
+
+def _wanted(saved: Config, config: Config, wish: Wish) -> Config:
+    stated = dict(wish.stated or {})
+    return replaced(saved, stated | {"run.out": config.run.out})
+
+
+def _changes(path: Path, saved: Config, wanted: Config, wish: Wish) -> list[Change]:
+    """Return in what `wanted` differs from the settings of the run.
 
     Raises:
-        ConfigError: If they differ in what matters, and that was not allowed.
+        ConfigError: If that matters, and was not allowed.
     """
-    saved = load_config(path / SETTINGS)
-    wanted = load_config(path / SETTINGS, wish.stated)
-    wanted = wanted.model_copy(
-        update={"run": wanted.run.model_copy(update={"out": config.run.out})}
-    )
     changed = settings.changes(saved, wanted)
     if settings.gravest(changed) != "free" and not wish.allow_change:
         lines = "\n".join(settings.table(changed))
@@ -148,4 +231,4 @@ def _settled(path: Path, config: Config, wish: Wish) -> tuple[Config, list[Chang
             f"{path} was begun with other settings:\n{lines}\nleave them out to go on as it was, "
             "choose another --out, or pass --allow-config-change to do what is said on the right"
         )
-    return wanted, changed
+    return changed

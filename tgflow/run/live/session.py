@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, NoValidCheckpoint
 from tgflow.config import Config
@@ -29,8 +30,14 @@ from tgflow.streams.state import IngestState
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
 
+DEDUP_WINDOW = 100_000
+"""Event ids to remember where nobody says how many."""
 BUILD = ("tgflow", "torch", "python", "system")
 """What of the machine may change a result's last bits, beside the threads."""
+
+
+Kept: TypeAlias = tuple[int, dict[str, Any]]
+"""What a checkpoint holds: events learnt, and the state of ingestion."""
 
 
 class StrictResume(RuntimeError):
@@ -58,6 +65,8 @@ class Session:
     """Events that the checkpoint held from which the run goes on; None if it begins."""
     elapsed: float = 0.0
     """Seconds that the run took before."""
+    kept: Kept | None = None
+    """What the newest checkpoint holds, if another one now would be the same but for that."""
 
     def close(self) -> None:
         """End what still runs and close the files; the disk may refuse."""
@@ -89,16 +98,20 @@ class Recipe:
     threads: int
 
 
-def open_session(place: Place, recipe: Recipe, notes: Notes, *, fresh: bool) -> Session:
+def open_session(
+    place: Place, recipe: Recipe, notes: Notes, valve: Valve, *, fresh: bool
+) -> Session:
     """Begin the run in `place`, or go on with it.
 
     Args:
         place: Taken.
         recipe: What else it is made of.
         notes: Hears what was found.
+        valve: Ends the stream; it may be stopped already.
         fresh: Begin again if neither checkpoint nor log can be read; what there is moves aside.
 
     Raises:
+        ConfigError: If the checkpoint that can be used has other settings than the newest had.
         NoValidCheckpoint: If there were checkpoints and all are damaged, and not `fresh`.
         LogCorrupt: If the log is damaged, and not `fresh`.
         CheckpointError: If a checkpoint cannot be trusted, or another tgflow wrote it.
@@ -107,15 +120,17 @@ def open_session(place: Place, recipe: Recipe, notes: Notes, *, fresh: bool) -> 
     """
     if place.goes_on and place.effect == "all":
         _say_moved(notes, place, "the settings ask for another run")
+    for key in place.unknown:
+        notes.warning("settings", f"{place.path} has a setting that is no more, left out: {key}")
     try:
-        return _open(place, recipe, notes)
+        return _open(place, recipe, notes, valve)
     except (NoValidCheckpoint, LogCorrupt) as error:
         if not fresh:
             raise type(error)(
                 f"{error}; bring files back from a copy, or pass --fresh to start over beside them"
             ) from None
         _say_moved(notes, place, str(error))
-        return _open(place, recipe, notes)
+        return _open(place, recipe, notes, valve)
 
 
 def _say_moved(notes: Notes, place: Place, why: str) -> None:
@@ -123,7 +138,7 @@ def _say_moved(notes: Notes, place: Place, why: str) -> None:
     notes.warning("start over", f"starting over, what there was is in {aside}: {why}")
 
 
-def _open(place: Place, recipe: Recipe, notes: Notes) -> Session:
+def _open(place: Place, recipe: Recipe, notes: Notes, valve: Valve) -> Session:
     config = place.config
     c = config.checkpoint
     limit = c.max_checkpoint_bytes
@@ -136,16 +151,16 @@ def _open(place: Place, recipe: Recipe, notes: Notes) -> Session:
     found = store.newest()
     for problem in store.problems:
         notes.warning("checkpoint", problem)
-    log = DurableLog(place.path / "log", sync_ms=c.sync_ms) if c.log else None
     build = {name: describe()[name] for name in BUILD} | {"threads": recipe.threads}
     if found is None:
         start = _Start.at_the_beginning(recipe, config)
     else:
-        start = _Start.from_checkpoint(found[1], recipe, config, notes)
+        place.compare(found[1].meta["run"].get("settings"))
+        start = _Start.from_checkpoint(found[1], recipe, place, notes)
         _check_build(found[1].meta["run"]["build"], build, config, notes)
+    log = _open_log(place, start.state, notes) if c.log else None
     place.rundir.cut_records(start.records_bytes)
     recipe.source.ids = start.ids
-    valve = Valve()
     letters = _letters(config, place)
     ingest = Ingest(
         recipe.source,
@@ -182,6 +197,7 @@ def _open(place: Place, recipe: Recipe, notes: Notes) -> Session:
         build=build,
         resumed_at=position if place.goes_on else None,
         elapsed=start.elapsed,
+        kept=None if place.changed else start.kept(build),
     )
 
 
@@ -194,6 +210,13 @@ class _Start:
     state: IngestState | None = None
     records_bytes: int = 0
     elapsed: float = 0.0
+    build: dict[str, Any] = field(default_factory=dict)
+
+    def kept(self, build: dict[str, Any]) -> Kept | None:
+        """Return what the checkpoint holds, if `build` made it."""
+        if self.state is None or self.build != build:
+            return None
+        return self.trainer.position, self.state.meta()
 
     @classmethod
     def at_the_beginning(cls, recipe: Recipe, config: Config) -> _Start:
@@ -204,33 +227,65 @@ class _Start:
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, recipe: Recipe, config: Config, notes: Notes
+        cls, checkpoint: Checkpoint, recipe: Recipe, place: Place, notes: Notes
     ) -> _Start:
         meta = checkpoint.meta
-        keep_model = _is_same_model(meta, config)
+        keep_model = place.effect != "model"
         if not keep_model:
             notes.warning("other model", "model, optimiser and memory start afresh, as was allowed")
         trainer = ContinualTrainer.from_checkpoint(
             recipe.make_model(),
             checkpoint,
-            trainer_config(config, recipe.source.unit),
+            trainer_config(place.config, recipe.source.unit),
             keep_model=keep_model,
         )
         state = IngestState.from_checkpoint(checkpoint.sections["reorder"], meta["ingest"])
         ids = NodeIds.from_state(checkpoint.sections["ids"])
         run = meta["run"]
-        return cls(trainer, ids, state, run["records_bytes"], run["elapsed"])
+        return cls(trainer, ids, state, run["records_bytes"], run["elapsed"], run["build"])
 
 
-def _is_same_model(meta: Mapping[str, Any], config: Config) -> bool:
-    """Return whether the checkpoint's model is that of the settings.
+def _open_log(place: Place, state: IngestState | None, notes: Notes) -> DurableLog:
+    """Return the log, all of which that will be read is sound.
 
-    If not, somebody allowed that, perhaps before a crash, when the settings were written.
+    One that is gone, with a checkpoint there, begins anew where that leaves off: what it held comes
+    from the source again, as without a log.
+
+    Raises:
+        LogCorrupt: If it is damaged, or does not go with the checkpoint.
     """
-    train = config.train
-    replay = (train.replay_ratio, train.replay_horizon)
-    saved = (meta["config"]["replay_ratio"], meta["config"]["replay_horizon"])
-    return bool(meta["model"] == config.model.model_dump() and saved == replay)
+    config, needed = place.config, None if state is None else state.log
+    path = place.path / "log"
+    if needed is not None and not any(path.glob("*.log")):
+        _say_gone(path, config, notes)
+    log = DurableLog(path, sync_ms=config.checkpoint.sync_ms, needed=needed)
+    try:
+        for problem in log.problems:
+            notes.warning("log", problem)
+        if needed is None and not log.is_whole:
+            raise LogCorrupt(
+                f"{log.directory} has lost its beginning, and there is no checkpoint to go on from"
+            )
+        for _ in log.read(needed):
+            pass  # here and now, not in the thread that reads the stream
+    except BaseException:
+        log.close()
+        raise
+    return log
+
+
+def _say_gone(log: Path, config: Config, notes: Notes) -> None:
+    if config.order.idle_timeout is not None:
+        raise LogCorrupt(f"{log} is gone, and only it knew whom idle_timeout no longer waited for")
+    text = f"{log} is gone; what came after the checkpoint is read from the source again"
+    notes.warning("log", text)
+
+
+def _dedup_window(config: Config) -> int:
+    window = config.order.dedup_window
+    if window is None:
+        return DEDUP_WINDOW if config.stream.event_id is not None else 0
+    return window
 
 
 def _letters(config: Config, place: Place) -> Letters:
@@ -272,6 +327,7 @@ def order_config(config: Config) -> OrderConfig:
             time_max=o.time_max,
             buffer_events=INT64_MAX,
             buffer_bytes=INT64_MAX,
+            dedup_window=_dedup_window(config),
         )
     return OrderConfig(
         allowed_lateness=o.allowed_lateness,
@@ -282,7 +338,7 @@ def order_config(config: Config) -> OrderConfig:
         idle_timeout=o.idle_timeout,
         buffer_events=o.buffer_events,
         buffer_bytes=parse_bytes(o.buffer_bytes),
-        dedup_window=o.dedup_window,
+        dedup_window=_dedup_window(config),
     )
 
 

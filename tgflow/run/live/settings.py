@@ -58,8 +58,7 @@ class Change:
     @property
     def effect(self) -> Effect:
         """What it does to the run."""
-        section = self.key.partition(".")[0]
-        return _EFFECTS.get(self.key, _EFFECTS[section])
+        return _effect(self.key)
 
 
 def changes(saved: Config, wanted: Config) -> list[Change]:
@@ -71,6 +70,13 @@ def changes(saved: Config, wanted: Config) -> list[Change]:
         if old != new and key != "run.out":
             found.append(Change(key, old, new))
     return found
+
+
+def counting(config: Config) -> dict[str, Any]:
+    """Return the settings that are not free, by "section.key": what a checkpoint stands for."""
+    plain = config.model_dump()
+    keys = (key.split(".") for key, _ in fields() if _effect(key) != "free")
+    return {f"{section}.{name}": plain[section][name] for section, name in keys}
 
 
 def gravest(changed: Sequence[Change]) -> Effect:
@@ -97,6 +103,10 @@ def differences(saved: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
         for name in found
         if name in saved and saved[name] != found[name]
     ]
+
+
+def _effect(key: str) -> Effect:
+    return _EFFECTS.get(key, _EFFECTS[key.partition(".")[0]])
 
 
 def _shown(value: object) -> str:

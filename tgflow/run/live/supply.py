@@ -26,6 +26,8 @@ class Valve:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._stopped = False
+        self.asked_by: str | None = None
+        """The signal that asked the stream to end, if one did."""
         self._error: BaseException | None = None
         self._held_since: float | None = None
         self._held_seconds = 0.0
@@ -53,6 +55,11 @@ class Valve:
         """
         self._error = self._error or error
         self._stopped = True
+
+    def ask(self, name: str) -> None:
+        """End the stream as the signal `name` asks."""
+        self.asked_by = name
+        self.stop()
 
     def hold(self) -> None:
         """Let nothing more through."""

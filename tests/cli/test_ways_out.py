@@ -1,0 +1,228 @@
+"""What a run does after somebody, or a crash, has meddled with its directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from live_runs import same_run, write_events
+from small_runs import SMALL
+
+from tgflow.cli import continual, main
+from tgflow.durable import fault
+
+STEP = ("--checkpoint-batches", 1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a folder with events, some of them bad, and the run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("made")
+    lines = write_events(folder / "made.csv").read_text().splitlines()
+    lines[60] = "1,2,soon"
+    (folder / "made.csv").write_text("\n".join(lines) + "\n")
+    run = ["run", "-s", folder / "made.csv", "-o", folder / "whole", *SMALL]
+    assert main([str(arg) for arg in run]) == 0
+    return folder
+
+
+@pytest.fixture
+def whole(made):
+    return made / "whole"
+
+
+@pytest.fixture
+def run(tgflow, made):
+    """Run over the events into `out`, with more flags."""
+    return lambda *flags: tgflow("run", "-s", made / "made.csv", "-o", "out", *SMALL, *flags)
+
+
+@pytest.fixture
+def resume(tgflow):
+    return lambda *flags: tgflow("run", "-o", "out", "--resume", *flags)
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    fault.arm("")
+
+
+def checkpoints():
+    return sorted(path.name for path in Path("out/checkpoints").glob("ckpt-*"))
+
+
+# Settings
+
+
+@pytest.mark.parametrize("flags", [("--replay-ratio", 0), ("--dim", 16), ("--seed", 4)])
+def test_c14_a_change_that_no_checkpoint_has_never_was(run, resume, whole, flags):
+    assert run("--limit", 200).code == 0
+    fault.arm("checkpoint.before_directory:1:raise")
+    assert resume("--limit", 400, "--allow-config-change", *flags).code == 70
+    fault.arm("")
+    assert resume("--limit", 400).code == 0
+    same_run(whole, Path("out"))
+
+
+@pytest.mark.parametrize("point", ["place.before_move", "place.while_moving:2", "place.after_move"])
+def test_starting_over_is_finished_after_a_crash(run, resume, point):
+    assert run("--limit", 200).code == 0
+    before = {path.name for path in Path("out").iterdir()}
+    point = point if ":" in point else f"{point}:1"
+    fault.arm(f"{point}:raise")
+    assert resume("--allow-config-change", "--direction", "directed").code == 70
+    fault.arm("")
+    assert resume().code == 0
+    assert 'direction = "directed"' in Path("out/config.toml").read_text()
+    assert json.loads(Path("out/metrics.json").read_text())["num_events"] == 200
+    moved = {path.name for path in Path("out/before-1").iterdir()}
+    assert moved == before - {".lock", "run.log", "health.json"}
+    assert not Path("out/before-2").exists()
+
+
+def test_a_directory_whose_settings_were_half_written_is_no_other_run(run):
+    Path("out").mkdir()
+    Path("out/.config.toml.partial").write_text("[stream")
+    Path("out/.lock").touch()
+    assert run("--resume", "--limit", 100).code == 0
+
+
+def test_a_setting_that_is_no_more_is_left_out(run, resume):
+    assert run("--limit", 100).code == 0
+    text = Path("out/config.toml").read_text()
+    Path("out/config.toml").write_text(text.replace("[order]", "[order]\nold_one = 3", 1))
+    ran = resume()
+    assert ran.code == 0
+    assert "a setting that is no more, left out: order.old_one" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--idle-timeout", 5, "--no-log"), "--idle-timeout: it needs the log"),
+        (("--sort", "--allowed-lateness", 5), "--sort: all events are put in order"),
+        (("--sort", "--late", "drop"), "--sort: all events are put in order"),
+        (("--dedup-window", 5), "--dedup-window: by which ids?"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_told_first(run, flags, text):
+    ran = run(*flags)
+    assert (ran.code, text in ran.err) == (2, True), ran.err
+    assert not Path("out").exists()
+
+
+def test_any_int64_is_a_node_id(tgflow, tmp_path):
+    (tmp_path / "wide.csv").write_text(f"src,dst,t\n{2**62},{2**31},1\n1,2,2\n3,{2**62},3\n")
+    assert tgflow("run", "-s", "wide.csv", "-o", "out", "--json", *SMALL).json["num_events"] == 3
+    limited = ("--max-node-id", 5, "--max-bad-ratio", 1)
+    ran = tgflow("run", "-s", "wide.csv", "-o", "less", "--json", *limited, *SMALL)
+    assert ran.json["num_events"] == 1
+
+
+# Damage
+
+
+def test_c13_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
+    for size in (100, 200):  # so that an older checkpoint's place in the log is another one
+        assert run("--resume", "--limit", size).code == 0
+    shutil.rmtree("out/log")
+    fault.arm("log.before_append:2:raise,checkpoint.before_directory:1:raise")
+    ran = resume("--limit", 300)
+    assert ran.code in (0, 70)
+    assert "read from the source again" in ran.err
+    fault.arm("")
+    ran = resume("--limit", 400)
+    assert (ran.code, "from the source" in ran.err) == (0, False)
+    same_run(whole, Path("out"))
+    assert (
+        Path("out/dead-letters/000000.jsonl").read_bytes()
+        == (whole / "dead-letters" / "000000.jsonl").read_bytes()
+    )
+    assert resume().code == 0
+
+
+def test_c13_a_log_that_lost_its_end_is_refused_unless_fresh(run, resume, whole):
+    assert run().code == 0
+    [segment] = Path("out/log").iterdir()
+    os.truncate(segment, 40)
+    ran = resume()
+    assert ran.code == 76
+    assert "--fresh" in ran.err
+    assert resume("--fresh").code == 0
+    same_run(whole, Path("out"))
+    assert Path("out/before-1/log").exists()
+
+
+def test_c13_a_log_without_its_beginning_needs_a_checkpoint(run, resume):
+    for size in (100, 200):
+        assert run("--resume", "--limit", size).code == 0
+    shutil.rmtree("out/log")
+    assert resume("--limit", 300).code == 0
+    shutil.rmtree("out/checkpoints")
+    ran = resume("--limit", 400)
+    assert (ran.code, "has lost its beginning" in ran.err) == (76, True)
+    assert resume("--fresh").code == 0
+
+
+def test_dead_letters_that_are_gone_are_told(run, resume, whole):
+    assert run("--limit", 200).code == 0
+    shutil.rmtree("out/dead-letters")
+    ran = resume("--limit", 400)
+    assert ran.code == 0
+    assert "dead letters are missing" in ran.err
+    same_run(whole, Path("out"))
+
+
+# What is told
+
+
+def test_p5_the_counts_are_those_of_the_last_checkpoint(run, resume):
+    told = []
+    for ran in (run("--limit", 200, "--json"), resume("--json"), resume("--limit", 400, "--json")):
+        assert ran.code == 0
+        told.append((ran.json["rows"]["read"], ran.json["polled_ahead"]))
+        stream = json.loads(Path("out/stream.json").read_text())
+        manifest = Path("out/checkpoints") / checkpoints()[-1] / "manifest.json"
+        kept = json.loads(manifest.read_text())["meta"]["ingest"]["counts"]
+        assert stream["counts"]["partitions"] == kept
+        counts = stream["counts"]
+        parts = ("accepted", "late", "malformed", "duplicate", "buffered")
+        assert counts["read"] == sum(counts[part] for part in parts)
+    assert told[0][0] == told[1][0]
+    assert told[2] == (400, 0)
+
+
+def test_an_error_is_told_once(run):
+    fault.arm("log.before_append:1:eio")
+    ran = run()
+    assert ran.code == 74
+    assert ran.err.count("Input/output error") == 1, ran.err
+
+
+def test_what_is_kept_already_is_not_kept_again(run, resume):
+    assert run(*STEP, "--limit", 200).code == 0
+    before = checkpoints()
+    assert before[-1] == "ckpt-000000000200"
+    assert resume().code == 0
+    assert checkpoints() == before
+
+
+@pytest.mark.parametrize("function", ["open_session", "_write_report"])
+def test_d11_a_signal_at_either_end_is_heard(run, resume, whole, monkeypatch, function):
+    original = getattr(continual, function)
+
+    def signalled(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(continual, function, signalled)
+    assert run().code == 0
+    assert Path("out/report.html").exists()
+    monkeypatch.setattr(continual, function, original)
+    assert resume().code == 0
+    same_run(whole, Path("out"))
