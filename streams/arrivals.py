@@ -65,6 +65,7 @@ class Arrivals:
         origin: Returns where good row `i` of `events` came from; slow, for rows that come too late.
         counts: What else was met on the way, such as {"tombstone": 2}; not rows.
         event_ids: Of each good row an id that tells duplicates, a 64-bit hash as int64, or None.
+        gaps: What was skipped just before, `[begin, end)` in the source's own numbers.
     """
 
     partition: int
@@ -76,6 +77,7 @@ class Arrivals:
     origin: Callable[[int], Origin]
     counts: Mapping[str, int]
     event_ids: Int64s | None = None
+    gaps: Sequence[tuple[int, int]] = ()
 
 
 class PartitionedSource(Protocol):

@@ -62,6 +62,7 @@ class Books:
             counts.duplicate += admitted.num_duplicates
             counts.forced += admitted.forced
             counts.other.update(arrivals.counts)
+            counts.gaps.extend(arrivals.gaps)
             for row in (*admitted.bad, *admitted.late):
                 counts.refuse(row.code, row.origin.place, row.text)
             self._touched.add(arrivals.partition)

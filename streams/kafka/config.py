@@ -65,9 +65,12 @@ class KafkaConfig:
         time_unit: Unit of the times.
         tick_unit: Unit of the stream's ticks, `time_unit` if None.
         checks: Limits on records and values.
-        until_end: Stop where the topic ended when it was first read; else it never ends.
+        until_end: Stop where the topic ended when the run began, also if it is killed and goes on;
+            once it has stopped there, going on reads up to the end of that moment. Else it never
+            ends.
         on_expired: What to do if records that come next are no longer kept.
-        max_outage: Seconds without the broker after which the source gives up.
+        max_outage: Seconds without the broker, at the start or later, after which the source gives
+            up; a broker that hands out no records although there are more counts as away.
         group_id: Consumer group that checkpoints are reported to, or None.
         options: Options of `kafka.KafkaConsumer`, such as {"security_protocol": "SSL"}.
         queue_records: Records that may wait to be decoded, over all partitions, before those with

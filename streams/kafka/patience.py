@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections.abc import Mapping
 
 from tgflow.streams.errors import SourceCorrupt, SourceUnavailable
 from tgflow.streams.pace import Clock
@@ -29,7 +29,7 @@ class Patience:
         self._last_contact = clock.monotonic()
         self._out = False
         self._outage_seconds = 0.0
-        self._damage: Counter[str] = Counter()
+        self._damage: dict[str, tuple[int, Mapping[int, int]]] = {}
         self.rebuilds = 0
         self.corrupt = 0
 
@@ -50,26 +50,33 @@ class Patience:
                 self._outage_seconds += now - since
             self._out, self._wait, self._last_contact = False, FIRST_WAIT, now
 
-    def failed(self, error: BaseException) -> float:
+    def failed(self, error: BaseException, behind: Mapping[int, int] | None = None) -> float:
         """Note a failure and return how many seconds to wait before the next attempt.
+
+        Args:
+            error: What was raised.
+            behind: The partitions that hold more, and the offset where each goes on.
 
         Raises:
             SourceCorrupt: If the same bytes came damaged too often.
             SourceUnavailable: If the broker has been away for too long.
         """
         if is_damage(error):
-            self._damaged(error)
-        else:
-            self._unreachable(error)
+            self._damaged(error, behind or {})
+        self._unreachable(error)
         wait, self._wait = self._wait, min(2 * self._wait, LAST_WAIT)
         self.rebuilds += 1
         return wait
 
-    def _damaged(self, error: BaseException) -> None:
+    def _damaged(self, error: BaseException, behind: Mapping[int, int]) -> None:
+        """Count damage that has come before; that of partitions which went on is forgotten."""
         self.corrupt += 1
         what = f"{type(error).__name__}: {error}"
-        self._damage[what] += 1
-        if self._damage[what] >= SAME_DAMAGE:
+        stuck = {w: (n, dict(p.items() & behind.items())) for w, (n, p) in self._damage.items()}
+        self._damage = {w: (n, places) for w, (n, places) in stuck.items() if places}
+        count, places = self._damage.get(what, (0, behind))
+        self._damage[what] = count + 1, places
+        if count + 1 >= SAME_DAMAGE:
             text = f"the same bytes came damaged {SAME_DAMAGE} times ({what}); mend the partition"
             raise SourceCorrupt(
                 self._name, "corrupt", f"{text}, or start a run after it"

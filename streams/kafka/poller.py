@@ -9,7 +9,6 @@ from collections.abc import Set
 
 from tgflow.streams.errors import SourceUnavailable, StreamError
 from tgflow.streams.kafka.config import KafkaConfig
-from tgflow.streams.kafka.fetched import NO_RECORDS
 from tgflow.streams.kafka.patience import Patience, is_final
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.session import Chunk, NoTopicError, Session
@@ -17,6 +16,8 @@ from tgflow.streams.pace import Clock
 
 IDLE = 2.0
 """Seconds without a record after which the broker is asked whether it is there."""
+STARVED = 60.0
+"""Seconds without a record, while the broker holds more of them, after which it is asked anew."""
 SLOW = 1.0
 """Seconds after which an answer counts as an outage that ended."""
 TAKEN_BYTES = 8 << 20
@@ -60,6 +61,7 @@ class Poller:
         self._error: StreamError | None = None
         self._stop = threading.Event()
         self._rejoin = False
+        self._behind: dict[int, int] = {}
         self._asked_at: float | None = None
         self.wanted: Set[int] | None = None
         """Partitions to read; the others are paused. None for all."""
@@ -104,8 +106,9 @@ class Poller:
 
     def join(self, partitions: Set[int]) -> None:
         """Read new partitions too, from their beginning."""
-        self._join = (self._join or frozenset()) | partitions
-        self._rejoin = True
+        with self._state:
+            self._join = (self._join or frozenset()) | partitions
+            self._rejoin = True
 
     def stuck_for(self) -> float:
         """Return for how many seconds the thread has been waiting in one call."""
@@ -168,7 +171,7 @@ class Poller:
         if self.started is None and is_final(error):
             text = f"{type(error).__name__}: {error}; mend the options of kafka-python"
             raise SourceUnavailable(f"topic {self._config.topic}", "refused", text) from error
-        wait = self._patience.failed(error)
+        wait = self._patience.failed(error, self._behind)
         text = "topic %s: %s: %s; reading on in %.1f s"
         _log.warning(text, self._config.topic, type(error).__name__, error, wait)
         return wait
@@ -181,21 +184,38 @@ class Poller:
 
     def _open(self, session: Session) -> None:
         before = dict(self._places)
-        self._rejoin = False
-        session.open(self._join)
-        self._join = frozenset()
+        self._join_in(session)
         begun = dict(self._places)
         moved = [p for p, place in sorted(begun.items()) if before.get(p) != place]
-        self._put([Chunk(p, NO_RECORDS, begun[p], 0, session.lost(p)) for p in moved])
-        self._patience.contact()
+        self._put([session.begun(p) for p in moved])
+        self._note(session)
+        if not self._behind:  # else it has to show that it hands them out
+            self._patience.contact()
         self._verify(session, begun)
+
+    def _join_in(self, session: Session) -> None:
+        """Open with the partitions that are to join; those that come meanwhile join later."""
+        with self._state:
+            join, self._join = self._join, frozenset()
+            self._rejoin = False
+        try:
+            session.open(join)
+        except Exception:
+            with self._state:
+                self._join = None if join is None else join | (self._join or frozenset())
+            raise
+
+    def _note(self, session: Session) -> None:
+        self.known = session.partitions()
+        self.ends = dict(session.ends)
+        self._behind = session.behind()
 
     def _verify(self, session: Session, begun: dict[int, Place]) -> None:
         """Read until the records read last have come again, then say that it has started."""
         deadline = self._clock.monotonic() + VERIFYING
         while session.unverified and not self._stop.is_set():
             session.pause(set(self._places) - session.unverified)
-            self._put(session.poll(self._config.poll_timeout))
+            self._poll(session)
             if session.unverified and self._clock.monotonic() > deadline:
                 text = "topic %s: partitions %s: cannot tell whether the topic is the same"
                 _log.warning(text, self._config.topic, sorted(session.unverified))
@@ -214,21 +234,39 @@ class Poller:
                 return
             before = self._clock.monotonic()
             self._steer(session)
-            chunks = session.poll(self._config.poll_timeout)
-            now = self._clock.monotonic()
-            if chunks:
-                self._put(chunks)
-                self._patience.contact()
-                heard = now
-            elif now - heard > IDLE:
-                session.probe()
-                after = self._clock.monotonic()
-                self._patience.contact(now if after - now > SLOW else None)
-                heard = after
-            self.known = session.partitions()
-            self.ends = dict(session.ends)
+            idle = before - heard > IDLE
+            if self._poll(session) or (idle and self._is_well(session, heard)):
+                heard = self._clock.monotonic()
+            self._note(session)
             if self._full:
                 self.paused_seconds += self._clock.monotonic() - before
+
+    def _poll(self, session: Session) -> bool:
+        """Queue what comes; return whether anything did."""
+        chunks = session.poll(self._config.poll_timeout)
+        if chunks:
+            self._put(chunks)
+            self._patience.contact()
+        return bool(chunks)
+
+    def _is_well(self, session: Session, heard: float) -> bool:
+        """Ask the broker; return False if it holds records that have not come since `heard`.
+
+        Raises:
+            TimeoutError: If that has been so for too long, as when it refuses to hand them out.
+        """
+        asked = self._clock.monotonic()
+        session.probe()
+        starving = session.starving()
+        now = self._clock.monotonic()
+        if not starving:
+            self._patience.contact(asked if now - asked > SLOW else None)
+            return True
+        if now - heard > min(STARVED, self._config.max_outage):
+            text = f"no record for {now - heard:.0f} s of partitions {sorted(starving)}"
+            way_out = "see whether it may be read, and whether its brokers are well"
+            raise TimeoutError(f"{text}, although the topic holds more; {way_out}")
+        return False
 
     def _steer(self, session: Session) -> None:
         """Pause the partitions that nobody wants, and those with a full share of the queue."""

@@ -61,7 +61,7 @@ class RecordDecoder:
         places = _Places(self._topic, chunk, records, np.cumsum(parsed.num_rows), self._codec)
         starts = range(skip, max(rows.num_rows, skip + 1), MAX_ROWS)
         pieces = [rows.piece(at, min(at + MAX_ROWS, rows.num_rows), places) for at in starts]
-        pieces[0] = replace(pieces[0], counts=counts)
+        pieces[0] = replace(pieces[0], counts=counts, gaps=chunk.gaps)
         return pieces
 
     def _parse(self, values: list[bytes]) -> Parsed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -34,6 +34,7 @@ class Chunk:
         place: Where the partition goes on after them.
         num_bytes: The bytes of their values.
         counts: What else was met, such as {"repeated": 2} or {"gap": 40}.
+        gaps: The offsets `[begin, end)` that had expired before they could be read.
     """
 
     partition: int
@@ -41,6 +42,7 @@ class Chunk:
     place: Place
     num_bytes: int
     counts: Mapping[str, int]
+    gaps: Sequence[tuple[int, int]] = ()
 
 
 class Session:
@@ -59,12 +61,13 @@ class Session:
         self._name = f"topic {config.topic}"
         self._kafka = kafka_client()
         self._consumer: Any = None
+        self._reading: set[int] = set()
         self._paused: set[int] = set()
         self.unverified: set[int] = set()
         """Partitions whose anchor has not come yet."""
         self.ends: dict[int, int] = {}
         """Where each partition ended when the broker last said so."""
-        self._lost: dict[int, int] = {}
+        self._lost: dict[int, tuple[int, int]] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -107,20 +110,33 @@ class Session:
         ends = self._consumer.end_offsets(topics, timeout_ms=ANSWER_MS)
         for tp in topics:
             self._settle(tp.partition, begins[tp], ends[tp])
-        reading = [p for p, place in self._places.items() if not place.ended]
-        self._consumer.assign([self._tp(p) for p in reading])
-        for partition in reading:
+        self._reading = {p for p, place in self._places.items() if not place.ended}
+        self._consumer.assign([self._tp(p) for p in self._reading])
+        for partition in self._reading:
             self._consumer.seek(self._tp(partition), self._places[partition].start)
-        self.unverified &= set(reading)
+        self.unverified &= self._reading
 
     def partitions(self) -> frozenset[int]:
         """Return the partitions of the topic, as last heard."""
         self._beat()
         return frozenset(self._consumer.partitions_for_topic(self._config.topic) or ())
 
-    def lost(self, partition: int) -> dict[str, int]:
-        """Return how many offsets had expired before they could be read, as {"gap": 40}."""
-        return {"gap": self._lost[partition]} if partition in self._lost else {}
+    def begun(self, partition: int) -> Chunk:
+        """Return where a partition goes on, and what had expired before."""
+        place = self._places[partition]
+        if (gap := self._lost.get(partition)) is None:
+            return Chunk(partition, NO_RECORDS, place, 0, {})
+        return Chunk(partition, NO_RECORDS, place, 0, {"gap": gap[1] - gap[0]}, [gap])
+
+    def behind(self) -> dict[int, int]:
+        """Return the partitions that hold more to read, and the offset where each goes on."""
+        places = {p: self._places[p] for p in self._reading}
+        return {p: place.offset for p, place in places.items() if place.offset < self._until(p)}
+
+    def starving(self) -> set[int]:
+        """Return the partitions that are not paused, and hold records that have not come."""
+        behind = self.behind().keys() - self._paused
+        return {p for p in behind if self._position(p) < self._until(p)}
 
     def pause(self, partitions: Collection[int]) -> None:
         """Read all but these partitions until told otherwise."""
@@ -164,6 +180,14 @@ class Session:
     def _tp(self, partition: int) -> Any:
         return self._kafka.TopicPartition(self._config.topic, partition)
 
+    def _until(self, partition: int) -> int:
+        end, until = self.ends.get(partition, 0), self._places[partition].end
+        return end if until is None else min(end, until)
+
+    def _position(self, partition: int) -> int:
+        """Return what kafka-python reads next: behind what is no record, as a transaction's end."""
+        return int(self._consumer.position(self._tp(partition), timeout_ms=ANSWER_MS))
+
     def _check_present(self, there: Collection[int]) -> None:
         gone = sorted(set(self._places) - set(there))
         if gone:
@@ -193,7 +217,7 @@ class Session:
             text = f"{lost}; pass on_expired='skip' to go on without them, or start a new run"
             raise SourceExpired(self._name, "expired", text)
         _log.warning("%s: %s; going on without them", self._name, lost)
-        self._lost[partition] = begin - place.offset
+        self._lost[partition] = place.offset, begin
         return Place(begin, end=place.end)
 
     def _chunk(self, partition: int, polled: list[Any]) -> Chunk:
@@ -244,7 +268,7 @@ class Session:
             place = self._places[tp.partition]
             if place.end is None or place.ended or tp.partition in found:
                 continue
-            if self._consumer.position(tp, timeout_ms=ANSWER_MS) >= place.end:
+            if self._position(tp.partition) >= place.end:
                 self._places[tp.partition] = replace(place, offset=place.end)
                 yield Chunk(tp.partition, NO_RECORDS, self._places[tp.partition], 0, {})
 

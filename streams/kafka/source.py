@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 
 from tgflow.ids import NodeIds
 from tgflow.streams.arrivals import Arrivals, Position
@@ -14,10 +15,11 @@ from tgflow.streams.kafka.patience import Patience
 from tgflow.streams.kafka.poller import Poller
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.records import RecordDecoder
+from tgflow.streams.kafka.session import Chunk
 from tgflow.streams.pace import Clock, SystemClock
 
-START_TIMEOUT = 60.0
-"""Seconds within which a broker must answer at the start."""
+TURN = 0.2
+"""Seconds after which one who waits asks whether to stop."""
 HANG_SECONDS = 30.0
 """Seconds beyond three times its timeout after which a call of kafka-python hangs."""
 
@@ -32,13 +34,22 @@ class KafkaSource:
     Args:
         config: The topic, its schema and how it is read.
         clock: What to measure by; None takes the machine's.
+        stop: Asked whenever it waits; once it returns True, `start` returns with nothing begun,
+            and `poll` returns nothing. It may be set later, as the attribute `stop`.
 
     Raises:
         ImportError: If kafka-python is not installed.
     """
 
-    def __init__(self, config: KafkaConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: KafkaConfig,
+        *,
+        clock: Clock | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         kafka_client()
+        self.stop = stop
         form = config.form
         self.name = f"topic {config.topic}"
         self.unit = form.time.tick
@@ -57,31 +68,37 @@ class KafkaSource:
         self._untold: set[int] = set()
         self._paused_seconds = 0.0
         self._num_hung = 0
+        self._has_told = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
         """Begin, or go on, at `positions`; a partition without one is read from its beginning.
 
-        With `until_end` a partition that is not in `positions` is new since the first start, and
-        beyond the end, unless there are no positions at all.
+        It waits for the broker up to `max_outage` seconds, or until `stop` says so.
+
+        With `until_end` the ends are settled at the first start and are part of the positions, so
+        that a run which is killed stops where it would have: a partition that is not in
+        `positions` is new since, and beyond the end. Once all ends have been reached, the next
+        start settles new ones, and takes in new partitions.
 
         Raises:
             SourceExpired: If a partition no longer holds what comes next.
             SourceTruncated: If a partition ends before its position.
             SourceMismatch: If the record before a position is not the one that was read then.
-            SourceUnavailable: If the broker cannot be reached within a minute, or has no such
-                topic.
+            SourceUnavailable: If the broker cannot be reached in time; at once if it has no such
+                topic, or refuses.
         """
         given = {p: Place.from_position(position) for p, position in positions.items()}
         self._halt()
-        fixed = bool(given) and self._config.until_end
+        if all(place.ended for place in given.values()):
+            given = {p: replace(place, end=None) for p, place in given.items()}
+            fixed = False
+        else:
+            fixed = self._config.until_end
+        self._patience.contact()  # its time begins now
         self._launch(given, frozenset() if fixed else None)
-        poller = self._live()
-        limit = min(START_TIMEOUT, self._config.max_outage)
-        if not poller.wait_started(limit):
-            text = f"no answer from {', '.join(self._config.servers)} within {limit:.0f} s"
-            way_out = "see that it runs and that the address and the options are right"
-            raise SourceUnavailable(self.name, "unavailable", f"{text}; {way_out}")
-        self._places = dict(poller.started or {})
+        if not self._wait_started():
+            return
+        self._places = dict(self._live().started or {})
         self._begins = {p: place.offset for p, place in self._places.items()}
         self._untold = {p for p, place in self._places.items() if given.get(p) != place}
 
@@ -93,11 +110,14 @@ class KafkaSource:
         """Return the partitions that came since, and read them from their beginning from now on.
 
         What the broker told within the last half minute is what is known (`metadata_max_age_ms`).
-        With `until_end` there are none: the end was settled at the start.
+        With `until_end` there are none: the end was settled at the start. That is said once.
         """
         poller = self._live()
         new = frozenset(poller.known) - frozenset(self._places)
-        if not new or self._config.until_end:
+        if new and self._config.until_end:
+            self._tell_ignored(new)
+            return []
+        if not new:
             return []
         poller.join(new)
         for partition in new:
@@ -117,7 +137,7 @@ class KafkaSource:
         """
         self._watch()
         arrived: list[Arrivals] = []
-        for chunk in self._live().take(wanted, timeout):
+        for chunk in self._take(wanted, timeout):
             arrived += self._decoder.arrivals(chunk, self._places[chunk.partition].row)
             self._places[chunk.partition] = chunk.place
             self._untold.discard(chunk.partition)
@@ -180,6 +200,35 @@ class KafkaSource:
         if self._poller is None:
             raise RuntimeError("the source has not been started; call start(positions)")
         return self._poller
+
+    def _wait_started(self) -> bool:
+        """Return whether it has started; False if it is to stop first."""
+        poller, limit = self._live(), self._config.max_outage
+        deadline = self._clock.monotonic() + limit
+        while not poller.wait_started(TURN):
+            if self.stop():
+                return False
+            if self._clock.monotonic() >= deadline:
+                text = f"no answer from {', '.join(self._config.servers)} within {limit:.0f} s"
+                way_out = "see that it runs and that the address and the options are right"
+                raise SourceUnavailable(self.name, "unavailable", f"{text}; {way_out}")
+        return True
+
+    def _take(self, wanted: Set[int], timeout: float) -> list[Chunk]:
+        """Return what has come, once something has, the time is up, or it is to stop."""
+        deadline = self._clock.monotonic() + timeout
+        while not self.stop():
+            left = max(0.0, deadline - self._clock.monotonic())
+            chunks = self._live().take(wanted, min(TURN, left))
+            if chunks or left <= TURN:
+                return chunks
+        return []
+
+    def _tell_ignored(self, partitions: Set[int]) -> None:
+        if not self._has_told:
+            text = "%s: partitions %s are new, and are left out: the end was settled at the start"
+            _log.warning(text, self.name, sorted(partitions))
+        self._has_told = True
 
     def _launch(self, places: dict[int, Place], join: Set[int] | None) -> None:
         self._poller = Poller(self._config, places, join, self._patience, self._clock)

@@ -16,9 +16,15 @@ from tgflow.streams.errors import (
     SourceTruncated,
     SourceUnavailable,
 )
+from tgflow.streams.ingest import Ingest
 from tgflow.streams.kafka import poller as poller_module
 from tgflow.streams.kafka import session as session_module
+from tgflow.streams.kafka.patience import Patience
 from tgflow.streams.kafka.session import Session
+from tgflow.streams.ordering.config import OrderConfig
+from tgflow.streams.ordering.partition import PartitionState
+from tgflow.streams.pace import SystemClock
+from tgflow.streams.state import IngestState
 from tgflow.testing.broker import CUT, FETCH, OFFSET_COMMIT, MockBroker
 
 pytestmark = pytest.mark.timeout(60)
@@ -164,6 +170,19 @@ def test_k6_with_skip_the_gap_is_counted(broker):
     source.close()
     assert reading.src() == list(range(begin, 65))
     assert reading.counts == {"gap": 7}
+    assert [gap for arrivals in reading.arrivals for gap in arrivals.gaps] == [(begin - 7, begin)]
+
+
+def test_k6_the_gap_stands_in_the_report(broker):
+    position = first_position(broker)
+    begin = position["offset"] + 7
+    broker("partition_delete_records", "edges", 0, begin)
+    front = PartitionState(position, seq=position["offset"])
+    state = IngestState(partitions={0: front})
+    ingest = Ingest(open_source(broker, "edges", on_expired="skip"), OrderConfig(), state=state)
+    num_events = sum(len(batch) for batch in ingest)
+    assert num_events == 60 - begin
+    assert ingest.report()["counts"]["partitions"]["0"]["gaps"] == [[begin - 7, begin]]
 
 
 def test_k6_retention_overtakes_a_running_source(broker):
@@ -246,6 +265,34 @@ def test_k9_partitions_added_while_running_join_when_looked_for(broker, monkeypa
     assert reading.src(0) == list(range(55))
     assert reading.src(1) == list(range(100, 150))
     assert source.counters()["rebuilds"] == 0
+
+
+def test_k9_a_partition_that_comes_during_a_rebuild_is_read(broker, monkeypatch):
+    broker.create("edges", 2)
+    for partition in (0, 1):
+        publish(broker, "edges", edges(50, 100 * partition), partition)
+    known, opening, joined = {0}, threading.Event(), threading.Event()
+    session_open = Session.open
+    monkeypatch.setattr(Session, "partitions", lambda self: frozenset(known))
+
+    def slow_open(self, join):
+        session_open(self, join)
+        if opening.is_set():
+            opening.clear()
+            assert joined.wait(20)
+
+    monkeypatch.setattr(Session, "open", slow_open)
+    source = open_source(broker, "edges", until_end=False)
+    reading = read(source, stop=after(50))
+    known.add(1)
+    wait_for(lambda: 1 in source._poller.known)
+    opening.set()
+    source._poller._rejoin = True  # a rebuild, as after any failure
+    wait_for(lambda: not opening.is_set())
+    assert source.look_for_partitions() == [1]
+    joined.set()
+    read_on(source, reading, stop=lambda r: len(r.src(1)) == 50, timeout=15)
+    source.close()
 
 
 def test_k13_offsets_that_go_back_are_dropped_and_counted(broker, monkeypatch):
@@ -349,6 +396,124 @@ def test_a_topic_deleted_while_reading_is_missed(broker, quick_probe):
     with pytest.raises((SourceUnavailable, SourceTruncated)):
         read_on(source, reading, stop=after(51))
     source.close()
+
+
+def test_fetches_refused_for_ever_are_an_outage(broker, caplog):
+    broker.create("edges", 1)
+    publish(broker, "edges", edges(50))
+    broker.fail(FETCH, [29] * 3000)  # not authorized
+    source = open_source(broker, "edges", max_outage=3.0)
+    with pytest.raises(SourceUnavailable, match=r"no record for .* although the topic holds more"):
+        read(source, timeout=20)
+    source.close()
+    assert source.counters()["outage_seconds"] >= 3.0
+
+
+def test_fetches_refused_for_a_while_are_borne(broker, monkeypatch, caplog):
+    from kafka import KafkaConsumer
+
+    monkeypatch.setattr(poller_module, "IDLE", 0.3)
+    monkeypatch.setattr(poller_module, "STARVED", 1.0)
+    broker.create("edges", 1)
+    publish(broker, "edges", edges(50))
+    poll, refused = KafkaConsumer.poll, [True]
+
+    def may_refuse(self, **options):
+        if refused:
+            time.sleep(0.05)
+        return {} if refused else poll(self, **options)
+
+    monkeypatch.setattr(KafkaConsumer, "poll", may_refuse)
+    source = open_source(broker, "edges")
+    source.start({})
+    wait_for(lambda: source.counters()["rebuilds"] >= 2)
+    refused.clear()
+    reading = read_on(source, Reading())
+    source.close()
+    assert reading.src() == list(range(50))
+    assert "see whether it may be read" in caplog.text
+
+
+def test_a_broker_that_comes_late_is_waited_for(broker, proxy):
+    broker.create("edges", 1)
+    publish(broker, "edges", edges(50))
+    proxy.refuse(True)
+    source = open_source(broker, "edges", servers=[proxy.server], options=PATIENT)
+    threading.Timer(2.0, proxy.refuse, (False,)).start()
+    reading = read(source)
+    source.close()
+    assert reading.src() == list(range(50))
+
+
+def test_who_waits_for_a_broker_is_stopped_at_once(broker, proxy):
+    broker.create("edges", 1)
+    position = first_position(broker)
+    proxy.refuse(True)
+    stop = threading.Event()
+    source = open_source(broker, "edges", servers=[proxy.server], until_end=False)
+    source.stop = stop.is_set
+    threading.Timer(1.0, stop.set).start()
+    began = time.monotonic()
+    source.start({0: position})
+    assert source.poll({0}, 30.0) == []
+    assert time.monotonic() - began < 5.0
+    assert source.partitions() == []
+    source.close()
+
+
+def test_who_waits_for_records_is_stopped_at_once(shared_broker, topic):
+    shared_broker.create(topic, 1)
+    source = open_source(shared_broker, topic, until_end=False)
+    stop = threading.Event()
+    source.stop = stop.is_set
+    source.start({})
+    source.poll({0}, 5.0)
+    threading.Timer(0.5, stop.set).start()
+    began = time.monotonic()
+    assert source.poll({0}, 30.0) == []
+    assert time.monotonic() - began < 5.0
+    source.close()
+
+
+class TestPatience:
+    def damage(self, patience, *offsets, text="2 bytes are left"):
+        for offset in offsets:
+            patience.failed(ValueError(text), {0: offset, 1: 9})
+
+    def test_the_same_damage_at_the_same_place_is_an_error(self):
+        patience = Patience("topic edges", 600.0, SystemClock())
+        self.damage(patience, 7, 7, 7, 7)
+        with pytest.raises(SourceCorrupt, match="came damaged 5 times"):
+            self.damage(patience, 7)
+
+    def test_damage_elsewhere_is_counted_for_itself(self):
+        patience = Patience("topic edges", 600.0, SystemClock())
+        for first in range(0, 1000, 100):
+            for _ in range(2):
+                patience.failed(ValueError("2 bytes are left"), {0: first})
+
+    def test_damage_that_was_read_past_is_forgotten(self):
+        patience = Patience("topic edges", 600.0, SystemClock())
+        for offset in range(20):
+            patience.failed(ValueError("2 bytes are left"), {0: offset})
+            patience.failed(ValueError("3 bytes are left"), {0: offset})
+        assert patience.corrupt == 40
+
+    def test_what_fails_for_ever_without_a_place_is_an_outage(self):
+        clock = FakeClock()
+        patience = Patience("topic edges", 600.0, clock)
+        for clock.now in range(0, 600, 100):
+            patience.failed(AttributeError("no such thing"), {})
+        clock.now = 600
+        with pytest.raises(SourceUnavailable, match="AttributeError"):
+            patience.failed(AttributeError("no such thing"), {})
+
+
+class FakeClock:
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
 
 
 @pytest.mark.timeout(30)

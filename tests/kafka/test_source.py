@@ -10,6 +10,7 @@ from kafka_help import Reading, edge, edges, open_source, publish, read, read_al
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import parse_options, parse_url
+from tgflow.streams.kafka.session import Session
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -45,6 +46,36 @@ def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic)
     source.close()
     assert reading.src(0) == list(range(50))
     assert reading.src(1) == []
+
+
+def test_a_run_that_had_ended_goes_on_to_the_end_there_is_now(shared_broker, topic):
+    shared_broker.create(topic, 2)
+    publish(shared_broker, topic, edges(50))
+    positions = read_all(shared_broker, topic).positions
+    publish(shared_broker, topic, edges(20, 50))
+    publish(shared_broker, topic, edges(10), partition=1)
+    for expected in (list(range(50, 70)), []):
+        source = open_source(shared_broker, topic)
+        reading = read(source, positions)
+        source.close()
+        assert reading.src(0) == expected
+        assert source.progress() == 1.0
+        positions = positions | reading.positions
+    assert positions[1]["offset"] == 10
+
+
+def test_partitions_that_are_left_out_are_told_once(shared_broker, topic, monkeypatch, caplog):
+    shared_broker.create(topic, 2)
+    publish(shared_broker, topic, edges(50))
+    known = {0}
+    monkeypatch.setattr(Session, "partitions", lambda self: frozenset(known))
+    source = open_source(shared_broker, topic)
+    source.start({})
+    known.add(1)
+    source._poller.known = frozenset(known)
+    assert [list(source.look_for_partitions()) for _ in range(3)] == [[], [], []]
+    source.close()
+    assert caplog.text.count("partitions [1] are new, and are left out") == 1
 
 
 def test_reading_goes_on_at_the_position(shared_broker, topic):
