@@ -7,7 +7,8 @@ Shows: a broker of its own (librdkafka's mock cluster, in a child process), Coll
 a topic with 2 partitions, and `tgflow run` on it twice: undisturbed, and killed by SIGKILL once it
 has a checkpoint, then resumed. Protocol: prequential; compared are digests of model, optimiser,
 memory and events in the end. Expect: "equal to the last bit", in about half a minute on 2 cores.
-With --kafka it takes your broker instead, which must make topics by itself.
+With --kafka it takes your broker instead, which must make topics by itself. Other options are
+those of `tgflow run`.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--events", type=int, default=3000)
     parser.add_argument("--kafka", metavar="HOST:PORT")
-    args = parser.parse_args()
+    args, others = parser.parse_known_args()
     with ExitStack() as stack:
         options: list[str] = []
         if args.kafka:
@@ -48,6 +49,7 @@ def main() -> None:
 
         run = ["run", "--stream", url, "--codec", "arrow", "--until-end", *options]
         run += ["--max-forward-jump", "none", "--checkpoint-batches", "5", "--threads", "1"]
+        run += others
         tgflow(*run, "--out", str(folder / "undisturbed"))
         whole = digest(folder / "undisturbed")
 
