@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from tgflow.ids import NodeIds
 from tgflow.streams.checks import Int64s
@@ -151,3 +151,11 @@ class PartitionedSource(Protocol):
     def close(self) -> None:
         """Give back what it holds; never waits for more than a few seconds."""
         ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A source that may wait long, as for a broker, and asks whether it should."""
+
+    stop: Callable[[], bool]
+    """Asked while it waits; once it returns True, `start` returns with nothing begun."""

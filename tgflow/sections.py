@@ -65,7 +65,9 @@ class StreamConfig(_Section):
         default=None, description="Kafka, codec struct: the fields of a record in their order."
     )
     until_end: bool = Field(
-        default=False, description="Kafka: stop at the end that there is at the start."
+        default=False,
+        description="Kafka: stop at the end there is when the run begins, also if it is killed and "
+        "resumed; resuming one that has stopped there reads to the end of that moment.",
     )
 
 
@@ -193,7 +195,7 @@ class OrderConfig(_Section):
     buffer_bytes: Size = Field(default="256MiB", description="Memory that they may take.")
     dedup_window: int | None = Field(
         default=None,
-        ge=1,
+        ge=0,
         description="Last event ids among which a repeat is found; unset: 100000 with event_id.",
     )
 

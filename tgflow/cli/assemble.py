@@ -114,7 +114,7 @@ def check_together(config: Config) -> None:
             "--sort: all events are put in order, none is late; leave out --sort, or else "
             "--allowed-lateness, --late and --idle-timeout"
         )
-    if order.dedup_window is not None and stream.event_id is None:
+    if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
 
 

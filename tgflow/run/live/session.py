@@ -20,7 +20,7 @@ from tgflow.run.live.notes import Notes
 from tgflow.run.live.place import Place
 from tgflow.run.live.supply import Supply, Valve
 from tgflow.run.machine import describe
-from tgflow.streams.arrivals import PartitionedSource
+from tgflow.streams.arrivals import PartitionedSource, Stoppable
 from tgflow.streams.breaker import Breaker
 from tgflow.streams.counts import Counts
 from tgflow.streams.ingest import Ingest
@@ -161,6 +161,8 @@ def _open(place: Place, recipe: Recipe, notes: Notes, valve: Valve) -> Session:
     log = _open_log(place, start.state, notes) if c.log else None
     place.rundir.cut_records(start.records_bytes)
     recipe.source.ids = start.ids
+    if isinstance(recipe.source, Stoppable):
+        recipe.source.stop = lambda: valve.stopped
     letters = _letters(config, place)
     ingest = Ingest(
         recipe.source,
