@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tgflow.cache.policy import POLICIES
 from tgflow.plan.belady import BeladyPlanner
 from tgflow.testing.belady_reference import execute, most_hits
+from tgflow.testing.cache_reference import ReferenceCache
 
 Batches = list[list[int]]
 
@@ -47,6 +49,22 @@ def test_the_planner_equals_the_optimum_of_dynamic_programming(seed: int) -> Non
         planner = BeladyPlanner(len(contents), torch.tensor(contents, dtype=torch.int64))
         expected = most_hits(batches, len(contents), cached)
         assert hits_of(planner, batches, contents) == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_other_policy_ever_has_more_hits(seed: int) -> None:
+    g = random.Random(seed)
+    for _ in range(250):
+        batches, contents = made_trace(g)
+        num_slots = len(contents)
+        for policy in POLICIES:
+            reference = ReferenceCache(num_slots, policy)
+            reference.preload(contents)
+            held = reference.contents()
+            planner = BeladyPlanner(num_slots, torch.tensor(held, dtype=torch.int64))
+            for batch in batches:
+                reference.gather(batch)
+            assert reference.counters.hits <= hits_of(planner, batches, held)
 
 
 @st.composite
