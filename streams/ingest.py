@@ -110,7 +110,7 @@ class Ingest:
         self._buffer = ReorderBuffer()
         self._gate = Gate(config, self._buffer)
         self._silence = Silence(source.name, config.idle_timeout, clock)
-        self._state = state
+        self._first = self._state = state
         self._marks = Marks(state)
         self._looks_for_partitions = False
         self._committed: IngestState | None = None
@@ -205,23 +205,20 @@ class Ingest:
         """How many records each partition holds that were not polled yet, lately."""
         return self._status.lag
 
-    def report(self, at: IngestState | None = None) -> dict[str, Any]:
-        """Return how it stood after the last poll that brought anything, as JSON can hold it.
+    @property
+    def has_polled(self) -> bool:
+        """Whether anything was polled, or read from the log, since it was made."""
+        return self._state is not self._first
 
-        Args:
-            at: The state to tell of instead, one that a checkpoint has; rows read beyond it are
-                then `polled_ahead`.
-        """
-        newest, status = self._state, self._status
-        state = newest if at is None else at
-        ahead = _num_read(newest) - _num_read(state)
+    def report(self) -> dict[str, Any]:
+        """Return how it stood after the last poll that brought anything, as JSON can hold it."""
+        state, status = self._state, self._status
         late_by = self._config.allowed_lateness
         marks = {str(p): s.front.watermark(late_by) for p, s in state.partitions.items()}
         return {
             "source": self.source.name,
             "num_released": state.num_released,
             "num_buffered": len(state.held),
-            "polled_ahead": ahead,
             "watermark": state.watermark,
             "watermarks": marks,
             "idle": sorted(p for p, s in state.partitions.items() if s.is_idle),
@@ -436,10 +433,6 @@ class Ingest:
 
     def _no_rows(self) -> Rows:
         return no_rows(self.source.id_kind, self.source.x_dim)
-
-
-def _num_read(state: IngestState) -> int:
-    return Counts.from_json(state.counts).total("read")
 
 
 def _late_error(row: BadRow) -> LateEvent:

@@ -93,7 +93,7 @@ def _metrics(session: Session, ended: Ended, config: Config, threads: int) -> di
         "state_sha256": ended.state_sha256,
         "rows": {name: value for name, value in counts.items() if isinstance(value, int)},
         "refused": counts["refused"],
-        "polled_ahead": ended.stream["polled_ahead"],
+        "num_waiting": ended.stream.get("num_waiting", 0),
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
         "machine": describe(),

@@ -88,6 +88,11 @@ class RunDir:
         """Write another file of figures."""
         self._write(name, to_json(value, indent=2) + "\n")
 
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Return what `write_json` wrote, None if it did not."""
+        path = self.path / name
+        return json.loads(path.read_text()) if path.exists() else None
+
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write metrics.json, the run's figures."""
         self.write_json("metrics.json", metrics)

@@ -196,10 +196,17 @@ class _Run:
             self._notes.warning("checkpoint", f"{text}; the run ends because of: {error}")
 
     def _report(self) -> dict[str, Any]:
-        """Write and return what became of the rows that the last checkpoint stands for."""
-        session = self._session
-        report = session.ingest.report(session.ingest.state_at(session.trainer.position))
-        session.place.rundir.write_json("stream.json", report)
+        """Write and return what became of the rows, and how many events wait to be learnt.
+
+        A run that goes on and has nothing left to learn polls nothing: what it said before holds.
+        """
+        session, rundir = self._session, self._session.place.rundir
+        report = session.ingest.report()
+        if not session.ingest.has_polled and (before := rundir.read_json("stream.json")):
+            return before
+        learnt = session.trainer.position
+        report |= {"num_learnt": learnt, "num_waiting": max(0, report["num_released"] - learnt)}
+        rundir.write_json("stream.json", report)
         return report
 
     def _say_start(self) -> None:
