@@ -6,10 +6,10 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,6 +27,8 @@ from tgflow.streams.checks import Checks
 from tgflow.streams.open import open_files
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
 
+_Source = TypeVar("_Source")
+
 
 def open_source(config: Config) -> EventSource:
     """Open the stream that `config` describes.
@@ -34,11 +36,16 @@ def open_source(config: Config) -> EventSource:
     Raises:
         CliError: If no stream is named, or there is none.
     """
+    return _opened(config, open_stream, sort=config.stream.sort)
+
+
+def _opened(config: Config, opened: Callable[..., _Source], **options: Any) -> _Source:
+    """Return what `opened` makes of the files that `config` names, with further options."""
     c = config.stream
     if not c.path:
         raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
     try:
-        return open_stream(
+        return opened(
             c.path,
             src=c.src,
             dst=c.dst,
@@ -48,8 +55,9 @@ def open_source(config: Config) -> EventSource:
             time_unit=c.time_unit,
             tick_unit=c.tick_unit,
             format=c.format,
+            id_kind=c.id_kind,
             bipartite=True if config.graph.direction == "bipartite" else None,
-            sort=c.sort,
+            **options,
         )
     except FileNotFoundError as error:
         raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
@@ -73,29 +81,9 @@ def open_partitioned(config: Config) -> PartitionedSource:
     """
     if config.stream.path.startswith("kafka://"):
         return _open_topic(config)
-    c = config.stream
-    if not c.path:
-        raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
-    if config.kafka.dead_letter_topic is not None:
+    if config.stream.path and config.kafka.dead_letter_topic is not None:
         raise ConfigError("--dead-letter-topic: a topic for dead letters needs a stream of Kafka")
-    try:
-        return open_files(
-            c.path,
-            src=c.src,
-            dst=c.dst,
-            t=c.t,
-            label=c.label,
-            features=_features(c),
-            time_unit=c.time_unit,
-            tick_unit=c.tick_unit,
-            format=c.format,
-            id_kind=c.id_kind,
-            event_id=c.event_id,
-            bipartite=True if config.graph.direction == "bipartite" else None,
-            checks=_checks(config),
-        )
-    except FileNotFoundError as error:
-        raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
+    return _opened(config, open_files, event_id=config.stream.event_id, checks=_checks(config))
 
 
 def check_together(config: Config) -> None:
