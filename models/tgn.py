@@ -32,6 +32,7 @@ from tgflow.nn import (
     aggregate,
 )
 from tgflow.nn.memory import MemoryRows
+from tgflow.nn.memory_table import MemoryPlace, check_memory_place, memory_table
 from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell
 from tgflow.plan.batch import Batch
@@ -56,6 +57,10 @@ class TGNConfig:
     aggregator: Aggregator = "last"
     history: int = 0
     """Overwritten memory rows to keep for replay; 0 if nothing is replayed."""
+    memory_place: MemoryPlace = "model"
+    """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
+    memory_cache: int | str | None = None
+    """Bytes of a cache in front of memory in place "uva" or "host", such as "4GiB"."""
     seconds_per_tick: float = 1.0
     """The stream's time unit."""
 
@@ -74,6 +79,7 @@ class TGNConfig:
             )
         if self.aggregator not in ("last", "mean"):
             raise ValueError(f'aggregator must be "last" or "mean", got {self.aggregator!r}')
+        check_memory_place(self.memory_place, self.memory_cache)
         if self.seconds_per_tick <= 0:
             raise ValueError(f"seconds_per_tick must be positive, got {self.seconds_per_tick}")
 
@@ -103,7 +109,8 @@ class TGN(TemporalModel):
         self.config = c = TGNConfig() if config is None else config
         self.fanouts = (c.neighbors,) * c.layers
         mail_dim = c.memory_dim + c.edge_x_dim
-        self.memory = NodeMemory(c.memory_dim, mail_dim, c.history)
+        rows = memory_table(c.memory_dim + mail_dim, c.memory_place, c.memory_cache)
+        self.memory = NodeMemory(c.memory_dim, mail_dim, c.history, rows)
         time = TimeEncoding(c.time_dim)
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.cell, c.seconds_per_tick)
         self.node_x = None if node_x is None else NodeFeatures(node_x)

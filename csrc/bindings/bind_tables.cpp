@@ -17,6 +17,10 @@ void gather_rows(address_t rows, int64_t row_bytes, int64_t size, address_t id, 
                       at<std::byte>(out));
 }
 
+void scatter_rows(address_t rows, int64_t row_bytes, address_t id, int64_t n, address_t from) {
+  tgflow::scatter_rows(at<std::byte>(rows), row_bytes, at<const int64_t>(id), n, at<const std::byte>(from));
+}
+
 /// All of the reservation, of which only the committed beginning may be touched.
 py::buffer_info bytes_of(const ReservedMemory& memory) {
   return {static_cast<uint8_t*>(memory.data()), static_cast<py::ssize_t>(memory.size())};
@@ -90,4 +94,6 @@ void bind_tables(py::module_& m) {
   bind_row_reader(m);
   m.def("gather_rows", &gather_rows, py::arg("rows"), py::arg("row_bytes"), py::arg("size"), py::arg("id"),
         py::arg("n"), py::arg("out"), py::call_guard<py::gil_scoped_release>());
+  m.def("scatter_rows", &scatter_rows, py::arg("rows"), py::arg("row_bytes"), py::arg("id"), py::arg("n"),
+        py::arg("source"), py::call_guard<py::gil_scoped_release>());
 }

@@ -11,7 +11,7 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kAheadBytes = 6 << 10;  // asked for before they are read: rows lie anywhere in memory
-constexpr int64_t kGrain = 4096;          // rows
+constexpr int64_t kGrainBytes = 1 << 20;  // of rows, for which it pays to wake another thread
 constexpr int64_t kLine = 64;
 
 void prefetch(const RowTable& table, int64_t id) {
@@ -33,14 +33,24 @@ void copy_row(const RowTable& table, int64_t id, std::byte* out) {
   }
 }
 
+int64_t grain(int64_t row_bytes) { return std::max<int64_t>(kGrainBytes / row_bytes, 1); }
+
 }  // namespace
 
 void gather_rows(const RowTable& table, const int64_t* id, int64_t n, std::byte* out) {
   const int64_t ahead = std::clamp<int64_t>(kAheadBytes / table.row_bytes, 2, 32);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, grain(table.row_bytes), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (i + ahead < end) prefetch(table, id[i + ahead]);
       copy_row(table, id[i], out + i * table.row_bytes);
+    }
+  });
+}
+
+void scatter_rows(std::byte* rows, int64_t row_bytes, const int64_t* id, int64_t n, const std::byte* from) {
+  parallel_for(n, grain(row_bytes), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(rows + id[i] * row_bytes, from + i * row_bytes, static_cast<size_t>(row_bytes));
     }
   });
 }

@@ -41,5 +41,28 @@ TEST(gather_copies_rows_of_any_width) {
   }
 }
 
+TEST(scatter_writes_where_gather_reads) {
+  for (int64_t row_bytes : {1, 3, 100, 400, 5000}) {
+    constexpr int64_t kSize = 1200;
+    auto rows = counted(kSize * row_bytes);
+    const auto before = rows;
+    std::vector<int64_t> id;
+    for (int64_t i = 0; i < kSize / 2; ++i) id.push_back(i * 7 % kSize);
+    std::vector<std::byte> given(id.size() * static_cast<size_t>(row_bytes)), found(given.size());
+    for (size_t i = 0; i < given.size(); ++i) given[i] = static_cast<std::byte>(i * 13 + 5);
+    const auto n = static_cast<int64_t>(id.size());
+    scatter_rows(rows.data(), row_bytes, id.data(), n, given.data());
+    gather_rows({rows.data(), row_bytes, kSize}, id.data(), n, found.data());
+    CHECK(found == given);
+    std::vector<char> written(kSize);
+    for (const int64_t i : id) written[static_cast<size_t>(i)] = 1;
+    for (int64_t i = 0; i < kSize; ++i) {
+      const auto width = static_cast<size_t>(row_bytes);
+      if (written[static_cast<size_t>(i)] != 0) continue;
+      CHECK(std::memcmp(rows.data() + i * row_bytes, before.data() + i * row_bytes, width) == 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tgflow

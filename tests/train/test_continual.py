@@ -100,7 +100,7 @@ def test_learning_nothing_still_predicts_and_stores():
     assert all(step["loss"] is None for step in steps)
     fresh = small_tgn().state_dict()
     assert all(torch.equal(x, fresh[name]) for name, x in trainer.model.state_dict().items())
-    assert trainer.model.memory.rows.any()
+    assert trainer.model.memory.state()["rows"].any()
     assert "prequential.ap" in result
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.nn.history import VersionHistory
+from tgflow.nn.memory_table import MemoryTable, TensorTable, with_room
+from tgflow.nn.spill import spilled
 
 LAST_UPDATE, MAIL_T, HAS_MAIL, POSITION = range(4)
 CLOCK_WIDTH = 4
+_PAGE_BYTES = 4 << 20
+_SLACK = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,18 +72,26 @@ class NodeMemory(nn.Module):
     the last `history` rows over all nodes; a version that has left it reads as the initial state,
     never as a later one: what is forgotten may cost accuracy, but nothing leaks from the future.
 
-    Tensors follow `Module.to`, but are no part of `state_dict`; see `state`.
+    Rows are in a table; the default one is a buffer that follows `Module.to`, as clocks (32 bytes
+    a node) and history always do. Another table stays where it is, so that memory may be larger
+    than a GPU's; what is read never depends on it. None of it is part of `state_dict`; see `state`.
 
     Args:
         dim: Width of the memory, at least 1.
         mail_dim: Width of the mail, at least 0.
         history: Overwritten rows to keep; 0 keeps none, and only current positions can be read.
+        table: Where rows are: an empty `FeatureTable` or `CachedTable` of `dim + mail_dim` float32
+            that is not on disk, to be changed by this memory alone. None: with the module.
+
+    Raises:
+        ValueError: If a width or `history` is too small, or the table cannot hold the rows.
     """
 
-    rows: Tensor
     clock: Tensor
 
-    def __init__(self, dim: int, mail_dim: int, history: int = 0) -> None:
+    def __init__(
+        self, dim: int, mail_dim: int, history: int = 0, table: MemoryTable | None = None
+    ) -> None:
         super().__init__()
         if dim < 1 or mail_dim < 0 or history < 0:
             raise ValueError(
@@ -87,25 +100,47 @@ class NodeMemory(nn.Module):
             )
         self.dim, self.mail_dim = dim, mail_dim
         self.num_nodes = 0
-        self.register_buffer("rows", torch.zeros(0, dim + mail_dim), persistent=False)
-        self.register_buffer(
-            "clock", torch.zeros(0, CLOCK_WIDTH, dtype=torch.int64), persistent=False
-        )
+        self.table = TensorTable(dim + mail_dim) if table is None else table
+        _check_table(self.table, dim + mail_dim)
+        clock = torch.zeros(0, CLOCK_WIDTH, dtype=torch.int64)
+        self.register_buffer("clock", clock, persistent=False)
         self.history = VersionHistory(history, dim + mail_dim, CLOCK_WIDTH) if history else None
 
     def resize(self, num_nodes: int) -> None:
-        """Make room for `num_nodes` nodes; never shrinks. Amortised: capacity at least doubles."""
-        self.num_nodes = max(self.num_nodes, num_nodes)
-        if num_nodes > len(self.rows):
-            capacity = max(num_nodes, 2 * len(self.rows), 64)
-            self.rows = _grown(self.rows, capacity)
-            self.clock = _grown(self.clock, capacity)
+        """Make room for `num_nodes` nodes; never shrinks. Amortised.
+
+        Raises:
+            MemoryError: If the table has no room for them.
+        """
+        if num_nodes > len(self.table):
+            self._grow_table(max(num_nodes, len(self.table) + len(self.table) // _SLACK, 64))
+        if num_nodes > len(self.clock):
+            self.clock = with_room(self.clock, num_nodes)
             if self.history is not None:
-                self.history.resize(capacity)
+                self.history.resize(len(self.clock))
+        self.num_nodes = max(self.num_nodes, num_nodes)
+
+    def _grow_table(self, size: int) -> None:
+        table = self.table
+        for page in self._pages(size - len(table)):
+            table.append(torch.zeros(page.stop - page.start, table.dim))
+        if table.place == "disk":
+            raise MemoryError(
+                f"the memory of {size} nodes has outgrown its table, which went on to disk, where "
+                "rows never change; give it a larger budget"
+            )
+
+    def _pages(self, size: int) -> Iterator[slice]:
+        """Cut `size` rows into pieces to be copied one after the other."""
+        step = max(_PAGE_BYTES // (4 * self.table.dim), 1)
+        return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
     def reset(self) -> None:
         """Forget everything, history included; the nodes stay."""
-        self.rows.zero_()
+        written = (self.clock[:, HAS_MAIL] != 0).nonzero().squeeze(1)
+        for page in self._pages(len(written)):
+            ids = written[page]
+            self.table.scatter_(ids, torch.zeros(len(ids), self.table.dim))
         self.clock.zero_()
         if self.history is not None:
             self.history.reset()
@@ -121,7 +156,7 @@ class NodeMemory(nn.Module):
             ValueError: If an older version is asked for and no history is kept.
         """
         self._cover(nodes)
-        rows = self.rows.index_select(0, nodes)
+        rows = self.table.gather(nodes)
         clock = self.clock.index_select(0, nodes)
         stale = clock[:, POSITION] > position
         if bool(stale.any()):
@@ -167,8 +202,7 @@ class NodeMemory(nn.Module):
         self._cover(nodes)
         if self.history is not None:
             self._archive(nodes, position)
-        self.rows[:, : self.dim].index_copy_(0, nodes, memory)
-        self.rows[:, self.dim :].index_copy_(0, nodes, mail)
+        self.table.scatter_(nodes, torch.cat([memory, mail], dim=1))
         flags = torch.ones_like(mail_t)
         clock = torch.stack([last_update, mail_t, flags, flags * position], dim=1)
         self.clock.index_copy_(0, nodes, clock)
@@ -178,21 +212,27 @@ class NodeMemory(nn.Module):
         assert self.history is not None
         version = self.clock[:, POSITION].index_select(0, nodes)
         nodes = nodes[(version > 0) & (version < position)]
-        self.history.append(
-            nodes, self.rows.index_select(0, nodes), self.clock.index_select(0, nodes)
-        )
+        self.history.append(nodes, self.table.gather(nodes), self.clock.index_select(0, nodes))
 
     def state(self) -> dict[str, Tensor]:
-        """Return all of it as tensors, for a checkpoint; copies, which `load_state` takes back."""
-        state = {
-            "rows": self.rows[: self.num_nodes].clone(),
-            "clock": self.clock[: self.num_nodes].clone(),
-        }
+        """Return all of it as tensors, for a checkpoint; copies, which `load_state` takes back.
+
+        The rows of a table come as a tensor in a temporary file, so that a large memory is never in
+        host memory twice.
+        """
+        state = {"rows": self._copied_rows(), "clock": self.clock[: self.num_nodes].clone()}
         if self.history is not None:
             state |= {
                 f"history.{name}": x for name, x in self.history.state(self.num_nodes).items()
             }
         return state
+
+    def _copied_rows(self) -> Tensor:
+        table, size = self.table, self.num_nodes
+        if isinstance(table, TensorTable):
+            return table.read(0, size).clone()
+        pages = (table.read(page.start, page.stop) for page in self._pages(size))
+        return spilled(pages, (size, table.dim), table.dtype)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become what `state` returned, also on another device.
@@ -201,15 +241,17 @@ class NodeMemory(nn.Module):
             ValueError: If it was saved with other widths, or with another length of history.
         """
         num_nodes, width = state["rows"].shape
-        if width != self.rows.shape[1]:
+        if width != self.table.dim:
             raise ValueError(
-                f"the saved memory has {width} columns, this one {self.rows.shape[1]}; "
+                f"the saved memory has {width} columns, this one {self.table.dim}; "
                 "build the model with the saved configuration"
             )
         self.resize(num_nodes)
         self.reset()
         self.num_nodes = num_nodes
-        self.rows[:num_nodes] = state["rows"].to(self.rows.device)
+        ids = torch.arange(num_nodes)
+        for page in self._pages(num_nodes):
+            self.table.scatter_(ids[page], state["rows"][page].cpu())
         self.clock[:num_nodes] = state["clock"].to(self.clock.device)
         if self.history is not None:
             prefix = "history."
@@ -222,7 +264,14 @@ class NodeMemory(nn.Module):
             self.resize(int(nodes.max()) + 1)
 
 
-def _grown(table: Tensor, capacity: int) -> Tensor:
-    grown = table.new_zeros((capacity, *table.shape[1:]))
-    grown[: len(table)] = table
-    return grown
+def _check_table(table: MemoryTable, width: int) -> None:
+    if table.place == "disk":
+        raise ValueError(
+            "memory cannot be in a table on disk, whose rows never change; "
+            'use place="uva" or "host", with a cache on the GPU in front if it is to be faster'
+        )
+    if table.dim != width or table.dtype != torch.float32 or len(table) > 0:
+        raise ValueError(
+            f"the table of a memory must be empty and of {width} float32 (memory and mail), "
+            f"got {len(table)} rows of {table.dim} {str(table.dtype).removeprefix('torch.')}"
+        )

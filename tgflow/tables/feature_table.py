@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -228,6 +228,13 @@ class FeatureTable:
         if not self._closed:
             self._closed, self._size = True, 0
             self._rows.close()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be pickled or copied: one table has the memory, or the file."""
+        raise TypeError(
+            "a table is not pickled or copied, nor is what holds one, such as a model whose memory "
+            "is in a table; make a new one of the rows: tg.table(table.read(0, len(table)))"
+        )
 
     def _check_open(self) -> None:
         if self._closed:

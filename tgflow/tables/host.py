@@ -64,9 +64,9 @@ class HostRows:
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite some rows."""
-        ids, rows = ids.cpu(), rows.cpu()
-        size = int(ids.max()) + 1 if len(ids) else 0
-        self.read(0, size).index_copy_(0, ids, rows)
+        ids, rows = ids.cpu().contiguous(), rows.cpu()
+        where = (self.address, self.row_bytes, ids.data_ptr(), len(ids))
+        _core.scatter_rows(*where, rows.data_ptr())
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows with the core's threads; `out` on another device is filled through a copy."""

@@ -1,4 +1,4 @@
-// Rows of a table by id.
+// Rows of a table by id: read and written.
 #pragma once
 
 #include <cstddef>
@@ -16,5 +16,8 @@ struct RowTable {
 /// Writes the rows of `id` [n] to `out` [n, row_bytes]; a negative id gives a row of zero bytes.
 /// Throws std::out_of_range if an id is not below the table's size.
 void gather_rows(const RowTable& table, const int64_t* id, int64_t n, std::byte* out);
+
+/// Writes `from` [n, row_bytes] to the rows of `id` [n] at `rows`: all there, and each once.
+void scatter_rows(std::byte* rows, int64_t row_bytes, const int64_t* id, int64_t n, const std::byte* from);
 
 }  // namespace tgflow

@@ -1,0 +1,32 @@
+"""Every kind of table that a node memory can be in."""
+
+from __future__ import annotations
+
+import pytest
+from devices import opened
+
+from tgflow.cache import cached
+from tgflow.nn.memory_table import MemoryTable
+from tgflow.tables import FeatureTable
+
+KINDS = {  # place, its device, the cache's device ("" for host memory, None for no cache)
+    "host": ("host", None, None),
+    "host, cached": ("host", None, ""),
+    "device": ("device", "emulated", None),
+    "uva": ("uva", "emulated", None),
+    "uva, cached": ("uva", "emulated", "emulated"),
+    "host, cached on the device": ("host", None, "emulated"),
+    "auto": ("auto", "emulated", None),
+}
+for_each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def memory_table_of(kind: str, dim: int) -> MemoryTable:
+    """An empty table; caches and budgets are small, so that rows leave and move."""
+    place, device, cache = KINDS[kind]
+    budget = 100 * 4 * dim if place == "auto" else None
+    machine = None if device is None else opened(device)
+    table = FeatureTable(dim, place=place, budget=budget, device=machine)
+    if cache is None:
+        return table
+    return cached(table, rows=3, device=machine or (opened(cache) if cache else None))

@@ -1,0 +1,191 @@
+"""Node memory in tables: the bits of the plain tensor, wherever the rows are."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_tables import for_each_kind, memory_table_of
+
+from tgflow.cache import CachedTable
+from tgflow.models.tgn import TGN, TGNConfig
+from tgflow.nn import NodeMemory, memory
+from tgflow.nn.memory_table import memory_table
+from tgflow.nn.spill import spilled
+from tgflow.tables import FeatureTable
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sets(st.integers(0, 150), max_size=6)),
+        st.tuples(st.just("read"), st.lists(st.integers(0, 200), max_size=8)),
+        st.just(("reset", ())),
+        st.just(("save", ())),
+        st.just(("load", ())),
+    ),
+    max_size=15,
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch):
+    monkeypatch.setattr(memory, "_PAGE_BYTES", 12 * 20)
+
+
+def write(to: NodeMemory, nodes: list[int], step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    n, t = len(nodes), torch.full((len(nodes),), step)
+    own, mail = (torch.randn(n, dim, generator=generator) for dim in (to.dim, to.mail_dim))
+    to.write(torch.tensor(nodes, dtype=torch.int64), own, t - 1, mail, t, step)
+
+
+def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert state.keys() == expected.keys()
+    for name, x in expected.items():
+        assert torch.equal(state[name], x), name
+
+
+@for_each_kind
+@settings(max_examples=25)
+@given(steps=STEPS, data=st.data())
+def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
+    plain, placed = NodeMemory(2, 1, 7), NodeMemory(2, 1, 7, memory_table_of(kind, 3))
+    saved = [plain.state(), placed.state()]
+    for step, (what, nodes) in enumerate(steps, start=1):
+        if what == "save":
+            saved = [plain.state(), placed.state()]
+        for i, each in enumerate((plain, placed)):
+            if what == "write":
+                write(each, sorted(nodes), step)
+            elif what == "reset":
+                each.reset()
+            elif what == "load":
+                each.load_state(saved[1 - i])  # the other's
+        if what == "read":
+            at = data.draw(st.lists(st.integers(0, step), min_size=len(nodes), max_size=len(nodes)))
+            asked = torch.tensor([nodes, at], dtype=torch.int64)
+            expected, found = plain.read(*asked), placed.read(*asked)
+            assert torch.equal(found.state, expected.state)
+            assert torch.equal(found.clock, expected.clock)
+        assert_same(placed.state(), plain.state())
+
+
+@for_each_kind
+def test_each_write_is_a_version_of_the_table(kind):
+    table = memory_table_of(kind, 3)
+    placed = NodeMemory(2, 1, 0, table)
+    for step in range(1, 4):
+        write(placed, [5, 0, 70], step)
+        assert table.version == step
+
+
+@pytest.mark.parametrize("kind", ["host", "device", "uva", "auto"])
+def test_old_rows_are_read_while_memory_grows(kind):
+    """Row `i` is `i` all over, from when it was written."""
+    table = memory_table_of(kind, 3)
+    placed = NodeMemory(2, 1, 0, table)
+    wrong, done, known = [], threading.Event(), 0
+
+    def read() -> None:
+        while not done.is_set():
+            ids = torch.arange(known)
+            if not torch.equal(table.gather(ids), ids[:, None].expand(-1, 3).float()):
+                wrong.append(known)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for step in range(60):
+        nodes = torch.arange(step * 50, step * 50 + 50)
+        rows, t = nodes[:, None].float(), torch.full((50,), step + 1)
+        placed.write(nodes, rows.expand(-1, 2), t, rows, t, step + 1)
+        known = int(nodes[-1]) + 1
+    done.set()
+    reader.join()
+    assert not wrong
+
+
+def test_a_table_that_cannot_serve_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r'on disk, whose rows never change; use place="uva"'):
+        NodeMemory(2, 1, 0, FeatureTable(3, place="disk"))
+    used = FeatureTable(3)
+    used.append(torch.zeros(2, 3))
+    for table, told in (
+        (used, "got 2 rows of 3 float32"),
+        (FeatureTable(4), "got 0 rows of 4 float32"),
+        (FeatureTable(3, torch.float64), "got 0 rows of 3 float64"),
+    ):
+        with pytest.raises(ValueError, match=rf"must be empty and of 3 float32.*{told}"):
+            NodeMemory(2, 1, 0, table)
+
+
+def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
+    placed = NodeMemory(2, 1, 0, FeatureTable(3, budget=12 * 200))
+    write(placed, [100], 1)
+    with pytest.raises(MemoryError, match="of 301 nodes has outgrown its table, which went on to"):
+        write(placed, [300], 2)
+    assert placed.num_nodes == 101
+
+
+def test_one_line_says_where_memory_is():
+    on_host = TGN(TGNConfig(memory_place="host", memory_cache="64KiB")).memory.table
+    assert isinstance(on_host, CachedTable)
+    assert (on_host.place, on_host.dim) == ("host", 200)
+    assert 0 < on_host.capacity * 800 < 64 << 10
+    assert TGN().memory.table.place == "model"
+    with pytest.raises(ValueError, match='cannot be "disk": rows on disk never change'):
+        TGNConfig(memory_place="disk")
+    with pytest.raises(ValueError, match="must be one of model, auto, device, uva, host, got 'x'"):
+        TGNConfig(memory_place="x")
+    with pytest.raises(ValueError, match='memory_cache is for memory_place "uva" or "host"'):
+        TGNConfig(memory_cache=5)
+
+
+def test_models_are_copied_unless_their_memory_is_in_a_table():
+    model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1))
+    write(model.memory, [3], 1)
+    twin = copy.deepcopy(model)
+    write(model.memory, [3], 2)
+    assert twin.memory.state()["clock"][3].tolist() == [0, 1, 1, 1]
+    model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1, memory_place="host"))
+    with pytest.raises(TypeError, match="such as a model whose memory is in a table; make a new"):
+        copy.deepcopy(model)
+
+
+def test_default_memory_follows_the_module():
+    placed = NodeMemory(2, 1, 3)
+    write(placed, [1], 1)
+    assert placed.to(torch.device("meta")).table.rows.device.type == "meta"
+    assert "rows" not in str(placed.state_dict().keys())
+
+
+def test_spilled_copies_leave_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    x = torch.randn(100, 7)
+    copied = spilled(iter(x.split(9)), (100, 7), x.dtype)
+    assert torch.equal(copied, x)
+    copied[0] = 0  # of nobody else
+    assert not list(tmp_path.iterdir())
+    assert spilled([], (0, 7), torch.float32).shape == (0, 7)
+
+
+def test_a_table_of_memory_has_no_other_places():
+    with pytest.raises(ValueError, match="memory_place must be one of"):
+        memory_table(3, "tape", None)
+
+
+def anonymous_bytes() -> int:
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+
+def test_a_snapshot_of_a_large_table_is_not_in_memory_twice(monkeypatch):
+    monkeypatch.undo()  # pages of their own size
+    placed = NodeMemory(1_000, 1_000, 0, FeatureTable(2_000))
+    placed.resize(10_000)  # 80 MB
+    before = anonymous_bytes()
+    state = placed.state()
+    assert state["rows"].nbytes == 80_000_000
+    assert anonymous_bytes() - before < 20 << 20

@@ -1,0 +1,61 @@
+"""Training with node memory in tables: the losses of plain memory, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from made_streams import made_events, pieces, small_tgn
+from memory_tables import for_each_kind, memory_table_of
+
+from tgflow.graph import TemporalGraph
+from tgflow.models.tgn import TGN
+from tgflow.nn import NodeMemory
+from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.observe import EpochRecord, Observer, StepRecord
+from tgflow.train.offline import OfflineConfig, OfflineTrainer
+
+EVENTS = made_events(300)
+
+
+class Losses(Observer):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.seen.append((record.loss, record.val))
+
+    def on_step(self, record: StepRecord) -> None:
+        self.seen.append((record.loss, record.metrics))
+
+
+def tgn_in(kind: str | None) -> TGN:
+    model = small_tgn()
+    if kind is not None:
+        width = model.memory.table.dim
+        model.memory = NodeMemory(8, width - 8, 10_000, memory_table_of(kind, width))
+    return model
+
+
+def continual(model: TGN) -> list[Any]:
+    losses = Losses()
+    config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3, replay_ratio=0.5)
+    trainer = ContinualTrainer(model, TemporalGraph(edge_x_dim=2), config)
+    trainer.run(pieces(EVENTS, 30), losses)
+    return [losses.seen, {k: v.tolist() for k, v in model.memory.state().items()}]
+
+
+def offline(model: TGN) -> list[Any]:
+    losses = Losses()
+    config = OfflineConfig(batch_size=20, learning_rate=1e-2, epochs=2, mrr_negatives=3)
+    out = OfflineTrainer(model, TemporalGraph.from_events(EVENTS), config, losses).fit()
+    return [losses.seen, out["test.ap"], out["test.mrr"]]
+
+
+@for_each_kind
+def test_continual_training_is_the_same(kind):
+    assert continual(tgn_in(kind)) == continual(tgn_in(None))
+
+
+@for_each_kind
+def test_offline_training_is_the_same(kind):
+    assert offline(tgn_in(kind)) == offline(tgn_in(None))

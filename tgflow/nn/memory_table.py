@@ -1,0 +1,133 @@
+"""Where the rows of a node memory are: with the model, or in a table of their own."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor, nn
+
+from tgflow.cache import cached
+from tgflow.tables import FeatureTable
+
+MemoryPlace = Literal["model", "auto", "device", "uva", "host"]
+
+
+class MemoryTable(Protocol):
+    """Rows that grow and change: a `FeatureTable`, a `CachedTable`, or a `TensorTable`."""
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its elements are."""
+
+    @property
+    def place(self) -> str:
+        """Where the rows are."""
+
+    def __len__(self) -> int: ...
+
+    def append(self, rows: Tensor) -> int:
+        """Add rows and return the first one's id."""
+
+    def gather(self, ids: Tensor) -> Tensor:
+        """Return rows by id, on the ids' device."""
+
+    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite the rows of ids that each come once."""
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return neighbouring rows."""
+
+
+class TensorTable(nn.Module):
+    """Rows in a buffer of the model: they follow `Module.to`, and are no part of `state_dict`.
+
+    Args:
+        dim: Width of a row.
+    """
+
+    rows: Tensor
+    place = "model"
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self._size = 0
+        self.register_buffer("rows", torch.zeros(0, dim), persistent=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What its elements are."""
+        return self.rows.dtype
+
+    def __len__(self) -> int:
+        return self._size
+
+    def append(self, rows: Tensor) -> int:
+        """Add rows and return the first one's id. Amortised: room at least doubles."""
+        first, self._size = self._size, self._size + len(rows)
+        self.rows = with_room(self.rows, self._size)
+        self.rows[first : self._size] = rows
+        return first
+
+    def gather(self, ids: Tensor) -> Tensor:
+        """Return rows by id (int64 `[N]`, on the model's device)."""
+        return self.rows.index_select(0, ids)
+
+    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite the rows of ids that each come once, which is not checked."""
+        self.rows.index_copy_(0, ids.to(self.rows.device), rows.to(self.rows.device))
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Return neighbouring rows: a view, on the model's device."""
+        return self.rows[start:stop]
+
+
+def memory_table(dim: int, place: MemoryPlace, cache: int | str | None) -> MemoryTable:
+    """Return an empty table for rows of memory and mail.
+
+    Args:
+        dim: Width of a row.
+        place: "model": with the model's parameters, wherever it is moved. Else as `FeatureTable`
+            has them, in memory that may be larger than the GPU's: "host", "uva" (pinned host
+            memory), "device", or "auto".
+        cache: Of "host" and "uva": bytes of an LRU cache in front, in the GPU's memory where there
+            is a GPU; None for none.
+
+    Raises:
+        CudaError: If the place needs a GPU and it cannot be used; the message says what is missing.
+        ValueError: If there is no such place, or it takes no cache.
+    """
+    check_memory_place(place, cache)
+    if place == "model":
+        return TensorTable(dim)
+    device = "cuda" if torch.cuda.is_available() else None
+    table = FeatureTable(dim, place=place, device=None if place == "host" else device)
+    return table if cache is None else cached(table, bytes=cache, device=device)
+
+
+def check_memory_place(place: str, cache: int | str | None) -> None:
+    """Raise ValueError unless memory can be in that place, behind such a cache."""
+    places = get_args(MemoryPlace)
+    if place == "disk":
+        raise ValueError(
+            'memory_place cannot be "disk": rows on disk never change, and memory changes with '
+            'every event; use "uva" or "host", with memory_cache for a cache on the GPU'
+        )
+    if place not in places:
+        raise ValueError(f"memory_place must be one of {', '.join(places)}, got {place!r}")
+    if cache is not None and place not in ("uva", "host"):
+        raise ValueError(f'memory_cache is for memory_place "uva" or "host", got {place!r}')
+
+
+def with_room(rows: Tensor, size: int) -> Tensor:
+    """Return `rows`, followed by zeros where there are less than `size` of them."""
+    if size <= len(rows):
+        return rows
+    grown = rows.new_zeros((max(size, 2 * len(rows), 64), *rows.shape[1:]))
+    grown[: len(rows)] = rows
+    return grown
