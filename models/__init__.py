@@ -10,7 +10,7 @@ from tgflow.models.tgn import TGN, TGNConfig
 
 
 class ModelEntry(NamedTuple):
-    """A model's class, called as `model(config, node_x=None)`, and the class of its settings."""
+    """A model's class, called as `model(config)`, and the class of its settings."""
 
     model: type[TGN] | type[TGAT]
     config: type[TGNConfig] | type[TGATConfig]

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
-from tgflow.model import Scores, TemporalModel
-from tgflow.nn import AttentionLayer, LinkDecoder, NodeFeatures, TimeEncoding
+from tgflow.model import Scores, TemporalModel, node_features
+from tgflow.nn import AttentionLayer, LinkDecoder, TimeEncoding
 from tgflow.plan.batch import Batch
 from tgflow.sampling.sampler import STRATEGIES, Strategy
 
@@ -32,6 +32,8 @@ class TGATConfig:
 
     edge_x_dim: int = 0
     """Width of the edge features."""
+    node_x_dim: int = 0
+    """Width of the node features."""
     time_dim: int = 100
     embedding_dim: int = 100
     heads: int = 2
@@ -47,8 +49,9 @@ class TGATConfig:
         for name in ("time_dim", "embedding_dim", "heads", "layers", "neighbors"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.edge_x_dim < 0:
-            raise ValueError(f"edge_x_dim must be at least 0, got {self.edge_x_dim}")
+        for name in ("edge_x_dim", "node_x_dim"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.embedding_dim % self.heads:
@@ -65,21 +68,17 @@ class TGAT(TemporalModel):
 
     Args:
         config: Settings.
-        node_x: Node features, float32 `[num_nodes, x_dim]`, or None.
     """
 
     memory = None
 
-    def __init__(self, config: TGATConfig | None = None, node_x: Tensor | None = None) -> None:
+    def __init__(self, config: TGATConfig | None = None) -> None:
         super().__init__()
         self.config = c = TGATConfig() if config is None else config
         self.fanouts = (c.neighbors,) * c.layers
         self.strategy = c.strategy
-        self.node_x = None if node_x is None else NodeFeatures(node_x)
         time = TimeEncoding(c.time_dim)
-        widths = [0 if self.node_x is None else self.node_x.dim] + [c.embedding_dim] * (
-            c.layers - 1
-        )
+        widths = [c.node_x_dim] + [c.embedding_dim] * (c.layers - 1)
         self.layers = nn.ModuleList(  # the roots' first, like the blocks
             AttentionLayer(
                 time,
@@ -95,7 +94,7 @@ class TGAT(TemporalModel):
 
     def forward(self, batch: Batch) -> Scores:
         """Return the logits of the batch's events and of their negatives."""
-        h = None if self.node_x is None else self.node_x(batch.nodes)
+        h = node_features(batch, self.config.node_x_dim)
         for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
             h = layer(h, block)
         assert h is not None

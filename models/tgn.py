@@ -21,12 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tgflow.model import Scores, TemporalModel
+from tgflow.model import Scores, TemporalModel, node_features
 from tgflow.nn import (
     AttentionLayer,
     LinkDecoder,
     MemoryUpdater,
-    NodeFeatures,
     NodeMemory,
     TimeEncoding,
     aggregate,
@@ -44,6 +43,8 @@ class TGNConfig:
 
     edge_x_dim: int = 0
     """Width of the edge features."""
+    node_x_dim: int = 0
+    """Width of the node features."""
     memory_dim: int = 100
     time_dim: int = 100
     embedding_dim: int = 100
@@ -68,7 +69,7 @@ class TGNConfig:
         for name in ("memory_dim", "time_dim", "embedding_dim", "heads", "layers", "neighbors"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("edge_x_dim", "history"):
+        for name in ("edge_x_dim", "node_x_dim", "history"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
@@ -98,13 +99,12 @@ class TGN(TemporalModel):
 
     Args:
         config: Settings.
-        node_x: Node features, float32 `[num_nodes, x_dim]`, or None.
     """
 
     strategy = "recent"
     memory: NodeMemory
 
-    def __init__(self, config: TGNConfig | None = None, node_x: Tensor | None = None) -> None:
+    def __init__(self, config: TGNConfig | None = None) -> None:
         super().__init__()
         self.config = c = TGNConfig() if config is None else config
         self.fanouts = (c.neighbors,) * c.layers
@@ -113,8 +113,7 @@ class TGN(TemporalModel):
         self.memory = NodeMemory(c.memory_dim, mail_dim, c.history, rows)
         time = TimeEncoding(c.time_dim)
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.cell, c.seconds_per_tick)
-        self.node_x = None if node_x is None else NodeFeatures(node_x)
-        self.of_node_x = None if node_x is None else nn.Linear(node_x.shape[1], c.memory_dim)
+        self.of_node_x = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
         widths = [c.memory_dim] + [c.embedding_dim] * (c.layers - 1)
         self.layers = nn.ModuleList(  # the roots' first, like the blocks
             AttentionLayer(
@@ -133,9 +132,9 @@ class TGN(TemporalModel):
     def forward(self, batch: Batch) -> Scores:
         """Return the logits of the batch's events and of their negatives; changes no state."""
         self._seen = inputs = self._read(batch)
-        h = inputs.memory
-        if self.node_x is not None and self.of_node_x is not None:
-            h = h + self.of_node_x(self.node_x(batch.nodes))
+        h, node_x = inputs.memory, node_features(batch, self.config.node_x_dim)
+        if self.of_node_x is not None:
+            h = h + self.of_node_x(node_x)
         for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
             h = layer(h, block)
         scores: Scores = self.decoder(h, batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from tgflow import _core
 from tgflow.changes import Change, Kind
 from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
+from tgflow.node_features import NodeFeatures
 from tgflow.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
@@ -44,6 +46,9 @@ class TemporalGraph:
             and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without; they are kept in host memory.
         edge_x: Instead of a width: an empty table of float32 rows to keep them in, wherever it is.
+        node_x: A table of the nodes' features, float32: row `i` is node `i`'s, and nodes beyond its
+            end have zeros. It may be filled before and grow with the stream, by `append`: a row
+            must come before the first event that mentions its node.
         device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.machine.Machine`.
         device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
             take more, the oldest ones move to host memory, and answers stay the same. Samplers
@@ -63,6 +68,7 @@ class TemporalGraph:
         edge_x_dim: int = 0,
         *,
         edge_x: Table | None = None,
+        node_x: Table | None = None,
         device: str | torch.device | Machine = "cpu",
         device_budget: int | str | None = None,
     ) -> None:
@@ -84,6 +90,7 @@ class TemporalGraph:
         """The graph in the core or on a GPU; where samplers take and return tensors."""
         self.log = EventLog._of_graph(self._native)
         self.edge_x = _features(edge_x_dim, edge_x)
+        self._of_nodes = None if node_x is None else NodeFeatures(node_x)
         self._writing = threading.Lock()
         self._changes: list[Change] = []
 
@@ -93,11 +100,20 @@ class TemporalGraph:
         events: EventBatch,
         direction: Direction = "undirected",
         *,
+        edge_x: Table | None = None,
+        node_x: Table | None = None,
         device: str | torch.device | Machine = "cpu",
         device_budget: int | str | None = None,
     ) -> TemporalGraph:
-        """Return a graph of `events`, with their features if they have any."""
-        graph = cls(direction, events.x_dim, device=device, device_budget=device_budget)
+        """Return a graph of `events`, with their features if they have any; else as the class."""
+        graph = cls(
+            direction,
+            events.x_dim,
+            edge_x=edge_x,
+            node_x=node_x,
+            device=device,
+            device_budget=device_budget,
+        )
         graph.append(events)
         return graph
 
@@ -113,10 +129,12 @@ class TemporalGraph:
         Raises:
             MemoryError: If a tier has no room; the message says how many bytes were asked for.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
-                is on both sides of a bipartite graph, or features or labels do not fit the graph's.
+                is on both sides of a bipartite graph, features or labels do not fit the graph's, or
+                `node_x` has got rows of nodes that earlier events mentioned.
         """
         columns = Columns(events)
-        with self._writing:
+        of_nodes = nullcontext() if self._of_nodes is None else self._of_nodes.mentioned_by(events)
+        with self._writing, of_nodes:
             self._check_x(events)
             t_last = self.log.t_last
             first = self._append(columns, events.x, insert_late)
@@ -255,6 +273,23 @@ class TemporalGraph:
                 f"the graph has edge features of width {dim}, the batch has {events.x_dim}; "
                 "create the graph with TemporalGraph(edge_x_dim=...)"
             )
+
+    @property
+    def node_x(self) -> Table | None:
+        """The table of the nodes' features, if there is one."""
+        return None if self._of_nodes is None else self._of_nodes.table
+
+    def node_rows(self, nodes: Tensor) -> Tensor:
+        """Return the row of `node_x` that each of the log's `nodes` has, int64 `[N]`; -1: none.
+
+        However the table grows meanwhile, the answer is the same.
+        """
+        return nodes if self._of_nodes is None else self._of_nodes.rows_of(nodes)
+
+    def check_node_x(self) -> None:
+        """Raise ValueError if rows of `node_x` came after events that mention their nodes."""
+        if self._of_nodes is not None:
+            self._of_nodes.check()
 
     @property
     def num_nodes(self) -> int:

@@ -22,6 +22,21 @@ class Scores(NamedTuple):
     """float32 `[B, m]`: the events that did not happen."""
 
 
+def node_features(batch: Batch, dim: int) -> Tensor | None:
+    """Return the features of `batch.nodes`, float32 `[U, dim]`; None where a model has none.
+
+    Raises:
+        ValueError: If those of the batch have another width than the model's `dim`.
+    """
+    found = 0 if batch.node_x is None else batch.node_x.shape[1]
+    if found != dim:
+        raise ValueError(
+            f"the model reads node features of width {dim}, the graph has {found}: make them agree "
+            "with TemporalGraph(node_x=...) and the model's node_x_dim"
+        )
+    return batch.node_x
+
+
 class TemporalModel(nn.Module):
     """A model that scores the events of a batch, and then may take them in.
 

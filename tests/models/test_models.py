@@ -22,13 +22,11 @@ def made_events(size: int, x_dim: int = 0, num_nodes: int = 12, seed: int = 0) -
     return EventBatch(src, dst, t, x)
 
 
-def made_model(
-    name: str, x_dim: int = 0, node_x: torch.Tensor | None = None, **settings: object
-) -> TGN | TGAT:
+def made_model(name: str, x_dim: int = 0, **settings: object) -> TGN | TGAT:
     torch.manual_seed(0)
     memory = {"memory_dim": 8} if name == "tgn" else {}
     entry = MODELS[name]
-    return entry.model(entry.config(edge_x_dim=x_dim, **SMALL, **memory, **settings), node_x)
+    return entry.model(entry.config(edge_x_dim=x_dim, **SMALL, **memory, **settings))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -36,8 +34,8 @@ def made_model(
 def test_model_overfits_a_tiny_stream(name, x_dim):
     events = made_events(60, x_dim)
     # With a regular clock and without features, no model could tell one node from another.
-    model = made_model(name, x_dim, torch.eye(12), layers=1)
-    batches = [slow_batch(events, i, 20, model.fanouts) for i in range(3)]
+    model, node_x = made_model(name, x_dim, node_x_dim=12, layers=1), torch.eye(12)
+    batches = [slow_batch(events, i, 20, model.fanouts, node_x=node_x) for i in range(3)]
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         labels, scores = [], []
@@ -75,10 +73,25 @@ def test_model_shapes_and_finite_gradients(name, layers):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_model_takes_node_features_and_nodes_beyond_them(name):
-    model = made_model(name, node_x=torch.randn(7, 5))
-    scores = model(slow_batch(made_events(20), 0, 20, model.fanouts))
-    assert bool(scores.positive.isfinite().all())
+def test_model_reads_node_features_and_nodes_beyond_them(name):
+    model, events = made_model(name, node_x_dim=5).eval(), made_events(20)
+    node_x = torch.randn(7, 5)
+    scores = [
+        model(slow_batch(events, 0, 20, model.fanouts, node_x=x)).positive
+        for x in (node_x, torch.cat([node_x, torch.zeros(5, 5)]), node_x[:3])
+    ]
+    assert torch.equal(scores[0], scores[1])
+    assert not torch.equal(scores[0], scores[2])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_refuses_node_features_of_another_width(name):
+    events = made_events(20)
+    for dim, node_x, found in ((5, None, 0), (5, torch.ones(7, 4), 4), (0, torch.ones(7, 4), 4)):
+        model = made_model(name, node_x_dim=dim)
+        batch = slow_batch(events, 0, 20, model.fanouts, node_x=node_x)
+        with pytest.raises(ValueError, match=f"of width {dim}, the graph has {found}"):
+            model(batch)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -184,6 +197,7 @@ def test_only_replayed_events_change_no_memory():
         ({"neighbors": 0}, "neighbors must be at least 1, got 0"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"edge_x_dim": -1}, "edge_x_dim must be at least 0, got -1"),
+        ({"node_x_dim": -1}, "node_x_dim must be at least 0, got -1"),
     ],
 )
 def test_configs_name_the_wrong_setting(settings, message):

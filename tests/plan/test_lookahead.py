@@ -17,13 +17,14 @@ from tgflow.cache import CachedTable, TraceMismatch, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Loader, NegativeSampler, Plan
 from tgflow.plan import lookahead as planner
-from tgflow.tables import FeatureTable
+from tgflow.tables import FeatureTable, table
 from tgflow.tables.selected import SelectedRows
 from tgflow.testing.plan_reference import assert_same_batch
 from tgflow.train.continual import ContinualTrainer
 
 pytestmark = pytest.mark.timeout(60)
 EVENTS = made_events(400)
+NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +42,21 @@ def graph_with(rows: int, policy: Any = "belady") -> tuple[TemporalGraph, Cached
     graph = TemporalGraph(edge_x=cache)
     graph.append(EVENTS)
     return graph, cache
+
+
+def graph_with_both(
+    edges: tuple[int, Any] | None, nodes: tuple[int, Any] | None
+) -> tuple[TemporalGraph, dict[str, CachedTable]]:
+    """A graph with edge and node features, each behind a cache of (rows, policy) or none."""
+    edge_x, node_x = FeatureTable(2), table(NODE_X)
+    caches = {}
+    if edges is not None:
+        caches["edge_x"] = cached(edge_x, rows=edges[0], policy=edges[1])
+    if nodes is not None:
+        caches["node_x"] = cached(node_x, rows=nodes[0], policy=nodes[1])
+    return TemporalGraph.from_events(
+        EVENTS, **{"edge_x": edge_x, "node_x": node_x} | caches
+    ), caches
 
 
 def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
@@ -72,6 +88,26 @@ def test_batches_are_the_same_whatever_the_window(
             assert_same_batch(batch, expected.batch(epoch, num - 1))
         assert num == 40
     assert (cache.counters.hits > 0) == (rows > 0)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize("edges", [None, (0, "belady"), (50, "lru"), (50, "belady")])
+@pytest.mark.parametrize("nodes", [None, (1, "belady"), (9, "lru"), (9, "belady")])
+def test_edges_and_nodes_have_caches_of_their_own(num_threads: int, edges: Any, nodes: Any) -> None:
+    """Each is planned, or not, as if the other were not there."""
+    expected = plan_of(graph_with_both(None, None)[0])
+    graph, caches = graph_with_both(edges, nodes)
+    for batch in Loader(plan_of(graph), num_threads=num_threads, lookahead=7):
+        assert_same_batch(batch, expected.batch(0, batch.index))
+    for name, cache in caches.items():
+        if cache.policy == "lru" and num_threads > 0:
+            continue  # who comes first decides
+        alone, only = graph_with_both(
+            edges if name == "edge_x" else None, nodes if name == "node_x" else None
+        )
+        list(Loader(plan_of(alone), num_threads=0, lookahead=7))
+        assert cache.counters == only[name].counters
+        assert torch.equal(cache.contents(), only[name].contents())
 
 
 def test_more_knowledge_and_no_other_policy_gives_fewer_misses() -> None:
@@ -145,6 +181,33 @@ def test_what_others_put_into_the_cache_is_a_mismatch(num_threads: int) -> None:
         list(batches)
 
 
+def test_auto_knows_enough_when_it_does_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = planner.BeladyPlanner.plan
+    monkeypatch.setattr(
+        planner.BeladyPlanner,
+        "plan",
+        lambda self, batches: sizes.append(len(batches)) or original(self, batches),
+    )
+    for rows, is_short in (((2, 2), True), ((1000, 2), False), ((2, 1000), False)):
+        sizes.clear()
+        graph, _ = graph_with_both((rows[0], "belady"), (rows[1], "belady"))
+        list(Loader(plan_of(graph), num_threads=0))
+        assert sizes[0] == sizes[1]  # one window, planned for both
+        assert (sizes[0] < 16) == is_short
+
+
+@pytest.mark.parametrize("name", ["edge_x", "node_x"])
+def test_a_mismatch_names_the_table(name: str) -> None:
+    graph, caches = graph_with_both((40, "belady"), (9, "belady"))
+    empty = caches[name].snapshot()
+    batches = iter(Loader(plan_of(graph), num_threads=0, lookahead=20))
+    next(batches)
+    caches[name].restore(empty)
+    with pytest.raises(TraceMismatch, match=rf"batch \d+ of epoch 0, {name}: "):
+        list(batches)
+
+
 @pytest.mark.parametrize("num_threads", [0, 2])
 @pytest.mark.parametrize("broken", [0, 5, 33])
 def test_a_failure_comes_in_its_place(
@@ -201,6 +264,9 @@ def test_selected_rows_are_planned_by_their_ids_beneath() -> None:
 def test_a_live_stream_has_no_future_to_plan_for() -> None:
     graph = TemporalGraph(edge_x=cached(FeatureTable(2), rows=4, policy="belady"))
     with pytest.raises(ValueError, match='a live stream has no future to know; use policy="lru"'):
+        ContinualTrainer(small_tgn(), graph)
+    graph = TemporalGraph(node_x=cached(FeatureTable(2), rows=4, policy="belady"))
+    with pytest.raises(ValueError, match="the cache of node_x has policy="):
         ContinualTrainer(small_tgn(), graph)
     ContinualTrainer(small_tgn(), TemporalGraph(edge_x=cached(FeatureTable(2), rows=4)))
 

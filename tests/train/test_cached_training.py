@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from made_streams import made_events, small_tgat, small_tgn
+from torch import Tensor
 
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.graph import TemporalGraph
-from tgflow.tables import FeatureTable
+from tgflow.tables import FeatureTable, table
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.train.observe import EpochRecord, Observer, StepRecord
 from tgflow.train.offline import OfflineConfig, OfflineTrainer
 
 EVENTS = made_events(400)
-MODELS = {"tgn": lambda: small_tgn(history=0), "tgat": small_tgat}
+NODE_X = torch.randn(25, 3, generator=torch.Generator().manual_seed(1))
+"""Not of all nodes: the last 7 have no row."""
+MODELS = {
+    "tgn": lambda: small_tgn(history=0, node_x_dim=3),
+    "tgat": lambda: small_tgat(node_x_dim=3),
+}
 PLACES = ("host", "disk")
+CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (400, 25)}
+"""Of the caches: rows of edges, rows of nodes."""
 
 
 class Losses(Observer):
@@ -32,12 +40,22 @@ class Losses(Observer):
         self.seen.append((record.loss, record.metrics))
 
 
-def table_of(place: str, folder: Path) -> FeatureTable:
-    return (
-        FeatureTable(2, place="disk", path=folder / "x.rows")
-        if place == "disk"
-        else FeatureTable(2)
-    )
+def table_of(place: Any, rows: Tensor) -> FeatureTable:
+    """A table that begins with `rows`; on disk, in a file that goes with it."""
+    return table(rows, place=place)
+
+
+def graph_through(
+    place: str, policies: tuple[Policy, Policy], capacities: tuple[int, int]
+) -> tuple[TemporalGraph, list[CachedTable]]:
+    """A graph of no events, its edges' and nodes' features each behind a cache of its own."""
+    caches = [
+        cached(table_of(place, rows), rows=capacity, policy=policy)
+        for rows, policy, capacity in zip(
+            (torch.empty(0, 2), NODE_X), policies, capacities, strict=True
+        )
+    ]
+    return TemporalGraph(edge_x=caches[0], node_x=caches[1]), caches
 
 
 def trained_offline(model: str, graph: TemporalGraph, num_threads: int = 1) -> list[Any]:
@@ -54,44 +72,57 @@ def trained_offline(model: str, graph: TemporalGraph, num_threads: int = 1) -> l
     return [*losses.seen, timeless]
 
 
+@pytest.fixture(scope="module", params=MODELS)
+def uncached(request: pytest.FixtureRequest) -> tuple[str, list[Any]]:
+    """A model's name, and what training it gives without a cache."""
+    graph = TemporalGraph.from_events(EVENTS, node_x=table(NODE_X))
+    return request.param, trained_offline(request.param, graph)
+
+
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("model", MODELS)
-def test_offline_training_does_not_change_with_the_cache(
-    model: str, place: str, tmp_path: Path
+@pytest.mark.parametrize("policy", POLICIES)
+def test_offline_training_does_not_change_with_the_policy(
+    uncached: tuple[str, list[Any]], place: str, policy: Policy
 ) -> None:
-    expected = trained_offline(model, TemporalGraph.from_events(EVENTS))
-    for policy in POLICIES:
-        for num_threads in (0, 2):
-            folder = tmp_path / f"{policy}-{num_threads}"
-            folder.mkdir()
-            graph, cache = graph_through(place, folder, policy)
-            assert trained_offline(model, graph, num_threads) == expected
+    model, expected = uncached
+    for num_threads in (0, 2):
+        graph, caches = graph_through(place, (policy, policy), CAPACITIES["some"])
+        graph.append(EVENTS)
+        assert trained_offline(model, graph, num_threads) == expected
+        for cache in caches:
             assert policy == "static" or cache.counters.hits > 0
             cache.close()
 
 
-def graph_through(place: str, folder: Path, policy: Policy) -> tuple[TemporalGraph, CachedTable]:
-    cache = cached(table_of(place, folder), rows=50, policy=policy)
-    graph = TemporalGraph(edge_x=cache)
+@pytest.mark.parametrize("capacities", CAPACITIES)
+@pytest.mark.parametrize("policies", [("belady", "belady"), ("lru", "belady"), ("belady", "lru")])
+def test_offline_training_does_not_change_with_the_size(
+    uncached: tuple[str, list[Any]], capacities: str, policies: tuple[Policy, Policy]
+) -> None:
+    model, expected = uncached
+    place = "disk" if capacities == "one" else "host"
+    graph, caches = graph_through(place, policies, CAPACITIES[capacities])
     graph.append(EVENTS)
-    return graph, cache
+    assert trained_offline(model, graph, 1) == expected
+    for cache in caches:
+        assert (cache.counters.hits == 0) == (capacities == "none")
+        cache.close()
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_continual_training_does_not_change_with_the_cache(place: str, tmp_path: Path) -> None:
+def test_continual_training_does_not_change_with_the_cache(place: str) -> None:
     def trained(graph: TemporalGraph) -> list[Any]:
         losses = Losses()
         config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
         stream = [EVENTS[start : start + 30] for start in range(0, 400, 30)]
-        ContinualTrainer(small_tgn(), graph, config).run(stream, losses)
+        ContinualTrainer(small_tgn(node_x_dim=3), graph, config).run(stream, losses)
         return losses.seen
 
-    expected = trained(TemporalGraph(edge_x_dim=2))
+    expected = trained(TemporalGraph(edge_x_dim=2, node_x=table(NODE_X)))
     for policy in POLICIES:
         if policy == "belady":
             continue  # it plans for what comes next, and nobody knows that of a stream
-        folder = tmp_path / policy
-        folder.mkdir()
-        cache = cached(table_of(place, folder), rows=50, policy=policy)
-        assert trained(TemporalGraph(edge_x=cache)) == expected
-        cache.close()
+        graph, caches = graph_through(place, (policy, policy), CAPACITIES["some"])
+        assert trained(graph) == expected
+        for cache in caches:
+            cache.close()

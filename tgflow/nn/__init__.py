@@ -2,7 +2,6 @@
 
 from tgflow.nn.attention import AttentionLayer, TemporalAttention
 from tgflow.nn.decoder import LinkDecoder
-from tgflow.nn.features import NodeFeatures
 from tgflow.nn.layers import MergeLayer
 from tgflow.nn.memory import MemoryRows, NodeMemory
 from tgflow.nn.messages import Mail, aggregate
@@ -16,7 +15,6 @@ __all__ = [
     "MemoryRows",
     "MemoryUpdater",
     "MergeLayer",
-    "NodeFeatures",
     "NodeMemory",
     "TemporalAttention",
     "TimeEncoding",

@@ -80,6 +80,8 @@ class Batch:
     """int64 `[U]`: the nodes whose inputs (memory, features) the lowest block reads."""
     position: Tensor
     """int64 `[U]`: read each node's memory as it was when the log had this many events."""
+    node_x: Tensor | None = None
+    """float32 `[U, node_x_dim]`: features of `nodes`, zeros for a node without a row; or None."""
     num_fallbacks: int = 0
     """How many of the `B * m` negatives had to be of another kind than asked for."""
 

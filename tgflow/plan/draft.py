@@ -1,9 +1,10 @@
-"""A batch before its edge features are read: what it will gather is known, and can be planned."""
+"""A batch before its features are read: what it will gather is known, and can be planned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,15 +13,18 @@ from tgflow import _core
 from tgflow.plan.batch import Batch, Block
 from tgflow.plan.frontier import Links, unique_events
 
+Feature = Literal["edge_x", "node_x"]
+"""A table of the graph whose rows a batch reads."""
+
 _NO_ROW = torch.zeros((), dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A batch without edge features, and which rows of them it needs."""
+    """A batch without features, and which rows of them it needs."""
 
     batch: Batch
-    """As it will be, but for `x` and the blocks' `edge_table`."""
+    """As it will be, but for `x`, `node_x` and the blocks' `edge_table`."""
     edges: Tensor
     """int64 `[R]`: -1 and then the distinct events whose rows are to be gathered, in one call:
     first the blocks', in order of first appearance, then the batch's own. Empty if the graph has no
@@ -29,18 +33,28 @@ class Draft:
     """How many of `edges`, from the first on, the blocks read."""
     own_row: Tensor
     """int64 `[B]`: the row of each of the batch's own events among `edges`."""
+    nodes: Tensor
+    """int64 `[U]`: the row of each of the batch's `nodes` in the graph's table; -1 for those that
+    have none. Empty if the graph has no node features."""
 
-    def finished(self, rows: Tensor | None) -> Batch:
+    @property
+    def ids(self) -> dict[Feature, Tensor]:
+        """The rows that it needs of each table."""
+        return {"edge_x": self.edges, "node_x": self.nodes}
+
+    def finished(self, rows: Mapping[Feature, Tensor]) -> Batch:
         """Return the batch.
 
         Args:
-            rows: The features of `edges`, float32 `[R, x_dim]`, or None without any.
+            rows: Of each of the graph's tables the rows of `ids`, float32 `[len(ids), x_dim]`.
         """
-        if rows is None:
-            return self.batch
-        table = rows[: self.num_in_blocks]
-        blocks = tuple(replace(block, edge_table=table) for block in self.batch.blocks)
-        return replace(self.batch, x=self._own(rows), blocks=blocks)
+        batch = replace(self.batch, node_x=rows["node_x"]) if "node_x" in rows else self.batch
+        if "edge_x" not in rows:
+            return batch
+        edge_x = rows["edge_x"]
+        table = edge_x[: self.num_in_blocks]
+        blocks = tuple(replace(block, edge_table=table) for block in batch.blocks)
+        return replace(batch, x=self._own(edge_x), blocks=blocks)
 
     def _own(self, rows: Tensor) -> Tensor:
         """Copy the own events' rows, by the core: torch would start threads of its own."""
@@ -54,7 +68,7 @@ class Draft:
     @property
     def nbytes(self) -> int:
         """Bytes that its tensors take."""
-        columns = [self.edges, self.own_row, *_tensors(self.batch)]
+        columns = [self.edges, self.own_row, self.nodes, *_tensors(self.batch)]
         for block in self.batch.blocks:
             columns += _tensors(block)
         return sum(column.nbytes for column in columns)
@@ -65,12 +79,23 @@ def _tensors(part: Batch | Block) -> list[Tensor]:
     return [column for column in columns if isinstance(column, Tensor)]
 
 
-def draft_of(batch: Batch, links: Sequence[Links], has_features: bool) -> Draft:
-    """Return the draft of `batch`, which has no blocks yet."""
-    if not has_features:
+def draft_of(
+    batch: Batch, links: Sequence[Links], *, with_edges: bool, nodes: Tensor | None
+) -> Draft:
+    """Return the draft of `batch`, which has no blocks yet.
+
+    Args:
+        batch: As it will be, but for what it reads of tables.
+        links: Of its blocks.
+        with_edges: Whether the graph has edge features.
+        nodes: Rows of the batch's nodes, or None if the graph has no node features.
+    """
+    none = batch.eid[:0]
+    nodes = none if nodes is None else nodes
+    if not with_edges:
         blocks = tuple(link.block(_NO_ROW.expand_as(link.eid), None) for link in links)
-        return Draft(replace(batch, blocks=blocks), batch.eid[:0], 0, batch.eid[:0])
+        return Draft(replace(batch, blocks=blocks), none, 0, none, nodes)
     edges, (*rows, own_row), counts = unique_events([*(link.eid for link in links), batch.eid])
     blocks = tuple(link.block(row, None) for link, row in zip(links, rows, strict=True))
     num_in_blocks = counts[-2] if links else 1
-    return Draft(replace(batch, blocks=blocks), edges, num_in_blocks, own_row)
+    return Draft(replace(batch, blocks=blocks), edges, num_in_blocks, own_row, nodes)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from tgflow.plan.batch import Batch
 from tgflow.plan.in_order import in_order
-from tgflow.plan.lookahead import READY, Lookahead, planned_batches, planned_cache
+from tgflow.plan.lookahead import READY, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan
 from tgflow.plan.task import Task, prepared
 
@@ -36,9 +36,9 @@ class Loader:
     scope of a generator) ends them too; one that waits inside the iterator of tasks ends when that
     returns, and is not waited for longer than a second.
 
-    If a plan's edge features come through a cache with `policy="belady"`, `lookahead` batches are
-    drafted before the first is delivered, so that the cache knows what comes next; see
-    `tgflow.plan.lookahead`. The batches are the same, whatever the cache, `lookahead` or threads.
+    If a plan's edge or node features come through a cache with `policy="belady"`, `lookahead`
+    batches are drafted before the first is delivered, so that the cache knows what comes next; see
+    `tgflow.plan.lookahead`. The batches are the same, whatever the caches, `lookahead` or threads.
 
     Args:
         plan: Where batches come from.
@@ -47,7 +47,7 @@ class Loader:
             when iteration begins. See `of_tasks` for tasks of several epochs.
         num_threads: Threads that prepare; 0 prepares each batch when it is asked for.
         lookahead: Batches that may be prepared or in preparation but not delivered, at least 1.
-            "auto": 4; under `policy="belady"` as many as pay, within a quarter of the cache's size.
+            "auto": 4; under `policy="belady"` as many as pay, within a quarter of the caches' size.
 
     Raises:
         ValueError: If `num_threads` or `lookahead` is out of range.
@@ -87,10 +87,8 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         plan, ahead, num_threads = self._plan, self._lookahead, self._num_threads
-        if isinstance(plan, Plan) and (cache := planned_cache(plan.graph.edge_x)) is not None:
-            return planned_batches(
-                plan, cache, self._tasks, lookahead=ahead, num_threads=num_threads
-            )
+        if isinstance(plan, Plan) and is_planned(plan):
+            return planned_batches(plan, self._tasks, lookahead=ahead, num_threads=num_threads)
         return in_order(
             partial(prepared, plan.batch),
             self._tasks,

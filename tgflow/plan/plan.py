@@ -13,6 +13,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan.batch import Batch
 from tgflow.plan.draft import Draft, draft_of
 from tgflow.plan.frontier import Frontier, Links, expand, unique_queries
+from tgflow.plan.inputs import inputs_of
 from tgflow.plan.keys import Purpose, key
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 from tgflow.plan.replay import Replay
@@ -47,7 +48,8 @@ class Plan:
             memory position) pairs, otherwise distinct nodes.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or the graph's `node_x` has got rows of nodes
+            that events mentioned before.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Plan:
         _check(batch_size, fanouts, visibility, seconds_per_tick)
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
+        graph.check_node_x()
         self.graph = graph
         self.seed = seed
         self.batch_size = batch_size
@@ -110,14 +113,14 @@ class Plan:
 
         Raises:
             IndexError: If the log does not hold an event of that batch.
-            OSError: If edge features cannot be read from a disk.
+            OSError: If features cannot be read from a disk; a note says which.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
-        draft, table = self.draft(epoch, index), self.graph.edge_x
-        return draft.finished(None if table is None else table.gather(draft.edges))
+        draft = self.draft(epoch, index)
+        return draft.finished({x.name: x.gather(draft) for x in inputs_of(self.graph)})
 
     def draft(self, epoch: int, index: int) -> Draft:
-        """Return batch `index` of `epoch` before edge features are read; see `Draft`.
+        """Return batch `index` of `epoch` before features are read; see `Draft`.
 
         Raises:
             IndexError: If the log does not hold an event of that batch.
@@ -155,7 +158,9 @@ class Plan:
             position=lowest.start if self.with_memory else torch.full_like(lowest.node, begin),
             num_fallbacks=negatives.num_fallbacks,
         )
-        return draft_of(batch, links, self.graph.edge_x is not None)
+        graph = self.graph
+        nodes = None if graph.node_x is None else graph.node_rows(lowest.node)
+        return draft_of(batch, links, with_edges=graph.edge_x is not None, nodes=nodes)
 
     def _positions(self, batch_key: int, begin: int, end: int) -> Tensor:
         new = torch.arange(begin, end)

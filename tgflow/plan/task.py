@@ -31,4 +31,5 @@ def prepared(prepare: Callable[[int, int], Made], task: Task) -> Made:
 def failed(task: Task, error: Exception) -> BatchError:
     """Return the error that says which batch could not be prepared, and why."""
     epoch, index = task
-    return BatchError(f"preparing batch {index} of epoch {epoch} failed: {error}")
+    where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    return BatchError(f"preparing batch {index} of epoch {epoch} failed: {where}{error}")

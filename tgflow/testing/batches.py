@@ -23,6 +23,7 @@ def slow_batch(
     fanouts: Sequence[int],
     *,
     num_negatives: int = 1,
+    node_x: Tensor | None = None,
     replayed: Sequence[int] = (),
     seconds_per_tick: float = 1.0,
 ) -> Batch:
@@ -34,6 +35,7 @@ def slow_batch(
         batch_size: Events per batch; the last batch may have fewer.
         fanouts: Neighbours per hop, at least one hop.
         num_negatives: Random destinations per event, from those seen so far.
+        node_x: Features of the first nodes, float32 `[N, node_x_dim]`.
         replayed: Earlier events to append, each seen from its own batch's start.
         seconds_per_tick: The stream's unit.
     """
@@ -90,7 +92,15 @@ def slow_batch(
         blocks=tuple(blocks),
         nodes=_ints([node for node, _, _ in frontier]),
         position=_ints([cut for _, _, cut in frontier]),
+        node_x=None if node_x is None else node_rows(node_x, [node for node, _, _ in frontier]),
     )
+
+
+def node_rows(node_x: Tensor, nodes: Sequence[int]) -> Tensor:
+    """Return the features of `nodes`, zeros for those beyond the end of `node_x`."""
+    zeros = torch.zeros(node_x.shape[1])
+    rows = [node_x[node] if node < len(node_x) else zeros for node in nodes]
+    return torch.stack(rows) if rows else node_x[:0]
 
 
 def neighbors(events: EventBatch, node: int, tick: int, before: int, k: int) -> list[Slot]:

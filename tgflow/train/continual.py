@@ -14,9 +14,9 @@ from tgflow.graph import TemporalGraph
 from tgflow.metrics import LinkMetrics, average_precision
 from tgflow.model import TemporalModel
 from tgflow.plan.batch import Batch
+from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
-from tgflow.plan.lookahead import check_unplanned
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import Replay
@@ -98,9 +98,9 @@ class ContinualTrainer:
 
     Raises:
         ValueError: If events are to be replayed, and the model's memory keeps no history to read
-            them with; or if the graph's edge features are cached with `policy="belady"`, which
-            needs to know what comes next. Rows of a stream are written through to their table as
-            they come, and `policy="lru"` follows recency.
+            them with; or if features of the graph are cached with `policy="belady"`, which needs to
+            know what comes next. Rows of a stream are written through to their table as they come,
+            and `policy="lru"` follows recency.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ContinualTrainer:
     ) -> None:
         self.config = c = ContinualConfig() if config is None else config
         _check_history(model, c)
-        check_unplanned(graph.edge_x)
+        check_unplanned(graph)
         self.model = model
         self.graph = graph
         self.position = graph.num_events

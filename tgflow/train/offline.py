@@ -302,7 +302,8 @@ def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
 
     Their features are read where they are, so that a cache in front of them serves both graphs.
     """
-    training = TemporalGraph.from_events(graph.log.gather(split.train), graph.direction)
+    events = graph.log.gather(split.train)
+    training = TemporalGraph.from_events(events, graph.direction, node_x=graph.node_x)
     if graph.edge_x is not None:
         training.edge_x = SelectedRows(graph.edge_x, split.train)
     return training

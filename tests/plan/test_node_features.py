@@ -1,0 +1,196 @@
+"""Node features of batches: the obvious gather, wherever the rows are and whenever they came."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_streams import made_events
+from torch import Tensor
+
+from tgflow.cache import cached
+from tgflow.cache.policy import POLICIES
+from tgflow.events import EventBatch, empty_events
+from tgflow.graph import TemporalGraph
+from tgflow.plan import Batch, BatchError, Loader, NegativeSampler, Plan, Replay
+from tgflow.tables import FeatureTable
+from tgflow.tables.rows import Table
+from tgflow.testing.batches import node_rows
+from tgflow.testing.plan_reference import assert_same_batch
+
+EVENTS = made_events(120)
+NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
+
+
+def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
+    arguments: dict[str, Any] = {
+        "seed": 7,
+        "batch_size": 10,
+        "fanouts": (2, 2),
+        "strategy": "uniform",
+        "visibility": "event",
+        "negatives": NegativeSampler("random"),
+        "seconds_per_tick": 1.0,
+        "with_memory": True,
+    }
+    return Plan(graph, **(arguments | changes))
+
+
+def table_of(rows: Tensor, place: Any = "host") -> FeatureTable:
+    made = FeatureTable(rows.shape[1], place=place)
+    made.append(rows)
+    return made
+
+
+@st.composite
+def tables(draw: st.DrawFn, rows: Tensor) -> Table:
+    """A table of `rows` in any place, with any cache before it or none."""
+    table = table_of(rows, draw(st.sampled_from(["host", "disk"])))
+    policy = draw(st.sampled_from([None, *POLICIES, "belady"]))
+    capacity = draw(st.sampled_from([0, 1, 7, 1000]))
+    return table if policy is None else cached(table, rows=capacity, policy=policy)
+
+
+def assert_obvious(batch: Batch, expected: Batch, node_x: Tensor) -> None:
+    assert batch.node_x is not None
+    assert torch.equal(batch.node_x, node_rows(node_x, batch.nodes.tolist()))
+    assert_same_batch(replace(batch, node_x=None), expected)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
+    node_x = NODE_X[: data.draw(st.integers(0, 32), "nodes with a row")]
+    edge_x = data.draw(tables(torch.empty(0, 2)), "edges")
+    graph = TemporalGraph.from_events(
+        EVENTS, edge_x=edge_x, node_x=data.draw(tables(node_x), "nodes")
+    )
+    how = {
+        "with_memory": data.draw(st.booleans()),
+        "replay": data.draw(st.sampled_from([None, Replay(0.5, 60)])),
+        "fanouts": data.draw(st.sampled_from([(), (2,), (2, 2)])),
+    }
+    expected = plan_of(TemporalGraph.from_events(EVENTS), **how)
+    lookahead = data.draw(st.sampled_from([1, 5, "auto"]), "lookahead")
+    num_threads = data.draw(st.integers(0, 2), "threads")
+    for epoch in range(2):
+        batches = list(
+            Loader(plan_of(graph, **how), epoch, lookahead=lookahead, num_threads=num_threads)
+        )
+        assert len(batches) == 12
+        for batch in batches:
+            assert_obvious(batch, expected.batch(epoch, batch.index), node_x)
+
+
+def test_a_row_by_hand() -> None:
+    """Nodes 0 and 1 have rows, node 2 has none."""
+    events = EventBatch(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([10, 20]))
+    graph = TemporalGraph.from_events(events, node_x=table_of(torch.tensor([[1.0], [2.0]])))
+    batch = plan_of(graph, batch_size=1, fanouts=(1,)).batch(0, 1)
+    assert batch.nodes.tolist() == [0, 2, 1]
+    assert batch.node_x is not None
+    assert batch.node_x.tolist() == [[1.0], [0.0], [2.0]]
+
+
+def growing(num_rows: int) -> tuple[TemporalGraph, list[Batch]]:
+    """A stream whose nodes' rows come right before them; what each batch was when it came."""
+    graph = TemporalGraph(edge_x_dim=2, node_x=cached(FeatureTable(3), rows=5))
+    assert graph.node_x is not None
+    seen = []
+    for index in range(12):
+        events = EVENTS[10 * index : 10 * index + 10]
+        known, last = len(graph.node_x), 1 + int(torch.maximum(events.src.max(), events.dst.max()))
+        graph.node_x.append(NODE_X[known : min(last, num_rows)])
+        graph.append(events)
+        seen.append(plan_of(graph).batch(0, index))
+    return graph, seen
+
+
+@pytest.mark.parametrize("num_rows", [0, 15, 32])
+def test_rows_that_come_later_change_no_batch(num_rows: int) -> None:
+    graph, seen = growing(num_rows)
+    plain = plan_of(TemporalGraph.from_events(EVENTS))
+    for index, batch in enumerate(seen):
+        assert_obvious(batch, plain.batch(0, index), NODE_X[:num_rows])
+        assert_same_batch(batch, plan_of(graph).batch(0, index))
+        assert_same_batch(batch, plan_of(graph).batch(0, index))
+
+
+def test_rows_of_nodes_to_come_may_wait_for_them() -> None:
+    graph = TemporalGraph(edge_x_dim=2, node_x=FeatureTable(3))
+    assert graph.node_x is not None
+    plain = plan_of(TemporalGraph.from_events(EVENTS))
+    graph.node_x.append(NODE_X)
+    graph.append(EVENTS[:60])
+    batches = iter(Loader(plan_of(graph), num_threads=2, lookahead=1))
+    for index in range(6):
+        graph.node_x.append(torch.full((1, 3), float("nan")))
+        assert_obvious(next(batches), plain.batch(0, index), NODE_X)
+    graph.append(EVENTS[60:])
+
+
+def test_rows_that_come_after_their_nodes_are_refused() -> None:
+    graph = TemporalGraph(edge_x_dim=2, node_x=table_of(NODE_X[:5]))
+    assert graph.node_x is not None
+    graph.append(EVENTS)
+    before = plan_of(graph)
+    batch = before.batch(0, 3)
+    graph.node_x.append(NODE_X[5:6])
+    message = "has 6 rows now, but had 5 when an event came with node 5 or a later one; append the"
+    with pytest.raises(ValueError, match=message):
+        graph.append(EVENTS[-1:])
+    with pytest.raises(ValueError, match=message):
+        plan_of(graph)
+    assert graph.num_events == 120
+    assert_same_batch(batch, before.batch(0, 3))
+    graph.node_x.truncate(5)
+    graph.append(EVENTS[-1:])
+
+
+def test_refused_events_have_mentioned_nobody() -> None:
+    graph = TemporalGraph(edge_x_dim=2, node_x=FeatureTable(3))
+    assert graph.node_x is not None
+    backwards = EventBatch(EVENTS.src, EVENTS.dst, EVENTS.t.flip(0), EVENTS.x)
+    with pytest.raises(ValueError, match="event 1 has t="):
+        graph.append(backwards)
+    graph.append(empty_events(2))
+    graph.node_x.append(NODE_X)
+    graph.append(EVENTS)
+    assert_obvious(
+        plan_of(graph).batch(0, 4), plan_of(TemporalGraph.from_events(EVENTS)).batch(0, 4), NODE_X
+    )
+
+
+def test_other_dtypes_are_refused() -> None:
+    with pytest.raises(ValueError, match="table of float32 rows, got torch"):
+        TemporalGraph(node_x=FeatureTable(2, torch.float16))
+
+
+def test_no_events_have_no_batches() -> None:
+    for table in (FeatureTable(3), cached(FeatureTable(3), rows=4, policy="belady")):
+        assert list(Loader(plan_of(TemporalGraph(node_x=table)))) == []
+
+
+@pytest.mark.parametrize("policy", ["lru", "belady"])
+@pytest.mark.parametrize("name", ["edge_x", "node_x"])
+def test_a_disk_that_fails_names_batch_and_table(name: str, policy: Any, tmp_path: Path) -> None:
+    tables: dict[str, Table] = {"edge_x": FeatureTable(2), "node_x": table_of(NODE_X)}
+    path = tmp_path / "x.rows"
+    table = FeatureTable(tables[name].dim, place="disk", path=path)
+    if name == "node_x":
+        table.append(NODE_X)
+    graph = TemporalGraph.from_events(
+        EVENTS, **tables | {name: cached(table, rows=4, policy=policy)}
+    )
+    table.sync()
+    with path.open("r+b") as file:  # every row's first bytes, behind a page of header
+        for row in range(len(table)):
+            file.seek(4096 + row * (4 * table.dim + 4))
+            file.write(b"\xff\xff\xff")
+    with pytest.raises(BatchError, match=f"batch 0 of epoch 0 failed: {name}, on disk: .*row"):
+        list(Loader(plan_of(graph), num_threads=1))

@@ -1,0 +1,77 @@
+"""The tables of a graph that batches read: which there are, and how each is read for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tgflow.cache import CachedTable
+from tgflow.graph import TemporalGraph
+from tgflow.plan.draft import Draft, Feature
+from tgflow.plan.frontier import unique_events
+from tgflow.tables.rows import Table
+from tgflow.tables.selected import SelectedRows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Input:
+    """A table of the graph."""
+
+    name: Feature
+    table: Table
+
+    def gather(self, draft: Draft) -> Tensor:
+        """Return the rows that a draft needs of it."""
+        with self.named():
+            return self.table.gather(draft.ids[self.name])
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Say in a note which table it was that failed."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"{self.name}, on {getattr(self.table, 'place', 'host')}")
+            raise
+
+    def ids_beneath(self, draft: Draft) -> Tensor:
+        """Return the ids, also -1, by which a cache beneath the table knows a draft's rows."""
+        ids, table = draft.ids[self.name], self.table
+        while isinstance(table, SelectedRows):
+            ids, table = table.ids_of(ids), table.table
+        return ids
+
+    def trace(self, draft: Draft) -> Tensor:
+        """Return the distinct ones of `ids_beneath`, without -1, in order of first appearance."""
+        ids = self.ids_beneath(draft)
+        return ids[1:] if self.name == "edge_x" else unique_events([ids])[0][1:]
+
+    @property
+    def planned_cache(self) -> CachedTable | None:
+        """The cache through which the table is read, if it is one that is to be planned for."""
+        table = self.table
+        while isinstance(table, SelectedRows):
+            table = table.table
+        return table if isinstance(table, CachedTable) and table.policy == "belady" else None
+
+
+def inputs_of(graph: TemporalGraph) -> list[Input]:
+    """Return the tables that batches of `graph` read."""
+    named: tuple[tuple[Feature, Table | None], ...] = (
+        ("edge_x", graph.edge_x),
+        ("node_x", graph.node_x),
+    )
+    return [Input(name, table) for name, table in named if table is not None]
+
+
+def check_unplanned(graph: TemporalGraph) -> None:
+    """Raise ValueError if features come through a cache that needs a future to plan for."""
+    for table in inputs_of(graph):
+        if table.planned_cache is not None:
+            raise ValueError(
+                f'the cache of {table.name} has policy="belady", which plans for what comes next, '
+                'and a live stream has no future to know; use policy="lru"'
+            )
