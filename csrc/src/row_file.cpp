@@ -154,8 +154,9 @@ void RowFile::append(const std::byte* rows, int64_t n) {
 }
 
 void RowFile::sync() {
+  const std::lock_guard<std::mutex> lock(committing_);
   check_usable();
-  if (size_ != synced_) commit(size_);
+  if (const int64_t size = size_; size != synced_) commit(size);
 }
 
 void RowFile::commit(int64_t rows) {
@@ -177,6 +178,7 @@ void RowFile::commit(int64_t rows) {
 }
 
 void RowFile::truncate(int64_t size) {
+  const std::lock_guard<std::mutex> lock(committing_);
   check_usable();
   if (size >= size_) return;
   size_ = size;

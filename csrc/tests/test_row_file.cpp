@@ -286,6 +286,24 @@ TEST(requests_overlap_and_outlive_the_reader) {
   for (const Bytes& out : outs) CHECK(out == outs[0]);
 }
 
+TEST(one_syncs_while_another_appends_and_takes_back) {
+  const Path path;
+  RowFile file(path, kRow, "test");
+  std::atomic<bool> done{false};
+  std::thread syncing([&] {
+    while (!done) file.sync();
+  });
+  for (int i = 0; i < 200; ++i) {
+    append(file, 5);
+    if (i % 3 == 0) file.truncate(file.size() - 2);
+  }
+  done = true;
+  syncing.join();
+  file.sync();
+  CHECK(file.synced() == file.size());
+  CHECK(file.size() == 200 * 5 - 67 * 2);
+}
+
 TEST(many_threads_read_while_one_appends) {
   const Path path;
   RowFile file(path, kRow, "test");

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace tgflow {
 ///
 /// Two slots of the header say in turn how many rows have been synced. What lies behind those when the file
 /// is opened was appended and perhaps not written before a crash: it stays up to the last whole row, and the
-/// rest is cut off. One thread appends; others may read rows below `size` meanwhile.
+/// rest is cut off. One thread appends and truncates; others may read rows below `size` and sync meanwhile.
 class RowFile {
  public:
   static constexpr int64_t kHeaderBytes = 4096;
@@ -32,7 +33,7 @@ class RowFile {
   int64_t stride() const { return row_bytes_ + kCrcBytes; }
   int64_t offset(int64_t id) const { return kHeaderBytes + id * stride(); }
   int64_t size() const { return size_; }
-  int64_t synced() const { return synced_; }
+  int64_t synced() const { return synced_; }  // not while another thread syncs
 
   /// Adds `n` rows, all or none: a process that is killed loses them no more. Throws FileError.
   void append(const std::byte* rows, int64_t n);
@@ -49,7 +50,7 @@ class RowFile {
   void create(const std::string& kind);
   void check_header(const std::string& kind);
   void recover();
-  void commit(int64_t rows);
+  void commit(int64_t rows);  // while committing_ is held
   void check_usable() const;
 
   File file_;
@@ -57,7 +58,8 @@ class RowFile {
   std::atomic<int64_t> size_{0};
   int64_t synced_ = 0;
   uint64_t commits_ = 0;
-  bool failed_ = false;
+  std::atomic<bool> failed_{false};
+  std::mutex committing_;
   std::vector<std::byte> buffer_;
 };
 
