@@ -1,5 +1,6 @@
 """The store of checkpoints: the newest valid one is found, and what it needs is kept, no more."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import torch
 
 from tgflow.checkpoint import (
     Checkpoint,
+    CheckpointDamaged,
     CheckpointDurabilityUnknown,
     CheckpointError,
     CheckpointNotCommitted,
@@ -17,6 +19,7 @@ from tgflow.checkpoint import (
     CheckpointWriter,
     NoValidCheckpoint,
     UntrustedCheckpoint,
+    load,
     read_manifest,
 )
 from tgflow.durable import fault
@@ -45,8 +48,12 @@ def check(step, found):
     sections, pieces = found[1].sections, step // PIECE
     assert found[1].meta["step"] == step
     assert sections["model"]["w"].tolist() == [step] * 3
-    names = [*(f"events-{i:04d}" for i in range(pieces)), "events"]
-    t = torch.cat([sections[name]["t"] for name in names])
+    t = torch.cat(
+        [
+            *(found[1].sealed[f"events-{i:04d}"]()["t"] for i in range(pieces)),
+            sections["events"]["t"],
+        ]
+    )
     assert t.tolist() == list(range(step))
 
 
@@ -339,3 +346,32 @@ def test_c10_a_store_says_why_it_cannot_remove(tmp_path):
         store.save(step, at(step))
     assert "ckpt-000000000005 could not be removed" in store.problems[0]
     assert names(CheckpointStore(tmp_path).directory) == ["ckpt-000000000006"]
+
+
+def test_sealed_sections_are_checked_at_once_and_read_when_asked_for(tmp_path):
+    path = CheckpointStore(tmp_path).save(9, at(9))
+    loaded = load(path)
+    assert set(loaded.sealed) == {"events-0000", "events-0001"}
+    assert loaded.sealed["events-0001"]()["t"].tolist() == [4, 5, 6, 7]
+    file = path / "events-0000.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointDamaged, match="events-0000.safetensors is not what was written"):
+        loaded.sealed["events-0000"]()
+    with pytest.raises(CheckpointDamaged, match="events-0000.safetensors is not what was written"):
+        load(path)
+
+
+def test_what_lies_outside_is_made_durable_before_a_checkpoint_is_complete(tmp_path):
+    checkpoint = at(2)
+
+    def fail():
+        [unfinished] = tmp_path.glob(".tmp-*")
+        assert not (unfinished / "manifest.json").exists()
+        raise OSError(errno.EIO, "no")
+
+    checkpoint.outside.append(fail)
+    with pytest.raises(CheckpointNotCommitted):
+        CheckpointStore(tmp_path).save(2, checkpoint)
+    assert names(tmp_path) == []

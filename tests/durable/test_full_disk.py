@@ -136,4 +136,4 @@ def test_c10_links_across_file_systems_become_copies(tmp_path):
         path = first.save(1, content)
         second._last = first._last
         assert second.save(1, content).name == path.name
-        assert second.newest()[1].sections["piece"]["x"].tolist() == [1, 1, 1]
+        assert second.newest()[1].sealed["piece"]()["x"].tolist() == [1, 1, 1]

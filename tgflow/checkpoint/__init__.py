@@ -14,6 +14,7 @@ from tgflow.checkpoint.errors import (
     CheckpointNotCommitted,
     CheckpointVersion,
     NoValidCheckpoint,
+    RowsLost,
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.store import CheckpointStore, Entry
@@ -31,6 +32,7 @@ __all__ = [
     "CheckpointWriter",
     "Entry",
     "NoValidCheckpoint",
+    "RowsLost",
     "Tensors",
     "UntrustedCheckpoint",
     "WriterStats",

@@ -10,8 +10,8 @@ from torch import Tensor
 
 Tensors = dict[str, Tensor]
 
-VOLATILE = frozenset({"reorder"})
-"""Sections that depend on when data came, not on the data alone."""
+VOLATILE = frozenset({"reorder", "cache_edge_x"})
+"""Sections that depend on when data came or was asked for, not on the data alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +22,14 @@ class Checkpoint:
     """
 
     sections: dict[str, Tensors]
-    """Sections such as "model", "optimizer" and "memory"; names match [a-z0-9_-]. A loaded
-    checkpoint has all of them here, sealed ones too."""
+    """Sections such as "model", "optimizer" and "memory"; names match [a-z0-9_-]."""
     meta: dict[str, Any] = field(default_factory=dict)
     """Configuration, seeds and counters: dicts, lists, strings, numbers, bools, None."""
     sealed: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
     """More sections, whose content under a name never changes in a run: a store writes it once,
-    and links it into the checkpoints that follow. Called only when it must be written."""
+    and links it into the checkpoints that follow. Called only when it must be written. Of a loaded
+    checkpoint, whose files were all found right, they are read when they are called."""
+    outside: list[Callable[[], None]] = field(default_factory=list)
+    """Make durable what it refers to and does not hold; called before it is complete."""
     volatile: Set[str] = VOLATILE
     """Sections left out of the manifest's `state_sha256`, by which two runs are compared."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -11,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tgflow.checkpoint import manifest as manifests
 from tgflow.checkpoint import tensors
-from tgflow.checkpoint.content import Checkpoint, Tensors
+from tgflow.checkpoint.content import Checkpoint
 from tgflow.checkpoint.errors import (
     CheckpointDamaged,
     CheckpointDurabilityUnknown,
@@ -31,6 +32,8 @@ TEMPORARY = ".tmp-"
 ROOM = 1.2
 """A disk must have this many times the bytes that are to be written."""
 _REAL_FS = RealFs()
+
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
 def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Checkpoint:
     """Return the checkpoint in the directory `path`; its tensors are copies in host memory.
 
+    Sealed sections are checked as all others, and read when they are asked for.
+
     Args:
         path: The directory.
         max_bytes: Largest size in all; None allows what the machine's memory can hold.
@@ -100,10 +105,15 @@ def read(path: Path, max_bytes: int | None = None) -> tuple[Checkpoint, Manifest
             f"{path} has {total} bytes, at most {limit} are read; if it is yours, raise "
             "max_checkpoint_bytes"
         )
-    sections: dict[str, Tensors] = {}
+    checkpoint = Checkpoint({}, manifest["meta"])
     for name, entry in manifest["files"].items():
-        sections[name.removesuffix(manifests.SUFFIX)] = _read_section(path / name, entry)
-    return Checkpoint(sections, manifest["meta"]), manifest
+        section, file = name.removesuffix(manifests.SUFFIX), path / name
+        if entry["sealed"]:
+            _read_section(file, entry, tensors.check)
+            checkpoint.sealed[section] = functools.partial(_read_section, file, entry, tensors.read)
+        else:
+            checkpoint.sections[section] = _read_section(file, entry, tensors.read)
+    return checkpoint, manifest
 
 
 def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -140,6 +150,8 @@ def prepared(
         fault.point("checkpoint.before_directory")
         fs.make_directory(temporary)
         files = _write_sections(fs, temporary, checkpoint, linkable)
+        for make_durable in checkpoint.outside:
+            make_durable()
         fault.point("checkpoint.before_manifest")
         data = manifests.make(checkpoint, files, **more)
         _write_file(fs, temporary / manifests.NAME, lambda: [data])
@@ -294,11 +306,13 @@ def opened(file: Path) -> Iterator[tuple[int, int]]:
         os.close(descriptor)
 
 
-def _read_section(file: Path, entry: dict[str, Any]) -> Tensors:
-    """Return a file's tensors, once its size and digest are found right."""
+def _read_section(
+    file: Path, entry: dict[str, Any], read: Callable[[str, int, int], Content]
+) -> Content:
+    """Return what `read` makes of a file, once its size and digest are found right."""
     with opened(file) as (descriptor, size):
         if size == entry["bytes"] and _sha256(descriptor) == entry["sha256"]:
-            return tensors.read(str(file), descriptor, size)
+            return read(str(file), descriptor, size)
     raise CheckpointDamaged(
         f"{file} is not what was written (size or SHA-256 differ); use an older checkpoint"
     )

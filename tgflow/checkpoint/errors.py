@@ -23,6 +23,10 @@ class NoValidCheckpoint(CheckpointError):
     """There are checkpoints, but all are damaged; to start afresh is for a person to decide."""
 
 
+class RowsLost(CheckpointError):
+    """A file of rows that it refers to does not have what it had; nothing in it was changed."""
+
+
 class CheckpointNotCommitted(OSError):
     """The disk refused; everything is as it was."""
 

@@ -112,14 +112,19 @@ def read(what: str, descriptor: int, size: int) -> Tensors:
             not describe exactly the bytes that follow, each once.
         CheckpointDamaged: If the file gets shorter meanwhile.
     """
-    start = 8 + _header_bytes(what, os.pread(descriptor, 8, 0), size)
-    entries = _entries(what, os.pread(descriptor, start - 8, 8), size - start)
+    start, entries = check(what, descriptor, size)
     tensors = {}
     for name, dtype, shape, begin, _ in entries:
         x = tensors[name] = torch.empty(shape, dtype=dtype)
         if x.numel():
             _fill(what, descriptor, x.reshape(-1).view(torch.uint8).numpy().data, start + begin)
     return tensors
+
+
+def check(what: str, descriptor: int, size: int) -> tuple[int, list[_Entry]]:
+    """Return where the data of an open file begins, and its entries; as `read`, which see."""
+    start = 8 + _header_bytes(what, os.pread(descriptor, 8, 0), size)
+    return start, _entries(what, os.pread(descriptor, start - 8, 8), size - start)
 
 
 def check_like(what: str, found: Tensors, expected: Tensors) -> None:
