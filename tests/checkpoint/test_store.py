@@ -357,9 +357,9 @@ def test_sealed_sections_are_checked_at_once_and_read_when_asked_for(tmp_path):
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(CheckpointDamaged, match="events-0000.safetensors is not what was written"):
+    with pytest.raises(CheckpointDamaged, match=r"events-0000\.safetensors is not what was"):
         loaded.sealed["events-0000"]()
-    with pytest.raises(CheckpointDamaged, match="events-0000.safetensors is not what was written"):
+    with pytest.raises(CheckpointDamaged, match=r"events-0000\.safetensors is not what was"):
         load(path)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 Tensors = dict[str, Tensor]
 
-VOLATILE = frozenset({"reorder", "cache_edge_x"})
+VOLATILE = frozenset({"reorder", "cache_edge_x", "cache_node_x"})
 """Sections that depend on when data came or was asked for, not on the data alone."""
 
 

@@ -63,6 +63,8 @@ class FeatureTable:
             raise ValueError(f"dim must be at least 1, got {dim}")
         self.dim, self.dtype = dim, dtype
         """Width of a row; what its elements are."""
+        self.path = None if path is None else Path(path)
+        """The file for its rows: of place "disk" theirs, of "auto" where they may go."""
         self.version = 0
         """How often `scatter_` has changed rows."""
         self._rows = open_rows(
@@ -213,6 +215,8 @@ class FeatureTable:
 
     def sync(self) -> None:
         """Return once all rows so far are safe: those of a file on its disk, even without power.
+
+        Any thread may call it, while another appends.
 
         Rows that were appended and not synced outlive the process, killed or not, but a power
         failure may cost the last of them; a file is then opened with its whole rows.

@@ -17,10 +17,12 @@ from tgflow.plan.batch import Batch
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
+from tgflow.plan.lookahead import READY, Lookahead
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import Replay
 from tgflow.sampling import Strategy
+from tgflow.tables.rows import Table
 from tgflow.train.learner import Learner, Learnt, TrainingDiverged
 from tgflow.train.microbatch import Feeder, MicroBatchPlans
 from tgflow.train.observe import Observer, StepRecord
@@ -63,8 +65,8 @@ class ContinualConfig:
     seconds_per_tick: float = 1.0
     num_threads: int = 1
     """Threads that prepare batches; 0 prepares them in line."""
-    lookahead: int = 4
-    """Micro-batches to prepare ahead."""
+    lookahead: Lookahead = "auto"
+    """Micro-batches to prepare ahead; "auto": 4."""
     on_nan: Literal["stop", "skip"] = "stop"
     """At a loss or score that is not finite: raise, or leave that out of learning and count it. A
     micro-batch that cannot be predicted is then neither learnt nor put into memory."""
@@ -74,10 +76,10 @@ class ContinualConfig:
     """The last part of the events, over which the result's `test.*` are taken."""
 
     def __post_init__(self) -> None:
-        if self.updates < 0 or self.lookahead < 1:
+        if self.updates < 0 or (self.lookahead != "auto" and self.lookahead < 1):
             raise ValueError(
-                "updates must be at least 0 and lookahead at least 1, "
-                f"got {self.updates} and {self.lookahead}"
+                'updates must be at least 0 and lookahead "auto" or at least 1, '
+                f"got {self.updates} and {self.lookahead!r}"
             )
         if not (self.half_life > 0 and 0 < self.test_share <= 1):
             raise ValueError(
@@ -154,7 +156,7 @@ class ContinualTrainer:
             self._plans(),
             feeder.tasks(stream),
             num_threads=c.num_threads,
-            lookahead=c.lookahead * (1 + c.updates),
+            lookahead=(READY if c.lookahead == "auto" else c.lookahead) * (1 + c.updates),
         )
         self.progress.resume(self._learner.compute_seconds)
         with closing(iter(loader)) as batches:  # type: ignore[type-var]
@@ -307,6 +309,7 @@ class ContinualTrainer:
         config: ContinualConfig | None = None,
         *,
         keep_model: bool = True,
+        edge_x: Table | None = None,
     ) -> ContinualTrainer:
         """Return a trainer that goes on where `checkpoint` was taken.
 
@@ -317,12 +320,15 @@ class ContinualTrainer:
                 not to the same bits; another `batch_size` counts micro-batches from here.
             keep_model: False starts with `model` as it is and an empty memory; the events, and the
                 figures so far, stay.
+            edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:
+                host memory. Results are the same wherever they are.
 
         Raises:
-            CheckpointError: If it is not of a continual trainer, or the model does not fit it.
+            CheckpointError: If it is not of a continual trainer, or the model does not fit it, or
+                a file of features that it refers to does not have what it had.
         """
         meta = checkpoint.meta
-        graph = graph_of(checkpoint, "continual")
+        graph = graph_of(checkpoint, "continual", edge_x)
         saved = ContinualConfig(**meta["config"])
         trainer = cls(model, graph, saved if config is None else config)
         if keep_model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +14,8 @@ from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.batch import Batch
+from tgflow.plan.draft import Feature
+from tgflow.plan.inputs import inputs_of
 from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
 from tgflow.plan.lookahead import Lookahead
@@ -20,6 +23,7 @@ from tgflow.plan.negatives import NegativeKind, NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.sampling import Strategy
 from tgflow.tables.selected import SelectedRows
+from tgflow.train.caches import evaluation_apart
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, EpochRecord, Observer, Stage
@@ -172,7 +176,8 @@ class OfflineTrainer:
         """Train and validate once; return the best epoch, which may be this one."""
         before = asdict(self._totals)
         loss = self._train(epoch)
-        val = self._evaluate("val", epoch, self._val_plan)
+        with evaluation_apart(self.graph, partial(self._first_rows, epoch + 1)):
+            val = self._evaluate("val", epoch, self._val_plan)
         is_best = best is None or val["ap"] > best.val["ap"]
         took = {name: value - before[name] for name, value in asdict(self._totals).items()}
         self._observer.on_epoch(
@@ -215,6 +220,13 @@ class OfflineTrainer:
         return evaluate(
             self._learner, self._load(plan, 0), self.split.touches_new, plan.batch_size, told
         )
+
+    def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
+        """Return the ids of the rows that the first batch of `epoch` reads, by table."""
+        if epoch == self.config.epochs:
+            return {}
+        draft = self._train_plan.draft(epoch, 0)
+        return {table.name: table.trace(draft) for table in inputs_of(self._train_plan.graph)}
 
     def _load(self, plan: Plan, epoch: int) -> Loader:
         c = self.config

@@ -1,7 +1,8 @@
 """A trainer's state as tensors: parameters, optimiser, memory, and the events themselves.
 
-Events are the bulk of it and never change, so they are saved in sealed pieces of `PIECE` events,
-`events-000000` and on, which a checkpoint need not write again; the section `events` has the rest.
+Events are the bulk of it and never change, so they are saved in sealed pieces, `events-000000` and
+on, which a checkpoint need not write again; the section `events` has the rest. Rows of features are
+in these pieces, or in a file of their own (see `tgflow.train.rows`); then the pieces are `columns`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,17 @@ from tgflow.checkpoint import Checkpoint, CheckpointError, Tensors
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.tables import FeatureTable
+from tgflow.tables.rows import Table
+from tgflow.train.caches import bring_caches_back, note_caches
 from tgflow.train.learner import Learner
+from tgflow.train.rows import begin, file_of, kept_in_file, refer_to
 
 PIECE = 1 << 18
-"""Events of a sealed piece."""
+"""Events of a sealed piece, at most."""
+PIECE_BYTES = 64 << 20
+"""And what their columns and rows may take."""
+_COLUMN_BYTES = 32
 
 
 def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoint:
@@ -28,61 +36,109 @@ def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoin
     What is learnt or appended later does not change it: it holds copies of all that changes, and
     views of events, which do not. Nothing is drawn, and nothing of the trainer changes.
     """
-    sealed_stop = position // PIECE * PIECE
+    dim = 0 if graph.edge_x is None else graph.edge_x.dim
+    file = kept_in_file(graph.edge_x)
+    with_x = dim > 0 and file is None
+    size = _piece_size(dim if with_x else 0)
+    sealed_stop = position // size * size
+    changes = [change for change in graph.changes if change.position <= position]
+    rows, change_tensors = as_tensors(changes)
+    meta = {
+        "position": position,
+        "graph": {"direction": graph.direction, "edge_x_dim": dim},
+        "changes": rows,
+        "piece": size,
+    }
     sections = {
         "model": _copied(learner.model.state_dict()),
         "optimizer": _copied(_optimizer_tensors(learner.optimizer)),
-        "events": _event_tensors(graph, sealed_stop, position),
+        "events": _event_tensors(graph, sealed_stop, position, with_x),
+        "changes": change_tensors,
     }
     if learner.model.memory is not None:
         sections["memory"] = learner.model.memory.state()
-    changes = [change for change in graph.changes if change.position <= position]
-    rows, sections["changes"] = as_tensors(changes)
-    dim = 0 if graph.edge_x is None else graph.edge_x.dim
-    made = {"direction": graph.direction, "edge_x_dim": dim}
-    meta = {"position": position, "graph": made, "changes": rows}
     sealed: dict[str, Callable[[], Tensors]] = {
-        _piece_name(start): functools.partial(_event_tensors, graph, start, start + PIECE)
-        for start in range(0, sealed_stop, PIECE)
+        _piece_name(start, size, with_x or not dim): functools.partial(
+            _event_tensors, graph, start, start + size, with_x
+        )
+        for start in range(0, sealed_stop, size)
     }
-    return Checkpoint(sections, meta, sealed)
+    checkpoint = Checkpoint(sections, meta, sealed)
+    if file is not None:
+        refer_to(checkpoint, file, position)
+    note_caches(checkpoint, graph)
+    return checkpoint
 
 
-def graph_of(checkpoint: Checkpoint, trainer: str | None = None) -> TemporalGraph:
+def graph_of(
+    checkpoint: Checkpoint, trainer: str | None = None, edge_x: Table | None = None
+) -> TemporalGraph:
     """Return the graph of a checkpoint's events and changes.
 
     Args:
         checkpoint: A trainer's.
         trainer: Which trainer's it must be ("continual" or "offline"); None takes either.
+        edge_x: The table to have the edge features: an empty one, wherever it is, or the one on
+            disk whose rows the checkpoint counts; what that has beyond them is cut off. A cache in
+            front of it holds again what it held, if it is one like then. None: host memory.
 
     Raises:
         CheckpointError: If it is another trainer's, has no events, or changes that cannot be
-            made of them.
+            made of them; `RowsLost` if the features are in a file, and that has not what it had.
+        OSError: If the table cannot take the rows.
     """
     found = checkpoint.meta.get("trainer")
     if trainer is not None and found != trainer:
         raise CheckpointError(f"this is a checkpoint of trainer {found!r}, not of {trainer!r}")
     try:
-        graph = TemporalGraph(**checkpoint.meta["graph"])
+        made = checkpoint.meta["graph"]
+        graph = TemporalGraph(made["direction"])
+        table = _table(made["edge_x_dim"], edge_x)
+        if table is not None:
+            begin(checkpoint, table)
+        events = _events(checkpoint, table)
         changes = from_tensors(checkpoint.meta["changes"], checkpoint.sections["changes"])
-        make_again(graph, events_of(checkpoint), changes)
+        make_again(graph, events, changes)
+        graph.edge_x = table
+        bring_caches_back(checkpoint, graph)
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's events cannot be used: {error!r}") from None
     return graph
 
 
-def events_of(checkpoint: Checkpoint) -> EventBatch:
-    """Return all events of a trainer's checkpoint, pieces and rest."""
-    return concat([EventBatch(**piece) for piece in _event_pieces(checkpoint)])
+def _table(dim: int, given: Table | None) -> Table | None:
+    """Return the table for features of width `dim`."""
+    if given is None:
+        return FeatureTable(dim) if dim else None
+    if given.dim != dim or given.dtype != torch.float32:
+        raise ValueError(
+            f"edge features are float32 of width {dim}, the table's are {given.dtype} of width "
+            f"{given.dim}"
+        )
+    return given
+
+
+def _events(checkpoint: Checkpoint, table: Table | None) -> EventBatch:
+    """Return all events of a checkpoint, pieces and rest; their features go to `table`."""
+    batches = []
+    for piece in _event_pieces(checkpoint):
+        columns = dict(piece)
+        x = columns.pop("x", None)
+        if x is not None and table is not None:
+            table.append(x)
+        batches.append(EventBatch(**columns))
+    events = concat(batches)
+    if table is not None and len(table) != len(events):
+        raise ValueError(f"there are {len(events)} events, and features of {len(table)}")
+    return events
 
 
 def _event_pieces(checkpoint: Checkpoint) -> Iterator[Tensors]:
     """Yield the sealed pieces in order, then the rest."""
-    sections, sealed = checkpoint.sections, checkpoint.sealed
-    rest = sections["events"]
-    for start in range(0, checkpoint.meta["position"] - len(rest["src"]), PIECE):
-        name = _piece_name(start)
-        yield sections[name] if name in sections else sealed[name]()
+    meta, rest = checkpoint.meta, checkpoint.sections["events"]
+    size = meta.get("piece", PIECE)
+    for start in range(0, meta["position"] - len(rest["src"]), size):
+        yield checkpoint.sealed[_piece_name(start, size, file_of(checkpoint) is None)]()
     yield rest
 
 
@@ -124,11 +180,11 @@ def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
     return {f"{index}.{name}": x for index, entry in state.items() for name, x in entry.items()}
 
 
-def _event_tensors(graph: TemporalGraph, start: int, stop: int) -> Tensors:
+def _event_tensors(graph: TemporalGraph, start: int, stop: int, with_x: bool) -> Tensors:
     """Return the columns of the events at `[start, stop)`: views, which nothing changes."""
     events = graph.log.read(start, stop)
     columns = {"src": events.src, "dst": events.dst, "t": events.t, "label": events.label}
-    if graph.edge_x is not None:
+    if with_x and graph.edge_x is not None:
         columns["x"] = graph.edge_x.read(start, stop)
     return {name: column for name, column in columns.items() if column is not None}
 
@@ -137,5 +193,13 @@ def _copied(tensors: Tensors) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
-def _piece_name(start: int) -> str:
-    return f"events-{start // PIECE:06d}"
+def _piece_size(dim: int) -> int:
+    """Return how many events with features of width `dim` make a piece: a power of two."""
+    fit = max(1, PIECE_BYTES // (_COLUMN_BYTES + 4 * dim))
+    return min(PIECE, 1 << (fit.bit_length() - 1))
+
+
+def _piece_name(start: int, size: int, whole: bool) -> str:
+    """Return the section of the piece that begins at `start`; another content, another name."""
+    kind = "events" if whole else "columns"
+    return f"{kind}-{start // size:06d}" if size == PIECE else f"{kind}-{size}-{start // size:06d}"

@@ -1,0 +1,84 @@
+"""A graph's caches between a trainer's passes, and in its checkpoints.
+
+GNNFlow (SoCC 2024) calls it *reuse* that contents stay from one round to the next, and *restore*
+that those before an evaluation come back after it, and the round's first rows with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor
+
+from tgflow.cache import CachedTable, CacheSnapshot
+from tgflow.checkpoint import Checkpoint
+from tgflow.graph import TemporalGraph
+from tgflow.plan.draft import Feature
+from tgflow.plan.inputs import inputs_of
+
+_SECTION = "cache_"
+
+
+def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
+    """Return the caches in front of a graph's tables, by the names of these."""
+    tables = ((each.name, each.table) for each in inputs_of(graph))
+    return {name: table for name, table in tables if isinstance(table, CachedTable)}
+
+
+@contextmanager
+def evaluation_apart(
+    graph: TemporalGraph, upcoming: Callable[[], dict[Feature, Tensor]]
+) -> Iterator[None]:
+    """Enclose a pass whose rows are not those of the next: the caches are as before, after it.
+
+    One that plans needs none of that: it counts the pass in, and carries contents over.
+
+    Args:
+        graph: Whose tables are read.
+        upcoming: Returns the ids of the first rows that the next pass will read, by table; they are
+            brought in at once.
+    """
+    caches = {name: c for name, c in caches_of(graph).items() if c.policy != "belady"}
+    with ExitStack() as stack:
+        for cache in caches.values():
+            stack.enter_context(cache.restored())
+        yield
+    first = upcoming() if caches else {}
+    for name in caches.keys() & first.keys():
+        caches[name].preload(first[name])
+
+
+def note_caches(checkpoint: Checkpoint, graph: TemporalGraph) -> None:
+    """Note what the caches hold; their rows are the tables'."""
+    noted = checkpoint.meta["caches"] = {}
+    for name, cache in caches_of(graph).items():
+        held = cache.snapshot()
+        checkpoint.sections[_SECTION + name] = {"ids": held.ids, "keys": held.keys}
+        noted[name] = {"policy": cache.policy, "capacity": cache.capacity}
+
+
+def bring_caches_back(checkpoint: Checkpoint, graph: TemporalGraph) -> None:
+    """Let caches hold what they held; one of another policy or capacity begins empty.
+
+    Raises:
+        ValueError: If what was noted cannot be.
+    """
+    for name, cache in caches_of(graph).items():
+        like = {"policy": cache.policy, "capacity": cache.capacity}
+        if checkpoint.meta.get("caches", {}).get(name) == like:
+            held = checkpoint.sections[_SECTION + name]
+            _check(held["ids"], held["keys"], cache.capacity)
+            cache.restore(CacheSnapshot(held["ids"], held["keys"]))
+
+
+def _check(ids: Tensor, keys: Tensor, capacity: int) -> None:
+    for column in (ids, keys):
+        if column.dtype != torch.int64 or column.shape != (capacity,):
+            raise ValueError(
+                f"a cache of {capacity} rows cannot hold {column.dtype} {list(column.shape)}"
+            )
+    held = ids[ids != -1]
+    if bool((held < 0).any()) or len(set(held.tolist())) < len(held):
+        raise ValueError("a cache holds rows that there are, each once")
