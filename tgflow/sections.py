@@ -22,7 +22,21 @@ def _checked_size(size: str) -> str:
     return size
 
 
+def _checked_cache_size(size: str) -> str:
+    """Return the size of a cache as it is, if it is one such as 256MiB or 10%."""
+    if not size.endswith("%"):
+        return _checked_size(size)
+    try:
+        share = float(size[:-1])
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 100:
+        raise ValueError(f"a share of the rows must be above 0% and at most 100%, got {size!r}")
+    return size
+
+
 Size = Annotated[str, AfterValidator(_checked_size)]
+CacheSize = Annotated[str, AfterValidator(_checked_cache_size)]
 
 
 class StreamConfig(_Section):
@@ -115,7 +129,36 @@ class PlanConfig(_Section):
     workers: int = Field(
         default=1, ge=0, description="Threads that prepare batches ahead; 0: none."
     )
-    lookahead: int = Field(default=4, ge=1, description="Batches to prepare ahead.")
+    lookahead: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default="auto",
+        description="Batches to prepare ahead; auto: 4, or what pays for a cache that plans.",
+    )
+
+
+class TablesConfig(_Section):
+    """Where edge features are kept, and the cache in front of them."""
+
+    edge_table: Literal["host", "disk", "auto", "device", "uva"] = Field(
+        default="host",
+        description="Where edge features are: host memory; disk, in a file; auto, in memory up to "
+        "edge_budget and then in a file; device or uva, a GPU's or what it reads in place.",
+    )
+    edge_budget: Size | None = Field(
+        default=None,
+        description="auto: memory for rows, such as 8GiB; disk: for buffers, at most 16MiB help.",
+    )
+    edge_path: str | None = Field(
+        default=None, description="disk, auto: the file; unset: edge-x.rows in the run directory."
+    )
+    edge_cache: CacheSize | None = Field(
+        default=None,
+        description="Cache in front: its memory, such as 256MiB; train: also a share, such as 10%.",
+    )
+    cache_policy: Literal["lru", "lfu", "fifo", "belady"] | None = Field(
+        default=None,
+        description="Which rows it keeps; belady, for train, plans ahead; unset: the best there is "
+        "(run lru, train belady).",
+    )
 
 
 class TrainConfig(_Section):
@@ -307,6 +350,7 @@ class Config(_Section):
     graph: GraphConfig = GraphConfig()
     model: ModelConfig = ModelConfig()
     plan: PlanConfig = PlanConfig()
+    tables: TablesConfig = TablesConfig()
     train: TrainConfig = TrainConfig()
     run: RunConfig = RunConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

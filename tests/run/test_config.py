@@ -20,6 +20,14 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert config.model.name == "tgn"
 
 
+@pytest.mark.parametrize("value", ['"auto"', "3"])
+def test_lookahead_is_a_number_or_auto(tmp_path, value):
+    file = tmp_path / "run.toml"
+    file.write_text(f"[plan]\nlookahead = {value}\n")
+    assert load_config(file).plan.lookahead == (3 if value == "3" else "auto")
+    assert f"lookahead = {value}" in to_toml(load_config(file))
+
+
 def test_flags_that_were_not_given_change_nothing(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text("[plan]\nbatch_size = 7\n")
@@ -77,6 +85,13 @@ def test_every_setting_is_written_with_what_it_means():
         ("[run]\nseed = true", "run.seed must be a whole number at least 0, got true"),
         ("[stream]\nfeatures = [1]", "stream.features must be a list of strings, got 1"),
         ('[plan]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
+        (
+            "[plan]\nlookahead = 0",
+            'plan.lookahead must be a whole number at least 1 or "auto", got 0',
+        ),
+        ('[tables]\nedge_cache = "0%"', "edge_cache: a share of the rows must be above 0%"),
+        ('[tables]\nedge_cache = "many"', "edge_cache: a size is bytes or text"),
+        ('[tables]\ncache_policy = "mru"', 'must be one of "lru", "lfu", "fifo", "belady"'),
         ("train = 3", "[train] must be a section, got 3"),
         ("[train", "is not valid TOML"),
     ],

@@ -25,6 +25,7 @@ from tgflow.streams import EventSource, open_stream, replay
 from tgflow.streams.arrivals import PartitionedSource
 from tgflow.streams.checks import Checks
 from tgflow.streams.open import open_files
+from tgflow.tables import FeatureTable
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
 
 _Source = TypeVar("_Source")
@@ -192,9 +193,17 @@ class Feed:
         return min(done / min(estimate, self._limit or estimate), 1.0)
 
 
-def read_graph(config: Config, source: EventSource) -> TemporalGraph:
-    """Return a graph of all events of `source`, up to the limit of `config`."""
-    graph = TemporalGraph(direction_of(config, source), source.x_dim)
+def read_graph(
+    config: Config, source: EventSource, edge_x: FeatureTable | None = None
+) -> TemporalGraph:
+    """Return a graph of all events of `source`, up to the limit of `config`.
+
+    Args:
+        config: The run's settings.
+        source: Where the events come from.
+        edge_x: An empty table for their features; None: in host memory.
+    """
+    graph = TemporalGraph(direction_of(config, source), source.x_dim, edge_x=edge_x)
     for batch in Feed(source, config.stream.limit):
         graph.append(batch)
     return graph

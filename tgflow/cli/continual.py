@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from tgflow.cli import assemble
-from tgflow.cli.errors import exit_code, explain, was_told
+from tgflow.cli.errors import IO, exit_code, explain, was_told
 from tgflow.cli.stream_table import print_stream
-from tgflow.cli.summary import RUN_FILES, print_summary
+from tgflow.cli.summary import RUN_FILES, print_summary, print_tables
 from tgflow.config import Config
 from tgflow.run.figures import compact, score
 from tgflow.run.live.loop import Ended, run
@@ -24,6 +24,7 @@ from tgflow.run.live.supply import Valve
 from tgflow.run.machine import describe, peak_rss_bytes
 from tgflow.run.report import continual_report
 from tgflow.run.rundir import RunDir, read_records, to_json
+from tgflow.run.tables import check_tables, check_unused
 
 MOST_RECORDS = 20_000
 """Micro-batches that the report draws from, evenly spaced."""
@@ -48,6 +49,9 @@ def _learn(config: Config, wish: Wish, as_json: bool, valve: Valve) -> None:
     assemble.check_together(config)
     threads = assemble.use_threads(config)
     source = assemble.open_partitioned(config)
+    check_tables(config, source.x_dim, live=True)
+    if not place.goes_on:
+        check_unused(config)
     recipe = Recipe(
         source,
         "bipartite" if source.ids.bipartite else config.graph.direction,
@@ -66,7 +70,10 @@ def _learn(config: Config, wish: Wish, as_json: bool, valve: Valve) -> None:
             metrics = _metrics(session, ended, config, threads)
             _write_report(place.rundir, metrics, ended, config)
         except Exception as error:
-            notes.error("end", explain(error), exit_code=exit_code(error))
+            text = explain(error)
+            if exit_code(error) == IO:
+                text += f"; once that is mended, go on with: tgflow run --resume --out {place.path}"
+            notes.error("end", text, exit_code=exit_code(error))
             was_told(error)
             raise
         notes.info("end", "stopped" if ended.stopped else "done", exit_code=0)
@@ -94,6 +101,7 @@ def _metrics(session: Session, ended: Ended, config: Config, threads: int) -> di
         "rows": {name: value for name, value in counts.items() if isinstance(value, int)},
         "refused": counts["refused"],
         "num_waiting": ended.stream.get("num_waiting", 0),
+        "tables": ended.tables,
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
         "machine": describe(),
@@ -122,6 +130,7 @@ def _summary(metrics: Mapping[str, Any], ended: Ended, place: Place) -> None:
         place.path,
         RUN_FILES,
     )
+    print_tables(ended.tables)
     print_stream(ended.stream, place.path / "dead-letters")
     if ended.stopped:
         Console(soft_wrap=True, highlight=False).print(how_to_go_on, style="bold")

@@ -5,21 +5,26 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from math import nan
 from typing import Any, Self
 
 from rich.console import Console
 
+from tgflow.cache import CachedTable
 from tgflow.checkpoint import save
 from tgflow.cli import assemble
-from tgflow.cli.summary import print_summary
+from tgflow.cli.summary import print_summary, print_tables
 from tgflow.config import Config
 from tgflow.graph import TemporalGraph
 from tgflow.run.figures import compact, duration, score
 from tgflow.run.machine import describe, peak_rss_bytes
 from tgflow.run.report import offline_report
 from tgflow.run.rundir import RunDir, to_json
+from tgflow.run.table_figures import table_figures
+from tgflow.run.tables import check_tables, check_unused, edge_file, open_edge_table, with_cache
 from tgflow.streams import EventSource
+from tgflow.tables import FeatureTable
 from tgflow.train.observe import BatchRecord, EpochRecord, Observer
 from tgflow.train.offline import OfflineConfig, OfflineTrainer
 from tgflow.units import seconds_per_tick
@@ -37,9 +42,11 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
         as_json: Print the figures as JSON, not as a table.
     """
     source = assemble.open_source(config)
+    check_tables(config, source.x_dim, live=False)
+    check_unused(config)
     threads = assemble.use_threads(config)
-    graph = assemble.read_graph(config, source)
     rundir = RunDir.choose(config.run.out, assemble.run_name(config) + "-offline")
+    graph = _read_graph(config, source, rundir)
     rundir.make()
     rundir.write_config(config)
     results = []
@@ -58,10 +65,13 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
         "stream": config.stream.path,
         "model": config.model.name,
         **average(results),
+        "tables": table_figures(graph),
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
         "machine": describe(),
     }
+    if isinstance(graph.edge_x, CachedTable | FeatureTable):
+        graph.edge_x.close()
     rundir.write_metrics(metrics)
     rundir.write_report(offline_report(progress.records, metrics, config))
     if as_json:
@@ -92,6 +102,23 @@ def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _with_seed(config: Config, seed: int) -> Config:
     return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+
+
+def _read_graph(config: Config, source: EventSource, rundir: RunDir) -> TemporalGraph:
+    """Return a graph of all events; nothing is left on the disk if they cannot be read."""
+    path = edge_file(config, rundir.path)
+    with ExitStack() as undo:
+        if path is not None and source.x_dim:
+            if not rundir.path.exists():
+                undo.callback(rundir.path.rmdir)
+            rundir.make()
+            undo.callback(path.unlink, missing_ok=True)
+        table = open_edge_table(config, source.x_dim, rundir.path)
+        graph = assemble.read_graph(config, source, table)
+        undo.pop_all()
+    if table is not None:
+        graph.edge_x = with_cache(config, table, "belady")
+    return graph
 
 
 def _trainer(
@@ -178,6 +205,7 @@ def _summary(metrics: Mapping[str, Any], rundir: RunDir) -> None:
         f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}",
         rundir.path,
     )
+    print_tables(metrics["tables"])
 
 
 def _figure(metrics: Mapping[str, Any], key: str) -> str:

@@ -23,6 +23,7 @@ PANELS = {
     "graph": "Graph",
     "model": "Model",
     "plan": "Batches",
+    "tables": "Features: where they are kept",
     "train": "Learning",
     "run": "Run",
     "checkpoint": "Checkpoints: how a run goes on after anything",
@@ -134,7 +135,7 @@ def _option(key: str, field: FieldInfo, default: Any) -> inspect.Parameter:
         show_default=False,
         rich_help_panel=PANELS[section],
     )
-    if plain is str and int in typing.get_args(field.annotation):
+    if plain is str and int in map(_bare, typing.get_args(field.annotation)):
         info.parser = _number_or_word
     annotation: Any = Annotated[plain | None, info]
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -160,9 +161,15 @@ def _plain(annotation: Any) -> Any:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         kinds = [a for a in typing.get_args(annotation) if a is not type(None)]
         annotation = kinds[0] if len(kinds) == 1 else str
-    if typing.get_origin(annotation) is Annotated:
-        [annotation, *_] = typing.get_args(annotation)
+    annotation = _bare(annotation)
     return list[str] if typing.get_origin(annotation) is list else annotation
+
+
+def _bare(annotation: Any) -> Any:
+    """Return a type without what is annotated to it."""
+    if typing.get_origin(annotation) is Annotated:
+        return typing.get_args(annotation)[0]
+    return annotation
 
 
 def _number_or_word(text: str) -> int | str:

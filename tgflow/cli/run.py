@@ -10,7 +10,8 @@ from tgflow.cli.options import with_config
 from tgflow.config import Config
 
 SETTINGS = (
-    "stream", "order", "checks", "kafka", "graph", "model", "plan", "run", "checkpoint", "operate",
+    "stream", "order", "checks", "kafka", "graph", "model", "plan", "tables", "run", "checkpoint",
+    "operate",
     "train.learning_rate", "train.weight_decay", "train.grad_clip", "train.updates",
     "train.replay_ratio", "train.replay_horizon", "train.replay_half_life",
 )  # fmt: skip
@@ -70,6 +71,7 @@ def run(
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
       tgflow run -s events.csv --out runs/events --resume
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-forward-jump 86400
+      tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from tgflow.run.table_figures import TITLES, told
 
 FILES = {
     "report.html": "plots; open it in a browser",
@@ -47,3 +50,10 @@ def print_summary(
     console.print(note, style="dim")
     for name, what in files.items():
         console.print(f"  {path / name}  [dim]{what}[/dim]")
+
+
+def print_tables(tables: Mapping[str, Any]) -> None:
+    """Print where features are, and what of them came from a cache."""
+    console = Console(soft_wrap=True, highlight=False)
+    for name, figures in tables.items():
+        console.print(f"{TITLES[name]}: {told(figures)}", style="dim")

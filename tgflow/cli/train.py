@@ -10,7 +10,7 @@ from tgflow.cli.options import STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
 SETTINGS = (
-    *STREAM_OF_FILES, "graph", "model", "plan", "run",
+    *STREAM_OF_FILES, "graph", "model", "plan", "tables", "run",
     "train.learning_rate", "train.weight_decay", "train.grad_clip", "train.epochs",
     "train.patience", "train.val_ratio", "train.test_ratio", "train.new_node_ratio",
     "train.negatives",
@@ -45,6 +45,7 @@ def train(
 
       tgflow train --data examples/data/collegemsg.csv.gz --model tgn
       tgflow train --data enron.csv.gz -m tgat --epochs 5 --seeds 3 --json
+      tgflow train --data u.csv --edge-table disk --edge-cache 10%
       tgflow train --data u.csv --negatives random --negatives historical
     """
     from tgflow.cli.offline import train_offline

@@ -23,6 +23,7 @@ from tgflow.run.live.session import Session
 from tgflow.run.live.supply import Stopped
 from tgflow.run.live.watch import Watch
 from tgflow.run.machine import rss_bytes
+from tgflow.run.table_figures import table_figures
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord
 from tgflow.units import parse_bytes
@@ -40,6 +41,8 @@ class Ended:
     """Digest of model, optimiser, memory, events and ids."""
     stream: Mapping[str, Any]
     """What became of the rows, as `Ingest.report` says it."""
+    tables: Mapping[str, Any]
+    """Where features are, and what caches did, as `table_figures` says it."""
 
 
 def run(session: Session, console: Console) -> Ended:
@@ -113,7 +116,7 @@ class _Run:
         self._status.state = "stopping"
         digest = self._keeper.finish()
         self._status.state = "stopped" if stopped else "done"
-        return Ended(stopped, digest, self._report())
+        return Ended(stopped, digest, self._report(), table_figures(self._session.trainer.graph))
 
     def _learn(self, update: Callable[[Mapping[str, Any]], None]) -> bool:
         """Learn until the stream ends, or is stopped; True if it was a signal.

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, NoValidCheckpoint
+from tgflow.cache import CachedTable
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    CheckpointWriter,
+    NoValidCheckpoint,
+    RowsLost,
+)
 from tgflow.config import Config
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
@@ -19,6 +26,7 @@ from tgflow.run.live import settings
 from tgflow.run.live.notes import Notes
 from tgflow.run.live.place import Place
 from tgflow.run.live.supply import Supply, Valve
+from tgflow.run.live.table import open_table, set_aside
 from tgflow.run.machine import describe
 from tgflow.streams.arrivals import PartitionedSource, Stoppable
 from tgflow.streams.breaker import Breaker
@@ -27,6 +35,7 @@ from tgflow.streams.ingest import Ingest
 from tgflow.streams.letters import DeadLetters, Letters
 from tgflow.streams.ordering.config import OrderConfig
 from tgflow.streams.state import IngestState
+from tgflow.tables import FeatureTable
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
 
@@ -79,6 +88,10 @@ class Session:
             self.letters.close()
         if self.log is not None:
             self.log.close()
+        table = self.trainer.graph.edge_x
+        if isinstance(table, CachedTable | FeatureTable):
+            with suppress(OSError):
+                table.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,7 @@ def open_session(
         notes.warning("settings", f"{place.path} has a setting that is no more, left out: {key}")
     try:
         return _open(place, recipe, notes, valve)
-    except (NoValidCheckpoint, LogCorrupt) as error:
+    except (NoValidCheckpoint, LogCorrupt, RowsLost) as error:
         if not fresh:
             raise type(error)(
                 f"{error}; bring files back from a copy, or pass --fresh to start over beside them"
@@ -134,6 +147,7 @@ def open_session(
 
 
 def _say_moved(notes: Notes, place: Place, why: str) -> None:
+    set_aside(place)
     aside = place.start_over()
     notes.warning("start over", f"starting over, what there was is in {aside}: {why}")
 
@@ -153,7 +167,7 @@ def _open(place: Place, recipe: Recipe, notes: Notes, valve: Valve) -> Session:
         notes.warning("checkpoint", problem)
     build = {name: describe()[name] for name in BUILD} | {"threads": recipe.threads}
     if found is None:
-        start = _Start.at_the_beginning(recipe, config)
+        start = _Start.at_the_beginning(recipe, place)
     else:
         place.compare(found[1].meta["run"].get("settings"))
         start = _Start.from_checkpoint(found[1], recipe, place, notes)
@@ -221,9 +235,10 @@ class _Start:
         return self.trainer.position, self.state.meta()
 
     @classmethod
-    def at_the_beginning(cls, recipe: Recipe, config: Config) -> _Start:
-        graph = TemporalGraph(recipe.direction, recipe.source.x_dim)
-        settings = trainer_config(config, recipe.source.unit)
+    def at_the_beginning(cls, recipe: Recipe, place: Place) -> _Start:
+        table = open_table(place, recipe.source.x_dim)
+        graph = TemporalGraph(recipe.direction, edge_x=table)
+        settings = trainer_config(place.config, recipe.source.unit)
         trainer = ContinualTrainer(recipe.make_model(), graph, settings)
         return cls(trainer, recipe.source.ids)
 
@@ -240,6 +255,7 @@ class _Start:
             checkpoint,
             trainer_config(place.config, recipe.source.unit),
             keep_model=keep_model,
+            edge_x=open_table(place, recipe.source.x_dim, checkpoint),
         )
         state = IngestState.from_checkpoint(checkpoint.sections["reorder"], meta["ingest"])
         ids = NodeIds.from_state(checkpoint.sections["ids"])

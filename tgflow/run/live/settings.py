@@ -29,6 +29,7 @@ _EFFECTS: dict[str, Effect] = {
     "plan": "onward",
     "plan.workers": "free",
     "plan.lookahead": "free",
+    "tables": "free",
     "train": "onward",
     "train.replay_ratio": "model",
     "train.replay_horizon": "model",

@@ -1,0 +1,128 @@
+"""Tables and caches from the command line: the same results, and clear words for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from live_runs import figures, untimed
+from small_runs import SMALL
+
+from tgflow.checkpoint import read_manifest
+
+FEATURES = ("--features", "f*")
+
+
+@pytest.fixture
+def stream(tmp_path):
+    """Return a file of 300 events with two features."""
+    rng = random.Random(5)
+    lines = ["src,dst,t,f0,f1"]
+    for i in range(300):
+        src = rng.randrange(20)
+        lines.append(f"{src},{(src + 1 + i % 3) % 20},{60 * (i // 2)},{rng.random():.3f},{i / 300}")
+    (tmp_path / "made.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path / "made.csv"
+
+
+def trained(tgflow, stream, out, *flags):
+    """Train, and return what the clock does not decide, and what is said of the table."""
+    ran = tgflow(
+        "train", "-s", stream, "-o", out, *FEATURES, "--epochs", 2, "--mrr-negatives", 3,
+        "--json", *SMALL, *flags,
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    metrics = untimed({k: v for k, v in ran.json.items() if k != "tables"})
+    return [metrics, [untimed(record) for record in records]], ran.json["tables"]["edge_x"]
+
+
+def test_training_from_disk_through_a_planned_cache_changes_no_bit(tgflow, stream, tmp_path):
+    expected, in_memory = trained(tgflow, stream, tmp_path / "plain")
+    assert (in_memory["place"], in_memory["rows"]) == ("host", 300)
+    for number, flags in enumerate(
+        [("10%", "--cache-policy", "belady"), ("10%",), ("4KiB", "--cache-policy", "lru")]
+    ):
+        out = tmp_path / f"disk-{number}"
+        found, table = trained(tgflow, stream, out, "--edge-table", "disk", "--edge-cache", *flags)
+        assert found == expected
+        assert table["place"] == "disk"
+        assert Path(table["file"]).parent == out
+        cache = table["cache"]
+        assert cache["policy"] == ("lru" if number == 2 else "belady")
+        assert number == 2 or cache["capacity"] == 30
+        assert cache["hits"] > 0
+        assert (read_manifest(out / "checkpoint")["files"].keys()) >= {"edge_x.safetensors"}
+
+
+def test_learning_from_disk_through_a_cache_changes_no_bit(tgflow, stream, tmp_path):
+    run = ("run", "-s", stream, *FEATURES, *SMALL)
+    assert tgflow(*run, "-o", "plain").code == 0
+    ran = tgflow(*run, "-o", "disk", "--edge-table", "disk", "--edge-cache", "4KiB")
+    assert ran.code == 0, ran.err
+    assert "edge features: 300 rows (2.4 kB) on disk, " in ran.out
+    assert "% read from a cache of " in ran.out
+    (_, left, records), (_, right, others) = (figures(tmp_path / out) for out in ("plain", "disk"))
+    assert left.pop("tables") != right.pop("tables")
+    assert left == right
+    assert [_learnt(record) for record in records] == [_learnt(record) for record in others]
+
+
+def _learnt(record):
+    return {key: value for key, value in record.items() if not key.startswith("edge_x.")}
+
+
+@pytest.mark.parametrize("place", ["auto", "disk", "host"])
+def test_a_table_can_be_anywhere(tgflow, stream, place):
+    budget = () if place == "host" else ("--edge-budget", "1KiB")
+    ran = tgflow(
+        "run",
+        "-s",
+        stream,
+        "-o",
+        "out",
+        "--edge-table",
+        place,
+        *budget,
+        *FEATURES,
+        *SMALL,
+        "--json",
+    )
+    assert ran.json["tables"]["edge_x"]["place"] == ("host" if place == "host" else "disk")
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "text"),
+    [
+        ("run", ("--cache-policy", "belady", "--edge-cache", "1MiB"), "a live stream has no"),
+        ("run", ("--edge-cache", "10%"), "--edge-cache 10%: of how many rows?"),
+        ("run", ("--cache-policy", "lru"), "--cache-policy: of which cache?"),
+        ("train", ("--edge-budget", "1GiB"), "--edge-budget: it is for --edge-table disk or auto"),
+        ("run", ("--edge-path", "x.rows"), "--edge-path: it is for --edge-table disk or auto"),
+        ("run", ("--edge-table", "disk", "--edge-path", "no/x.rows"), "no is no directory"),
+        ("train", ("--edge-table", "disk", "--edge-path", "made.csv"), "made.csv is there already"),
+        ("run", ("--edge-table", "disk", "--edge-path", "made.csv"), "made.csv is there already"),
+        ("run", ("--edge-cache", "a lot"), "--edge-cache: tables.edge_cache: a size is bytes"),
+        ("run", ("--edge-cache", "120%"), "at most 100%, got '120%'"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_is_made(tgflow, stream, command, flags, text):
+    ran = tgflow(command, "-s", stream, "-o", "out", *FEATURES, *SMALL, *flags)
+    assert (ran.code, text in ran.err) == (2, True), ran.err
+    assert not Path("out").exists()
+
+
+def test_a_stream_without_features_needs_no_table(tgflow, events_csv):
+    ran = tgflow("run", "-s", events_csv, "-o", "out", "--edge-table", "disk", *SMALL)
+    assert ran.code == 2
+    assert "--edge-table: the stream has no edge features" in ran.err
+    assert not Path("out").exists()
+
+
+def test_a_stream_that_cannot_be_read_leaves_no_table(tgflow, stream):
+    stream.write_text(stream.read_text() + "1,2,soon,1,2\n")
+    ran = tgflow("train", "-s", stream, "-o", "out", *FEATURES, "--edge-table", "disk", *SMALL)
+    assert ran.code == 65
+    assert not Path("out").exists()

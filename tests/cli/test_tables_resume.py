@@ -1,0 +1,191 @@
+"""Runs with features on disk that end anywhere: they go on to the same bits, or say why not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from live_runs import figures
+from small_runs import SMALL
+
+from tgflow import _core
+from tgflow.cli import main
+from tgflow.durable import fault
+from tgflow.tables import FeatureTable
+
+DISK = ("--edge-table", "disk", "--edge-cache", "4KiB")
+STEP = ("--checkpoint-batches", 1)
+ROWS = Path("out/edge-x.rows")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a folder with events and the run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("made")
+    rng = random.Random(5)
+    lines = ["src,dst,t,f0,f1"]
+    for i in range(400):
+        src = rng.randrange(20)
+        lines.append(f"{src},{(src + 1 + i % 3) % 20},{60 * (i // 2)},{rng.random():.3f},{i / 400}")
+    (folder / "made.csv").write_text("\n".join(lines) + "\n")
+    run = ["run", "-s", folder / "made.csv", "--features", "f*", "-o", folder / "whole", *SMALL]
+    assert main([str(arg) for arg in run]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(tgflow, made):
+    """Run over the events into `out`, with more flags."""
+    return lambda *flags: tgflow(
+        "run", "-s", made / "made.csv", "--features", "f*", "-o", "out", *SMALL, *flags
+    )
+
+
+@pytest.fixture
+def resume(tgflow):
+    return lambda *flags: tgflow("run", "-o", "out", "--resume", *flags)
+
+
+@pytest.fixture(autouse=True)
+def _no_faults():
+    yield
+    fault.arm("")
+    for op in _core.FileOp.__members__.values():
+        _core.inject_fault(op, 0, 0, 0)
+
+
+def as_whole(made):
+    """Assert that the run in `out` learnt the same to the last bit, wherever its rows were."""
+    (_, left, records), (_, right, others) = figures(made / "whole"), figures(Path("out"))
+    assert left.pop("tables") is not None
+    assert right.pop("tables")["edge_x"]["rows"] == 400
+    assert left == right
+    assert [_learnt(record) for record in records] == [_learnt(record) for record in others]
+
+
+def _learnt(record):
+    return {key: value for key, value in record.items() if not key.startswith("edge_x.")}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (DISK, ()),
+        (DISK, ("--edge-table", "host")),
+        ((), DISK),
+        (DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
+        (("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
+        (("--edge-cache", "4KiB"), ("--edge-cache", "8KiB")),
+    ],
+)
+def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, first, then):
+    assert run("--limit", 150, *first).code == 0
+    ran = resume("--limit", 400, *then)
+    assert ran.code == 0, ran.err
+    as_whole(made)
+
+
+@pytest.mark.parametrize(
+    "point", ["log.before_append:3:raise", "checkpoint.before_rename:3:raise",
+              "checkpoint.before_manifest:1:raise"]
+)  # fmt: skip
+def test_a_fault_anywhere_is_made_good(run, resume, made, point):
+    fault.arm(point)
+    assert run(*DISK, *STEP).code == 70
+    fault.arm("")
+    ran = resume()
+    assert ran.code == 0, ran.err
+    as_whole(made)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_disk_that_takes_no_more_rows_ends_the_run_with_all_before_kept(
+    run, resume, made, number, after
+):
+    assert run("--limit", 100, *DISK, *STEP).code == 0
+    _core.inject_fault(_core.FileOp.write, after, 1, -number)
+    ran = resume("--limit", 400)
+    assert ran.code == 74
+    assert "were not added to out/edge-x.rows, which keeps those before" in ran.err
+    assert "--resume" in ran.err
+    _core.inject_fault(_core.FileOp.write, 0, 0, 0)
+    assert resume("--limit", 400).code == 0
+    as_whole(made)
+
+
+def _cut():
+    with ROWS.open("r+b") as opened:
+        opened.truncate(4096 + 60 * 12)
+
+
+def _others(rows):
+    ROWS.unlink()
+    table = FeatureTable(2, place="disk", path=ROWS)
+    table.append(rows.new_zeros(rows.shape))
+    table.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda rows: ROWS.unlink(), "out/edge-x.rows is gone"),
+        (lambda rows: _cut(), "out/edge-x.rows holds 60 rows, and 100 were synced"),
+        (lambda rows: _others(rows[:50]), "holds 50 rows, the checkpoint counts 100"),
+        (_others, "but of the 100 that the checkpoint counts the last are others"),
+        (lambda rows: ROWS.write_bytes(b"no table" * 1000), "is no table of tgflow's"),
+    ],
+)
+def test_a_file_that_has_not_what_it_had_is_refused_and_can_be_started_without(
+    run, resume, made, damage, text
+):
+    import torch
+
+    assert run("--limit", 100, *DISK).code == 0
+    damage(torch.zeros(100, 2))
+    ran = resume("--limit", 400)
+    assert (ran.code, text in ran.err) == (76, True), ran.err
+    assert "bring files back from a copy, or pass --fresh" in ran.err
+    ran = resume("--limit", 400, "--fresh")
+    assert ran.code == 0, ran.err
+    as_whole(made)
+
+
+def test_a_file_outside_moves_aside_when_the_run_starts_over(run, resume, made, tmp_path):
+    rows = tmp_path / "x.rows"
+    assert run("--limit", 100, *DISK, "--edge-path", rows).code == 0
+    ran = resume("--limit", 400, "--allow-config-change", "--direction", "directed")
+    assert ran.code == 0, ran.err
+    for name, size in (("x.rows", 400), ("x.rows.before-1", 100)):
+        table = FeatureTable(2, place="disk", path=tmp_path / name)
+        assert len(table) == size
+        table.close()
+
+
+def test_another_run_cannot_have_the_file(run, tgflow, made, tmp_path):
+    rows = tmp_path / "x.rows"
+    assert run("--limit", 100, *DISK, "--edge-path", rows).code == 0
+    before = rows.read_bytes()
+    ran = tgflow(
+        "run", "-s", made / "made.csv", "--features", "f*", "-o", "other", *SMALL, *DISK,
+        "--edge-path", rows,
+    )  # fmt: skip
+    assert ran.code == 2
+    assert "x.rows is there already" in ran.err
+    assert not Path("other").exists()
+    assert rows.read_bytes() == before
+
+
+def test_a_run_that_moved_goes_on_with_its_file(run, tgflow, made):
+    assert run("--limit", 100, *DISK).code == 0
+    shutil.move("out", "moved")
+    assert tgflow("run", "-o", "moved", "--resume", "--limit", 400).code == 0
+    shutil.move("moved", "out")
+    as_whole(made)
+    checkpoints = sorted(Path("out/checkpoints").glob("ckpt-*"))
+    meta = json.loads((checkpoints[-1] / "manifest.json").read_text())["meta"]
+    assert meta["edge_x_file"] == "moved/edge-x.rows"

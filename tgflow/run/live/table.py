@@ -1,0 +1,60 @@
+"""The table of a run's edge features: opened empty, or where a checkpoint left off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tgflow.checkpoint import Checkpoint, RowsLost
+from tgflow.run.live.place import Place
+from tgflow.run.tables import edge_file, open_edge_table, with_cache
+from tgflow.tables import DamagedFile
+from tgflow.tables.rows import Table
+from tgflow.train.rows import file_of
+
+
+def open_table(place: Place, x_dim: int, checkpoint: Checkpoint | None = None) -> Table | None:
+    """Return the table, cache and all, as the settings want it; None without features.
+
+    What its file holds and no checkpoint counts comes from log or source again, so it is cut off.
+
+    Args:
+        place: The run's directory, taken.
+        x_dim: Width of the features.
+        checkpoint: What to go on from.
+
+    Raises:
+        RowsLost: If its file has not the rows that the checkpoint counts.
+        OSError: If its file cannot be opened.
+    """
+    file = edge_file(place.config, place.path)
+    counted = None if checkpoint is None else file_of(checkpoint)
+    if file is not None and not file.exists() and _is(file, counted):
+        raise RowsLost(f"{file} is gone, and with it the edge features that the checkpoint counts")
+    try:
+        table = open_edge_table(place.config, x_dim, place.path)
+    except DamagedFile as error:
+        raise RowsLost(f"the run's edge features cannot be read: {error}") from None
+    if table is None:
+        return None
+    if counted is None:
+        table.truncate(0)
+    return with_cache(place.config, table, "lru")
+
+
+def set_aside(place: Place) -> None:
+    """Rename a file of edge features that is not in the run's directory, to start without it.
+
+    Raises:
+        OSError: If it cannot be renamed.
+    """
+    file = edge_file(place.config, place.path)
+    if place.config.tables.edge_path is None or file is None or not file.exists():
+        return
+    number = 1
+    while (aside := file.with_name(f"{file.name}.before-{number}")).exists():
+        number += 1
+    file.rename(aside)
+
+
+def _is(file: Path, other: Path | None) -> bool:
+    return other is not None and file.absolute() == other.absolute()
