@@ -55,6 +55,7 @@ def test_the_readme_names_every_command():
         ("compare_models.py", ["--limit", 600, "--epochs", 1], "TGAT"),
         ("own_model.py", ["--limit", 1000], "1000 events: AP 0."),
         ("own_loop.py", ["--limit", 1000], "1000 events: AP 0."),
+        ("cached_features.py", ["--limit", 1000], "the same: True"),
         ("zero_copy.py", ["--rows", 2000, "--steps", 3], "with the table the same: True"),
     ],
 )
