@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from devices import for_each_gpu, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_streams import made_events
@@ -85,6 +86,22 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
         assert len(batches) == 12
         for batch in batches:
             assert_obvious(batch, expected.batch(epoch, batch.index), node_x)
+
+
+@for_each_gpu
+@pytest.mark.parametrize("policy", ["lru", "belady"])
+def test_rows_may_be_in_the_memory_of_a_gpu_and_so_may_caches(gpu: str, policy: Any) -> None:
+    device = opened(gpu)
+    node_x = FeatureTable(3, place="device", device=device)
+    node_x.append(NODE_X[:20])
+    graph = TemporalGraph.from_events(
+        EVENTS[:50],
+        edge_x=cached(FeatureTable(2), rows=20, policy=policy),
+        node_x=cached(node_x, rows=7, policy=policy, device=device),
+    )
+    plain = plan_of(TemporalGraph.from_events(EVENTS[:50]))
+    for batch in Loader(plan_of(graph)):
+        assert_obvious(batch, plain.batch(0, batch.index), NODE_X[:20])
 
 
 def test_a_row_by_hand() -> None:
