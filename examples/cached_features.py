@@ -6,9 +6,9 @@ Shows: `tg.cached` in front of `tg.FeatureTable(place="disk")`, once for the row
 for those of nodes, each with its own budget. Protocol: OfflineTrainer's, one epoch of TGN on made
 features; first with all rows in memory, then on disk with caches of a tenth of the edges' rows and
 three tenths of the nodes', under LRU and as Belady plans it: what the next batches will read is
-known, as a plan is a pure function. Expect: the same test AP to the last bit; 28 % of the edges' rows
-and 45 % of the nodes' found in their caches under "lru", 40 % and 50 % under "belady"; in about 15
-seconds on 2 cores.
+known, as a plan is a pure function. Expect: the same test AP to the last bit; of the edges' rows
+28 % and of the nodes' 45 % found in their caches under "lru", 40 % and 50 % under "belady"; in
+about 15 seconds on 2 cores.
 """
 
 import argparse
