@@ -69,6 +69,80 @@ def test_a_table_without_a_path_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_temporary_tables_leave_no_descriptor_open():
+    def cycle() -> None:
+        table = on_disk(None)
+        table.append(some_rows(3))
+        assert table[torch.tensor([2])].shape == (1, 3)
+        table.close()
+
+    cycle()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(20):
+        cycle()
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_reading_tells_of_errors(path, way):
+    rows = some_rows(1_000)
+    on_disk(path).append(rows)
+    read, ids = DiskRows(12, "float32 [3]", path, 1 << 20, way), torch.arange(1_000).flip(0)
+    out = torch.empty(1_000, 3)
+    _core.inject_fault(_core.FileOp.read, 0, 1, -errno.EIO)
+    with pytest.raises(OSError, match=r"cannot read rows \d+ to \d+ of .*: Input/output"):
+        read.gather(ids, out, 1_000)
+    _core.inject_fault(_core.FileOp.read, 0, 8, 600)
+    read.gather(ids, out, 1_000)
+    assert torch.equal(out, rows[ids])
+    read.close()
+
+
+def test_a_file_that_is_cut_under_a_table_is_an_error(path):
+    rows = some_rows(1_000)
+    table = on_disk(path)
+    table.append(rows)
+    os.truncate(path, 4096 + 16 * 300)
+    with pytest.raises(DamagedFile, match="cannot be read: the file ends before them"):
+        table[torch.arange(1_000)]
+    assert torch.equal(table[torch.arange(200)], rows[:200])
+
+
+def test_a_torn_row_is_dropped_and_written_again(path):
+    rows = some_rows(60)
+    table = on_disk(path)
+    table.append(rows[:40])
+    table.sync()
+    table.append(rows[40:50])
+    del table
+    os.truncate(path, path.stat().st_size - 7)
+    table = on_disk(path)
+    assert len(table) == 49
+    table.append(rows[49:])
+    assert torch.equal(table[torch.arange(60)], rows)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 4_095, "4KiB"])
+@pytest.mark.parametrize("dim", [1, 100, 30_000])
+def test_budgets_below_a_page_or_a_row_are_enough(path, budget, dim):
+    rows = some_rows(40, dim)
+    for table in (on_disk(path, dim, budget=budget), FeatureTable(dim, budget=budget)):
+        table.append(rows)
+        assert table.place == "disk" or rows.nbytes <= 4_096
+        ids = torch.arange(40).flip(0)
+        assert torch.equal(table[ids], rows[ids])
+
+
+def test_a_path_that_is_no_file_is_an_error(tmp_path):
+    with pytest.raises(IsADirectoryError, match=r"cannot open .*: Is a directory"):
+        on_disk(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"cannot open .*/no/rows: No such file"):
+        on_disk(tmp_path / "no" / "rows")
+    with pytest.raises(ValueError, match="path holds a null byte"):
+        on_disk(f"{tmp_path}/a\0b")
+    assert not list(tmp_path.iterdir())
+
+
 def test_rows_on_disk_do_not_change(path):
     table = on_disk(path)
     table.append(some_rows(5))
@@ -91,7 +165,7 @@ def test_rows_come_ahead_of_their_use(path):
         assert table.start_gather(torch.tensor([3, 4]), out).wait() is out
         with pytest.raises(IndexError, match="id 5000 is not in a table of 5000 rows"):
             table.start_gather(torch.tensor([5_000]))
-        with pytest.raises(ValueError, match="ids must be int64 on the CPU, got int32"):
+        with pytest.raises(ValueError, match="ids must be int64, got int32"):
             table.start_gather(torch.tensor([0], dtype=torch.int32))
         table.start_gather(asked[0])  # nobody waits
         table.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import pickle
 import threading
 import warnings
 
@@ -39,6 +40,9 @@ DTYPES = (
     torch.int16,
     torch.int64,
     torch.bool,
+    torch.complex64,
+    torch.float8_e5m2,
+    torch.uint16,
 )
 ORDERS = {
     "rising": torch.arange,
@@ -63,7 +67,7 @@ def some_rows(size: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.
     generator = torch.Generator().manual_seed(size * 1000 + dim)
     if dtype == torch.bool:
         return torch.rand(size, dim, generator=generator) < 0.5
-    if not dtype.is_floating_point:
+    if not dtype.is_floating_point and not dtype.is_complex:
         return torch.randint(0, 100, (size, dim), generator=generator).to(dtype)
     return torch.randn(size, dim, generator=generator).to(dtype)
 
@@ -144,6 +148,42 @@ def test_gather_refuses_what_it_cannot_read_or_write(place, device):
     table.close()
 
 
+@for_each_place
+def test_what_no_table_can_take_is_told_and_changes_nothing(place, device):
+    table = made(place, device, 1, torch.int64)
+    at = home(table, device)
+    table.append(torch.arange(9).view(9, 1))
+    both = torch.arange(6, device=at)
+    calls = {
+        "out must not share memory with ids": lambda: table.gather(both[:3], both[2:5].view(3, 1)),
+        "ids must be a tensor, got list": lambda: table[[1, 2]],
+        "ids must be a tensor, got ndarray": lambda: table.gather(np.arange(3)),
+        "rows must be a tensor, got ndarray": lambda: table.append(np.zeros((3, 1), np.int64)),
+        "size must be at least 0, got -1": lambda: table.truncate(-1),
+    }
+    for message, call in calls.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()
+    table.gather(both[:3], both[3:].view(3, 1))
+    assert both.tolist() == [0, 1, 2, 0, 1, 2]
+    assert len(table) == 9
+    table.close()
+
+
+@for_each_place
+def test_rows_that_torch_has_not_resolved_yet(place, device):
+    table = made(place, device, 2, torch.complex64)
+    rows = torch.complex(some_rows(4, 2), some_rows(4, 2))
+    table.append(rows.conj())
+    assert torch.equal(table.read(0, 4), rows.conj().resolve_conj())
+    table.close()
+
+
+def test_a_table_is_not_pickled():
+    with pytest.raises(TypeError, match="a table is not pickled or copied"):
+        pickle.dumps(tg.table(some_rows(2, 2)))
+
+
 def test_an_id_that_is_not_there_is_an_error_at_once_on_the_cpu():
     table = tg.table(some_rows(5, 2))
     with pytest.raises(IndexError, match="id 5 is not in a table of 5 rows"):
@@ -217,6 +257,10 @@ def test_a_table_of_an_array():
     table = tg.table(x)
     assert (len(table), table.dim, table.dtype, table.place) == (4, 3, torch.int16, "host")
     assert table[torch.tensor([2])].tolist() == [[6, 7, 8]]
+    read_only = np.frombuffer(x.tobytes(), np.int16).reshape(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tg.table(read_only).read(0, 4).tolist() == x.tolist()
     with pytest.raises(ValueError, match=r"x must be \[N, dim\], got \[3\]"):
         tg.table(np.zeros(3))
 
@@ -225,7 +269,13 @@ def test_a_closed_table_is_of_no_use():
     table = tg.table(some_rows(3, 2))
     for _ in range(2):
         table.close()
-    for use in (lambda: table[torch.tensor([0])], lambda: table.append(some_rows(1, 2))):
+    assert (len(table), table.nbytes) == (0, 0)
+    for use in (
+        lambda: table[torch.tensor([0])],
+        lambda: table.append(some_rows(1, 2)),
+        lambda: table.read(0, 0),
+        lambda: table.truncate(0),
+    ):
         with pytest.raises(ValueError, match="this table is closed"):
             use()
 
@@ -233,6 +283,8 @@ def test_a_closed_table_is_of_no_use():
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
         FeatureTable(0)
+    with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype, got 'float32'"):
+        FeatureTable(3, "float32")
     with pytest.raises(ValueError, match="place must be one of auto, device, uva, host, disk, got"):
         FeatureTable(3, place="tape")
     with pytest.raises(ValueError, match="place 'uva' needs a GPU as its device, got 'cpu'"):
@@ -254,6 +306,38 @@ def test_auto_moves_on_when_the_budget_is_spent():
     assert places == ["device"] * 3 + ["uva"] * 3
     ids = torch.randint(-1, 6_000, (500,))
     assert torch.equal(table[ids], expected_rows(rows, ids))
+
+
+@pytest.mark.parametrize("part", [100, 997, 40_000])
+def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
+    pieces = []
+
+    class Recorded(EmulatedMachine):
+        def allocate(self, num_bytes):
+            pieces.append(num_bytes)
+            return super().allocate(num_bytes)
+
+    budget = 30_000 * 32
+    table = FeatureTable(8, device=Recorded(), budget=budget)
+    for size in range(0, 40_000, part):
+        table.append(some_rows(part, 8))
+        assert table.nbytes <= budget or table.place == "uva"
+        assert len(table) == size + part
+    assert table.place == "uva"
+    both = [a + b for a, b in itertools.pairwise(pieces)]
+    assert max([0, *both]) <= 1.1 * budget + 128
+
+
+def test_memory_is_not_given_back_under_a_reader_on_another_stream():
+    machine = EmulatedMachine()
+    for busy in (set(), {7}):
+        table = FeatureTable(4, place="device", device=machine)
+        table.append(some_rows(10, 4))
+        machine.current = 7
+        table[torch.arange(10)]
+        machine.current, machine.busy, waited = 0, busy, machine.synchronized
+        del table
+        assert machine.synchronized == waited + len(busy)
 
 
 def test_auto_moves_on_where_the_device_is_full():

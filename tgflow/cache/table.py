@@ -15,6 +15,7 @@ from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.script import Script
 from tgflow.tables import FeatureTable
+from tgflow.tables.checked import check_ids, out_for
 from tgflow.tables.reading import Reading
 from tgflow.units import parse_bytes
 
@@ -168,7 +169,7 @@ class CachedTable:
         Args:
             ids: int64 of any shape; the first distinct ones that fit are held afterwards.
         """
-        _check_ids(ids)
+        check_ids(ids)
         if ids.numel() > 0:
             self._engine.preload(ids.contiguous())
 
@@ -239,17 +240,8 @@ class CachedTable:
         self._engine.reset_counters()
 
     def _checked(self, ids: Tensor, out: Tensor | None) -> tuple[Tensor, Tensor]:
-        _check_ids(ids)
-        shape = (*ids.shape, self.dim)
-        if out is None:
-            out = torch.empty(shape, dtype=self.dtype, device=ids.device)
-        elif out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
-            raise ValueError(
-                f"out must be contiguous {_name(self.dtype)} {list(shape)}, "
-                f"got {_name(out.dtype)} {list(out.shape)}"
-            )
-        elif out.device != ids.device:
-            raise ValueError(f"out must be beside the ids on {ids.device}, it is on {out.device}")
+        check_ids(ids)
+        out = out_for(ids, out, self.dim, self.dtype)
         return ids.contiguous(), out
 
 
@@ -317,12 +309,3 @@ def _engine(
     if isinstance(device, str | torch.device):
         device = CudaMachine(torch.device(device))
     return DeviceCache(table, capacity, policy, device)
-
-
-def _check_ids(ids: Tensor) -> None:
-    if ids.dtype != torch.int64:
-        raise ValueError(f"ids must be int64, got {_name(ids.dtype)}")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

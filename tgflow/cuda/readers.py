@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -48,6 +49,14 @@ class Readers:
             if away:
                 self._reading[stream] = self._machine.mark()
 
+    def wait_when_dropped(self, owner: object) -> None:
+        """Have the host wait for readers on other streams when `owner` and its memory go.
+
+        What goes is free at once for later work of the stream that it was made on, and no other.
+        """
+        finalizer = weakref.finalize(owner, _wait, self._machine, self._reading)
+        finalizer.atexit = False  # the process's end gives all back
+
     def writing(self) -> None:
         """Begin to write on the current stream: behind what was written before on another."""
         with self._lock:
@@ -85,3 +94,8 @@ class Readers:
             while self._given_up and all(mark.query() for mark in self._given_up[0][1]):
                 done.append(self._given_up.pop(0)[0])
         return done
+
+
+def _wait(machine: Machine, reading: dict[int, Mark]) -> None:
+    if not all(mark.query() for mark in reading.values()):
+        machine.synchronize()

@@ -15,20 +15,29 @@ if TYPE_CHECKING:
     from tgflow.cuda.machine import Machine
 
 _FIRST_ROWS = 1024
+_SMALL_SHARE = 10
 
 
 class DeviceRows:
     """Rows in one piece of device memory, which grows by moving.
 
     Kernels in flight on any stream keep the piece that they read until they are done.
+
+    Args:
+        row_bytes: Of a row.
+        machine: Whose memory and kernels.
+        budget: Bytes that rows may take. From a tenth of it on they have all of it, so that both
+            pieces of a move exceed it by a tenth at most. None: half as much again at each move.
     """
 
     place = "device"
 
-    def __init__(self, row_bytes: int, machine: Machine) -> None:
+    def __init__(self, row_bytes: int, machine: Machine, budget: int | None = None) -> None:
         self.row_bytes = row_bytes
         self._machine = machine
+        self._most = None if budget is None else budget // row_bytes
         self._readers = Readers(machine)
+        self._readers.wait_when_dropped(self)
         self._wrong = WrongIds(machine)
         self._bytes = machine.allocate(0)
 
@@ -38,20 +47,25 @@ class DeviceRows:
         return len(self._bytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Copy rows behind the first `size` on the current stream."""
+        """Copy rows behind the first `size` on the current stream; waits for pinned ones alone.
+
+        What lies in other host memory has left it when this returns, and what is pinned would not.
+        """
         self._wrong.check()
         self._readers.writing()
         end = (size + len(rows)) * self.row_bytes
         if end > len(self._bytes):
             self._grow(size, len(rows))
         target = self._bytes[size * self.row_bytes : end].view(-1, self.row_bytes)
-        target.copy_(rows, non_blocking=True)
+        target.copy_(rows, non_blocking=not rows.is_pinned())
         self._readers.published()
         self._readers.collect()
 
     def _grow(self, size: int, num_rows: int) -> None:
-        room = max(size + num_rows, size + size // 2, _FIRST_ROWS) * self.row_bytes
-        grown = self._machine.allocate(-(-room // LINE) * LINE)
+        room = max(size + num_rows, size + size // 2, _FIRST_ROWS)
+        if self._most is not None and room * _SMALL_SHARE > self._most:
+            room = max(size + num_rows, self._most)
+        grown = self._machine.allocate(-(-room * self.row_bytes // LINE) * LINE)
         grown[: size * self.row_bytes] = self._bytes[: size * self.row_bytes]
         self._readers.published()  # before anyone can reach it
         old, self._bytes = self._bytes, grown

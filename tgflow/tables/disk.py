@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from pathlib import Path
 
@@ -34,7 +35,9 @@ class DiskRows:
         self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"
     ) -> None:
         self.row_bytes = row_bytes
-        named = Path(tempfile.mkstemp(suffix=".rows")[1]) if path is None else path
+        if "\0" in str(path):
+            raise ValueError(f"path holds a null byte: {str(path)!r}")
+        named = _temporary() if path is None else path
         try:
             self._file: _core.RowFile | None = _core.RowFile(str(named), row_bytes, kind)
             self._reader: _core.RowReader | None = _core.RowReader(self._file, budget, reads)
@@ -103,3 +106,9 @@ class DiskRows:
             self._file.sync()
         finally:
             self._reader = self._file = None
+
+
+def _temporary() -> Path:
+    descriptor, name = tempfile.mkstemp(suffix=".rows")
+    os.close(descriptor)
+    return Path(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.tables.auto import AutoRows
+from tgflow.tables.checked import check_ids, name_of, out_for
 from tgflow.tables.disk import DiskRows
 from tgflow.tables.open_rows import Place, open_rows
 from tgflow.tables.reading import Reading
@@ -59,9 +62,11 @@ class FeatureTable:
         path: str | Path | None = None,
         device: str | torch.device | Machine | None = None,
     ) -> None:
-        if dim < 1:
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
+        if index(dim) < 1:
             raise ValueError(f"dim must be at least 1, got {dim}")
-        self.dim, self.dtype = dim, dtype
+        self.dim, self.dtype = index(dim), dtype
         """Width of a row; what its elements are."""
         self.path = None if path is None else Path(path)
         """The file for its rows: of place "disk" theirs, of "auto" where they may go."""
@@ -70,7 +75,7 @@ class FeatureTable:
         self._rows = open_rows(
             place,
             dim * dtype.itemsize,
-            f"{_name(dtype)} [{dim}]",
+            f"{name_of(dtype)} [{dim}]",
             device=device,
             budget=budget,
             path=path,
@@ -107,6 +112,9 @@ class FeatureTable:
 
     def truncate(self, size: int) -> None:
         """Take back the rows from id `size` on, which nobody has been told of."""
+        self._check_open()
+        if size < 0:
+            raise ValueError(f"size must be at least 0, got {size}")
         if size < self._size:
             self._size = size
             self._rows.truncate(size)
@@ -114,10 +122,12 @@ class FeatureTable:
     def check(self, rows: Tensor) -> None:
         """Raise ValueError unless `rows` could be appended."""
         self._check_open()
+        if not isinstance(rows, Tensor):
+            raise TypeError(f"rows must be a tensor, got {type(rows).__name__}")
         if rows.dtype != self.dtype or rows.dim() != 2 or rows.shape[1] != self.dim:
             raise ValueError(
-                f"rows must be {_name(self.dtype)} [N, {self.dim}], "
-                f"got {_name(rows.dtype)} {list(rows.shape)}"
+                f"rows must be {name_of(self.dtype)} [N, {self.dim}], "
+                f"got {name_of(rows.dtype)} {list(rows.shape)}"
             )
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -133,13 +143,13 @@ class FeatureTable:
                 return instead of a new tensor.
 
         Raises:
-            ValueError: If `ids` or `out` has another dtype or shape, or they are not together.
+            ValueError: If `ids` or `out` has another dtype or shape, they are not together, or they
+                share memory.
             IndexError: If an id is not below `len(self)`.
         """
         self._check_open()
-        if ids.dtype != torch.int64:
-            raise ValueError(f"ids must be int64, got {_name(ids.dtype)}")
-        out = self._out(ids, out)
+        check_ids(ids)
+        out = out_for(ids, out, self.dim, self.dtype)
         if ids.numel() > 0:
             self._rows.gather(ids.contiguous(), out, self._size)
         return out
@@ -154,9 +164,10 @@ class FeatureTable:
             out: As `gather`.
         """
         self._check_open()
-        if ids.dtype != torch.int64 or not ids.is_cpu:
-            raise ValueError(f"ids must be int64 on the CPU, got {_name(ids.dtype)}, {ids.device}")
-        out, ids = self._out(ids, out), ids.contiguous()
+        check_ids(ids)
+        if not ids.is_cpu:
+            raise ValueError(f"ids must be on the CPU, got {ids.device}")
+        out, ids = out_for(ids, out, self.dim, self.dtype), ids.contiguous()
         if isinstance(self._rows, DiskRows | AutoRows):
             return Reading(out, ids, self._rows.start(ids, out, self._size))
         return Reading(self.gather(ids, out), ids, None)
@@ -164,19 +175,6 @@ class FeatureTable:
     def __getitem__(self, ids: Tensor) -> Tensor:
         """Return `gather(ids)`."""
         return self.gather(ids)
-
-    def _out(self, ids: Tensor, out: Tensor | None) -> Tensor:
-        shape = (*ids.shape, self.dim)
-        if out is None:
-            return torch.empty(shape, dtype=self.dtype, device=ids.device)
-        if out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
-            raise ValueError(
-                f"out must be contiguous {_name(self.dtype)} {list(shape)}, "
-                f"got {_name(out.dtype)} {list(out.shape)}"
-            )
-        if out.device != ids.device:
-            raise ValueError(f"out must be beside the ids on {ids.device}, it is on {out.device}")
-        return out
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return the rows `[start, stop)` on the CPU, which later appends leave as they are.
@@ -187,6 +185,7 @@ class FeatureTable:
         Raises:
             IndexError: If the table does not hold them.
         """
+        self._check_open()
         if not 0 <= start <= stop <= self._size:
             raise IndexError(f"the table holds rows [0, {self._size}), asked for [{start}, {stop})")
         return self._rows.read(start, stop).view(self.dtype)
@@ -207,7 +206,7 @@ class FeatureTable:
         self.check(rows)
         if ids.dtype != torch.int64 or ids.shape != rows.shape[:1]:
             raise ValueError(
-                f"ids must be int64 [{len(rows)}], got {_name(ids.dtype)} {list(ids.shape)}"
+                f"ids must be int64 [{len(rows)}], got {name_of(ids.dtype)} {list(ids.shape)}"
             )
         check_unique(ids, self._size)
         self._rows.write(ids, _as_bytes(rows))
@@ -249,13 +248,16 @@ def table(x: Tensor | NDArray[np.generic], **options: Any) -> FeatureTable:
     """Return a table with the rows of `x`, `[N, dim]`, copied.
 
     Args:
-        x: A tensor on any device, or a numpy array; row `i` gets id `i`.
+        x: A tensor on any device, or a numpy array, a read-only map of a file perhaps; row `i` gets
+            id `i`.
         options: As `FeatureTable` takes them after `dtype`.
 
     Raises:
         ValueError: If `x` has another shape.
     """
-    rows = x if isinstance(x, Tensor) else torch.as_tensor(x)
+    with warnings.catch_warnings():  # a read-only array is read
+        warnings.filterwarnings("ignore", "The given NumPy array is not writ")
+        rows = x if isinstance(x, Tensor) else torch.as_tensor(x)
     if rows.dim() != 2:
         raise ValueError(f"x must be [N, dim], got {list(rows.shape)}")
     made = FeatureTable(rows.shape[1], rows.dtype, **options)
@@ -277,8 +279,4 @@ def check_unique(ids: Tensor, size: int) -> None:
 
 
 def _as_bytes(rows: Tensor) -> Tensor:
-    return rows.detach().contiguous().view(torch.uint8)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return rows.detach().resolve_conj().resolve_neg().contiguous().view(torch.uint8)

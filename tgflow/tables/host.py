@@ -88,7 +88,7 @@ class HostRows:
     def close(self) -> None:
         """Let go of the memory; it is freed when the last view of it is."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
-        self._memory = None
+        self._memory, self._held = None, 0
 
 
 def _physical_bytes() -> int:

@@ -53,16 +53,18 @@ def open_rows(
         return _on(machine, row_bytes)[place == "uva"]()
     places: list[Callable[[], Rows]] = [lambda: HostRows(row_bytes)]
     if machine is not None:
-        places = _on(machine, row_bytes)
+        places = _on(machine, row_bytes, None if budget is None else num_bytes)
     return AutoRows([*places, on_disk], num_bytes, machine)
 
 
-def _on(machine: Machine | None, row_bytes: int) -> list[Callable[[], Rows]]:
+def _on(
+    machine: Machine | None, row_bytes: int, budget: int | None = None
+) -> list[Callable[[], Rows]]:
     from tgflow.tables.device import DeviceRows
     from tgflow.tables.uva import UvaRows
 
     assert machine is not None
-    return [lambda: DeviceRows(row_bytes, machine), lambda: UvaRows(row_bytes, machine)]
+    return [lambda: DeviceRows(row_bytes, machine, budget), lambda: UvaRows(row_bytes, machine)]
 
 
 def _machine(device: str | torch.device | Machine | None) -> Machine | None:
