@@ -83,6 +83,11 @@ def test_gathers_on_two_streams_take_turns():
     assert machine.waits == [(7, 0)]
 
 
+def test_more_slots_than_can_be_numbered_are_refused():
+    with pytest.raises(ValueError, match="at most 2147483647 rows, got 2147483648"):
+        made(EmulatedMachine(), 2**31, dim=1)
+
+
 def test_a_row_that_is_not_there_yet_is_not_held():
     cache = made(EmulatedMachine(), 10)
     cache.gather(torch.tensor([3, SIZE]))

@@ -97,10 +97,13 @@ class DeviceCache:
         if self._table.place in _IN_REACH:
             self._table.gather(batch.miss.view(batch.ids.shape), out)
             return
-        where = batch.miss.cpu().ge(0).nonzero().view(-1)
-        rows = self._table.gather(batch.miss.cpu()[where])
-        flat = out.view(-1, self._table.dim)
-        flat.index_copy_(0, where.to(out.device), rows.to(out.device))
+        asked = batch.miss.cpu()
+        where = asked.ge(0).nonzero().view(-1)
+        shape = (len(where), self._table.dim)
+        rows = torch.empty(shape, dtype=out.dtype, pin_memory=out.is_cuda)
+        self._table.gather(asked[where], rows)
+        there = rows.to(out.device, non_blocking=True)
+        out.view(-1, self._table.dim).index_copy_(0, where.to(out.device), there)
 
     def _empty(self, ids: Tensor) -> Tensor:
         shape, device = (*ids.shape, self._table.dim), self._machine.device

@@ -15,7 +15,9 @@ from tgflow.cuda.machine import Machine
 _THREADS = 256
 _PIECE = 16
 _BLOCKS = 8
-_MOST_IDS = 2**31 - 9
+_MOST_IDS = 2**30
+"""Their hash table has twice as many entries, whose numbers are int32."""
+_MOST_SLOTS = 2**31 - 1
 _ENTRIES_A_SLOT = 4
 _LEAST_ENTRIES = 64
 _LFU = 1
@@ -138,6 +140,8 @@ class CacheIndex:
     """
 
     def __init__(self, capacity: int, row_bytes: int, order: int, machine: Machine) -> None:
+        if capacity > _MOST_SLOTS:
+            raise ValueError(f"a cache on a GPU has at most {_MOST_SLOTS} rows, got {capacity}")
         self.capacity, self.row_bytes = capacity, row_bytes
         self._order, self._machine = order, machine
         device = machine.device
