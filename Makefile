@@ -72,15 +72,17 @@ gpu:
 	$(call say,running every kernel once)
 	@$(ON_GPU) $(SMALL_RUN)
 	$(call say,running the tests that need a GPU)
-	@$(ON_GPU) $(PYTHON) -m pytest -m gpu tests/core tests/cuda
+	@$(ON_GPU) $(PYTHON) -m pytest -m gpu tests/core tests/cuda tests/cache tests/nn
+	$(call say,running the tests of the cache planner)
+	@$(ON_GPU) $(PYTHON) -m pytest tests/plan/test_belady.py
 	$(call say,looking for bad memory accesses and races)
 	@if ! command -v compute-sanitizer > /dev/null; then echo "skipped: there is no compute-sanitizer"; \
 	elif ! compute-sanitizer $(PYTHON) -c 'import torch; torch.zeros(1, device="cuda")' > /dev/null 2>&1; then \
 	  echo "skipped: compute-sanitizer does not run on this machine"; \
 	else for tool in memcheck racecheck; do \
 	  echo $$tool; $(SANITIZE) --tool $$tool $(SMALL_RUN) || exit 1; done; fi
-	$(call say,measuring the store, the samplers and the tables)
-	@$(ON_GPU) $(PYTHON) -m tgflow.cli.bench store sample table --device cuda $(ARGS)
+	$(call say,measuring the store, the samplers, the tables, the caches and the disk)
+	@$(ON_GPU) $(PYTHON) -m tgflow.cli.bench store sample table cache disk --device cuda $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from devices import opened
+from devices import needs_cuda, opened
 
 from tgflow.cache import cached
 from tgflow.nn.memory_table import MemoryTable
@@ -17,8 +17,21 @@ KINDS = {  # place, its device, the cache's device ("" for host memory, None for
     "uva, cached": ("uva", "emulated", "emulated"),
     "host, cached on the device": ("host", None, "emulated"),
     "auto": ("auto", "emulated", None),
+    "cuda, device": ("device", "cuda", None),
+    "cuda, uva": ("uva", "cuda", None),
+    "cuda, uva, cached": ("uva", "cuda", "cuda"),
+    "cuda, host, cached": ("host", None, "cuda"),
+    "cuda, auto": ("auto", "cuda", None),
 }
-for_each_kind = pytest.mark.parametrize("kind", KINDS)
+for_each_kind = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=needs_cuda if "cuda" in kind else ()) for kind in KINDS],
+)
+
+
+def home_of(kind: str) -> str:
+    """Where the model is whose memory is in such a table."""
+    return "cuda" if "cuda" in kind else "cpu"
 
 
 def memory_table_of(kind: str, dim: int) -> MemoryTable:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from emulator.machine import EmulatedMachine
 
-from tgflow.bench import table
+from tgflow.bench import cache_gpu, table
 from tgflow.bench.options import Options
 
 QUICK = Options(quick=True, device="cpu")
@@ -29,6 +29,7 @@ def test_places_on_the_cpu_are_measured(monkeypatch):
 
 def test_a_gpu_is_measured_beside_what_it_replaces(monkeypatch):
     monkeypatch.setattr(table, "GPU_CALL", 50)
+    monkeypatch.setattr(cache_gpu, "CALL", 50)
     rows = list(table.gpu_rows(128, EmulatedMachine(), QUICK))
     names = [(row.name, row.params.get("beside")) for row in rows]
     assert names == [
@@ -36,7 +37,12 @@ def test_a_gpu_is_measured_beside_what_it_replaces(monkeypatch):
         ("gather rows", "indexing"),
         ("bus in use", None),
         ("CPU time", None),
+        ("gather through a cache on the GPU", None),
+        ("device memory", None),
     ]
+    cached, budget = rows[-2:]
+    assert 0.8 < cached.params["hit rate"] < 1
+    assert 0.5 < budget.value <= 1.1
     assert all(row.value > 0 and math.isfinite(row.value) for row in rows)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_tables import for_each_kind, memory_table_of
+from memory_tables import for_each_kind, home_of, memory_table_of
 
 from tgflow.cache import CachedTable
 from tgflow.models.tgn import TGN, TGNConfig
@@ -39,20 +39,22 @@ def write(to: NodeMemory, nodes: list[int], step: int) -> None:
     generator = torch.Generator().manual_seed(step)
     n, t = len(nodes), torch.full((len(nodes),), step)
     own, mail = (torch.randn(n, dim, generator=generator) for dim in (to.dim, to.mail_dim))
-    to.write(torch.tensor(nodes, dtype=torch.int64), own, t - 1, mail, t, step)
+    columns = (torch.tensor(nodes, dtype=torch.int64), own, t - 1, mail, t)
+    to.write(*(column.to(to.clock.device) for column in columns), step)
 
 
 def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert state.keys() == expected.keys()
     for name, x in expected.items():
-        assert torch.equal(state[name], x), name
+        assert torch.equal(state[name].cpu(), x), name
 
 
 @for_each_kind
 @settings(max_examples=25)
 @given(steps=STEPS, data=st.data())
 def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
-    plain, placed = NodeMemory(2, 1, 7), NodeMemory(2, 1, 7, memory_table_of(kind, 3))
+    at, plain = home_of(kind), NodeMemory(2, 1, 7)
+    placed = NodeMemory(2, 1, 7, memory_table_of(kind, 3)).to(at)
     saved = [plain.state(), placed.state()]
     for step, (what, nodes) in enumerate(steps, start=1):
         if what == "save":
@@ -76,7 +78,7 @@ def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
 @for_each_kind
 def test_each_write_is_a_version_of_the_table(kind):
     table = memory_table_of(kind, 3)
-    placed = NodeMemory(2, 1, 0, table)
+    placed = NodeMemory(2, 1, 0, table).to(home_of(kind))
     for step in range(1, 4):
         write(placed, [5, 0, 70], step)
         assert table.version == step

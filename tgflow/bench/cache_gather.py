@@ -72,19 +72,19 @@ def filled(size: int, dim: int) -> FeatureTable:
     return table
 
 
-def ids_of_calls(num: int, capacity: int, size: int) -> list[Tensor]:
+def ids_of_calls(num: int, capacity: int, size: int, num_ids: int = IDS) -> list[Tensor]:
     """Return distinct ids a call: of a hot set that fits the cache, and cold ones.
 
     Cold rows push hot ones out that are not used again soon enough: the hot set is half of the
     cache, so that `HIT_RATE` of all is found.
     """
     generator = torch.Generator().manual_seed(0)
-    num_hot = round(IDS * HIT_RATE)
+    num_hot = round(num_ids * HIT_RATE)
     hot_set = max(capacity // 2, num_hot)
     calls = []
     for _ in range(num):
         hot = torch.randperm(hot_set, generator=generator)[:num_hot]
-        cold = torch.randint(hot_set, size, (IDS - num_hot,), generator=generator)
+        cold = torch.randint(hot_set, size, (num_ids - num_hot,), generator=generator)
         both = torch.cat([hot, cold])
-        calls.append(both[torch.randperm(IDS, generator=generator)])
+        calls.append(both[torch.randperm(num_ids, generator=generator)])
     return calls

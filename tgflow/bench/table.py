@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow.bench.cache_gpu import cached_rows
+from tgflow.bench.device_budget import budget_row
 from tgflow.bench.naive_gather import naive_gather
 from tgflow.bench.options import Options
 from tgflow.bench.raw_disk import disk_rows
@@ -109,7 +111,9 @@ def gpu_rows(dim: int, machine: Machine, options: Options) -> Iterator[Row]:
     yield Row("bus in use", share, "of pinned copy", params, 0.6)
     cpu = {name: cpu_seconds(methods[name], calls, machine) for name in ("uva", "staged")}
     yield Row("CPU time", cpu["uva"] / cpu["staged"], "of staged", params, 0.1)
+    yield from cached_rows(uva, machine, options)
     uva.close()
+    yield budget_row(dim, machine, options)
 
 
 def large_table(dim: int, machine: Machine, num_bytes: int) -> FeatureTable:

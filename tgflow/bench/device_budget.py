@@ -1,0 +1,39 @@
+"""How much device memory a table with a budget takes while it grows past it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tgflow.bench.options import Options
+from tgflow.bench.row import Params, Row
+from tgflow.tables import FeatureTable
+
+if TYPE_CHECKING:
+    from tgflow.cuda.machine import Machine
+
+BUDGET = 1 << 30
+APPENDS = 100
+
+
+def budget_row(dim: int, machine: Machine, options: Options) -> Row:
+    """The most that rows hold, moves included, which come to twice their budget."""
+    budget = BUDGET >> (10 if options.quick else 0)
+    on_cuda = machine.device.type == "cuda"
+    before = torch.cuda.memory_allocated(machine.device) if on_cuda else 0
+    if on_cuda:
+        torch.cuda.reset_peak_memory_stats(machine.device)
+    table, rows, most = (
+        FeatureTable(dim, budget=budget, device=machine),
+        torch.rand(budget // APPENDS // (4 * dim), dim),
+        0,
+    )
+    while len(table) * dim * 4 < 2 * budget:
+        table.append(rows)
+        most = max(most, table.nbytes if table.place == "device" else 0)
+    if on_cuda:
+        most = torch.cuda.max_memory_allocated(machine.device) - before
+    table.close()
+    params: Params = {"place": "auto", "dim": dim, "budget": f"{budget / 2**20:g} MiB"}
+    return Row("device memory", most / budget, "of the budget", params, 1.1)
