@@ -18,6 +18,7 @@ KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
 SEED = int(os.environ.get("TGFLOW_SEED", "1"))
 BATCH = 40
 SMALL = ["--dim", "8", "--neighbors", "3", "--batch-size", str(BATCH), "--threads", "1"]
+ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]
 KEPT = ["--checkpoint-batches", "3", "--sync-ms", "20"]
 
 
@@ -56,16 +57,17 @@ def compare(left, right):
 
 
 @pytest.mark.timeout(600 + 30 * KILLS)
-@pytest.mark.parametrize("log", ["--log", "--no-log"])
-def test_d1_r9_killed_over_a_file(tmp_path, log):
+@pytest.mark.parametrize("more", [["--log"], ["--no-log"], ["--log", *ON_DISK]])
+def test_d1_r9_killed_over_a_file(tmp_path, more):
     kills = max(1, KILLS // 4)
     lines = [
-        ",".join(str(row[key]) for key in ("src", "dst", "t")) for row in rows(BATCH * 8 * kills)
+        ",".join(str(row[key]) for key in ("src", "dst", "t")) + f",{i % 97},{i % 31}"
+        for i, row in enumerate(rows(BATCH * 8 * kills))
     ]
     stream = tmp_path / "made.csv"
-    stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
+    stream.write_text("src,dst,t,f0,f1\n" + "\n".join(lines) + "\n")
     order = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-forward-jump", "100000"]
-    flags = ["-s", str(stream), log, *order, *SMALL, *KEPT]
+    flags = ["-s", str(stream), *more, *order, *SMALL, *KEPT]
     reference = undisturbed(tmp_path, flags)
     assert reference.rows()["malformed"]
     assert reference.rows()["late"]
