@@ -9,8 +9,11 @@ from pathlib import Path
 
 from tgflow.run.live import loop
 
-TIMED = ("seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress")
-MACHINE = ("threads", "machine", "interrupted", "stream", "state_sha256")
+TIMED = (
+    "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
+    "hit_rate",
+)  # fmt: skip
+MACHINE = ("threads", "machine", "interrupted", "stream", "state_sha256", "tables")
 
 
 def write_events(path: Path, size: int = 400) -> Path:

@@ -19,6 +19,7 @@ from tgflow.config import load_config
 from tgflow.run.figures import duration, num_bytes
 from tgflow.run.live.health import read_health
 from tgflow.run.refused import printable
+from tgflow.run.table_figures import TITLES, told
 
 HEADLINES = (
     "model", "stream", "num_events", "num_nodes", "num_parameters", "visibility", "seed", "seeds",
@@ -100,6 +101,8 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows += [(key, _shown(metrics[key])) for key in HEADLINES if metrics.get(key) is not None]
     if found["checkpoint"]:
         rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
+    tables = metrics.get("tables") or (found["health"] or {}).get("tables") or {}
+    rows += [(TITLES[name], printable(told(figures))) for name, figures in tables.items()]
     if found["log"]:
         log = found["log"]
         rows.append(("log", f"{num_bytes(log['bytes'])} in {log['segments']} segments"))

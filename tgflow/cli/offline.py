@@ -21,7 +21,7 @@ from tgflow.run.figures import compact, duration, score
 from tgflow.run.machine import describe, peak_rss_bytes
 from tgflow.run.report import offline_report
 from tgflow.run.rundir import RunDir, to_json
-from tgflow.run.table_figures import table_figures
+from tgflow.run.table_figures import HitRates, table_figures
 from tgflow.run.tables import check_tables, check_unused, edge_file, open_edge_table, with_cache
 from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable
@@ -50,7 +50,8 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
     rundir.make()
     rundir.write_config(config)
     results = []
-    with _Progress(Console(stderr=True), config.train.epochs, rundir) as progress:
+    rates = HitRates(graph)
+    with _Progress(Console(stderr=True), config.train.epochs, rundir, rates) as progress:
         for seed in range(config.run.seed, config.run.seed + num_seeds):
             progress.seed = seed
             target = rundir.checkpoint / str(seed) if num_seeds > 1 else rundir.checkpoint
@@ -152,10 +153,11 @@ def _trainer(
 class _Progress(Observer):
     """Says what training does: a line an epoch, and on a terminal the batch in between."""
 
-    def __init__(self, console: Console, epochs: int, rundir: RunDir) -> None:
+    def __init__(self, console: Console, epochs: int, rundir: RunDir, rates: HitRates) -> None:
         self._console, self._epochs, self._rundir = console, epochs, rundir
         self._status = console.status("reading") if console.is_terminal else None
         self.seed = 0
+        self._rates = rates
         self.records: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
@@ -178,7 +180,7 @@ class _Progress(Observer):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Print a line and log a record."""
-        self.records.append({"seed": self.seed, **record.as_dict()})
+        self.records.append({"seed": self.seed, **record.as_dict(), **self._rates.lately()})
         self._rundir.log(self.records[-1])
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"

@@ -107,7 +107,17 @@ def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
         *_tile(flat, "num_nodes", "Nodes", compact),
         *_tile(flat, "epoch_seconds", "Wall time", duration),
         *_tile(flat, "peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+        *_cache_tile(flat),
     ]
+
+
+def _cache_tile(flat: Mapping[str, Any]) -> list[Tile]:
+    table = "tables.edge_x"
+    key = f"{table}.cache.hit_rate"
+    if flat.get(key) is None:
+        return []
+    note = f"{flat[f'{table}.cache.capacity']:,} of {flat[f'{table}.rows']:,} rows fit"
+    return _tile(flat, key, "Read from the cache", "{:.1%}".format, note)
 
 
 def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
@@ -121,6 +131,7 @@ def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
         *_tile(flat, "epoch_seconds", "Epoch", duration),
         *_tile(flat, "num_events", "Events", compact),
         *_tile(flat, "peak_rss_bytes", "Peak memory", num_bytes, "resident"),
+        *_cache_tile(flat),
     ]
 
 
@@ -138,7 +149,7 @@ def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
     over_time = {"x": times, "show_x": show_t, "x_name": time_name}
     over_events = {"x": counts, "show_x": compact, "x_name": "events"}
     events = window * config.plan.batch_size
-    return [
+    charts = [
         _curve(records, "metrics.ap", "Average precision", window, 1, over_time,
                f"mean of the last {events:,} events; dashed: since the start", wide=True),
         _curve(records, "metrics.mrr", "Mean reciprocal rank", window, 2, over_time,
@@ -149,6 +160,12 @@ def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
         _curve(records, "rss_bytes", "Memory", 1, 4, over_events, "resident, whole process",
                low=0.0, show_y=num_bytes),
     ]  # fmt: skip
+    if any("edge_x.hit_rate" in r for r in records):
+        note = "share of the edge features' rows found in the cache"
+        charts.append(
+            _curve(records, "edge_x.hit_rate", "Cache hits", window, 2, over_events, note, low=0.0)
+        )
+    return charts
 
 
 def _curve(
@@ -187,13 +204,16 @@ def _offline_charts(history: Sequence[Record]) -> list[Chart]:
         ("val.ap", "Validation AP", "by epoch, one line a seed"),
         ("loss", "Training loss", "by epoch, one line a seed"),
         ("seconds", "Seconds per epoch", "training part"),
+        ("edge_x.hit_rate", "Cache hits", "share of the edge features' rows, validation included"),
     ):
+        if key == "edge_x.hit_rate" and not any(key in r for r in history):
+            continue
         lines = []
         for color, seed in enumerate(seeds):
             part = [r for r in history if r.get("seed", 0) == seed and key in r]
             x, y = [float(r["epoch"] + 1) for r in part], [r[key] for r in part]
             lines.append(Line(f"seed {seed}", x, y, 1 + color % 4, fill=len(seeds) == 1))
-        low = 0.0 if key == "seconds" else None
+        low = 0.0 if key in ("seconds", "edge_x.hit_rate") else None
         charts.append(
             Chart(title, note, lines, lambda x: f"{x:.0f}", lambda y: f"{y:.4g}", "epoch", low,
                   None, key == "val.ap")

@@ -8,23 +8,30 @@ from typing import TYPE_CHECKING, Any
 from tgflow.run.figures import num_bytes
 
 if TYPE_CHECKING:
+    from tgflow.cache import CachedTable
     from tgflow.graph import TemporalGraph
+    from tgflow.tables.rows import Table
 
-TITLES = {"edge_x": "edge features"}
+TITLES = {"edge_x": "edge features", "node_x": "node features"}
 """What tables are called."""
+HIT_RATE = ".hit_rate"
+"""Of a record: behind the name of a table."""
 
 
 def table_figures(graph: TemporalGraph) -> dict[str, Any]:
-    """Return where a graph's edge features are, and what a cache has done; empty without any.
+    """Return where a graph's features are, and what caches have done, by table.
 
-    Synchronises with a GPU that has the cache.
+    Synchronises with a GPU that has a cache.
     """
+    from tgflow.plan.inputs import inputs_of
+
+    return {each.name: _figures(each.table) for each in inputs_of(graph)}
+
+
+def _figures(table: Table) -> dict[str, Any]:
     from tgflow.cache import CachedTable
     from tgflow.tables import FeatureTable
 
-    table = graph.edge_x
-    if table is None:
-        return {}
     beneath = table.table if isinstance(table, CachedTable) else table
     out: dict[str, Any] = {"rows": len(table), "row_bytes": table.dim * table.dtype.itemsize}
     if isinstance(beneath, FeatureTable):
@@ -32,23 +39,50 @@ def table_figures(graph: TemporalGraph) -> dict[str, Any]:
         out |= {"place": beneath.place, "memory_bytes": beneath.nbytes}
         out["file"] = None if file is None else str(file)
     if isinstance(table, CachedTable):
-        counts = table.counters
-        out["cache"] = {
-            "policy": table.policy,
-            "capacity": table.capacity,
-            "memory_bytes": table.cache_nbytes,
-            "hits": counts.hits,
-            "misses": counts.misses,
-            "hit_rate": counts.hit_rate,
-            "bytes_from_table": counts.bytes_from_table,
-        }
-    return {"edge_x": out}
+        out["cache"] = _cache_figures(table)
+    return out
+
+
+def _cache_figures(cache: CachedTable) -> dict[str, Any]:
+    counts = cache.counters
+    return {
+        "policy": cache.policy,
+        "capacity": cache.capacity,
+        "memory_bytes": cache.cache_nbytes,
+        "hits": counts.hits,
+        "misses": counts.misses,
+        "hit_rate": counts.hit_rate,
+        "bytes_from_table": counts.bytes_from_table,
+    }
+
+
+class HitRates:
+    """Tells how many of the rows asked for lately the caches of a graph had."""
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        from tgflow.train.caches import caches_of
+
+        self._caches = caches_of(graph)
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def lately(self) -> dict[str, float]:
+        """Return the share of hits since the last call, as "TABLE.hit_rate", where rows were."""
+        out = {}
+        for name, cache in self._caches.items():
+            hits, misses = self._before.get(name, (0, 0))
+            counts = cache.counters
+            self._before[name] = counts.hits, counts.misses
+            asked = counts.hits + counts.misses - hits - misses
+            if asked:
+                out[name + HIT_RATE] = (counts.hits - hits) / asked
+        return out
 
 
 def told(figures: Mapping[str, Any]) -> str:
     """Return in words what `table_figures` says of a table."""
     size = num_bytes(figures["rows"] * figures["row_bytes"])
-    where = "on disk" if figures["place"] == "disk" else f"in {figures['place']} memory"
+    place = figures.get("place", "host")
+    where = "on disk" if place == "disk" else f"in {place} memory"
     text = f"{figures['rows']:,} rows ({size}) {where}"
     if (cache := figures.get("cache")) is not None:
         text += (

@@ -11,6 +11,7 @@ from tgflow.run.live.health import STATES, State
 from tgflow.run.live.keeper import Keeper
 from tgflow.run.live.session import Session
 from tgflow.run.machine import rss_bytes
+from tgflow.run.table_figures import table_figures
 from tgflow.streams.ordering.config import AFTER_ALL, BEFORE_ALL
 from tgflow.units import parse_bytes, seconds_per_tick
 
@@ -86,6 +87,7 @@ class Figures:
                 "num_buffered": session.ingest.num_buffered,
                 "lag": dict(session.ingest.lag),
             },
+            "tables": table_figures(session.trainer.graph),
             "rss_bytes": rss_bytes(),
             "memory_limit": self._memory_limit,
         }
@@ -94,6 +96,7 @@ class Figures:
         """Return the values of `tgflow.run.live.exporter.METRICS`; None where there is none."""
         out: dict[str, Any] = {"state": {name: float(name == self.state) for name in STATES}}
         out |= self._stream() | self._training() | self._checkpoints() | self._store()
+        out |= self._tables()
         out["memory_limit"] = self._memory_limit
         out["paused_seconds"] = self._session.valve.held_seconds
         return out
@@ -175,6 +178,14 @@ class Figures:
             "store.hit_share": {tier.name: tier.hit_share for tier in stats.tiers},
             "memory_rows": rows,
         }
+
+    def _tables(self) -> dict[str, Any]:
+        found = table_figures(self._session.trainer.graph).get("edge_x")
+        if found is None:
+            return {}
+        out: dict[str, Any] = {"edge.rows": {found.get("place", "host"): found["rows"]}}
+        out["edge.bytes"] = found.get("memory_bytes")
+        return out | {f"edge_cache.{name}": x for name, x in found.get("cache", {}).items()}
 
     def _checkpoint_age(self) -> float | None:
         """Return for how long a crash would set the run back; None before the first checkpoint."""

@@ -23,7 +23,7 @@ from tgflow.run.live.session import Session
 from tgflow.run.live.supply import Stopped
 from tgflow.run.live.watch import Watch
 from tgflow.run.machine import rss_bytes
-from tgflow.run.table_figures import table_figures
+from tgflow.run.table_figures import HitRates, table_figures
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord
 from tgflow.units import parse_bytes
@@ -68,6 +68,7 @@ class _Run:
         self._status = Status()
         self._keeper = Keeper(session)
         self._figures = Figures(session, self._keeper, self._status)
+        self._hit_rates = HitRates(session.trainer.graph)
         self._started = self._said = time.monotonic()
 
     def run(self) -> Ended:
@@ -140,6 +141,7 @@ class _Run:
         session = self._session
         record = {
             **step.as_dict(),
+            **self._hit_rates.lately(),
             "elapsed": session.elapsed + time.monotonic() - self._started,
             "rss_bytes": rss_bytes(),
         }
