@@ -310,6 +310,7 @@ class ContinualTrainer:
         *,
         keep_model: bool = True,
         edge_x: Table | None = None,
+        node_x: Table | None = None,
     ) -> ContinualTrainer:
         """Return a trainer that goes on where `checkpoint` was taken.
 
@@ -322,13 +323,14 @@ class ContinualTrainer:
                 figures so far, stay.
             edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:
                 host memory. Results are the same wherever they are.
+            node_x: The table to have the node features, likewise.
 
         Raises:
             CheckpointError: If it is not of a continual trainer, or the model does not fit it, or
                 a file of features that it refers to does not have what it had.
         """
         meta = checkpoint.meta
-        graph = graph_of(checkpoint, "continual", edge_x)
+        graph = graph_of(checkpoint, "continual", edge_x, node_x)
         saved = ContinualConfig(**meta["config"])
         trainer = cls(model, graph, saved if config is None else config)
         if keep_model:

@@ -37,7 +37,7 @@ def kept_in_file(table: Table | None) -> FeatureTable | None:
 
 def refer_to(checkpoint: Checkpoint, table: FeatureTable, rows: int) -> None:
     """Let a checkpoint refer to the first `rows` of a table that is kept in a file."""
-    checkpoint.sections[HEAD] = {"rows": torch.tensor([rows]), "sha256": _digest(table, rows)}
+    checkpoint.sections[HEAD] = head_of(table, rows)
     checkpoint.meta["edge_x_file"] = str(table.path)
     checkpoint.outside.append(table.sync)
 
@@ -65,15 +65,25 @@ def begin(checkpoint: Checkpoint, table: Table) -> None:
         if len(table):
             raise ValueError(f"the table to fill must be empty, it has {len(table)} rows")
     elif beneath is not None and (len(beneath) or _same_file(beneath.path, file)):
-        _check_head(beneath, head := _head(checkpoint))
+        check_head(beneath, head := found_head(checkpoint, HEAD))
         table.truncate(int(head["rows"]))
     else:
-        _copy(file, _head(checkpoint), table)
+        copy_rows(file, found_head(checkpoint, HEAD), table)
 
 
-def _head(checkpoint: Checkpoint) -> Tensors:
-    head = checkpoint.sections[HEAD]
-    check_like(HEAD, head, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
+def head_of(table: Table, rows: int) -> Tensors:
+    """Return what tells the first `rows` of a table from others: their number and the last ones."""
+    return {"rows": torch.tensor([rows]), "sha256": _digest(table, rows)}
+
+
+def found_head(checkpoint: Checkpoint, name: str) -> Tensors:
+    """Return the head in a section of a checkpoint.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    head = {column: checkpoint.sections[name][column] for column in ("rows", "sha256")}
+    check_like(name, head, {"rows": torch.zeros(1).long(), "sha256": torch.zeros(32).byte()})
     return head
 
 
@@ -81,11 +91,15 @@ def _same_file(left: Path | None, right: Path) -> bool:
     return left is not None and left.absolute() == right.absolute()
 
 
-def _copy(file: Path, head: Tensors, table: Table) -> None:
-    """Fill `table` with the rows of a file, which stays as it is."""
+def copy_rows(file: Path, head: Tensors, table: Table) -> None:
+    """Fill `table` with the rows of a file, which stays as it is.
+
+    Raises:
+        RowsLost: If the file does not have them.
+    """
     source = open_rows_of(file, table.dim, table.dtype)
     try:
-        _check_head(source, head)
+        check_head(source, head)
         rows, step = int(head["rows"]), max(1, COPY_BYTES // (table.dim * table.dtype.itemsize))
         for start in range(0, rows, step):
             table.append(source.read(start, min(start + step, rows)))
@@ -106,25 +120,26 @@ def open_rows_of(file: Path, dim: int, dtype: torch.dtype, **options: Any) -> Fe
         RowsLost: If it is not there, or not whole.
     """
     if not file.exists():
-        raise RowsLost(f"{file} is gone, and the checkpoint's edge features were in it")
+        raise RowsLost(f"{file} is gone, and features of the checkpoint were in it")
     try:
         return FeatureTable(dim, dtype, **{"place": "disk", "path": file, **options})
     except DamagedFile as error:
-        raise RowsLost(f"the checkpoint's edge features cannot be read: {error}") from None
+        raise RowsLost(f"the checkpoint's features cannot be read: {error}") from None
 
 
-def _check_head(table: FeatureTable, head: Tensors) -> None:
-    rows = int(head["rows"])
+def check_head(table: Table, head: Tensors) -> None:
+    """Raise RowsLost unless `table` begins with the rows that a head counts."""
+    rows, where = int(head["rows"]), getattr(table, "path", None) or "the table"
     if len(table) < rows:
-        raise RowsLost(f"{table.path} holds {len(table)} rows, the checkpoint counts {rows}")
+        raise RowsLost(f"{where} holds {len(table)} rows, the checkpoint counts {rows}")
     if not torch.equal(_digest(table, rows), head["sha256"]):
         raise RowsLost(
-            f"{table.path} holds {len(table)} rows, but of the {rows} that the checkpoint counts "
-            "the last are others: it is another run's file, or has been written to since"
+            f"{where} holds {len(table)} rows, but of the {rows} that the checkpoint counts "
+            "the last are others: they are another run's, or have been written to since"
         )
 
 
-def _digest(table: FeatureTable, rows: int) -> Tensor:
+def _digest(table: Table, rows: int) -> Tensor:
     last = table.read(max(0, rows - DIGEST_ROWS), rows)
     digest = hashlib.sha256(last.contiguous().view(torch.uint8).numpy().tobytes()).digest()
     return torch.tensor(list(digest), dtype=torch.uint8)

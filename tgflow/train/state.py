@@ -21,6 +21,7 @@ from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
 from tgflow.train.caches import bring_caches_back, note_caches
 from tgflow.train.learner import Learner
+from tgflow.train.node_rows import node_rows_of, note_node_rows
 from tgflow.train.rows import begin, file_of, kept_in_file, refer_to
 
 PIECE = 1 << 18
@@ -67,11 +68,14 @@ def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoin
     if file is not None:
         refer_to(checkpoint, file, position)
     note_caches(checkpoint, graph)
-    return checkpoint
+    return checkpoint if graph.node_x is None else note_node_rows(checkpoint, graph.node_x)
 
 
 def graph_of(
-    checkpoint: Checkpoint, trainer: str | None = None, edge_x: Table | None = None
+    checkpoint: Checkpoint,
+    trainer: str | None = None,
+    edge_x: Table | None = None,
+    node_x: Table | None = None,
 ) -> TemporalGraph:
     """Return the graph of a checkpoint's events and changes.
 
@@ -81,6 +85,8 @@ def graph_of(
         edge_x: The table to have the edge features: an empty one, wherever it is, or the one on
             disk whose rows the checkpoint counts; what that has beyond them is cut off. A cache in
             front of it holds again what it held, if it is one like then. None: host memory.
+        node_x: The table to have the node features, if there are any: an empty one, or one that has
+            them, and more if need be; a cache in front of it as before. None: host memory.
 
     Raises:
         CheckpointError: If it is another trainer's, has no events, or changes that cannot be
@@ -92,7 +98,7 @@ def graph_of(
         raise CheckpointError(f"this is a checkpoint of trainer {found!r}, not of {trainer!r}")
     try:
         made = checkpoint.meta["graph"]
-        graph = TemporalGraph(made["direction"])
+        graph = TemporalGraph(made["direction"], node_x=node_rows_of(checkpoint, node_x))
         table = _table(made["edge_x_dim"], edge_x)
         if table is not None:
             begin(checkpoint, table)
