@@ -1,4 +1,4 @@
-"""Node features in checkpoints: a run whose table grows with the stream goes on to the same bits."""
+"""Node features in checkpoints: a run whose table grows with the stream goes on to equal bits."""
 
 from __future__ import annotations
 
