@@ -209,5 +209,5 @@ def test_a_disk_that_fails_names_batch_and_table(name: str, policy: Any, tmp_pat
         for row in range(len(table)):
             file.seek(4096 + row * (4 * table.dim + 4))
             file.write(b"\xff\xff\xff")
-    with pytest.raises(BatchError, match=f"batch 0 of epoch 0 failed: {name}, on disk: .*row"):
+    with pytest.raises(BatchError, match=f"batch 0 of epoch 0 failed: {name} \\(disk\\): .*row"):
         list(Loader(plan_of(graph), num_threads=1))
