@@ -132,6 +132,65 @@ def test_what_a_change_of_the_table_does(device):
 
 
 @for_each_device
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+def test_what_is_appended_is_written_through(device, policy: Policy):
+    cache = made_cache(4, policy, device, far=True)
+    cache.gather(int64([0, 1, 2], device))
+    reads = cache.table.num_reads
+    new = torch.arange(18.0).view(6, 3)
+    assert cache.append(new[:2]) == SIZE  # into the free slot, and over 0, the oldest
+    assert cache.contents().tolist() == [SIZE + 1, 1, 2, SIZE]
+    assert cache.append(new[2:]) == SIZE + 2
+    held = [SIZE + 2 + i for i in range(4)]
+    assert sorted(cache.contents().tolist()) == held
+    assert torch.equal(cache.gather(int64(held, device)).cpu(), new[2:])
+    assert cache.table.num_reads == reads
+    counters = cache.counters
+    assert (counters.written, counters.admitted, counters.evicted) == (6, 9, 5)
+    assert (counters.misses, counters.preloaded) == (3, 0)
+    cache.gather(int64([5], device))  # 14, the first of the new ones, makes room
+    assert SIZE + 2 not in cache.contents().tolist()
+
+
+@for_each_device
+def test_only_the_last_rows_of_many_come_in(device):
+    cache = made_cache(3, "lru", device)
+    rows = made_rows(7) + 500
+    cache.append(rows)
+    assert cache.contents().tolist() == [SIZE + 4, SIZE + 5, SIZE + 6]
+    assert cache.counters.written == 3
+    ids = int64(list(range(SIZE, SIZE + 7)), device)
+    assert torch.equal(cache.gather(ids).cpu(), rows)
+
+
+@for_each_device
+@pytest.mark.parametrize("policy", ["static", "belady"])
+def test_planned_contents_stay_when_rows_are_appended(device, policy: Policy):
+    cache = made_cache(4, policy, device)
+    cache.preload(int64([1, 2], device))
+    cache.append(made_rows(3))
+    assert cache.contents().tolist() == [1, 2, -1, -1]
+    assert cache.counters.written == 0
+
+
+@for_each_device
+def test_an_append_that_fails_changes_nothing(device, monkeypatch):
+    cache = made_cache(4, "lru", device)
+    cache.gather(int64([0, 1], device))
+    with pytest.raises(ValueError, match="rows must be float32"):
+        cache.append(torch.zeros(2, 5))
+
+    def fail(first, rows):
+        raise MemoryError("no room for a copy")
+
+    monkeypatch.setattr(cache._engine, "append", fail)
+    with pytest.raises(MemoryError, match="no room for a copy"):
+        cache.append(torch.zeros(2, 3))
+    assert len(cache) == SIZE
+    assert sorted(cache.contents().tolist()) == [-1, -1, 0, 1]
+
+
+@for_each_device
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
 def test_ids_of_any_shape_into_a_given_tensor(device, shape):
     cache = made_cache(3, "lru", device)

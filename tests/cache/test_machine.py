@@ -57,7 +57,8 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(size=st.integers(0, 5))
     def append(self, size):
         rows = self.new_rows(size)
-        self.cache.append(rows)
+        assert self.cache.append(rows) == len(self.rows)
+        self.reference.append(len(self.rows), size)
         self.rows = torch.cat([self.rows, rows])
 
     @rule(data=st.data())

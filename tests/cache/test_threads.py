@@ -41,9 +41,37 @@ def test_gathers_beside_snapshots_and_changes(policy: Policy, far, capacity):
         thread.join()
     assert not wrong
     counters = cache.counters
-    assert counters.misses - counters.bypassed + counters.preloaded >= counters.admitted
+    brought = counters.preloaded + counters.written
+    assert counters.misses - counters.bypassed + brought >= counters.admitted
     held = cache.contents()
     assert len(held[held >= 0].unique()) == int((held >= 0).sum())
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+@pytest.mark.parametrize("far", [False, True])
+def test_gathers_of_rows_as_they_are_appended(policy: Policy, far):
+    rows = made_rows(40 * 8, DIM)
+    cache = made_cache(50, policy, far=far, size=8, dim=DIM)
+    wrong: list[torch.Tensor] = []
+    told = [8]
+
+    def follow():
+        while (size := told[0]) < len(rows):
+            ids = torch.randint(max(size - 90, 0), size, (60,))
+            if not torch.equal(cache.gather(ids), rows[ids]):
+                wrong.append(ids)
+
+    threads = [threading.Thread(target=follow) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for start in range(8, len(rows), 8):
+        cache.append(torch.zeros(5, DIM))
+        cache.truncate(start)
+        told[0] = cache.append(rows[start : start + 8]) + 8
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert torch.equal(cache.gather(torch.arange(len(rows))), rows)
 
 
 def test_a_reader_after_a_scatter_sees_it():

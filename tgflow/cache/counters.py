@@ -14,13 +14,15 @@ class CacheCounters:
     misses: int = 0
     """Rows asked for and read from the table."""
     admitted: int = 0
-    """Rows put into the cache by gathers and preload."""
+    """Rows put into the cache by gathers, preload and append."""
     evicted: int = 0
     """Rows that had to make room."""
     bypassed: int = 0
     """Misses that were not kept."""
     preloaded: int = 0
     """Rows read from the table that no gather asked for: by preload and by restore."""
+    written: int = 0
+    """Rows put into the cache as they were appended: nobody had to read them."""
     row_bytes: int = 0
     """Bytes of a row."""
 

@@ -89,6 +89,9 @@ class Engine(Protocol):
     def preload(self, ids: Tensor) -> None:
         """Admit rows that nobody has asked for."""
 
+    def append(self, first: int, rows: Tensor) -> None:
+        """Admit the last of the rows that the table has just been given, id `first` and on."""
+
     def changing(self) -> AbstractContextManager[None]:
         """Enclose a change of the table: gathers before it are done, later ones wait."""
 

@@ -69,6 +69,11 @@ class HostCache:
         self._native.preload(ids.data_ptr(), ids.numel(), len(self._table), lookup)
         self._bring(lookup)
 
+    def append(self, first: int, rows: Tensor) -> None:
+        """Admit the last of the rows that the table has just been given, id `first` and on."""
+        rows = rows.detach().cpu().contiguous()
+        self._native.append(first, len(rows), rows.data_ptr())
+
     def _bring(
         self,
         lookup: _core.CacheLookup,
@@ -131,6 +136,7 @@ class HostCache:
             evicted=counts.evicted,
             bypassed=counts.bypassed,
             preloaded=counts.preloaded,
+            written=counts.written,
             row_bytes=self._row_bytes,
         )
 

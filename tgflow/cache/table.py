@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -29,8 +30,8 @@ _SLOT_BYTES = 144
 class CachedTable:
     """Rows of a table, of which the cache in front holds some. Made by `tgflow.cached`.
 
-    What is read is byte-equal to the table, always: `append` changes no row, and `scatter_` and
-    `truncate`, which are to be called here and not on the table beneath, change the cache as well.
+    What is read is byte-equal to the table, always: `append`, `scatter_` and `truncate`, which are
+    to be called here and not on the table beneath, change the cache as well.
     Contents stay from one round of a continual run to the next (GNNFlow's *reuse*, SoCC 2024);
     `restored` gives an evaluation pass its own (its *restore*).
 
@@ -45,6 +46,7 @@ class CachedTable:
         """The table beneath."""
         self.policy: Policy = policy
         self._engine = engine
+        self._change = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.table)
@@ -89,8 +91,24 @@ class CachedTable:
         self.table.check(rows)
 
     def append(self, rows: Tensor) -> int:
-        """Add rows to the table, as it does; the cache stays as it is."""
-        return self.table.append(rows)
+        """Add rows to the table, and write them through to the cache; return the first one's id.
+
+        A live stream has no future that could be planned for, and its newest rows are asked for
+        next: under "lru", "lfu" and "fifo" the last `capacity` of them come in as rows admitted
+        just now, in the order of their ids, and nobody reads them from the table. "static" and
+        "belady" keep what they hold. Gathers go on meanwhile; other changes wait.
+
+        Raises:
+            MemoryError, OSError, ValueError: As `FeatureTable.append`; nothing has changed then.
+        """
+        with self._change:
+            first = self.table.append(rows)
+            try:
+                self._engine.append(first, rows)
+            except BaseException:
+                self._take_back(first)
+                raise
+            return first
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return neighbouring rows on the CPU, as the table does; past the cache."""
@@ -178,7 +196,7 @@ class CachedTable:
 
         Waits for gathers that have begun; later ones wait for it.
         """
-        with self._engine.changing():
+        with self._change, self._engine.changing():
             try:
                 self.table.scatter_(ids, rows)
             except (OSError, MemoryError):
@@ -188,13 +206,17 @@ class CachedTable:
 
     def truncate(self, size: int) -> None:
         """Take back the rows from id `size` on, which nobody has been told of."""
+        with self._change:
+            self._take_back(size)
+
+    def _take_back(self, size: int) -> None:
         with self._engine.changing():
             self.table.truncate(size)
             self._engine.truncate(size)
 
     def close(self) -> None:
         """Give back the table and what is cached of it."""
-        with self._engine.changing():
+        with self._change, self._engine.changing():
             self._engine.truncate(0)
             self.table.close()
 

@@ -14,7 +14,7 @@ from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.script import Script
-from tgflow.cuda.cache_index import CacheBatch, CacheIndex
+from tgflow.cuda.cache_index import CacheBatch, CacheIndex, Purpose
 from tgflow.cuda.machine import Machine, Mark
 
 _IN_REACH = ("device", "uva")
@@ -85,12 +85,26 @@ class DeviceCache:
         ids = ids.to(self._machine.device)
         out = self._empty(ids)
         with self._turn():
-            batch = self._index.look_up(ids, len(self._table), preloads=True)
+            batch = self._index.look_up(ids, len(self._table), Purpose.PRELOAD)
             batch.choose_room()
             batch.ask_for_admitted_only()
             self._read_misses(batch, out)
             self._index.admit(batch, True)
             self._index.copy(batch, out, reads=False)
+
+    def append(self, first: int, rows: Tensor) -> None:
+        """Admit the last of the rows that the table has just been given, id `first` and on."""
+        num = min(len(rows), self.capacity)
+        if num == 0 or self._policy in _NOT_ADMITTED:
+            return
+        device, end = self._machine.device, first + len(rows)
+        with self._turn():
+            ids = torch.arange(end - num, end, device=device)
+            batch = self._index.look_up(ids, end, Purpose.APPEND)
+            batch.choose_room()
+            self._index.admit(batch, True)
+            there = rows[len(rows) - num :].detach().to(device).contiguous()
+            self._index.copy(batch, there, reads=False)
 
     def _read_misses(self, batch: CacheBatch, out: Tensor) -> None:
         """Have the table write the rows that are missing to where they belong."""
@@ -165,14 +179,14 @@ class DeviceCache:
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset. Synchronises."""
         with self._turn():
-            hits, misses, admitted, evicted, bypassed, preloaded = self._index.counts[:6].tolist()
-        row_bytes = self._index.row_bytes
-        return CacheCounters(hits, misses, admitted, evicted, bypassed, preloaded, row_bytes)
+            counters = CacheCounters(*self._index.counts[:7].tolist())
+        counters.row_bytes = self._index.row_bytes
+        return counters
 
     def reset_counters(self) -> None:
         """Count from 0."""
         with self._turn():
-            self._index.counts[:6] = 0
+            self._index.counts[:7] = 0
 
 
 def _matched(batch: CacheBatch, script: Script) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int64 as _number
 from ctypes import c_uint64 as _word
+from enum import IntEnum
 
 import torch
 from torch import Tensor
@@ -23,6 +24,14 @@ _LEAST_ENTRIES = 64
 _LFU = 1
 _PERIOD_SLOTS = 4
 """As `lfu_period` of tgflow/cache/policy.py."""
+
+
+class Purpose(IntEnum):
+    """Who wants the rows of a batch: `CachePurpose` (cuda/cache.hpp)."""
+
+    GATHER = 0
+    PRELOAD = 1
+    APPEND = 2
 
 
 class _Cache(ctypes.Structure):
@@ -61,7 +70,7 @@ class _Batch(ctypes.Structure):
         ("room", _word),
         ("num_room", _number),
         ("admits", _number),
-        ("preloads", _number),
+        ("purpose", _number),
         ("counts", _word),
     )
 
@@ -81,7 +90,7 @@ class _Copy(ctypes.Structure):
 class CacheBatch:
     """A gather on its way through a cache; holds the tensors that its kernels work on."""
 
-    def __init__(self, index: CacheIndex, ids: Tensor, table_size: int, preloads: bool) -> None:
+    def __init__(self, index: CacheIndex, ids: Tensor, table_size: int, purpose: Purpose) -> None:
         num = ids.numel()
         if num > _MOST_IDS:
             raise ValueError(f"a gather has at most {_MOST_IDS} ids, got {num}")
@@ -106,7 +115,7 @@ class CacheBatch:
             self.miss.data_ptr(),
             self.found.data_ptr(),
             self.admit.data_ptr(),
-            preloads=preloads,
+            purpose=purpose,
             counts=index.counts.data_ptr(),
         )
 
@@ -153,9 +162,9 @@ class CacheIndex:
         """When each slot was asked for last, and when its row came."""
         self.uses = torch.zeros(capacity, dtype=torch.uint8, device=device)
         """How often each was used, under lfu."""
-        self.counts = torch.zeros(9, dtype=torch.int64, device=device)
-        """Hits, misses, admitted, evicted, bypassed, preloaded; rows held; rows ever admitted
-        before the last gather and after it."""
+        self.counts = torch.zeros(10, dtype=torch.int64, device=device)
+        """Hits, misses, admitted, evicted, bypassed, preloaded, written; rows held; rows ever
+        admitted before the last gather and after it."""
         self.clock = 1
         """The next position: each gather takes two an id."""
         size = 1 << (max(_ENTRIES_A_SLOT * capacity, _LEAST_ENTRIES) - 1).bit_length()
@@ -168,10 +177,12 @@ class CacheIndex:
         parts = (self._rows, self.id, self.used, self.came, self.uses, self._entry)
         return sum(part.numel() * part.element_size() for part in parts)
 
-    def look_up(self, ids: Tensor, table_size: int, *, preloads: bool = False) -> CacheBatch:
+    def look_up(
+        self, ids: Tensor, table_size: int, purpose: Purpose = Purpose.GATHER
+    ) -> CacheBatch:
         """Find where the rows of `ids`, contiguous int64 and at least one, are."""
         self._make_room(min(ids.numel(), self.capacity))
-        batch = CacheBatch(self, ids, table_size, preloads)
+        batch = CacheBatch(self, ids, table_size, purpose)
         self.clock += 2 * ids.numel()
         self._launch("cache_claim", ids.numel(), batch.args)
         self._launch("cache_look_up", ids.numel(), self._args(), batch.args)
@@ -201,7 +212,7 @@ class CacheIndex:
         self.counts[:5] += torch.stack(
             (hits, misses, hits.new_tensor(admitted), evicted, misses - admitted)
         )
-        self.counts[6] += admitted - evicted
+        self.counts[7] += admitted - evicted
         batch.args.admits = 2
         self._launch("cache_admit", batch.ids.numel(), self._args(), batch.args)
 
@@ -227,7 +238,7 @@ class CacheIndex:
     def set_contents(self, ids: Tensor) -> None:
         """Have these ids in the slots, int64 `[capacity]`."""
         self.id.copy_(ids)
-        self.counts[6] = (ids >= 0).sum()
+        self.counts[7] = (ids >= 0).sum()
         self._index_anew()
 
     def _make_room(self, num_more: int) -> None:

@@ -63,6 +63,14 @@ class ReferenceCache:
         hits, misses = self._look_up(wanted)
         self.counters.preloaded += self._admit(wanted, hits, misses)
 
+    def append(self, first: int, num: int) -> None:
+        """Take note of rows that the table is given: the last of them come in."""
+        if self.policy in ("static", "belady"):
+            return
+        wanted = list(range(first, first + num))[max(num - self.capacity, 0) :]
+        self.batch += 1
+        self.counters.written += self._admit(wanted, [], wanted)
+
     def execute(self, script: Script, ids: list[int]) -> None:
         """Do what a script says."""
         wanted, found, admit = (part.tolist() for part in (script.ids, script.hit, script.admit))
