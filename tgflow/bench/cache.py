@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tgflow.bench.cache_gather import gather_rows
+from tgflow.bench.cache_live import live_rows
 from tgflow.bench.cache_planner import planner_rows
 from tgflow.bench.cache_rounds import round_rows
 from tgflow.bench.cache_trace import Trace, replay, tgn_plan, traces
@@ -30,6 +31,8 @@ def run(options: Options) -> list[Row]:
         for trace in traces(plan):
             options.tell(f"cache: {trace.kind} of {name}")
             rows += replay_rows(name, trace, options)
+            if trace.kind == "edges":
+                rows += live_rows(name, trace)
         options.tell(f"cache: the planner on {name}")
         rows += planner_rows(name, events, options)
         options.tell(f"cache: rounds of {name}")

@@ -1,4 +1,4 @@
-"""A gather through a cache beside one from the table itself, whose rows lie far apart."""
+"""A gather through a cache beside those from the table itself, whose rows lie far apart."""
 
 from __future__ import annotations
 
@@ -11,56 +11,91 @@ from tgflow import _core
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
-from tgflow.cache import cached
+from tgflow.cache import CachedTable, cached
+from tgflow.cache.policy import Policy
 from tgflow.tables import FeatureTable
 
 IDS = 12_000
 HIT_RATE = 0.9
-TABLE_BYTES = 1 << 30
-QUICK_BYTES = 256 << 20
+TABLE_BYTES = (1 << 30, 4 << 30)
+QUICK_BYTES = (256 << 20,)
 WIDTHS = (100, 172)
 CAPACITIES = (16_000, 100_000)
+POLICIES: tuple[Policy, ...] = ("lru", "static")
+"""Whether misses come in, as in a stream, or nothing does: the price of looking up alone."""
 
 
 def gather_rows(options: Options) -> Iterator[Row]:
-    """12,000 distinct ids, nine in ten of them cached, from a table of 1 GB."""
-    threads = _core.num_threads()
+    """12,000 distinct ids, nine in ten of them cached, from tables of 1 and 4 GiB."""
+    for num_bytes in QUICK_BYTES if options.quick else TABLE_BYTES:
+        for dim in WIDTHS:
+            table = filled(num_bytes // (4 * dim), dim)
+            for capacity in CAPACITIES:
+                for policy in POLICIES:
+                    yield from cached_rows(table, capacity, policy, options)
+            table.close()
+
+
+def cached_rows(
+    table: FeatureTable, capacity: int, policy: Policy, options: Options
+) -> Iterator[Row]:
+    """Time a cache in front of a table on one thread and on all."""
+    threads = _core.num_threads(), torch.get_num_threads()
     try:
-        for num_threads in sorted({1, threads}):
+        for num_threads in sorted({1, threads[0]}):
             _core.set_num_threads(num_threads)
-            for dim in WIDTHS:
-                for capacity in CAPACITIES:
-                    yield gather_row(dim, capacity, num_threads, options)
+            torch.set_num_threads(num_threads)
+            yield from timed_rows(table, capacity, policy, options)
     finally:
-        _core.set_num_threads(threads)
+        _core.set_num_threads(threads[0])
+        torch.set_num_threads(threads[1])
 
 
-def gather_row(dim: int, capacity: int, num_threads: int, options: Options) -> Row:
-    """Time both in turns; every call has ids of its own."""
-    num_bytes = QUICK_BYTES if options.quick else TABLE_BYTES
-    table = filled(num_bytes // (4 * dim), dim)
-    cache = cached(table, rows=capacity)
-    calls = ids_of_calls(5 if options.quick else 60, capacity, len(table))
-    cache.preload(torch.arange(capacity))
-    out = torch.empty(IDS, dim)
-    calls_by_name = {
-        "cached": lambda i: cache.gather(calls[i], out),
-        "table": lambda i: table.gather(calls[i], out),
-    }
-    take_turns(calls_by_name, 2)
+def timed_rows(
+    table: FeatureTable, capacity: int, policy: Policy, options: Options
+) -> Iterator[Row]:
+    """Time all methods in turns; every call has ids of its own."""
+    num_calls = 10 if options.quick else 60
+    hot, calls = ids_of_calls(2 * num_calls, capacity, len(table))
+    cache = cached(table, rows=capacity, policy=policy)
+    fill(cache, hot)
+    for ids in calls[num_calls:]:  # contents as they are after a while
+        cache.gather(ids)
     cache.reset_counters()
-    seconds = take_turns(calls_by_name, len(calls))
-    median = {name: float(each.median()) for name, each in seconds.items()}
+    speed = speeds(cache, table, calls[:num_calls])
     params: Params = {
-        "x_dim": dim,
+        "x_dim": table.dim,
         "rows": capacity,
-        "table rows": len(table),
-        "threads": num_threads,
+        "policy": policy,
+        "table GiB": round(len(table) * table.dim * 4 / 2**30, 2),
+        "threads": _core.num_threads(),
         "hit rate": round(cache.counters.hit_rate, 3),
     }
-    speeds = {name: IDS / each for name, each in median.items()}
-    name = "cached gather, beside the table's"
-    return Row(name, speeds["cached"], "rows/s", params, None, speeds["table"], 1.0)
+    for other, goal in (("table.gather", 1.0), ("index_select(out=)", 1.0), ("x[idx]", None)):
+        yield Row(
+            "cached gather",
+            speed["cached"],
+            "rows/s",
+            params | {"beside": other},
+            None,
+            speed[other],
+            goal,
+        )
+
+
+def speeds(cache: CachedTable, table: FeatureTable, calls: list[Tensor]) -> dict[str, float]:
+    """Return rows a second of each method, by the median call."""
+    out, x = torch.empty(IDS, table.dim), table.read(0, len(table))
+    seconds = take_turns(
+        {
+            "cached": lambda i: cache.gather(calls[i], out),
+            "table.gather": lambda i: table.gather(calls[i], out),
+            "index_select(out=)": lambda i: torch.index_select(x, 0, calls[i], out=out),
+            "x[idx]": lambda i: x[calls[i]],
+        },
+        len(calls),
+    )
+    return {name: IDS / float(each.median()) for name, each in seconds.items()}
 
 
 def filled(size: int, dim: int) -> FeatureTable:
@@ -72,19 +107,28 @@ def filled(size: int, dim: int) -> FeatureTable:
     return table
 
 
-def ids_of_calls(num: int, capacity: int, size: int, num_ids: int = IDS) -> list[Tensor]:
-    """Return distinct ids a call: of a hot set that fits the cache, and cold ones.
+def fill(cache: CachedTable, hot: Tensor) -> None:
+    """Let a cache be full, with all hot rows among what it holds."""
+    cache.preload(torch.arange(cache.capacity, device=hot.device))
+    cache.preload(hot)
 
-    Cold rows push hot ones out that are not used again soon enough: the hot set is half of the
-    cache, so that `HIT_RATE` of all is found.
+
+def ids_of_calls(
+    num: int, capacity: int, size: int, num_ids: int = IDS
+) -> tuple[Tensor, list[Tensor]]:
+    """Return a hot set that fits the cache, scattered over the table, and the ids of each call.
+
+    These are distinct hot ones, and cold ones that are seldom equal, shuffled. Cold rows push hot
+    ones out that are not used again soon enough: the hot set is half of the cache, so that
+    `HIT_RATE` of all is found.
     """
     generator = torch.Generator().manual_seed(0)
     num_hot = round(num_ids * HIT_RATE)
-    hot_set = max(capacity // 2, num_hot)
+    hot = torch.randperm(size, generator=generator)[: max(capacity // 2, num_hot)]
     calls = []
     for _ in range(num):
-        hot = torch.randperm(hot_set, generator=generator)[:num_hot]
-        cold = torch.randint(hot_set, size, (num_ids - num_hot,), generator=generator)
-        both = torch.cat([hot, cold])
+        chosen = hot[torch.randperm(len(hot), generator=generator)[:num_hot]]
+        cold = torch.randint(size, (num_ids - num_hot,), generator=generator)
+        both = torch.cat([chosen, cold])
         calls.append(both[torch.randperm(num_ids, generator=generator)])
-    return calls
+    return hot, calls

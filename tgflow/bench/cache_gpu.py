@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tgflow.bench.cache_gather import ids_of_calls
+from tgflow.bench.cache_gather import fill, ids_of_calls
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
@@ -32,9 +32,9 @@ def cached_rows(table: FeatureTable, machine: Machine, options: Options) -> Iter
     device, size = machine.device, len(table)
     cache = cached(table, rows=min(CACHED, size // 10), device=machine)
     calls = 3 if options.quick else 20
-    ids = ids_of_calls(2 * calls, cache.capacity, size, CALL)
+    hot, ids = ids_of_calls(2 * calls, cache.capacity, size, CALL)
     there = [each.to(device) for each in ids]
-    cache.preload(torch.arange(cache.capacity, device=device))
+    fill(cache, hot.to(device))
     out = torch.empty(CALL, table.dim, device=device)
     staging = torch.empty(CALL, table.dim, pin_memory=out.is_cuda)
 
