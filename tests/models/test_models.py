@@ -95,9 +95,11 @@ def test_model_refuses_node_features_of_another_width(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_model_of_no_events(name):
-    model = made_model(name)
-    batch = slow_batch(made_events(0), 0, 20, model.fanouts)
+@pytest.mark.parametrize("dim", [0, 5])
+def test_model_of_no_events(name, dim):
+    model = made_model(name, node_x_dim=dim)
+    node_x = torch.ones(0, dim) if dim else None
+    batch = slow_batch(made_events(0), 0, 20, model.fanouts, node_x=node_x)
     scores = model(batch)
     model.commit(batch)
     assert scores.positive.shape == (0,)

@@ -89,10 +89,13 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
 
 
 @for_each_gpu
+@pytest.mark.parametrize("place", ["device", "uva"])
 @pytest.mark.parametrize("policy", ["lru", "belady"])
-def test_rows_may_be_in_the_memory_of_a_gpu_and_so_may_caches(gpu: str, policy: Any) -> None:
+def test_rows_may_be_where_a_gpu_reads_them_and_so_may_caches(
+    gpu: str, place: Any, policy: Any
+) -> None:
     device = opened(gpu)
-    node_x = FeatureTable(3, place="device", device=device)
+    node_x = FeatureTable(3, place=place, device=device)
     node_x.append(NODE_X[:20])
     graph = TemporalGraph.from_events(
         EVENTS[:50],
