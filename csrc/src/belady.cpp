@@ -10,138 +10,189 @@ namespace {
 constexpr int64_t kLimit = int64_t{1} << 30;
 constexpr int32_t kUnknown = -1;
 constexpr int32_t kBits = 64;
-constexpr int64_t kAhead = 12;  // look-ups whose memory is asked for before they are made
+constexpr int64_t kAhead = 16;  // look-ups whose memory is asked for before they are made
 
-int64_t tagged(int32_t number) { return -2 - static_cast<int64_t>(number); }
-int32_t untagged(int64_t id) { return static_cast<int32_t>(-2 - id); }
+int32_t word_of(int32_t batch) { return batch / kBits; }
+uint64_t bit_of(int32_t batch) { return uint64_t{1} << (batch % kBits); }
 
-void check(const Accesses& window) {
-  if (window.num_batches >= kLimit || window.size() >= kLimit) {
-    throw std::invalid_argument("a window must have fewer than 2^30 accesses and batches, got " +
-                                std::to_string(window.size()) + " and " + std::to_string(window.num_batches));
-  }
+int64_t checked(int64_t num_slots) {
+  if (num_slots >= 0 && num_slots < kLimit) return num_slots;
+  throw std::invalid_argument("a cache must have 0 to 2^30 - 1 slots, got " + std::to_string(num_slots));
 }
 
 }  // namespace
 
-Belady::Belady(int64_t num_slots) : num_slots_(num_slots) {
-  if (num_slots < 0 || num_slots >= kLimit) {
-    throw std::invalid_argument("a cache must have 0 to 2^30 - 1 slots, got " + std::to_string(num_slots));
-  }
-  slots_.resize(static_cast<std::size_t>(num_slots) + 1);
-  reset(nullptr);
-}
-
-void Belady::reset(const int64_t* id) {
-  const auto end = static_cast<int32_t>(num_slots_);
-  slots_[num_slots_] = {-1, end, end};
-  num_unknown_ = 0;
+Belady::Belady(int64_t num_slots, const int64_t* id)
+    : num_slots_(checked(num_slots)),
+      slots_(num_slots + 1, {-1, -1, -1}),
+      waiting_(2 * kBits, -1),
+      filled_(2, 0) {
+  const auto end = static_cast<int32_t>(num_slots);
+  slots_[end] = {-1, end, end};
   for (const bool held : {false, true}) {  // free slots come first, as if used long ago
     for (int32_t s = 0; s < end; ++s) {
-      const int64_t own = id == nullptr || id[s] < 0 ? -1 : id[s];
-      if ((own >= 0) != held) continue;
-      slots_[s].id = own;
+      if ((id != nullptr && id[s] >= 0) != held) continue;
+      if (held) hold(s, id[s]);
       append_unknown(s);
     }
   }
 }
 
+void Belady::hold(int32_t slot, int64_t id) {
+  const int32_t number = rows_.add(id);
+  if (rows_[number].slot >= 0) {
+    throw std::invalid_argument("a cache must hold a row once, got id " + std::to_string(id) + " twice");
+  }
+  rows_[number].slot = slot;
+  slots_[slot].number = number;
+}
+
 void Belady::contents(int64_t* id) const {
-  for (int64_t s = 0; s < num_slots_; ++s) id[s] = slots_[s].id;
+  for (int64_t s = 0; s < num_slots_; ++s) id[s] = slots_[s].number < 0 ? -1 : rows_[slots_[s].number].id;
 }
 
-void Belady::plan(const Accesses& window, const PlannedMoves& moves) {
-  check(window);
-  read(window, moves);
-  place_cached(window.num_batches);
-  for (int32_t b = 0; b < window.num_batches; ++b) {
-    use_hits(window, b, moves);  // all of them before any miss, or the plan is not optimal
-    for (const Miss& miss : missed_) admit(miss, window.offset[b], moves.admit);
+int64_t Belady::bytes() const {
+  return slots_.bytes() + rows_.bytes() + num_accesses() * static_cast<int64_t>(sizeof(Access));
+}
+
+void Belady::tell(const int64_t* id, int64_t n) {
+  if (num_accesses() + n >= kLimit || told_ == INT32_MAX) {
+    throw std::invalid_argument("fewer than 2^30 accesses can wait to be planned, got " +
+                                std::to_string(num_accesses() + n));
   }
-  restore_ids();
+  make_room_for_a_batch();
+  const int64_t first_access = num_accesses();
+  try {
+    number_ids(id, n);
+    sizes_.push_back(n);
+  } catch (...) {
+    unnumber(first_access);
+    throw;
+  }
+  link_uses(first_access);
+  ++told_;
 }
 
-/// Numbers the ids, and finds each access's next use on a way back through the window. Until their time
-/// comes, `moves.hit` holds the numbers and `moves.admit` the next uses.
-void Belady::read(const Accesses& window, const PlannedMoves& moves) {
-  const int64_t size = window.size();
-  numbers_.clear();
-  for (int64_t i = 0; i < size; ++i) {
-    if (i + kAhead < size) numbers_.prefetch(window.id[i + kAhead]);
-    if (window.id[i] < 0) {
-      throw std::invalid_argument("ids must be at least 0, got " + std::to_string(window.id[i]));
+void Belady::number_ids(const int64_t* id, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) rows_.prefetch_index(id[i + kAhead]);
+    if (i + kAhead / 2 < n) rows_.prefetch_row(id[i + kAhead / 2]);
+    if (id[i] < 0) throw std::invalid_argument("ids must be at least 0, got " + std::to_string(id[i]));
+    const int32_t number = rows_.add(id[i]);
+    if (rows_[number].mark == told_) {
+      throw std::invalid_argument("a batch has id " + std::to_string(id[i]) + " twice");
     }
-    moves.hit[i] = numbers_.add(window.id[i]);
+    rows_[number].mark = told_;
+    prefetch_slot(number);
+    accesses_.push_back({number, kUnknown});
   }
-  rows_.assign(static_cast<std::size_t>(numbers_.size()), Row{kUnknown, -1, -1});
-  int64_t most = 0;
-  for (auto b = static_cast<int32_t>(window.num_batches) - 1; b >= 0; --b) {
-    most = std::max(most, window.offset[b + 1] - window.offset[b]);
-    for (int64_t i = window.offset[b]; i < window.offset[b + 1]; ++i) {
-      int32_t& first = rows_[moves.hit[i]].first;
-      if (first == b) {
-        throw std::invalid_argument("batch " + std::to_string(b) + " of the window has id " +
-                                    std::to_string(window.id[i]) + " twice");
-      }
-      moves.admit[i] = first;
-      first = b;
-    }
-  }
-  missed_.reserve(static_cast<std::size_t>(most));
 }
 
-/// Moves the slots whose ids the window uses to where they wait for the first use.
-void Belady::place_cached(int64_t num_batches) {
-  waiting_.assign(static_cast<std::size_t>(num_batches), -1);
-  filled_.assign(static_cast<std::size_t>(num_batches + kBits - 1) / kBits, 0);
-  top_ = 0;
-  for (int32_t s = 0; s < num_slots_; ++s) {
-    if (s + kAhead < num_slots_) numbers_.prefetch(slots_[s + kAhead].id);
-    const int32_t number = slots_[s].id < 0 ? -1 : numbers_.find(slots_[s].id);
-    if (number < 0) continue;
-    slots_[s].id = tagged(number);
-    rows_[number].slot = s;
-    take_unknown(s);
-    wait(s, rows_[number].first);
+/// Takes back what `number_ids` did.
+void Belady::unnumber(int64_t first_access) {
+  for (; num_accesses() > first_access; accesses_.pop_back()) {
+    const int32_t number = accesses_.back().number;
+    rows_[number].mark = -1;
+    if (rows_[number].slot < 0 && rows_[number].last < 0) rows_.erase(number);
   }
+}
+
+/// Makes the new batch the next use of its ids where they were used last, or of the slots that hold them.
+void Belady::link_uses(int64_t first_access) {
+  for (int64_t i = first_access; i < num_accesses(); ++i) {
+    if (i + kAhead < num_accesses()) prefetch_use(i + kAhead);
+    Row& row = rows_[accesses_[i].number];
+    if (row.last >= 0) {
+      accesses_[row.last - num_gone_].next_use = told_;
+    } else if (row.slot >= 0) {
+      take_unknown(row.slot);
+      wait(row.slot, told_);
+    }
+    row.last = num_gone_ + i;
+  }
+}
+
+/// Asks for what `link_uses` will change at an access.
+void Belady::prefetch_use(int64_t i) const {
+  const Row& row = rows_[accesses_[i].number];
+  if (row.last >= 0) {
+    __builtin_prefetch(&accesses_[row.last - num_gone_], 1);
+  } else if (row.slot >= 0) {
+    __builtin_prefetch(&slots_[slots_[row.slot].earlier], 1);
+    __builtin_prefetch(&slots_[slots_[row.slot].later], 1);
+  }
+}
+
+/// Doubles the rings once they are full; a word of bits is never shared by two ends.
+void Belady::make_room_for_a_batch() {
+  if (num_batches() + kBits < static_cast<int64_t>(waiting_.size())) return;
+  std::vector<int32_t> waiting(2 * waiting_.size(), -1);
+  for (int32_t b = planned_; b < told_; ++b) {
+    waiting[static_cast<std::size_t>(b) & (waiting.size() - 1)] = this->waiting(b);
+  }
+  waiting_.swap(waiting);
+  filled_.assign(waiting_.size() / kBits, 0);
+  for (int32_t b = planned_; b < told_; ++b) {
+    if (this->waiting(b) >= 0) set_filled(b);
+  }
+}
+
+void Belady::plan_next(const PlannedMoves& moves) {
+  const int64_t n = next_size();
+  use_hits(n, moves);  // all of them before any miss, or the plan is not optimal
+  for (const Miss& miss : missed_) admit(miss, moves.admit);
+  forget_missed();
+  accesses_.erase(accesses_.begin(), accesses_.begin() + n);
+  sizes_.pop_front();
+  num_gone_ += n;
+  ++planned_;
 }
 
 /// Writes where the batch's rows are, moves those slots on to their next uses, and collects the misses.
-void Belady::use_hits(const Accesses& window, int32_t batch, const PlannedMoves& moves) {
+void Belady::use_hits(int64_t n, const PlannedMoves& moves) {
   num_aged_ = num_unknown_;
-  waiting_[batch] = -1;  // all that waited for this batch are its hits
-  filled_[batch / kBits] &= ~(uint64_t{1} << (batch % kBits));
+  waiting(planned_) = -1;  // all that waited for this batch are its hits
+  set_empty(planned_);
   missed_.clear();
-  for (auto i = static_cast<int32_t>(window.offset[batch]); i < window.offset[batch + 1]; ++i) {
-    const Miss maybe{i, moves.hit[i], moves.admit[i]};
-    const int32_t slot = rows_[maybe.number].slot;
-    moves.hit[i] = slot;
+  for (int64_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) rows_.prefetch(accesses_[i + kAhead].number);
+    if (i + kAhead / 2 < n) prefetch_slot(accesses_[i + kAhead / 2].number);
+    const Access access = accesses_[i];
+    Row& row = rows_[access.number];
+    if (access.next_use == kUnknown) row.last = -1;
+    moves.id[i] = row.id;
+    moves.hit[i] = row.slot;
     moves.admit[i] = -1;
-    if (slot < 0) {
-      missed_.push_back(maybe);
+    if (row.slot < 0) {
+      missed_.push_back({static_cast<int32_t>(i), access.number, access.next_use});
     } else {
-      wait(slot, maybe.next_use);
+      wait(row.slot, access.next_use);
     }
   }
 }
 
 /// Gives a missed row a slot, unless every other row is used again before it.
-void Belady::admit(const Miss& miss, int64_t batch_begin, int32_t* moves) {
+void Belady::admit(const Miss& miss, int32_t* moves) {
   const int32_t slot = victim(miss.next_use);
   if (slot < 0) return;
-  evict(slot, batch_begin, moves);
+  evict(slot, moves);
   moves[miss.access] = slot;
   Row& row = rows_[miss.number];
   row.slot = slot;
-  row.admitted = miss.access;
-  slots_[slot].id = tagged(miss.number);
+  row.mark = -2 - miss.access;
+  slots_[slot].number = miss.number;
   wait(slot, miss.next_use);
+}
+
+void Belady::prefetch_slot(int32_t number) const {
+  if (const int32_t slot = rows_[number].slot; slot >= 0) __builtin_prefetch(&slots_[slot], 1);
 }
 
 /// Takes the slot whose next use is farthest out of its list; -1 if none is farther than `next_use`.
 int32_t Belady::victim(int32_t next_use) {
   if (num_aged_ > 0 || (next_use != kUnknown && num_unknown_ > 0)) {
     const int32_t slot = slots_[num_slots_].later;
+    prefetch_next(slot);
     take_unknown(slot);
     if (num_aged_ > 0) --num_aged_;
     return slot;
@@ -149,23 +200,38 @@ int32_t Belady::victim(int32_t next_use) {
   if (next_use == kUnknown) return -1;
   const int32_t batch = farthest();
   if (batch <= next_use) return -1;
-  const int32_t slot = waiting_[batch];
-  waiting_[batch] = slots_[slot].later;
-  if (waiting_[batch] < 0) filled_[batch / kBits] &= ~(uint64_t{1} << (batch % kBits));
+  const int32_t slot = waiting(batch);
+  prefetch_next(slot);
+  waiting(batch) = slots_[slot].later;
+  if (waiting(batch) < 0) set_empty(batch);
   return slot;
 }
 
-/// Empties a slot. If this same batch has filled it, that was to no avail, and is taken back.
-void Belady::evict(int32_t slot, int64_t batch_begin, int32_t* moves) {
-  if (slots_[slot].id > tagged(0)) return;
-  Row& row = rows_[untagged(slots_[slot].id)];
-  row.slot = -1;
-  if (row.admitted >= batch_begin) moves[row.admitted] = -1;
+/// Asks for what the victim after `slot` will change.
+void Belady::prefetch_next(int32_t slot) const {
+  const int32_t next = slots_[slot].later;
+  if (next >= 0 && slots_[next].number >= 0) rows_.prefetch(slots_[next].number);
 }
 
-void Belady::restore_ids() {
-  for (int32_t number = 0; number < numbers_.size(); ++number) {
-    if (rows_[number].slot >= 0) slots_[rows_[number].slot].id = numbers_.ids()[number];
+/// Empties a slot. If this same batch has filled it, that was to no avail, and is taken back.
+void Belady::evict(int32_t slot, int32_t* moves) {
+  const int32_t number = slots_[slot].number;
+  if (number < 0) return;
+  Row& row = rows_[number];
+  row.slot = -1;
+  if (row.mark <= -2) {
+    moves[-2 - row.mark] = -1;
+  } else if (row.last < 0) {
+    rows_.erase(number);
+  }
+}
+
+/// Lets go of what the present batch has missed, and which is neither cached nor used again.
+void Belady::forget_missed() {
+  for (const Miss& miss : missed_) {
+    Row& row = rows_[miss.number];
+    if (row.mark <= -2) row.mark = -1;
+    if (row.slot < 0 && row.last < 0) rows_.erase(miss.number);
   }
 }
 
@@ -175,12 +241,17 @@ void Belady::wait(int32_t slot, int32_t next_use) {
     append_unknown(slot);
     return;
   }
-  slots_[slot].later = waiting_[next_use];
-  waiting_[next_use] = slot;
-  const int32_t word = next_use / kBits;
-  filled_[word] |= uint64_t{1} << (next_use % kBits);
-  if (word > top_) top_ = word;
+  slots_[slot].later = waiting(next_use);
+  waiting(next_use) = slot;
+  set_filled(next_use);
 }
+
+void Belady::set_filled(int32_t batch) {
+  filled(word_of(batch)) |= bit_of(batch);
+  top_ = std::max(top_, word_of(batch));
+}
+
+void Belady::set_empty(int32_t batch) { filled(word_of(batch)) &= ~bit_of(batch); }
 
 void Belady::append_unknown(int32_t slot) {
   const auto end = static_cast<int32_t>(num_slots_);
@@ -201,9 +272,9 @@ void Belady::take_unknown(int32_t slot) {
 
 /// The last batch that a slot waits for, or -1.
 int32_t Belady::farthest() {
-  while (top_ > 0 && filled_[top_] == 0) --top_;
-  if (filled_[top_] == 0) return -1;
-  return top_ * kBits + kBits - 1 - __builtin_clzll(filled_[top_]);
+  while (top_ > word_of(planned_) && filled(top_) == 0) --top_;
+  const uint64_t bits = filled(top_);
+  return bits == 0 ? -1 : top_ * kBits + kBits - 1 - __builtin_clzll(bits);
 }
 
 }  // namespace tgflow

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -9,68 +10,60 @@
 namespace tgflow {
 namespace {
 
-struct Window {
-  std::vector<int64_t> id;
-  std::vector<int64_t> offset{0};
-};
+using Batch = std::vector<int64_t>;
 
-Window made_window(std::mt19937_64& random, int64_t num_batches, int64_t num_ids) {
-  Window out;
-  for (int64_t b = 0; b < num_batches; ++b) {
-    std::vector<int64_t> batch;
-    for (uint64_t i = random() % 40; i > 0; --i)
-      batch.push_back(static_cast<int64_t>(random()) & (num_ids - 1));
-    std::sort(batch.begin(), batch.end());
-    batch.erase(std::unique(batch.begin(), batch.end()), batch.end());
-    std::shuffle(batch.begin(), batch.end(), random);
-    out.id.insert(out.id.end(), batch.begin(), batch.end());
-    out.offset.push_back(static_cast<int64_t>(out.id.size()));
+Batch made_batch(std::mt19937_64& random, int64_t num_ids) {
+  Batch batch;
+  for (uint64_t i = random() % 40; i > 0; --i)
+    batch.push_back(static_cast<int64_t>(random()) & (num_ids - 1));
+  std::sort(batch.begin(), batch.end());
+  batch.erase(std::unique(batch.begin(), batch.end()), batch.end());
+  std::shuffle(batch.begin(), batch.end(), random);
+  return batch;
+}
+
+/// Plans the next batch, makes its moves on `held`, and checks that they are right. Returns its ids.
+Batch execute_next(Belady& planner, std::vector<int64_t>& held) {
+  const auto size = static_cast<std::size_t>(planner.next_size());
+  Batch id(size);
+  std::vector<int32_t> hit(size), admit(size);
+  planner.plan_next({id.data(), hit.data(), admit.data()});
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto found = std::find(held.begin(), held.end(), id[i]);
+    CHECK((hit[i] >= 0) == (found != held.end()));
+    CHECK(hit[i] < 0 || (found - held.begin() == hit[i] && admit[i] < 0));
   }
-  return out;
-}
-
-Accesses view(const Window& w) {
-  return {w.id.data(), w.offset.data(), static_cast<int64_t>(w.offset.size()) - 1};
-}
-
-/// Makes the moves of a window on `held`, and checks that they are right.
-void execute(const Window& w, const std::vector<int32_t>& hit, const std::vector<int32_t>& admit,
-             std::vector<int64_t>& held) {
-  for (std::size_t b = 0; b + 1 < w.offset.size(); ++b) {
-    const auto begin = static_cast<std::size_t>(w.offset[b]), end = static_cast<std::size_t>(w.offset[b + 1]);
-    for (std::size_t i = begin; i < end; ++i) {
-      const auto found = std::find(held.begin(), held.end(), w.id[i]);
-      CHECK((hit[i] >= 0) == (found != held.end()));
-      CHECK(hit[i] < 0 || (found - held.begin() == hit[i] && admit[i] < 0));
-    }
-    for (std::size_t i = begin; i < end; ++i) {
-      if (admit[i] >= 0) held[static_cast<std::size_t>(admit[i])] = w.id[i];
-    }
+  for (std::size_t i = 0; i < size; ++i) {
+    if (admit[i] >= 0) held[static_cast<std::size_t>(admit[i])] = id[i];
   }
+  Batch planned(held.size());
+  planner.contents(planned.data());
+  CHECK(planned == held);
+  return id;
 }
 
-TEST(moves_can_be_made_window_after_window) {
+TEST(moves_can_be_made_however_far_it_is_told_ahead) {
   std::mt19937_64 random(3);
   for (const int64_t num_slots : {0, 1, 7, 64, 300}) {
     Belady planner(num_slots);
-    std::vector<int64_t> held(static_cast<std::size_t>(num_slots), -1), planned(held);
-    for (const int64_t num_batches : {1, 200, 0, 63, 64, 65, 3}) {
-      const Window w = made_window(random, num_batches, 256);
-      std::vector<int32_t> hit(w.id.size()), admit(w.id.size());
-      planner.plan(view(w), {hit.data(), admit.data()});
-      execute(w, hit, admit, held);
-      planner.contents(planned.data());
-      CHECK(planned == held);
+    std::vector<int64_t> held(static_cast<std::size_t>(num_slots), -1);
+    std::deque<Batch> told;
+    for (const std::size_t ahead : {1, 200, 0, 63, 64, 65, 1, 700, 0}) {
+      while (told.size() < ahead) {
+        told.push_back(made_batch(random, 256));
+        planner.tell(told.back().data(), static_cast<int64_t>(told.back().size()));
+      }
+      for (; told.size() > ahead; told.pop_front()) CHECK(execute_next(planner, held) == told.front());
     }
+    CHECK(planner.num_accesses() == 0);
   }
 }
 
 TEST(a_planner_refuses_what_it_cannot_number) {
   CHECK(message_of([] { Belady(int64_t{1} << 30); }) ==
         "a cache must have 0 to 2^30 - 1 slots, got 1073741824");
-  const std::vector<int64_t> offset{0, int64_t{1} << 30};
-  CHECK(message_of([&] { Belady(1).plan({nullptr, offset.data(), 1}, {nullptr, nullptr}); }) ==
-        "a window must have fewer than 2^30 accesses and batches, got 1073741824 and 1");
+  CHECK(message_of([] { Belady(1).tell(nullptr, int64_t{1} << 30); }) ==
+        "fewer than 2^30 accesses can wait to be planned, got 1073741824");
 }
 
 }  // namespace

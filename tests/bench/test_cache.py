@@ -10,11 +10,10 @@ from strategies import skewed_events
 
 from tgflow.bench import cache as bench
 from tgflow.bench import cache_gather
-from tgflow.bench.cache_live import follow, live_rows
-from tgflow.bench.cache_planner import planner_rows
 from tgflow.bench.cache_rounds import KEEPS, round_rows, run_rounds
-from tgflow.bench.cache_trace import Trace, replay, tgn_plan, traces
+from tgflow.bench.cache_trace import TGAT, TGN, Model, Trace, plan_of, replay, traces
 from tgflow.bench.options import Options
+from tgflow.bench.row import Params
 from tgflow.testing.cache_reference import ReferenceCache
 
 QUICK = Options(quick=True)
@@ -23,7 +22,7 @@ EVENTS = skewed_events(1_500, 80)
 
 @pytest.fixture(scope="module")
 def edges() -> Trace:
-    return traces(tgn_plan(EVENTS))[0]
+    return traces(plan_of(TGN, EVENTS))[0]
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
@@ -41,26 +40,37 @@ def test_knowing_more_never_misses_more(edges):
 
 
 def test_every_size_and_policy_has_a_row_and_a_point(edges):
-    rows = list(bench.replay_rows("made", edges, QUICK))
-    cached = [row for row in rows if row.name == "cache"]
+    of: Params = {"stream": "made", "model": TGN.note}
+    cached = list(bench.replay_rows(edges, of, bench.QUICK_SHARES))
     assert len(cached) == len(bench.QUICK_SHARES) * len(bench.POLICIES)
     assert all(0 <= row.value <= 1 for row in cached)
-    root = ET.fromstring(bench.draw(rows))
+    root = ET.fromstring(bench.draw(cached))
     assert sum(element.tag.endswith("circle") for element in root.iter()) == len(cached)
 
 
-def test_what_the_planner_is_worth_is_told_for_one_hop_and_two():
-    rows = list(planner_rows("made", EVENTS, QUICK))
-    assert [(row.name, row.params["model"]) for row in rows] == [
-        (name, model)
-        for model in ("TGN", "TGAT")
+@pytest.mark.parametrize("model", [TGN, TGAT])
+def test_what_the_planner_is_worth_is_told(model: Model) -> None:
+    rows = list(bench.model_rows("made", EVENTS, model, QUICK))
+    worth = [row for row in rows if row.name != "cache"]
+    assert [(row.name, row.params["rows of"]) for row in worth] == [
+        (name, kind)
+        for kind in ("edges", "nodes")
         for name in (
             "misses, LRU to window of 256",
             "misses, window of 256 to all",
             "planning an access",
         )
     ]
-    assert all(row.value >= 1 for row in rows)
+    assert [row.target is not None for row in worth[::3]] == [True, False]
+    for row in worth[::3]:
+        assert 1 <= row.value <= float(row.params["at most"]) + 0.01
+
+
+def test_no_policy_misses_less_than_first_uses_or_what_exceeds_the_cache() -> None:
+    trace = Trace("edges", [torch.tensor([0, 1, 2]), torch.tensor([2, 1])], 3)
+    assert [trace.least_misses(capacity) for capacity in (0, 1, 2, 3)] == [5, 3, 3, 3]
+    assert replay(trace, 3, "belady").counters.misses == 3
+    assert replay(trace, 1, "belady").counters.misses == 4
 
 
 def test_reuse_and_restore_keep_what_is_used_again():
@@ -76,21 +86,8 @@ def test_reuse_and_restore_keep_what_is_used_again():
     assert all(row.value <= 1 for row in rows)
 
 
-def test_a_gather_finds_about_nine_in_ten():
-    table = cache_gather.filled(200_000, 8)
-    for policy in cache_gather.POLICIES:
-        rows = list(cache_gather.timed_rows(table, 16_000, policy, QUICK))
-        assert rows[0].params["beside"] == "table.gather"
-        for row in rows:
-            assert float(row.params["hit rate"]) == pytest.approx(0.9, abs=0.05)
-            assert row.value > 0
-
-
-def test_rows_that_are_written_through_need_not_be_read(edges):
-    """Rows are asked for in the batches after their own: a cache that holds all reads none."""
-    through = follow(edges, edges.num_rows, writes_through=True).counters
-    beside = follow(edges, edges.num_rows, writes_through=False).counters
-    assert through.misses == 0 < beside.misses
-    assert through.written == edges.num_rows
-    for row in live_rows("made", edges):
-        assert (row.ratio or 0) >= 1
+def test_a_gather_finds_about_nine_in_ten(monkeypatch):
+    monkeypatch.setattr(cache_gather, "QUICK_BYTES", 8 << 20)
+    row = cache_gather.gather_row(8, 16_000, 1, QUICK)
+    assert float(row.params["hit rate"]) == pytest.approx(0.9, abs=0.05)
+    assert row.value > 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tgflow.cache.policy import POLICIES
-from tgflow.plan.belady import BeladyPlanner
+from tgflow.plan.belady import BeladyPlanner, plan_all
 from tgflow.testing.belady_reference import execute, most_hits
 from tgflow.testing.cache_reference import ReferenceCache
 
@@ -22,10 +22,15 @@ def tensors(batches: Batches) -> list[Tensor]:
     return [torch.tensor(batch, dtype=torch.int64) for batch in batches]
 
 
-def hits_of(planner: BeladyPlanner, batches: Batches, contents: list[int]) -> int:
-    """Plan a window, execute it on `contents`, and check that both end with the same."""
-    hits = execute(planner.plan(tensors(batches)), contents)
+def hits_of(
+    planner: BeladyPlanner, batches: Batches, contents: list[int], lookahead: int | None = None
+) -> int:
+    """Plan batches, execute them on `contents`, and check that both end with the same."""
+    scripts = list(plan_all(planner, tensors(batches), lookahead))
+    assert [script.ids.tolist() for script in scripts] == batches
+    hits = execute(scripts, contents)
     assert planner.contents().tolist() == contents
+    assert (len(planner), planner.num_accesses) == (0, 0)
     return hits
 
 
@@ -92,22 +97,48 @@ def test_contents_carry_over_from_window_to_window(
     assert second == hits_of(heir, batches[cut:], heir.contents().tolist())
 
 
-@given(traces(), st.integers(0, 5))
-def test_two_windows_are_one_where_the_second_needs_nothing_of_the_first(
-    made: tuple[Batches, int], num_empty: int
+@given(traces(), st.data())
+def test_two_windows_told_in_time_are_planned_as_one(
+    made: tuple[Batches, int], data: st.DataObject
 ) -> None:
-    """With an empty second window move for move; with one of other ids alone, hit for hit."""
+    """Move for move, if the second is told before a batch of the first is planned or needs it."""
     batches, num_slots = made
-    apart = BeladyPlanner(num_slots)
-    scripts = apart.plan(tensors(batches)) + apart.plan(tensors([[]] * num_empty))
-    together = BeladyPlanner(num_slots).plan(tensors(batches + [[]] * num_empty))
+    together = list(plan_all(BeladyPlanner(num_slots), tensors(batches)))
+    last_use = {row: i for i, batch in enumerate(batches) for row in batch}
+    cut = data.draw(st.integers(0, len(batches)))
+    planner = BeladyPlanner(num_slots)
+    for ids in tensors(batches[:cut]):
+        planner.tell(ids)
+    uses_again = [any(last_use[row] >= cut for row in batch) for batch in batches[:cut]]
+    scripts = [planner.plan() for _ in range([*uses_again, True].index(True))]
+    scripts += plan_all(planner, tensors(batches[cut:]))
     for one, other in zip(scripts, together, strict=True):
         assert torch.equal(one.hit, other.hit)
         assert torch.equal(one.admit, other.admit)
-    others = [[1000 + row for row in batch] for batch in batches]
-    whole = hits_of(BeladyPlanner(num_slots), batches + others, [-1] * num_slots)
-    planner, contents = BeladyPlanner(num_slots), [-1] * num_slots
-    assert hits_of(planner, batches, contents) + hits_of(planner, others, contents) == whole
+
+
+@given(traces(), st.integers(1, 30))
+def test_what_stays_is_what_is_needed_next_as_far_as_is_known(
+    made: tuple[Batches, int], lookahead: int
+) -> None:
+    batches, num_slots = made
+    whole = hits_of(BeladyPlanner(num_slots), batches, [-1] * num_slots)
+    contents, hits = [-1] * num_slots, 0
+    planner = BeladyPlanner(num_slots)
+    for i, script in enumerate(plan_all(planner, tensors(batches), lookahead)):
+        known = batches[i + 1 : i + lookahead]
+        at_hand = {row for row in contents if row >= 0} | set(batches[i])
+        hits += execute([script], contents)
+        kept = {row for row in contents if row >= 0}
+        assert next_uses(kept, known) == next_uses(at_hand, known)[:num_slots]
+    assert planner.contents().tolist() == contents
+    assert hits <= whole
+
+
+def next_uses(rows: set[int], known: Batches) -> list[int]:
+    """Return the batches that use rows next, rising; `len(known)` for an unknown one."""
+    found = ((i for i, batch in enumerate(known) if row in batch) for row in rows)
+    return sorted(next(each, len(known)) for each in found)
 
 
 @given(traces())
@@ -138,38 +169,59 @@ def test_without_a_future_the_row_used_last_stays(made: tuple[Batches, int]) -> 
 
 def test_a_plan_by_hand() -> None:
     """One slot: 0 goes as soon as 1 is needed sooner, though the batch hit it; 2 is bypassed."""
-    scripts = BeladyPlanner(1).plan(tensors([[0], [0, 1], [1, 2], [1]]))
+    scripts = list(plan_all(BeladyPlanner(1), tensors([[0], [0, 1], [1, 2], [1]])))
     assert [script.hit.tolist() for script in scripts] == [[-1], [0, -1], [0, -1], [0]]
     assert [script.admit.tolist() for script in scripts] == [[0], [-1, 0], [-1, -1], [-1]]
 
 
 def test_nothing_is_planned_for_nothing() -> None:
     planner = BeladyPlanner(3)
-    assert planner.plan([]) == []
-    (script,) = planner.plan(tensors([[]]))
+    assert list(plan_all(planner, [])) == []
+    (script,) = plan_all(planner, tensors([[]]))
     assert len(script) == 0
     assert planner.contents().tolist() == [-1, -1, -1]
-    (script,) = BeladyPlanner(0).plan(tensors([[5]]))
+    (script,) = plan_all(BeladyPlanner(0), tensors([[5]]))
     assert (script.hit.tolist(), script.admit.tolist()) == ([-1], [-1])
+    with pytest.raises(IndexError, match="all batches that were told are planned"):
+        planner.plan()
 
 
 @pytest.mark.parametrize(
-    ("batches", "message"),
-    [
-        ([[1], [4, 2, 4]], "batch 1 of the window has id 4 twice"),
-        ([[1], [-1]], "ids must be at least 0, got -1"),
-    ],
+    ("batch", "message"),
+    [([4, 2, 7, 4], "a batch has id 4 twice"), ([4, 8, -1], "ids must be at least 0, got -1")],
 )
-def test_ids_that_cannot_be_planned_are_refused(batches: Batches, message: str) -> None:
-    planner = BeladyPlanner(2)
-    planner.plan(tensors([[7], [8]]))
+def test_ids_that_cannot_be_planned_are_refused(batch: list[int], message: str) -> None:
+    planner, other = BeladyPlanner(2), BeladyPlanner(2)
+    for each in (planner, other):
+        list(plan_all(each, tensors([[7], [8]])))
+        each.tell(torch.tensor([8, 1]))
+    before = planner.nbytes
     with pytest.raises(ValueError, match=message):
-        planner.plan(tensors(batches))
+        planner.tell(torch.tensor(batch))
     assert planner.contents().tolist() == [7, 8]
+    assert planner.num_accesses == 2
+    assert planner.nbytes <= before + 4 * len(batch) * 9  # room for rows is kept
+    after = tensors([[4, 2], [7, 4], [1]])
+    for one, another in zip(plan_all(planner, after), plan_all(other, after), strict=True):
+        assert torch.equal(one.hit, another.hit)
+        assert torch.equal(one.admit, another.admit)
+
+
+def test_memory_follows_what_is_ahead_not_what_has_been() -> None:
+    planner = BeladyPlanner(10)
+    sizes = []
+    for i in range(300):
+        planner.tell(torch.arange(100 * i, 100 * i + 100))
+        if len(planner) == 4:
+            planner.plan()
+        sizes.append(planner.nbytes)
+    assert sizes[-1] == sizes[10]
 
 
 def test_a_planner_refuses_contents_of_another_cache() -> None:
     with pytest.raises(ValueError, match=r"contents must be int64 \[2\], got torch.int64 \[3\]"):
         BeladyPlanner(2, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="a cache must hold a row once, got id 5 twice"):
+        BeladyPlanner(2, torch.tensor([5, 5]))
     with pytest.raises(ValueError, match=r"0 to 2\^30 - 1 slots, got -1"):
         BeladyPlanner(-1)

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -148,26 +149,51 @@ def test_drafts_that_take_too_much_room_are_made_again(monkeypatch: pytest.Monke
         assert_same_batch(one, other)
 
 
-def test_auto_ends_a_window_that_knows_enough_or_takes_too_much(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many batches planners know whenever they plan one."""
     sizes: list[int] = []
     original = planner.BeladyPlanner.plan
 
-    def noted(self: Any, batches: list[Tensor]) -> Any:
-        sizes.append(len(batches))
-        return original(self, batches)
+    def noted(self: Any) -> Any:
+        sizes.append(len(self))
+        return original(self)
 
     monkeypatch.setattr(planner.BeladyPlanner, "plan", noted)
+    return sizes
+
+
+def test_auto_knows_more_and_more_until_it_is_enough_or_takes_too_much(
+    monkeypatch: pytest.MonkeyPatch, known: list[int]
+) -> None:
     for rows, room in ((1000, 1 << 20), (2, 1 << 20), (1000, 0)):
-        sizes.clear()
+        known.clear()
         monkeypatch.setattr(planner, "LEAST_MEMORY", room)
         list(Loader(plan_of(graph_with(rows)[0]), num_threads=0))
-        assert sum(sizes) == 40
+        assert len(known) == 40
         if (rows, room) == (1000, 1 << 20):
-            assert sizes == [16, 24]
+            assert known == [*range(16, 29), *range(27, 0, -1)]
         else:
-            assert max(sizes) < 16
+            assert max(known) < 16
+
+
+def test_planners_take_a_quarter_of_the_cache_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the batch that is one too many."""
+    monkeypatch.setattr(planner, "LEAST_MEMORY", 0)
+    monkeypatch.setattr(planner, "ENOUGH", 1 << 40)
+    held: list[int] = []
+    original = planner.BeladyPlanner.plan
+
+    def noted(self: Any) -> Any:
+        held.append(self.nbytes)
+        return original(self)
+
+    monkeypatch.setattr(planner.BeladyPlanner, "plan", noted)
+    cache = cached(FeatureTable(400), rows=100, policy="belady")
+    graph = TemporalGraph(edge_x=cache)
+    graph.append(replace(EVENTS, x=torch.zeros(len(EVENTS), 400)))
+    list(Loader(plan_of(graph), num_threads=0))
+    assert cache.cache_nbytes // 8 < max(held) <= cache.cache_nbytes // 4 + 16_000
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])
@@ -181,20 +207,13 @@ def test_what_others_put_into_the_cache_is_a_mismatch(num_threads: int) -> None:
         list(batches)
 
 
-def test_auto_knows_enough_when_it_does_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    original = planner.BeladyPlanner.plan
-    monkeypatch.setattr(
-        planner.BeladyPlanner,
-        "plan",
-        lambda self, batches: sizes.append(len(batches)) or original(self, batches),
-    )
+def test_auto_knows_enough_when_it_does_for_both(known: list[int]) -> None:
     for rows, is_short in (((2, 2), True), ((1000, 2), False), ((2, 1000), False)):
-        sizes.clear()
+        known.clear()
         graph, _ = graph_with_both((rows[0], "belady"), (rows[1], "belady"))
         list(Loader(plan_of(graph), num_threads=0))
-        assert sizes[0] == sizes[1]  # one window, planned for both
-        assert (sizes[0] < 16) == is_short
+        assert known[::2] == known[1::2]  # of both, the same batches
+        assert (max(known) < 16) == is_short
 
 
 @pytest.mark.parametrize("name", ["edge_x", "node_x"])
@@ -236,19 +255,6 @@ def test_a_table_that_fails_names_the_batch() -> None:
     graph.append(EVENTS)
     with pytest.raises(BatchError, match="batch 0 of epoch 0 failed"):
         list(Loader(plan_of(graph)))
-
-
-def test_a_selection_that_fails_says_where_its_rows_are() -> None:
-    class Broken(FeatureTable):
-        place = "far"  # type: ignore[assignment]
-
-        def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-            raise OSError("read error")
-
-    part = TemporalGraph.from_events(EVENTS)
-    part.edge_x = SelectedRows(Broken(2), torch.arange(400))
-    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: edge_x \(far\): read error"):
-        list(Loader(plan_of(part)))
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tgflow.bench.cache_gather import gather_rows
-from tgflow.bench.cache_live import live_rows
 from tgflow.bench.cache_planner import planner_rows
 from tgflow.bench.cache_rounds import round_rows
-from tgflow.bench.cache_trace import Trace, replay, tgn_plan, traces
+from tgflow.bench.cache_trace import MODELS, TGN, Model, Trace, plan_of, replay, traces
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
+from tgflow.events import EventBatch
 from tgflow.run.chart import Chart, Line
 from tgflow.run.figures import compact
 from tgflow.run.svg import render_svg
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+LONG_SHARES = (0.02, 0.05, 0.1, 0.2)
+"""Of models whose batches read far."""
 QUICK_SHARES = (0.005, 0.1)
 WIDTHS = (100, 172)
 POLICIES = ("lru", "lfu", "fifo", "static", "belady-256", "belady")
@@ -26,15 +28,8 @@ def run(options: Options) -> list[Row]:
     """Replay each stream's batches under every policy; then rounds; then the gather alone."""
     rows: list[Row] = []
     for name, events in options.streams().items():
-        options.tell(f"cache: the batches of {name}")
-        plan = tgn_plan(events)
-        for trace in traces(plan):
-            options.tell(f"cache: {trace.kind} of {name}")
-            rows += replay_rows(name, trace, options)
-            if trace.kind == "edges":
-                rows += live_rows(name, trace)
-        options.tell(f"cache: the planner on {name}")
-        rows += planner_rows(name, events, options)
+        for model in MODELS:
+            rows += model_rows(name, events, model, options)
         options.tell(f"cache: rounds of {name}")
         rows += round_rows(name, events, options)
     options.tell("cache: gathers of 12,000 rows")
@@ -42,17 +37,34 @@ def run(options: Options) -> list[Row]:
     return rows
 
 
-def replay_rows(name: str, trace: Trace, options: Options) -> Iterator[Row]:
+def model_rows(name: str, events: EventBatch, model: Model, options: Options) -> Iterator[Row]:
+    """Replay what a model reads of edges and nodes."""
+    options.tell(f"cache: the batches of {name}, {model.note}")
+    plan = plan_of(model, events, quick=options.quick)
+    params: Params = {"stream": name, "model": model.note, "batches": len(plan)}
+    for trace in traces(plan):
+        options.tell(f"cache: {trace.kind} of {name}, {model.note}")
+        yield from replay_rows(trace, params, _shares(model, options))
+        yield from planner_rows(trace, params, options)
+
+
+def _shares(model: Model, options: Options) -> tuple[float, ...]:
+    if options.quick:
+        return QUICK_SHARES
+    return SHARES if model is TGN else LONG_SHARES
+
+
+def replay_rows(trace: Trace, of: Params, shares: Sequence[float]) -> Iterator[Row]:
     """Hit rates by size.
 
     Which rows are held does not depend on how wide they are: widths are for the bytes.
     """
-    for share in QUICK_SHARES if options.quick else SHARES:
+    for share in shares:
         capacity = max(round(share * trace.num_rows), 1)
         for policy in POLICIES:
             counters = replay(trace, capacity, policy).counters
             params: Params = {
-                "stream": name,
+                **of,
                 "rows of": trace.kind,
                 "share": share,
                 "rows": capacity,
@@ -65,27 +77,30 @@ def replay_rows(name: str, trace: Trace, options: Options) -> Iterator[Row]:
 
 
 def draw(rows: Sequence[Row]) -> str:
-    """Return hit rate against size as SVG: a chart for each stream and kind of rows."""
+    """Return hit rate against size as SVG: a chart for each stream, model and kind of rows."""
     cached = [row for row in rows if row.name == "cache"]
-    kinds = dict.fromkeys((row.params["stream"], row.params["rows of"]) for row in cached)
+    keys = ("stream", "model", "rows of")
+    kinds = dict.fromkeys(tuple(row.params[key] for key in keys) for row in cached)
     charts = [
         Chart(
-            title=f"{stream}: rows of {kind}",
-            note="hit rate; batches of TGN, 200 events, 10 recent neighbours",
-            lines=[_line(cached, stream, kind, i) for i in range(len(POLICIES))],
+            title=f"{kind[0]}: rows of {kind[2]}",
+            note=f"hit rate; batches of 200 events, {kind[1]}",
+            lines=[
+                _line(cached, dict(zip(keys, kind, strict=True)), i) for i in range(len(POLICIES))
+            ],
             show_x=lambda x: f"{100 * x:g} %",
             show_y=compact,
             x_name="cache, share of the rows",
             low=0.0,
         )
-        for stream, kind in kinds
+        for kind in kinds
     ]
     return render_svg(charts, log_x=True)
 
 
-def _line(rows: Sequence[Row], stream: object, kind: object, number: int) -> Line:
+def _line(rows: Sequence[Row], kind: Params, number: int) -> Line:
     policy = POLICIES[number]
-    of = {"stream": stream, "rows of": kind, "policy": policy}
+    of = {**kind, "policy": policy}
     points = [(row.params["share"], row.value) for row in rows if of.items() <= row.params.items()]
     x = [float(share) for share, _ in points]
     style = "dashed" if policy == "belady" else "bold"

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from tgflow.bench.cache_trace import read_by, tgn_plan
+from tgflow.bench.cache_trace import TGN, plan_of, read_by
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.cache import CachedTable, cached
@@ -26,7 +26,7 @@ HELD_OUT = 0.1
 
 def round_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     """Hit rates, and the share of what is asked for that is never read, beside a bare cache's."""
-    plan = tgn_plan(events)
+    plan = plan_of(TGN, events)
     capacity = max(round(SHARE * len(events)), 1)
     batches = [[read_by(plan, epoch, i)[0] for i in range(len(plan))] for epoch in range(EPOCHS)]
     rounds = 10 if options.quick else ROUNDS

@@ -14,14 +14,38 @@ from tgflow.cache.policy import Policy
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
-from tgflow.plan.belady import BeladyPlanner
+from tgflow.plan.belady import BeladyPlanner, plan_all
 from tgflow.plan.frontier import unique_events
+from tgflow.sampling import Strategy
 from tgflow.tables import FeatureTable
 
 BATCH_SIZE = 200
-FANOUT = 10
 WINDOW = 256
 """Batches that a planner looks ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What of a model decides which rows it reads."""
+
+    name: str
+    fanouts: tuple[int, ...]
+    strategy: Strategy
+    newest: int | None
+    """The newest events, whose batches are replayed; None for all. Neighbours are of all events."""
+
+    @property
+    def note(self) -> str:
+        """Say what is read."""
+        return f"{self.name}, {' x '.join(map(str, self.fanouts))} {self.strategy} neighbours"
+
+
+TGN = Model("TGN", (10,), "recent", None)
+TGAT = Model("TGAT", (10, 10), "uniform", 60_000)
+MODELS = (TGN, TGAT)
+"""TGN (arXiv:2006.10637) and TGAT (arXiv:2002.07962) as GNNFlow trains them (SoCC 2024). TGAT's own
+paper has 20 x 20 neighbours: a batch then reads more rows than a cache of 10 % has room for."""
+QUICK_NEWEST = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +56,27 @@ class Trace:
     batches: list[Tensor]
     num_rows: int
 
+    def least_misses(self, capacity: int) -> int:
+        """Return what every policy misses: first uses, and what of a batch exceeds the cache."""
+        first_uses = int(torch.cat(self.batches).bincount().count_nonzero())
+        return max(first_uses, sum(max(len(ids) - capacity, 0) for ids in self.batches))
 
-def tgn_plan(events: EventBatch) -> Plan:
-    """Return the batches of TGN (arXiv:2006.10637): 10 recent neighbours, a random negative."""
+
+def plan_of(model: Model, events: EventBatch, *, quick: bool = False) -> Plan:
+    """Return the batches of a model, each event with a random negative."""
     graph = TemporalGraph.from_events(replace(events, x=torch.zeros(len(events), 1), label=None))
+    newest = len(events) if model.newest is None else model.newest
     return Plan(
         graph,
         seed=0,
         batch_size=BATCH_SIZE,
-        fanouts=(FANOUT,),
-        strategy="recent",
+        fanouts=model.fanouts,
+        strategy=model.strategy,
         visibility="event",
         negatives=NegativeSampler(),
         seconds_per_tick=1.0,
-        with_memory=True,
+        start=max(len(events) - (min(newest, QUICK_NEWEST) if quick else newest), 0),
+        with_memory=model is TGN,
     )
 
 
@@ -88,12 +119,9 @@ def steps(trace: Trace, cache: CachedTable, policy: str) -> Iterator[Callable[[]
     if not policy.startswith("belady"):
         yield from (partial(cache.gather, ids) for ids in trace.batches)
         return
-    planner = BeladyPlanner(cache.capacity)
-    size = WINDOW if policy.endswith(str(WINDOW)) else len(trace.batches)
-    for start in range(0, len(trace.batches), size):
-        window = trace.batches[start : start + size]
-        for ids, script in zip(window, planner.plan(window), strict=True):
-            yield partial(cache.execute, script, ids)
+    lookahead = WINDOW if policy.endswith(str(WINDOW)) else None
+    scripts = plan_all(BeladyPlanner(cache.capacity), trace.batches, lookahead)
+    yield from (partial(cache.execute, script, script.ids) for script in scripts)
 
 
 def hottest(trace: Trace, size: int) -> Tensor:

@@ -34,17 +34,8 @@ class Input:
         try:
             yield
         except Exception as error:
-            place = getattr(self.beneath, "place", None)
-            error.add_note(self.name if place is None else f"{self.name} ({place})")
+            error.add_note(f"{self.name}, on {getattr(self.table, 'place', 'host')}")
             raise
-
-    @property
-    def beneath(self) -> Table:
-        """What is behind selections of rows: a table or a cache."""
-        table = self.table
-        while isinstance(table, SelectedRows):
-            table = table.table
-        return table
 
     def ids_beneath(self, draft: Draft) -> Tensor:
         """Return the ids, also -1, by which a cache beneath the table knows a draft's rows."""
@@ -61,7 +52,9 @@ class Input:
     @property
     def planned_cache(self) -> CachedTable | None:
         """The cache through which the table is read, if it is one that is to be planned for."""
-        table = self.beneath
+        table = self.table
+        while isinstance(table, SelectedRows):
+            table = table.table
         return table if isinstance(table, CachedTable) and table.policy == "belady" else None
 
 

@@ -2,16 +2,18 @@
 
 A batch is a pure function of (seed, epoch, index), so batches can be drafted far ahead, and which
 rows a window of them will gather is known before the first is read: the *super-batch* of Ginex
-(PVLDB 15(11), 2022). While one window is delivered, the next is drafted and planned, for the cache
-of edge features and for that of node features, each with its own size and contents. What a live
-stream will bring nobody knows: there a cache follows recency (`policy="lru"`).
+(PVLDB 15(11), 2022). Here the window moves on with every batch that is planned, so that the last
+one knows as much as the first. Caches of edge and of node features are planned apart, each with its
+own size and contents. What a live stream will bring nobody knows: there a cache follows recency
+(`policy="lru"`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -31,14 +33,12 @@ Lookahead = int | Literal["auto"]
 
 READY = 4
 """Batches that may be complete and not yet taken."""
-FIRST_WINDOW = 16
-"""Batches of the first window of "auto", so that the first batch comes soon; each next one is twice
-as long."""
-ENOUGH = 64
-"""Accesses per row of the cache after which "auto" ends a window. Misses over those of a window
-without end, on three real streams: 1.16 to 1.23 at 5 to 10, 1.03 to 1.05 at 30, 1.01 at 120."""
-ACCESS_BYTES = 28
-"""What an access takes: its id and moves 16, and 24 more in that of two windows being planned."""
+FIRST = 16
+"""Batches that "auto" knows before it plans the first, so that this comes soon; then one more with
+each that it plans."""
+ENOUGH = 32
+"""Accesses per row of the cache that "auto" knows at most. Misses over those of full knowledge, of
+TGN and TGAT on three real streams: up to 1.17 at 4, 1.11 at 8, 1.05 at 16 and 1.01 at 32."""
 LEAST_MEMORY = 32 << 20
 
 
@@ -66,7 +66,7 @@ class _Drafted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """A batch of a planned window."""
+    """A planned batch."""
 
     task: Task
     draft: Draft | None
@@ -88,58 +88,50 @@ class _Begun:
     """What comes from tables that are not planned."""
 
 
-@dataclass(slots=True)
-class _Window:
-    """A window while its batches are drafted."""
+class _Known:
+    """Batches that are drafted and not planned, and planners that were told of them."""
 
-    capacities: list[int]
-    """Of each planned table's cache."""
-    room: int
-    """Bytes that its accesses may take, and its drafts again as many."""
-    tasks: list[Task] = field(default_factory=list)
-    drafts: list[Draft | None] = field(default_factory=list)
-    traces: list[list[Tensor]] = field(init=False)
-    """Of each planned table, batch by batch."""
-    num_accesses: list[int] = field(init=False)
-    draft_bytes: int = 0
-    ended: bool = False
-    failure: BaseException | None = None
+    def __init__(self, planned: list[_Planned], lookahead: Lookahead) -> None:
+        caches = [one.cache for one in planned]
+        self._planners = [BeladyPlanner(cache.capacity, cache.contents()) for cache in caches]
+        self._capacities = [cache.capacity for cache in caches]
+        self._room = max(LEAST_MEMORY, sum(cache.cache_nbytes for cache in caches) // 4)
+        self._is_auto = lookahead == "auto"
+        self._most = FIRST if lookahead == "auto" else lookahead
+        self._waiting: deque[tuple[Task, Draft | None]] = deque()
+        self._draft_bytes = 0
 
-    def __post_init__(self) -> None:
-        self.traces = [[] for _ in self.capacities]
-        self.num_accesses = [0] * len(self.capacities)
+    def __len__(self) -> int:
+        return len(self._waiting)
 
-    def fill(self, drafts: Iterator[_Drafted], size: int, lookahead: Lookahead) -> None:
-        """Take up to `size` drafts; what fails is kept for later, as those before it are whole."""
-        while len(self.tasks) < size and not (lookahead == "auto" and self._is_enough()):
-            try:
-                drafted = next(drafts)
-            except StopIteration:
-                self.ended = True
-                return
-            except BaseException as error:
-                self.failure = error
-                return
-            self._add(drafted)
+    def add(self, drafted: _Drafted) -> None:
+        """Tell the planners, and keep the draft if there is room."""
+        for planner, ids in zip(self._planners, drafted.traces, strict=True):
+            planner.tell(ids)
+        keeps = self._draft_bytes + drafted.draft.nbytes <= LEAST_MEMORY
+        self._draft_bytes += keeps * drafted.draft.nbytes
+        self._waiting.append((drafted.task, drafted.draft if keeps else None))
 
-    def _is_enough(self) -> bool:
-        too_much = sum(self.num_accesses) * ACCESS_BYTES >= self.room
-        pairs = zip(self.num_accesses, self.capacities, strict=True)
-        return bool(self.tasks) and (too_much or all(num >= ENOUGH * rows for num, rows in pairs))
+    def is_enough(self) -> bool:
+        """Return whether the first batch is to be planned with what is known."""
+        if len(self) >= self._most:
+            return True
+        pairs = zip(self._planners, self._capacities, strict=True)
+        return (
+            self._is_auto
+            and len(self) > 0
+            and (
+                sum(planner.nbytes for planner in self._planners) >= self._room
+                or all(planner.num_accesses >= ENOUGH * rows for planner, rows in pairs)
+            )
+        )
 
-    def _add(self, drafted: _Drafted) -> None:
-        self.tasks.append(drafted.task)
-        for i, trace in enumerate(drafted.traces):
-            self.traces[i].append(trace)
-            self.num_accesses[i] += len(trace)
-        self.draft_bytes += drafted.draft.nbytes
-        self.drafts.append(drafted.draft if self.draft_bytes <= self.room else None)
-
-    def planned(self, planners: list[BeladyPlanner]) -> list[_Step]:
-        """Return what is to be done, batch by batch."""
-        each = [one.plan(traces) for one, traces in zip(planners, self.traces, strict=True)]
-        scripts = zip(*each, strict=True)
-        return [_Step(*step) for step in zip(self.tasks, self.drafts, scripts, strict=True)]
+    def plan(self) -> _Step:
+        """Plan the first batch."""
+        task, draft = self._waiting.popleft()
+        self._draft_bytes -= 0 if draft is None else draft.nbytes
+        self._most += self._is_auto
+        return _Step(task, draft, tuple(planner.plan() for planner in self._planners))
 
 
 def is_planned(plan: Plan) -> bool:
@@ -152,17 +144,18 @@ def planned_batches(
 ) -> Iterator[Batch]:
     """Yield the batches of `tasks`, in order: the same as `plan.batch` makes, at fewer misses.
 
-    Contents of caches carry over from window to window, and from one call to the next. Only one
-    call may be at work on a cache at a time.
+    Contents of caches carry over from one call to the next. Only one call may be at work on a cache
+    at a time.
 
     Args:
         plan: Whose batches; one table of its graph at least is read through a cache to plan for.
-        tasks: A window of them is pulled and drafted before the first of it is delivered.
-        lookahead: Batches to know ahead. "auto" begins with few, and each window has twice as many
-            as the one before, until it knows 64 accesses per row of each cache, or two windows
-            would take more than a quarter of the caches' bytes (at least 32 MiB).
-        num_threads: Threads that draft; as many begin to read from a disk what soon comes, one more
-            plans and one gathers. 0: all is done when a batch is asked for.
+        tasks: As many as are to be known are pulled and drafted before the first is delivered.
+        lookahead: Batches to know ahead. "auto" begins with 16 and knows one more with each that it
+            delivers, until it knows 32 accesses per row of each cache, or what it knows takes a
+            quarter of the caches' bytes (at least 32 MiB). Drafts take 32 MiB more; those for which
+            there is no room are made twice.
+        num_threads: Threads that draft; as many plan and begin to read from a disk what soon comes,
+            and one more gathers. 0: all is done when a batch is asked for.
 
     Raises:
         BatchError: If a batch cannot be prepared, in its place.
@@ -176,12 +169,9 @@ def planned_batches(
     drafts = in_order(
         partial(_drafted, plan, planned), tasks, num_threads=num_threads, lookahead=2 * num_threads
     )
-    windows = _windows(drafts, planned, lookahead)
-    if num_threads > 0:
-        windows = ahead(windows)
     begun = in_order(
         partial(_begun, plan, planned, others),
-        _steps(windows),
+        _steps(drafts, _Known(planned, lookahead)),
         num_threads=num_threads,
         lookahead=READY,
     )
@@ -194,34 +184,29 @@ def _drafted(plan: Plan, planned: list[_Planned], task: Task) -> _Drafted:
     return _Drafted(task, draft, [one.table.trace(draft) for one in planned])
 
 
-def _windows(
-    drafts: Generator[_Drafted], planned: list[_Planned], lookahead: Lookahead
-) -> Generator[list[_Step]]:
-    """Plan window after window. A draft that fails ends the last one, and is raised after it."""
-    caches = [one.cache for one in planned]
-    planners = [BeladyPlanner(cache.capacity, cache.contents()) for cache in caches]
-    room = max(LEAST_MEMORY, sum(cache.cache_nbytes for cache in caches) // 4) // 4
-    size = FIRST_WINDOW if lookahead == "auto" else lookahead
+def _steps(drafts: Generator[_Drafted], known: _Known) -> Generator[_Step]:
+    """Plan batch after batch. A draft that fails is raised after those before it."""
+    failures: list[BaseException] = []
     with closing(drafts):
-        window = None
-        while window is None or not window.ended:
-            window = _Window([cache.capacity for cache in caches], room)
-            window.fill(drafts, size, lookahead)
-            if window.tasks:
-                yield window.planned(planners)
-            if window.failure is not None:
-                raise window.failure
-            if lookahead == "auto":
-                size *= 2
+        for drafted in _until_failure(drafts, failures):
+            known.add(drafted)
+            while known.is_enough():
+                yield known.plan()
+        while len(known) > 0:
+            yield known.plan()
+    for failure in failures:
+        raise failure
 
 
-def _steps(windows: Generator[list[_Step]]) -> Generator[_Step]:
-    """Yield the steps of the windows, and let go of each."""
-    with closing(windows):
-        for window in windows:
-            window.reverse()
-            while window:
-                yield window.pop()
+def _until_failure(
+    drafts: Iterator[_Drafted], failures: list[BaseException]
+) -> Generator[_Drafted]:
+    try:
+        yield from drafts
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        failures.append(error)
 
 
 def _begun(plan: Plan, planned: list[_Planned], others: list[Input], step: _Step) -> _Begun:

@@ -1,98 +1,125 @@
-// Optimal replacement for a cache whose future accesses are known for a window of batches.
+// Optimal replacement for a cache of which the next batches' accesses are known.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
-#include "tgflow/detail/numbers.hpp"
+#include "tgflow/detail/rows_by_id.hpp"
 
 namespace tgflow {
 
-/// What the batches of a window will ask for: batch `b` the ids [offset[b], offset[b + 1]), each once.
-struct Accesses {
-  const int64_t* id;
-  const int64_t* offset;  ///< [num_batches + 1], from 0
-  int64_t num_batches;
-
-  int64_t size() const { return offset[num_batches]; }
-};
-
-/// What a cache is to do at each access, written by the planner; see tgflow/cache/script.py.
+/// What a cache is to do at each access of a batch, written by the planner; see tgflow/cache/script.py.
 struct PlannedMoves {
+  int64_t* id;     ///< What is asked for, as it was told.
   int32_t* hit;    ///< The slot where the row is, -1 if it is not cached.
   int32_t* admit;  ///< The slot the row goes to once all of its batch have been read, -1 for none.
 };
 
 /// Belady's replacement with bypass (IBM Systems Journal 5(2), 1966), a batch at a time.
 ///
-/// After each batch the cache holds, of what it held and what the batch read, the rows whose next uses are
-/// nearest. No plan has fewer misses over a window that is known whole. Uses past the window are unknown:
-/// they count as later than all known ones, and among them the row used last stays. Contents and their
-/// recency carry over from one window to the next.
+/// The planner is told batches ahead, and plans them in the order in which it was told. After each batch the
+/// cache holds, of what it held and what the batch read, the rows whose next uses are nearest. If all batches
+/// are told first, no plan has fewer misses. Uses that it was not told of count as later than all known ones,
+/// and among them the row used last stays.
 ///
-/// O(1) an access, as next uses are batch numbers and slots wait in one list per batch; O(num_slots) a
-/// window. Memory is in proportion to the window and the slots (16 bytes each), whatever the ids.
+/// O(1) an access, as next uses are batch numbers and slots wait in one list per batch. Memory is in
+/// proportion to the accesses told and not yet planned (8 bytes), to the ids among them and in the cache
+/// (about 36 bytes), and to the slots (12 bytes).
 class Belady {
  public:
-  /// A cache of `num_slots` slots, all free. Throws std::invalid_argument unless 0 <= num_slots < 2^30.
-  explicit Belady(int64_t num_slots);
+  /// A cache of `num_slots` slots that holds `id[slot]`, -1 for nobody, or nothing if `id` is null; higher
+  /// slots count as used later. Throws std::invalid_argument unless 0 <= num_slots < 2^30 and ids are held
+  /// once.
+  explicit Belady(int64_t num_slots, const int64_t* id = nullptr);
 
-  /// Starts from a cache that holds `id[slot]`, -1 for nobody; higher slots count as used later.
-  void reset(const int64_t* id);
+  /// Tells what the batch after those told so far will ask for, each id once. Throws std::invalid_argument if
+  /// one is negative or comes twice, or if 2^30 accesses were to wait; nothing is changed then.
+  void tell(const int64_t* id, int64_t n);
 
-  /// Plans a window. The cache then counts as what it will be when the moves have been made. Throws
-  /// std::invalid_argument if an id is negative or twice in a batch, or if the window has 2^30 accesses or
-  /// batches; nothing is changed then.
-  void plan(const Accesses& window, const PlannedMoves& moves);
+  /// Batches and accesses that were told and are not planned.
+  int64_t num_batches() const { return static_cast<int64_t>(sizes_.size()); }
+  int64_t num_accesses() const { return static_cast<int64_t>(accesses_.size()); }
+  /// Accesses of the first of them. There must be one.
+  int64_t next_size() const { return sizes_.front(); }
+
+  /// Plans the first of them. The cache then counts as what it will be when the moves have been made.
+  void plan_next(const PlannedMoves& moves);
 
   /// Writes the id of each slot, -1 for nobody's.
   void contents(int64_t* id) const;
 
   int64_t num_slots() const { return num_slots_; }
+  /// Bytes held.
+  int64_t bytes() const;
 
  private:
   struct Slot {
-    int64_t id;       ///< -1 for nobody's; while a window that uses it is planned, -2 - its number there.
+    int32_t number;   ///< Its row's, -1 for nobody's.
     int32_t earlier;  ///< Its neighbours in the ring of unknown next use, from the longest unused on,
     int32_t later;    ///< or the one after it in the list of those with the same next use.
   };
 
+  /// Of an id that is in the cache, or was told of.
+  struct Row {
+    int64_t id;
+    int64_t last = -1;  ///< The last access told, counted from the first ever; -1 if that is planned.
+    int32_t slot = -1;  ///< -1 if it is not cached.
+    int32_t mark = -1;  ///< The batch last told that asks for it; or of the one being planned, -2 - the
+                        ///< access that has admitted it.
+  };
+
+  struct Access {
+    int32_t number;
+    int32_t next_use;  ///< The batch that asks for it next, -1 if there is none as far as is known.
+  };
+
   struct Miss {
-    int32_t access;
+    int32_t access;  ///< Of the batch.
     int32_t number;
     int32_t next_use;
   };
 
-  /// Of a distinct id of the window.
-  struct Row {
-    int32_t first;     ///< The batch that uses it first.
-    int32_t slot;      ///< -1 if it is not cached.
-    int32_t admitted;  ///< The access that it was last admitted by, -1 if the window has not admitted it.
-  };
-
-  void read(const Accesses& window, const PlannedMoves& moves);
-  void place_cached(int64_t num_batches);
-  void use_hits(const Accesses& window, int32_t batch, const PlannedMoves& moves);
-  void admit(const Miss& miss, int64_t batch_begin, int32_t* moves);
+  void hold(int32_t slot, int64_t id);
+  void number_ids(const int64_t* id, int64_t n);
+  void unnumber(int64_t first_access);
+  void link_uses(int64_t first_access);
+  void prefetch_use(int64_t i) const;
+  void prefetch_slot(int32_t number) const;
+  void prefetch_next(int32_t slot) const;
+  void make_room_for_a_batch();
+  void use_hits(int64_t n, const PlannedMoves& moves);
+  void admit(const Miss& miss, int32_t* moves);
   int32_t victim(int32_t next_use);
-  void evict(int32_t slot, int64_t batch_begin, int32_t* moves);
-  void restore_ids();
+  void evict(int32_t slot, int32_t* moves);
+  void forget_missed();
 
   void wait(int32_t slot, int32_t next_use);
   void append_unknown(int32_t slot);
   void take_unknown(int32_t slot);
   int32_t farthest();
+  int32_t& waiting(int32_t batch) {
+    return waiting_[static_cast<std::size_t>(batch) & (waiting_.size() - 1)];
+  }
+  uint64_t& filled(int32_t word) { return filled_[static_cast<std::size_t>(word) & (filled_.size() - 1)]; }
+  void set_filled(int32_t batch);
+  void set_empty(int32_t batch);
 
   int64_t num_slots_;
-  std::vector<Slot> slots_;  ///< The last one is no slot but where the ring begins and ends.
+  HugeArray<Slot> slots_;    ///< The last one is no slot but where the ring begins and ends.
   int64_t num_unknown_ = 0;  ///< Slots in the ring,
   int64_t num_aged_ = 0;     ///< and how many of them, from its beginning, the present batch has not used.
 
-  Numbers numbers_;               ///< Of the window's distinct ids,
-  std::vector<Row> rows_;         ///< and what is known of each.
+  RowsById<Row> rows_;
+  std::deque<Access> accesses_;  ///< Of the batches that were told and are not planned,
+  std::deque<int64_t> sizes_;    ///< and how many each has.
+  int64_t num_gone_ = 0;         ///< Accesses before those.
+  int32_t planned_ = 0;          ///< Batches so far; the next one's number.
+  int32_t told_ = 0;
+
   std::vector<Miss> missed_;      ///< Accesses of the present batch.
-  std::vector<int32_t> waiting_;  ///< Of each batch: the first slot whose next use it is, or -1,
-  std::vector<uint64_t> filled_;  ///< and a bit, which is set if there is one.
+  std::vector<int32_t> waiting_;  ///< Of each batch to come: the first slot whose next use it is, or -1,
+  std::vector<uint64_t> filled_;  ///< and a bit, which is set if there is one. Both are rings.
   int32_t top_ = 0;               ///< No later word of `filled_` has a bit.
 };
 
