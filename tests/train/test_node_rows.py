@@ -142,3 +142,12 @@ def test_a_table_of_no_rows_comes_back(tmp_path: Path) -> None:
     again = graph_of(ckpt.load(tmp_path / "c")).node_x
     assert again is not None
     assert len(again) == 0
+
+
+def test_nodes_that_came_without_rows_get_none_later(tmp_path: Path) -> None:
+    trainer = trainer_with(table(NODE_X[:20]))
+    trainer.run(pieces(EVENTS[:40], 30))
+    ckpt.save(tmp_path / "c", trainer.checkpoint())
+    assert graph_of(ckpt.load(tmp_path / "c"), node_x=table(NODE_X[:20])).num_nodes > 20
+    with pytest.raises(CheckpointError, match="node_x has 32 rows, but had 20 when events"):
+        graph_of(ckpt.load(tmp_path / "c"), node_x=table(NODE_X))

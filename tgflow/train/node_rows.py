@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from tgflow.checkpoint import Checkpoint, Tensors
+from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
 from tgflow.train.rows import check_head, copy_rows, found_head, head_of, kept_in_file
@@ -77,6 +78,18 @@ def node_rows_of(checkpoint: Checkpoint, given: Table | None) -> Table | None:
         table.append(rest)
     check_head(table, head)
     return table
+
+
+def check_no_later_rows(checkpoint: Checkpoint, graph: TemporalGraph) -> None:
+    """Raise ValueError if the table has rows now for nodes that events mentioned without any."""
+    if graph.node_x is None:
+        return
+    rows, found = int(checkpoint.sections[_NAME]["rows"]), len(graph.node_x)
+    if found > rows and graph.num_nodes > rows:
+        raise ValueError(
+            f"node_x has {found} rows, but had {rows} when events mentioned {graph.num_nodes} "
+            "nodes, of which the last had none; give the table that it was"
+        )
 
 
 def _piece(table: Table, start: int, stop: int) -> Tensors:

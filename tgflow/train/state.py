@@ -21,7 +21,7 @@ from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
 from tgflow.train.caches import bring_caches_back, note_caches
 from tgflow.train.learner import Learner
-from tgflow.train.node_rows import node_rows_of, note_node_rows
+from tgflow.train.node_rows import check_no_later_rows, node_rows_of, note_node_rows
 from tgflow.train.rows import begin, file_of, kept_in_file, refer_to
 
 PIECE = 1 << 18
@@ -105,6 +105,7 @@ def graph_of(
         events = _events(checkpoint, table)
         changes = from_tensors(checkpoint.meta["changes"], checkpoint.sections["changes"])
         make_again(graph, events, changes)
+        check_no_later_rows(checkpoint, graph)
         graph.edge_x = table
         bring_caches_back(checkpoint, graph)
     except (LookupError, TypeError, ValueError) as error:
