@@ -45,6 +45,10 @@ void gather(RowCache& cache, address_t table, int64_t size, address_t id, int64_
   cache.gather(at<const char>(table), size, at<const int64_t>(id), n, at<char>(out));
 }
 
+void append(RowCache& cache, int64_t first, int64_t n, address_t rows) {
+  cache.append(first, n, at<const char>(rows));
+}
+
 void write_rows(RowCache& cache, address_t id, int64_t n, address_t rows) {
   cache.write(at<const int64_t>(id), n, at<const char>(rows));
 }
@@ -68,7 +72,8 @@ void bind_parts(py::module_& m) {
       .def_readonly("admitted", &CacheCounts::admitted)
       .def_readonly("evicted", &CacheCounts::evicted)
       .def_readonly("bypassed", &CacheCounts::bypassed)
-      .def_readonly("preloaded", &CacheCounts::preloaded);
+      .def_readonly("preloaded", &CacheCounts::preloaded)
+      .def_readonly("written", &CacheCounts::written);
   py::class_<CacheLookup>(m, "CacheLookup")
       .def(py::init<>())
       .def_property_readonly("num_misses", &num_misses)
@@ -91,6 +96,7 @@ void bind_cache(py::module_& m) {
       .def("preload", &preload, py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"), no_gil())
       .def("execute", &execute, py::arg("script"), py::arg("id"), py::arg("n"), py::arg("size"),
            py::arg("out"), no_gil())
+      .def("append", &append, py::arg("first"), py::arg("n"), py::arg("rows"), no_gil())
       .def("restore", &restore, py::arg("id"), py::arg("key"), py::arg("size"), py::arg("out"), no_gil())
       .def("snapshot", &snapshot, py::arg("id"), py::arg("key"), no_gil())
       .def("copy", &copy, py::arg("lookup"), py::arg("rows"), py::arg("by_id"), py::arg("out"), no_gil())

@@ -49,25 +49,25 @@ extern "C" __global__ void __launch_bounds__(256) cache_keys(DeviceCache cache, 
   if (slot < cache.capacity) key[slot] = cache.key(slot, begin);
 }
 
-/// Counts a gather: hits, misses, admitted, evicted, bypassed, preloaded; then how many rows are held and
-/// have ever been admitted, before and after.
+/// Counts a gather: hits, misses, admitted, evicted, bypassed, preloaded, written; then how many rows are
+/// held and have ever been admitted, before and after.
 __device__ inline void count(const DeviceCache& cache, const CacheBatch& batch, int64_t admitted) {
   const int64_t hits = batch.num_hits(), misses = batch.num_misses();
   int64_t* counts = batch.counts;
-  const int64_t free = cache.capacity - counts[6];
+  const int64_t free = cache.capacity - counts[7];
   const int64_t evicted = admitted > free ? admitted - free : 0;
-  if (batch.preloads == 0) {
+  if (batch.purpose == CachePurpose::kGather) {
     counts[0] += hits;
     counts[1] += misses;
     counts[4] += misses - admitted;
   } else {
-    counts[5] += admitted;
+    counts[batch.purpose == CachePurpose::kPreload ? 5 : 6] += admitted;
   }
   counts[2] += admitted;
   counts[3] += evicted;
-  counts[6] += admitted - evicted;
-  counts[7] = counts[8];
-  counts[8] += admitted;
+  counts[7] += admitted - evicted;
+  counts[8] = counts[9];
+  counts[9] += admitted;
 }
 
 /// Per id: if its row is admitted, whose place it takes. A preload asks the table for no other rows.
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(256) cache_admit(DeviceCache cache,
 extern "C" __global__ void __launch_bounds__(256)
     cache_age(DeviceCache cache, const int64_t* counts, int64_t period) {
   const int64_t slot = thread_index();
-  if (slot < cache.capacity && counts[8] / period > counts[7] / period) cache.uses[slot] /= 2;
+  if (slot < cache.capacity && counts[9] / period > counts[8] / period) cache.uses[slot] /= 2;
 }
 
 /// Per slot: puts it into the index, which is empty.

@@ -7,6 +7,8 @@
 
 namespace tgflow {
 
+constexpr uint8_t kMostUses = 255;  ///< As LFU_MOST of tgflow/cache/policy.py.
+
 /// A gather among those at work, and the lock on the index. One that fails on the way, for want of memory,
 /// leaves an empty cache.
 class RowCache::Begun {
@@ -14,17 +16,18 @@ class RowCache::Begun {
   /// Waits until no change is under way and `may_begin()`; takes `size` positions on the clock.
   template <typename MayBegin>
   Begun(RowCache& cache, int64_t size, CacheLookup& out, const MayBegin& may_begin)
-      : cache_(cache), lock_(cache.mutex_), begin_(0) {
+      : cache_(cache), lock_(cache.enter()), begin_(0) {
     cache.changed_.wait(lock_, [&] { return !cache.changing_ && may_begin(); });
-    out.source.clear();
     out.miss.clear();
     out.first.clear();
     out.admit.clear();
+    out.again.clear();
+    out.copied = 0;
     out.puts_after = out.alone = false;
     out.begin = begin_ = cache.clock_;
     cache.at_work_.push_back({begin_, begin_ + std::max<int64_t>(size, 1)});
     cache.clock_ = cache.at_work_.back().end;
-    if (cache.order_.num_entries() > 3 * cache.capacity() + 1024) cache.order_.purge(cache.keys());
+    if (cache.order_.num_entries() > 3 * cache.capacity() + 1024) cache.purge();
   }
   ~Begun() {
     if (done_) return;

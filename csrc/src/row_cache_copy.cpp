@@ -2,19 +2,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "row_copy.hpp"
 #include "tgflow/row_cache.hpp"
 #include "tgflow/thread_pool.hpp"
 
 namespace tgflow {
 namespace {
 
-constexpr std::size_t kAheadBytes = 6 << 10;  // asked for before they are read, as in gather.cpp
-constexpr int64_t kGrain = 4096;              // rows
-constexpr std::size_t kLine = 64;
-
-void prefetch(const char* row, std::size_t bytes) {
-  for (std::size_t offset = 0; offset < bytes; offset += kLine) __builtin_prefetch(row + offset);
-}
+constexpr int64_t kGrain = 4096;  // rows
 
 /// The lookup whose memory this thread uses again.
 CacheLookup& own_lookup() {
@@ -22,46 +17,71 @@ CacheLookup& own_lookup() {
   return lookup;
 }
 
+/// Where the row of a miss is.
+const char* missing(const CacheLookup& lookup, const MissRows& from, std::size_t r, std::size_t bytes) {
+  const auto place = from.by_id ? static_cast<std::size_t>(lookup.miss[r] - from.first) : r;
+  return from.rows + place * bytes;
+}
+
 }  // namespace
 
 void RowCache::copy(const CacheLookup& lookup, const MissRows& from, char* out) {
+  copy_rest(lookup, from, out);
+  bring(lookup, from, out);
+  for (const int32_t i : lookup.again) {
+    const std::size_t r = CacheLookup::miss_of(lookup.source[static_cast<std::size_t>(i)]);
+    copy_row(missing(lookup, from, r, row_bytes_), row_bytes_,
+             out + static_cast<std::size_t>(i) * row_bytes_);
+  }
+}
+
+/// The rows that are not there yet, and with them the admitted ones to their slots.
+void RowCache::copy_rest(const CacheLookup& lookup, const MissRows& from, char* out) {
   const std::size_t bytes = row_bytes_;
-  const auto missing = [&](std::size_t r) {
-    return from.rows + (from.by_id ? static_cast<std::size_t>(lookup.miss[r]) : r) * bytes;
-  };
-  const auto row_of = [&](int32_t source) -> const char* {
+  const auto row_at = [&](int64_t i) -> const char* {
+    const int32_t source = lookup.source[static_cast<std::size_t>(i)];
     if (source >= 0) return row(source);
-    return source == CacheLookup::kNothing ? nullptr : missing(CacheLookup::miss_of(source));
+    if (source == CacheLookup::kNothing) return nullptr;
+    return missing(lookup, from, CacheLookup::miss_of(source), bytes);
   };
-  const int32_t* source = lookup.source.data();
-  const auto ahead = static_cast<int64_t>(std::clamp<std::size_t>(kAheadBytes / bytes, 2, 32));
-  parallel_for(static_cast<int64_t>(lookup.source.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (i + ahead < end) {
-        if (const char* next = row_of(source[i + ahead])) prefetch(next, bytes);
+  const int64_t ahead = rows_ahead(bytes), copied = lookup.copied;
+  parallel_for(static_cast<int64_t>(lookup.source.size()) - copied, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = copied + begin; i < copied + end; ++i) {
+      if (i + ahead < copied + end) {
+        if (const char* next = row_at(i + ahead)) prefetch_row(next, bytes);
       }
       char* to = out + static_cast<std::size_t>(i) * bytes;
-      if (const char* read = row_of(source[i])) {
-        std::memcpy(to, read, bytes);
-      } else {
-        std::memset(to, 0, bytes);
-      }
-      if (source[i] >= CacheLookup::kNothing || lookup.puts_after) continue;
-      const std::size_t r = CacheLookup::miss_of(source[i]);
+      copy_row(row_at(i), bytes, to);
+      const int32_t source = lookup.source[static_cast<std::size_t>(i)];
+      if (source >= CacheLookup::kNothing || lookup.puts_after) continue;
+      const std::size_t r = CacheLookup::miss_of(source);
       if (lookup.admit[r] >= 0 && lookup.first[r] == i) std::memcpy(row(lookup.admit[r]), to, bytes);
     }
   });
-  if (!lookup.source.empty() && !lookup.puts_after) return;
-  parallel_for(static_cast<int64_t>(lookup.admit.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (auto r = static_cast<std::size_t>(begin); r < static_cast<std::size_t>(end); ++r) {
-      if (lookup.admit[r] >= 0) std::memcpy(row(lookup.admit[r]), missing(r), bytes);
+}
+
+/// The misses that `copy_rest` leaves: those among rows copied before, and those that only the cache takes.
+void RowCache::bring(const CacheLookup& lookup, const MissRows& from, char* out) {
+  const std::vector<int32_t>& first = lookup.first;
+  const bool all = lookup.source.empty() || lookup.puts_after;
+  const auto size = all ? static_cast<int64_t>(lookup.admit.size())
+                        : std::lower_bound(first.begin(), first.end(), lookup.copied) - first.begin();
+  const std::size_t bytes = row_bytes_;
+  const auto row_at = [&](int64_t r) { return missing(lookup, from, static_cast<std::size_t>(r), bytes); };
+  const int64_t ahead = rows_ahead(bytes);
+  parallel_for(size, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      if (r + ahead < end) prefetch_row(row_at(r + ahead), bytes);
+      const auto number = static_cast<std::size_t>(r);
+      if (!all) std::memcpy(out + static_cast<std::size_t>(first[number]) * bytes, row_at(r), bytes);
+      if (lookup.admit[number] >= 0) std::memcpy(row(lookup.admit[number]), row_at(r), bytes);
     }
   });
 }
 
 void RowCache::gather(const char* table, int64_t table_size, const int64_t* id, int64_t n, char* out) {
   CacheLookup& lookup = own_lookup();
-  look_up(id, n, table_size, lookup);
+  look_up(id, n, table_size, lookup, out);
   copy(lookup, {table, true}, out);
   finish(lookup, true);
 }

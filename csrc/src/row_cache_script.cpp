@@ -44,9 +44,10 @@ void RowCache::check_slots(const CacheScript& script) const {
     const bool fits =
         hit >= -1 && hit < capacity() && into >= -1 && into < capacity() && (hit < 0 || into < 0);
     if (!fits) throw TraceMismatch(at_row(r, script.id[r]) + " was planned for slots that there are not");
-    if (index_.find(script.id[r]) == hit) continue;
-    throw TraceMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(index_.find(script.id[r])) +
-                        ", not in " + std::to_string(hit) + " as planned");
+    const int32_t slot = find(script.id[r]);
+    if (slot == hit) continue;
+    throw TraceMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(slot) + ", not in " +
+                        std::to_string(hit) + " as planned");
   }
 }
 
@@ -56,7 +57,7 @@ bool RowCache::may_run(const CacheScript& script) const {
   const auto valid = [&](int32_t s) { return s >= 0 && s < capacity(); };
   for (int64_t r = 0; r < script.size; ++r) {
     const int32_t hit = script.hit[r], into = script.admit[r];
-    if (valid(into) && used_[into] >= at_work_.front().begin) return false;
+    if (valid(into) && held_[into].used >= at_work_.front().begin) return false;
     if (valid(hit) && came_[hit] >= at_work_.front().begin) return false;
   }
   return true;
@@ -79,7 +80,7 @@ void RowCache::execute(const CacheScript& script, const int64_t* id, int64_t n, 
     const int32_t hit = script.hit[r];
     source[static_cast<std::size_t>(r)] = hit >= 0 ? hit : CacheLookup::of_miss(out.miss.size());
     if (hit >= 0) {
-      used_[hit] = out.begin;
+      held_[hit].used = out.begin;
       continue;
     }
     out.miss.push_back(script.id[r]);

@@ -12,56 +12,57 @@ constexpr int64_t kPositions = (int64_t{1} << kUsesShift) - 1;
 }  // namespace
 
 void RowCache::begin_change() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  auto lock = enter();
   changed_.wait(lock, [&] { return !changing_; });
   changing_ = true;
   changed_.wait(lock, [&] { return at_work_.empty(); });
 }
 
 void RowCache::end_change() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   changing_ = false;
   changed_.notify_all();
 }
 
 void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   for (int64_t i = 0; i < n; ++i) {
-    const int32_t s = index_.find(id[i]);
+    const int32_t s = find(id[i]);
     if (s != SlotIndex::kNone)
       std::memcpy(row(s), rows + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
   }
 }
 
 void RowCache::truncate(int64_t size) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   for (int64_t s = 0; s < capacity(); ++s) {
-    if (id_[s] >= size) set_free(static_cast<int32_t>(s));
+    if (held_[s].id >= size) set_free(static_cast<int32_t>(s));
   }
   list_free();
 }
 
 void RowCache::snapshot(const CacheState& out) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   for (int64_t s = 0; s < capacity(); ++s) {
     const int64_t uses = policy_ == CachePolicy::kLfu ? uses_[s] : 0;
-    out.id[s] = id_[s];
-    out.key[s] = uses << kUsesShift | keys()[s];
+    out.id[s] = held_[s].id;
+    out.key[s] = uses << kUsesShift | key(static_cast<int32_t>(s));
   }
 }
 
 void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup& out) {
   Begun begun(*this, 0, out, [&] { return at_work_.empty(); });
+  out.source.clear();
   index_.clear();
   for (int64_t s = 0; s < capacity(); ++s) {
     const bool held = state.id[s] != kFree && state.id[s] < table_size;
-    const int64_t before = id_[s];
-    id_[s] = held ? state.id[s] : kFree;
-    used_[s] = came_[s] = held ? state.key[s] & kPositions : 0;
+    const int64_t before = held_[s].id;
+    came_[s] = held ? state.key[s] & kPositions : 0;
+    held_[s] = {held ? state.id[s] : kFree, came_[s]};
     if (policy_ == CachePolicy::kLfu) uses_[s] = static_cast<uint8_t>(state.key[s] >> kUsesShift);
-    if (held) index_.insert(id_[s], static_cast<int32_t>(s));
-    if (!held || id_[s] == before) continue;
-    out.miss.push_back(id_[s]);
+    if (held) index_.insert(SlotIndex::hash(held_[s].id), static_cast<int32_t>(s));
+    if (!held || held_[s].id == before) continue;
+    out.miss.push_back(held_[s].id);
     out.admit.push_back(static_cast<int32_t>(s));
   }
   order_anew();
@@ -72,19 +73,19 @@ void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup&
 }
 
 CacheCounts RowCache::counts() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   return counts_;
 }
 
 void RowCache::reset_counts() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto lock = enter();
   counts_ = {};
 }
 
 int64_t RowCache::bytes() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return rows_.bytes() + id_.bytes() + used_.bytes() + came_.bytes() + uses_.bytes() + index_.bytes() +
-         order_.bytes() + static_cast<int64_t>(free_.size() * sizeof(int32_t));
+  const auto lock = enter();
+  return rows_.bytes() + held_.bytes() + came_.bytes() + uses_.bytes() + index_.bytes() + order_.bytes() +
+         static_cast<int64_t>(free_.size() * sizeof(int32_t));
 }
 
 }  // namespace tgflow

@@ -52,32 +52,45 @@ TEST(slot_index_finds_what_is_there_however_much_has_gone) {
     const auto slot = static_cast<int32_t>(bits % kSlots);
     const auto id = static_cast<int64_t>(bits >> 20) % 5000;
     int64_t& old = held[static_cast<size_t>(slot)];
-    if (old >= 0) index.erase(old), expected.erase(old);
+    if (old >= 0) index.erase(SlotIndex::hash(old), slot), expected.erase(old);
     old = -1;
     if (expected.count(id) != 0) continue;
-    index.insert(id, slot);
+    index.insert(SlotIndex::hash(id), slot);
     expected[id] = slot;
     old = id;
     if (step % 100 != 0) continue;
     for (int64_t known = 0; known < 5000; ++known) {
       const auto found = expected.find(known);
-      CHECK(index.find(known) == (found == expected.end() ? SlotIndex::kNone : found->second));
+      const auto is_it = [&](int32_t s) { return held[static_cast<size_t>(s)] == known; };
+      CHECK(index.find(SlotIndex::hash(known), is_it) ==
+            (found == expected.end() ? SlotIndex::kNone : found->second));
     }
   }
+}
+
+TEST(slot_index_tells_ids_of_one_hash_apart) {
+  SlotIndex index(4);
+  index.insert(7, 0);
+  index.insert(7, 1);
+  CHECK(index.find(7, [](int32_t s) { return s == 1; }) == 1);
+  CHECK(index.find(7, [](int32_t) { return false; }) == SlotIndex::kNone);
+  index.erase(7, 0);
+  CHECK(index.find(7, [](int32_t) { return true; }) == 1);
 }
 
 TEST(slot_order_passes_over_what_was_used_since) {
   SlotOrder order(2);
   std::vector<int64_t> key{1, 2, 3, 4};
+  const auto key_of = [&](int32_t s) -> const int64_t& { return key[static_cast<size_t>(s)]; };
   for (int32_t s = 0; s < 4; ++s) order.push(s == 0 ? 1 : 0, key[static_cast<size_t>(s)], s);
   order.push(0, key[1] = 5, 1);
   std::vector<int32_t> out;
-  order.take(2, key.data(), [](int32_t s) { return s != 2; }, out);
+  order.take(2, key_of, [](int32_t s) { return s != 2; }, out);
   CHECK((out == std::vector<int32_t>{3, 1}));
-  order.purge(key.data());
+  order.purge(key_of);
   CHECK(order.num_entries() == 2);
   out.clear();
-  order.take(9, key.data(), [](int32_t) { return true; }, out);
+  order.take(9, key_of, [](int32_t) { return true; }, out);
   CHECK((out == std::vector<int32_t>{2, 0}));
   CHECK(order.num_entries() == 0);
 }
@@ -125,6 +138,19 @@ TEST(row_cache_refuses_two_rows_in_one_slot) {
   CHECK((id == std::vector<int64_t>{-1, -1, -1, -1}));
 }
 
+TEST(row_cache_takes_what_is_appended_without_reading_it) {
+  RowCache cache(CachePolicy::kLru, 3, kBytes);
+  const std::vector<int64_t> table = made_rows();
+  cache.append(10, 5, bytes_of(table) + 10 * kBytes);
+  std::vector<int64_t> id(3), key(3), out(9);
+  cache.snapshot({id.data(), key.data()});
+  CHECK((id == std::vector<int64_t>{12, 13, 14}));
+  cache.gather(nullptr, kRows, id.data(), 3, reinterpret_cast<char*>(out.data()));
+  CHECK(are_rows_of(id, out));
+  CHECK(cache.counts().written == 3);
+  CHECK(cache.counts().misses == 0);
+}
+
 void gather_often(RowCache& cache, const std::vector<int64_t>& table, uint64_t seed,
                   std::atomic<int>& wrong) {
   CacheLookup lookup;
@@ -162,6 +188,7 @@ void stress(CachePolicy policy, int64_t capacity) {
     for (size_t i = 0; i < 30; ++i) table[i] = table[i] + 0;  // nobody reads
     cache.write(table.data(), 1, bytes_of(table));
     cache.end_change();
+    cache.append(kRows - round, round, bytes_of(table) + (kRows - round) * kBytes);
     cache.restore({id.data(), key.data()}, kRows, lookup);
     if (round % 7 != 0) {
       std::vector<int64_t> rows;

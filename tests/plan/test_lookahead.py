@@ -257,6 +257,19 @@ def test_a_table_that_fails_names_the_batch() -> None:
         list(Loader(plan_of(graph)))
 
 
+def test_a_selection_that_fails_says_where_its_rows_are() -> None:
+    class Broken(FeatureTable):
+        place = "far"  # type: ignore[assignment]
+
+        def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+            raise OSError("read error")
+
+    part = TemporalGraph.from_events(EVENTS)
+    part.edge_x = SelectedRows(Broken(2), torch.arange(400))
+    with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: edge_x \(far\): read error"):
+        list(Loader(plan_of(part)))
+
+
 @pytest.mark.parametrize("num_threads", [0, 2])
 def test_leaving_early_lets_the_next_pass_go_on(num_threads: int) -> None:
     graph, _ = graph_with(40)

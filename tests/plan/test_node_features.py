@@ -89,10 +89,13 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
 
 
 @for_each_gpu
+@pytest.mark.parametrize("place", ["device", "uva"])
 @pytest.mark.parametrize("policy", ["lru", "belady"])
-def test_rows_may_be_in_the_memory_of_a_gpu_and_so_may_caches(gpu: str, policy: Any) -> None:
+def test_rows_may_be_where_a_gpu_reads_them_and_so_may_caches(
+    gpu: str, place: Any, policy: Any
+) -> None:
     device = opened(gpu)
-    node_x = FeatureTable(3, place="device", device=device)
+    node_x = FeatureTable(3, place=place, device=device)
     node_x.append(NODE_X[:20])
     graph = TemporalGraph.from_events(
         EVENTS[:50],
@@ -209,5 +212,5 @@ def test_a_disk_that_fails_names_batch_and_table(name: str, policy: Any, tmp_pat
         for row in range(len(table)):
             file.seek(4096 + row * (4 * table.dim + 4))
             file.write(b"\xff\xff\xff")
-    with pytest.raises(BatchError, match=f"batch 0 of epoch 0 failed: {name}, on disk: .*row"):
+    with pytest.raises(BatchError, match=f"batch 0 of epoch 0 failed: {name} \\(disk\\): .*row"):
         list(Loader(plan_of(graph), num_threads=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tgflow.bench.cache_gather import gather_rows
+from tgflow.bench.cache_live import live_rows
 from tgflow.bench.cache_planner import planner_rows
 from tgflow.bench.cache_rounds import round_rows
 from tgflow.bench.cache_trace import MODELS, TGN, Model, Trace, plan_of, replay, traces
@@ -46,6 +47,8 @@ def model_rows(name: str, events: EventBatch, model: Model, options: Options) ->
         options.tell(f"cache: {trace.kind} of {name}, {model.note}")
         yield from replay_rows(trace, params, _shares(model, options))
         yield from planner_rows(trace, params, options)
+        if model is TGN and trace.kind == "edges":
+            yield from live_rows(name, trace)
 
 
 def _shares(model: Model, options: Options) -> tuple[float, ...]:

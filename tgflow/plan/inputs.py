@@ -34,8 +34,17 @@ class Input:
         try:
             yield
         except Exception as error:
-            error.add_note(f"{self.name}, on {getattr(self.table, 'place', 'host')}")
+            place = getattr(self.beneath, "place", None)
+            error.add_note(self.name if place is None else f"{self.name} ({place})")
             raise
+
+    @property
+    def beneath(self) -> Table:
+        """What is behind selections of rows: a table or a cache."""
+        table = self.table
+        while isinstance(table, SelectedRows):
+            table = table.table
+        return table
 
     def ids_beneath(self, draft: Draft) -> Tensor:
         """Return the ids, also -1, by which a cache beneath the table knows a draft's rows."""
@@ -52,9 +61,7 @@ class Input:
     @property
     def planned_cache(self) -> CachedTable | None:
         """The cache through which the table is read, if it is one that is to be planned for."""
-        table = self.table
-        while isinstance(table, SelectedRows):
-            table = table.table
+        table = self.beneath
         return table if isinstance(table, CachedTable) and table.policy == "belady" else None
 
 

@@ -1,6 +1,7 @@
 // A cache of a table's rows: which are held, which make room, and the rows themselves.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -31,6 +32,7 @@ struct CacheCounts {
   int64_t evicted = 0;
   int64_t bypassed = 0;
   int64_t preloaded = 0;
+  int64_t written = 0;
 };
 
 /// Where the rows of one gather come from, and which of them stay in the cache.
@@ -42,6 +44,8 @@ struct CacheLookup {
   std::vector<int64_t> miss;   ///< The distinct ids that are not there, in order of first appearance.
   std::vector<int32_t> first;  ///< Where each of them first appears.
   std::vector<int32_t> admit;  ///< The slot into which each of them is put, or kNothing.
+  int64_t copied = 0;          ///< The rows of so many ids are there already, but for misses.
+  std::vector<int32_t> again;  ///< Which of them ask for a row that is missing and was asked for before.
   bool puts_after = false;     ///< Slots may be read before they are written.
   bool alone = false;          ///< Other gathers wait until it is finished.
   int64_t begin = 0;           ///< Its first position on the cache's clock.
@@ -64,15 +68,16 @@ struct CacheState {
   int64_t* key;
 };
 
-/// The rows that were missing: of a table by their ids, or one after the other.
+/// The rows that were missing: one after the other, or where their ids say, from id `first` on.
 struct MissRows {
   const char* rows;
   bool by_id;
+  int64_t first = 0;
 };
 
 /// `capacity` rows of `row_bytes`. Any number of threads may gather: they wait for each other while the index
-/// is read and written, not while rows are copied. A slot that a gather at work reads or fills stays as it
-/// is.
+/// is read and written, not while rows are copied, or for a few hundred rows at
+/// most. A slot that a gather at work reads or fills stays as it is.
 class RowCache {
  public:
   /// Throws std::invalid_argument if there are 2^30 slots or more, std::bad_alloc if memory is short.
@@ -80,14 +85,19 @@ class RowCache {
 
   /// Looks `n` ids up and admits what the policy admits. `finish` must follow, in which the caller gives the
   /// rows of `out.miss`. Throws std::out_of_range if an id is not below `table_size`; nothing has changed
-  /// then.
-  void look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
+  /// then. Where one thread does the work, what is found is copied to `rows` on the way, while no other
+  /// waits.
+  void look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out, char* rows = nullptr);
 
   /// The same for rows that nobody asked for: `out.miss` holds those that come in, whatever the policy.
   void preload(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
 
-  /// The same as a script says. Throws TraceMismatch if it does not fit `id` or the contents; nothing has
-  /// changed then, unless it puts two rows into one slot, which leaves an empty cache.
+  /// The table has just been given the rows [n, row_bytes] of the ids from `first` on: the last of them come
+  /// in, unless the policy does without.
+  void append(int64_t first, int64_t n, const char* rows);
+
+  /// As `look_up`, as a script says. Throws TraceMismatch if it does not fit `id` or the contents; nothing
+  /// has changed then, unless it puts two rows into one slot, which leaves an empty cache.
   void execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
 
   /// Brings back the contents of a snapshot, but for ids not below `table_size`; as `preload`.
@@ -113,7 +123,7 @@ class RowCache {
   void snapshot(const CacheState& out) const;
   CacheCounts counts() const;
   void reset_counts();
-  int64_t capacity() const { return id_.size(); }
+  int64_t capacity() const { return came_.size(); }
   /// Bytes held: rows, index and order.
   int64_t bytes() const;
 
@@ -124,25 +134,45 @@ class RowCache {
     int64_t begin;
     int64_t end;
   };
+  struct Held {
+    int64_t id;    ///< kFree for none.
+    int64_t used;  ///< When it was asked for last, 0 for never.
+  };
   static constexpr int64_t kFree = -1;
 
   bool by_use() const { return policy_ == CachePolicy::kLru || policy_ == CachePolicy::kLfu; }
+  bool is_given() const { return policy_ == CachePolicy::kStatic || policy_ == CachePolicy::kGiven; }
   /// What slots are ordered by.
-  const int64_t* keys() const { return by_use() ? used_.data() : came_.data(); }
+  const int64_t& key(int32_t s) const { return by_use() ? held_[s].used : came_[s]; }
   char* row(int32_t s) { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
+  const char* row(int32_t s) const { return rows_.data() + static_cast<std::size_t>(s) * row_bytes_; }
+  int32_t find(int64_t id) const;
 
+  /// The lock on the index. Who copies under it sees that others wait.
+  std::unique_lock<std::mutex> enter() const;
   static void check_ids(const int64_t* id, int64_t n, int64_t table_size);
+  void find(const int64_t* id, int64_t n, char* rows, CacheLookup& out);
   void find_all(const int64_t* id, int64_t n, CacheLookup& out);
+  void find_chunk(const int64_t* id, int64_t n, int32_t* slot) const;
+  void find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLookup& out);
+  void copy_found(int64_t i, char* rows, CacheLookup& out) const;
+  void note(int64_t id, int64_t i, bool alone, CacheLookup& out);
   void note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out);
+  void grow_numbers(const CacheLookup& lookup);
   bool is_filling(int32_t s, int64_t begin) const;
   void use(int32_t s, int64_t position);
+  void come_in(int64_t first, int64_t n, CacheLookup& out);
+  static void keep_admitted(CacheLookup& out);
   void admit(int64_t come, CacheLookup& out);
   void match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out);
   void check_slots(const CacheScript& script) const;
   bool may_run(const CacheScript& script) const;
   void put_all(const CacheLookup& lookup);
   void put(int64_t id, int32_t s, int64_t position);
+  void copy_rest(const CacheLookup& lookup, const MissRows& from, char* out);
+  void bring(const CacheLookup& lookup, const MissRows& from, char* out);
   void set_free(int32_t s);
+  void purge();
   void halve_uses();
   void order_anew();
   void list_free();
@@ -151,8 +181,7 @@ class RowCache {
   const CachePolicy policy_;
   const std::size_t row_bytes_;
   HugeArray<char> rows_;
-  HugeArray<int64_t> id_;    ///< Per slot, kFree for none.
-  HugeArray<int64_t> used_;  ///< Per slot: when it was asked for last, 0 for never.
+  HugeArray<Held> held_;     ///< Per slot.
   HugeArray<int64_t> came_;  ///< Per slot: when it was admitted.
   HugeArray<uint8_t> uses_;  ///< Per slot: how often it was used, under lfu.
   SlotIndex index_;
@@ -165,6 +194,7 @@ class RowCache {
   int64_t admissions_ = 0;
   bool changing_ = false;
   CacheCounts counts_;
+  mutable std::atomic<int> waiting_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
 };

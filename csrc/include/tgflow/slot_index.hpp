@@ -3,46 +3,49 @@
 
 #include <cstdint>
 
-#include "tgflow/hash.hpp"
+#include "tgflow/detail/mix.hpp"
 #include "tgflow/huge_array.hpp"
 
 namespace tgflow {
 
-/// Ids -> slots, at most half full, with linear probing. Deleting moves later entries back into the gap, so
-/// that look-ups stay short however many ids have come and gone.
+/// Ids -> slots, at most a quarter full, with linear probing. Deleting moves later entries back into the gap,
+/// so that look-ups stay short however many ids have come and gone. An entry is 8 bytes: half of the id's
+/// hash and the slot; whoever has the slots says which id is there.
 class SlotIndex {
  public:
   static constexpr int32_t kNone = -1;
 
   explicit SlotIndex(int64_t capacity);
 
-  void prefetch(int64_t id) const { __builtin_prefetch(&entries_[home(id)]); }
+  static uint32_t hash(int64_t id) { return static_cast<uint32_t>(mix64(static_cast<uint64_t>(id))); }
 
-  /// The slot of `id`, or kNone.
-  int32_t find(int64_t id) const {
-    for (int64_t i = home(id);; i = (i + 1) & mask_) {
-      if (entries_[i].slot == kNone || entries_[i].id == id) return entries_[i].slot;
+  void prefetch(uint32_t hash) const { __builtin_prefetch(&entries_[hash & mask_]); }
+
+  /// The first slot with this hash of which `is_it(slot)` holds, or kNone.
+  template <typename IsIt>
+  int32_t find(uint32_t hash, const IsIt& is_it) const {
+    for (int64_t i = hash & mask_;; i = (i + 1) & mask_) {
+      const Entry entry = entries_[i];
+      if (entry.slot == kNone || (entry.hash == hash && is_it(entry.slot))) return entry.slot;
     }
   }
 
   /// Adds an id that is not there; there are never more than `capacity`.
-  void insert(int64_t id, int32_t slot);
-  /// Removes an id that is there.
-  void erase(int64_t id);
+  void insert(uint32_t hash, int32_t slot);
+  /// Removes a slot that is there.
+  void erase(uint32_t hash, int32_t slot);
   void clear() { entries_.fill({0, kNone}); }
 
   int64_t bytes() const { return entries_.bytes(); }
 
  private:
   struct Entry {
-    int64_t id;
+    uint32_t hash;
     int32_t slot;
   };
 
-  int64_t home(int64_t id) const { return static_cast<int64_t>(mix64(static_cast<uint64_t>(id))) & mask_; }
-
   HugeArray<Entry> entries_;
-  int64_t mask_;
+  int64_t mask_;  ///< Below 2^32: the hash says where an entry belongs.
 };
 
 }  // namespace tgflow

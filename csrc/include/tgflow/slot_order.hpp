@@ -8,8 +8,8 @@
 namespace tgflow {
 
 /// Slots by level, and within a level by key. A slot that is used gets a larger key and a new entry at the
-/// end of a queue; its old entry stays where it is and is passed over once it comes to the head. `keys` are
-/// the slots' present keys.
+/// end of a queue; its old entry stays where it is and is passed over once it comes to the head.
+/// `key_of(slot)` is the slot's present key.
 class SlotOrder {
  public:
   explicit SlotOrder(std::size_t num_levels) : queues_(num_levels) {}
@@ -22,16 +22,30 @@ class SlotOrder {
 
   /// Appends the first slots to `out` until it has `size`, and forgets them. Slots for which `may_go(slot)`
   /// does not hold stay where they are.
-  template <typename MayGo>
-  void take(std::size_t size, const int64_t* keys, const MayGo& may_go, std::vector<int32_t>& out) {
+  template <typename KeyOf, typename MayGo>
+  void take(std::size_t size, const KeyOf& key_of, const MayGo& may_go, std::vector<int32_t>& out) {
     for (Queue& queue : queues_) {
       if (out.size() >= size) return;
-      take_from(queue, size, keys, may_go, out);
+      take_from(queue, size, key_of, may_go, out);
     }
   }
 
   /// Drops the entries that would be passed over.
-  void purge(const int64_t* keys);
+  template <typename KeyOf>
+  void purge(const KeyOf& key_of) {
+    for (Queue& queue : queues_) {
+      std::size_t kept = 0;
+      for (std::size_t i = queue.head; i < queue.entries.size(); ++i) {
+        if (i + kAhead < queue.entries.size()) __builtin_prefetch(&key_of(queue.entries[i + kAhead].slot));
+        const Entry entry = queue.entries[i];
+        queue.entries[kept] = entry;  // without a branch: half of them go
+        kept += static_cast<std::size_t>(entry.key() == key_of(entry.slot));
+      }
+      num_entries_ -= static_cast<int64_t>(queue.size() - kept);
+      queue.entries.resize(kept);
+      queue.head = 0;
+    }
+  }
   void clear();
 
   /// Entries, those to be passed over included.
@@ -39,14 +53,13 @@ class SlotOrder {
   int64_t bytes() const { return num_entries_ * static_cast<int64_t>(sizeof(Entry)); }
 
  private:
+  static constexpr std::size_t kAhead = 16;
   struct Entry {  // 12 bytes
     uint32_t key_low;
     uint32_t key_high;
     int32_t slot;
 
-    bool is_present(const int64_t* keys) const {
-      return keys[slot] == (static_cast<int64_t>(key_high) << 32 | key_low);
-    }
+    int64_t key() const { return static_cast<int64_t>(key_high) << 32 | key_low; }
   };
   struct Queue {
     std::vector<Entry> entries;
@@ -55,17 +68,16 @@ class SlotOrder {
     std::size_t size() const { return entries.size() - head; }
   };
 
-  template <typename MayGo>
-  void take_from(Queue& queue, std::size_t size, const int64_t* keys, const MayGo& may_go,
+  template <typename KeyOf, typename MayGo>
+  void take_from(Queue& queue, std::size_t size, const KeyOf& key_of, const MayGo& may_go,
                  std::vector<int32_t>& out) {
-    constexpr std::size_t kAhead = 16;
     const std::size_t before = queue.size();
     stay_.clear();
     for (; out.size() < size && queue.head < queue.entries.size(); ++queue.head) {
       if (queue.head + kAhead < queue.entries.size())
-        __builtin_prefetch(keys + queue.entries[queue.head + kAhead].slot);
+        __builtin_prefetch(&key_of(queue.entries[queue.head + kAhead].slot));
       const Entry entry = queue.entries[queue.head];
-      if (!entry.is_present(keys)) continue;
+      if (entry.key() != key_of(entry.slot)) continue;
       if (may_go(entry.slot)) {
         out.push_back(entry.slot);
       } else {

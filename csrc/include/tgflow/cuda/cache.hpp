@@ -63,7 +63,10 @@ struct DeviceCache {
   }
 };
 
-/// One gather, or rows to be preloaded.
+/// Who wants the rows: a gather; nobody yet; or nobody yet, and the table has just been given them.
+enum class CachePurpose : int64_t { kGather, kPreload, kAppend };
+
+/// One gather, or rows that come in unasked.
 struct CacheBatch {
   const int64_t* id;
   int64_t size;
@@ -78,9 +81,9 @@ struct CacheBatch {
   int32_t* admit;       ///< Per id: the slot that its row goes to, -1 for none.
   const int64_t* room;  ///< [num_room] slots, in the order in which they make room.
   int64_t num_room;
-  int64_t admits;    ///< 0: none; 1: into `room`; 2: as `admit` says already.
-  int64_t preloads;  ///< Whether nobody asks for the rows.
-  int64_t* counts;   ///< As tgflow/cuda/cache.py names them.
+  int64_t admits;  ///< 0: none; 1: into `room`; 2: as `admit` says already.
+  CachePurpose purpose;
+  int64_t* counts;  ///< As tgflow/cuda/cache.py names them.
 
   __device__ int64_t num_hits() const { return found[size - 1]; }
   __device__ int64_t num_misses() const { return found[2 * size - 1]; }
