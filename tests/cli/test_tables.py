@@ -138,6 +138,8 @@ def test_a_table_can_be_anywhere(tgflow, stream, place):
         ("run", ("--edge-table", "disk", "--edge-path", "no/x.rows"), "no is no directory"),
         ("train", ("--edge-table", "disk", "--edge-path", "made.csv"), "made.csv is there already"),
         ("run", ("--edge-table", "disk", "--edge-path", "made.csv"), "made.csv is there already"),
+        ("run", ("--edge-cache", "9"), "--edge-cache 9: a row of edge features takes 8 bytes"),
+        ("run", ("--edge-cache", "9GB", "--memory-limit", "8GB"), "all of --memory-limit 8GB"),
         ("run", ("--edge-cache", "a lot"), "--edge-cache: tables.edge_cache: a size is bytes"),
         ("run", ("--edge-cache", "120%"), "at most 100%, got '120%'"),
     ],

@@ -9,6 +9,7 @@ from tgflow.cache.policy import Policy
 from tgflow.config import Config, ConfigError
 from tgflow.cuda.needs import CudaError
 from tgflow.tables import FeatureTable
+from tgflow.units import parse_bytes
 
 EDGE_ROWS = "edge-x.rows"
 """The file of a run's edge features, in its directory."""
@@ -44,6 +45,8 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         )
     if live:
         _check_live(config)
+    if t.edge_cache and not t.edge_cache.endswith("%"):
+        _check_cache_bytes(config, 4 * x_dim)
     if t.edge_path and not Path(t.edge_path).absolute().parent.is_dir():
         raise ConfigError(
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
@@ -62,6 +65,20 @@ def _check_live(config: Config) -> None:
         raise ConfigError(
             f"--edge-cache {t.edge_cache}: of how many rows? nobody knows how many a stream will "
             "bring; give bytes, such as 256MiB"
+        )
+
+
+def _check_cache_bytes(config: Config, row_bytes: int) -> None:
+    size, limit = config.tables.edge_cache, config.operate.memory_limit
+    assert size is not None
+    if parse_bytes(size) < 2 * row_bytes:
+        raise ConfigError(
+            f"--edge-cache {size}: a row of edge features takes {row_bytes} bytes; give room for "
+            "many, such as 256MiB, or leave it out"
+        )
+    if limit is not None and parse_bytes(size) >= parse_bytes(limit):
+        raise ConfigError(
+            f"--edge-cache {size}: all of --memory-limit {limit} would be the cache's; give it less"
         )
 
 
