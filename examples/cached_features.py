@@ -7,7 +7,7 @@ for those of nodes, each with its own budget. Protocol: OfflineTrainer's, one ep
 features; first with all rows in memory, then on disk with caches of a tenth of the edges' rows and
 three tenths of the nodes', under LRU and as Belady plans it: what the next batches will read is
 known, as a plan is a pure function. Expect: the same test AP to the last bit; of the edges' rows
-28 % and of the nodes' 45 % found in their caches under "lru", 40 % and 50 % under "belady"; in
+27 % and of the nodes' 45 % found in their caches under "lru", 40 % and 50 % under "belady"; in
 about 15 seconds on 2 cores.
 """
 
