@@ -1,12 +1,34 @@
-// A cache's look-ups, admissions and copies. The number of launches does not depend on what is asked for, and
-// nothing here waits for the host; sums and the choice of who makes room, between the launches, are torch's.
+// A cache's look-ups, admissions and copies. The launches do not depend on what is asked for, nor on what was
+// asked before, so that they can be captured in a graph, and nothing here waits for the host; sums and the
+// choice of who makes room, between the launches, are torch's.
 #include "tgflow/cuda/cache.hpp"
 
 using namespace tgflow;
 
-/// Per id: finds its entry among the ids of this gather, which comes to hold the first of equal ones.
-extern "C" __global__ void __launch_bounds__(256) cache_claim(CacheBatch batch) {
+/// Per entry: clears it if the index has no room for `num_more`.
+extern "C" __global__ void __launch_bounds__(256) cache_clear(DeviceCache cache, int64_t num_more) {
+  if (!cache.is_full(num_more)) return;
+  if (thread_index() == 0) cache.progress->is_anew = 1;
+  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
+  for (int64_t i = thread_index(); i <= cache.mask; i += step) cache.entry[i] = kEmptyEntry;
+}
+
+/// Per slot: puts it into the index if that was cleared.
+extern "C" __global__ void __launch_bounds__(256) cache_index(DeviceCache cache) {
+  if (cache.progress->is_anew == 0) return;
+  const int64_t slot = thread_index();
+  if (slot < cache.capacity && cache.id[slot] >= 0) cache.insert(cache.id[slot], static_cast<int32_t>(slot));
+}
+
+/// Begins a gather. Per id: finds its entry among the ids of this gather, which comes to hold the first of
+/// equal ones.
+extern "C" __global__ void __launch_bounds__(256) cache_claim(DeviceCache cache, CacheBatch batch) {
   const int64_t i = thread_index();
+  if (i == 0) {
+    cache.progress->clock += 2 * batch.size;
+    if (cache.progress->is_anew != 0) cache.progress->inserted = cache.progress->is_anew = 0;
+    cache.progress->inserted += batch.num_more;
+  }
   if (i >= batch.size || batch.id[i] < 0) return;
   const int32_t mine = static_cast<int32_t>(i);
   int64_t at = static_cast<int64_t>(mix64(static_cast<uint64_t>(batch.id[i]))) & batch.claim_mask;
@@ -39,14 +61,15 @@ extern "C" __global__ void __launch_bounds__(256) cache_look_up(DeviceCache cach
     batch.miss[i] = id;
     return;
   }
-  cache.used[slot] = batch.begin + i;
+  cache.used[slot] = batch.begin(cache) + i;
   if (cache.order == CacheOrder::kLfu && cache.uses[slot] < kMostUses) ++cache.uses[slot];
 }
 
 /// Per slot: its key.
-extern "C" __global__ void __launch_bounds__(256) cache_keys(DeviceCache cache, int64_t begin, int64_t* key) {
+extern "C" __global__ void __launch_bounds__(256)
+    cache_keys(DeviceCache cache, CacheBatch batch, int64_t* key) {
   const int64_t slot = thread_index();
-  if (slot < cache.capacity) key[slot] = cache.key(slot, begin);
+  if (slot < cache.capacity) key[slot] = cache.key(slot, batch.begin(cache));
 }
 
 /// Counts a gather: hits, misses, admitted, evicted, bypassed, preloaded, written; then how many rows are
@@ -87,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(256) cache_admit(DeviceCache cache,
   if (slot < 0) return;
   if (cache.id[slot] >= 0) cache.erase(cache.id[slot], slot);
   cache.id[slot] = batch.id[i];
-  cache.used[slot] = cache.came[slot] = batch.begin + batch.size + i;
+  cache.used[slot] = cache.came[slot] = batch.begin(cache) + batch.size + i;
   if (cache.order == CacheOrder::kLfu) cache.uses[slot] = 1;
   cache.insert(batch.id[i], slot);
 }
@@ -97,12 +120,6 @@ extern "C" __global__ void __launch_bounds__(256)
     cache_age(DeviceCache cache, const int64_t* counts, int64_t period) {
   const int64_t slot = thread_index();
   if (slot < cache.capacity && counts[9] / period > counts[8] / period) cache.uses[slot] /= 2;
-}
-
-/// Per slot: puts it into the index, which is empty.
-extern "C" __global__ void __launch_bounds__(256) cache_index(DeviceCache cache) {
-  const int64_t slot = thread_index();
-  if (slot < cache.capacity && cache.id[slot] >= 0) cache.insert(cache.id[slot], static_cast<int32_t>(slot));
 }
 
 /// Per id: its slot, or -1.

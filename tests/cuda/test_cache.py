@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 from emulator.machine import EmulatedMachine
@@ -81,6 +83,61 @@ def test_gathers_on_two_streams_take_turns():
     assert machine.waits == [(7, 0)]
     cache.gather(some_ids(2, 20))
     assert machine.waits == [(7, 0)]
+
+
+class Recorded:
+    """Kernels, and what the host says at each launch: all but addresses."""
+
+    def __init__(self, kernels) -> None:
+        self.kernels, self.calls = kernels, []
+
+    def launch(self, name, blocks, threads, *arguments) -> None:
+        said = [
+            [getattr(each, field) for field, kind in each._fields_ if kind is ctypes.c_int64]
+            if isinstance(each, ctypes.Structure)
+            else each.value * isinstance(each, ctypes.c_int64)
+            for each in arguments
+        ]
+        self.calls.append((name, blocks, threads, said))
+        self.kernels.launch(name, blocks, threads, *arguments)
+
+
+@pytest.mark.parametrize("place", ["uva", "device"])
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static"])
+def test_the_host_says_the_same_at_each_gather_that_is_captured(policy, place):
+    machine = EmulatedMachine()
+    cache, reference = made(machine, 6, policy, 5, place), ReferenceCache(6, policy)
+    machine.kernels = Recorded(machine.kernels)
+    said = []
+    for seed in range(80):
+        machine.captures = seed % 20 >= 5
+        if seed == 40:
+            cache.restore(cache.snapshot())
+        machine.kernels.calls.clear()
+        ids = some_ids(seed, 9)
+        found = cache.gather(ids)
+        reference.gather(ids.tolist())
+        assert torch.equal(found, cache.table.gather(ids))
+        assert cache.contents().tolist() == reference.contents()
+        entry = cache._engine._index._entry
+        assert int((entry != -1).sum()) <= 3 * len(entry) // 4
+        if machine.captures:
+            said.append([call for call in machine.kernels.calls if "gather" not in call[0]][:-1])
+    assert all(each == said[0] for each in said)
+    assert machine.waits == []
+
+
+def test_a_gather_that_fails_midway_takes_its_turn():
+    cache, reference = made(EmulatedMachine(), 2), ReferenceCache(2)
+    cache.table.gather(torch.tensor([SIZE]))  # the next call is told
+    for ids in ([3, 4], [3, 4], [3, 5], [5, 6], [6, 3]):
+        try:
+            found = cache.gather(torch.tensor(ids))
+        except IndexError:
+            continue
+        reference.gather(ids)
+        assert torch.equal(found, cache.table.gather(torch.tensor(ids)))
+        assert cache.contents().tolist() == reference.contents()
 
 
 def test_more_slots_than_can_be_numbered_are_refused():

@@ -5,6 +5,7 @@ import torch
 from devices import needs_cuda, on_cpu
 from hubs import SAMPLERS, hub_events
 
+import tgflow as tg
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors, sample_hops, sample_neighbors
 
@@ -77,3 +78,29 @@ def test_sampling_on_another_stream_while_inserting():
     for before, found in seen[::20]:
         expected = sample_neighbors(twin, SAMPLERS[0], nodes.cpu(), t.cpu(), 8, before=before)
         assert torch.equal(found.eid.cpu(), expected.eid)
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static"])
+@pytest.mark.parametrize("place", ["uva", "device"])
+def test_a_captured_gather_through_a_cache_is_like_any_other(policy, place):
+    rows, generator = torch.randn(5_000, 100), torch.Generator().manual_seed(0)
+    reference = tg.cached(tg.table(rows), rows=300, policy=policy)
+    cache = tg.cached(
+        tg.table(rows, place=place, device="cuda"), rows=300, policy=policy, device="cuda"
+    )
+    ids = torch.zeros(400, dtype=torch.int64, device="cuda")
+    out = torch.empty(400, 100, device="cuda")
+    for each in (cache, reference):
+        each.gather(ids.to(out.device if each is cache else "cpu"))  # compiles
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        cache.gather(ids, out)
+    for step in range(60):  # entries that are gone are cleared meanwhile
+        asked = torch.rand(400, generator=generator).pow(4).mul(5_001).long() - 1
+        if step % 7 == 0:
+            assert torch.equal(cache.gather(asked.cuda()).cpu(), reference.gather(asked))
+            continue
+        ids.copy_(asked)
+        captured.replay()
+        assert torch.equal(out.cpu(), reference.gather(asked))
+        assert torch.equal(cache.contents(), reference.contents())

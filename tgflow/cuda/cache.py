@@ -30,6 +30,11 @@ class DeviceCache:
     the table; else the misses are listed, read by the table in one batch and copied, which does.
     Executing a script, preloading such a table, snapshots, restoring and counters synchronise.
     Gathers on several streams wait for each other on the device.
+
+    A gather from a table that kernels can read may be captured in a CUDA graph, after one that was
+    not: no launch depends on what is asked for, nor on what was asked before. Its replays are
+    gathers like others, in order with these if they run on the same stream, and see the rows that
+    the table had when it was captured; place "device" must not grow until the last of them.
     """
 
     def __init__(
@@ -127,6 +132,9 @@ class DeviceCache:
     def _turn(self) -> Iterator[None]:
         """Enclose launches: behind those of the turn before, on whatever stream they were."""
         with self._lock:
+            if self._machine.capturing():
+                yield
+                return
             stream = self._machine.stream()
             if stream != self._stream and self._last is not None:
                 self._machine.wait(self._last)

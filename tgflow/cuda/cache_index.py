@@ -49,6 +49,7 @@ class _Cache(ctypes.Structure):
         ("rows", _word),
         ("row_bytes", _number),
         ("stride", _number),
+        ("progress", _word),
     )
 
 
@@ -59,7 +60,7 @@ class _Batch(ctypes.Structure):
         ("id", _word),
         ("size", _number),
         ("table_size", _number),
-        ("begin", _number),
+        ("num_more", _number),
         ("claimed", _word),
         ("claim_mask", _number),
         ("place", _word),
@@ -107,7 +108,7 @@ class CacheBatch:
             ids.data_ptr(),
             num,
             table_size,
-            index.clock,
+            min(num, index.capacity),
             self._claimed.data_ptr(),
             entries - 1,
             self._place.data_ptr(),
@@ -127,7 +128,7 @@ class CacheBatch:
         """Find the slots that make room for as many rows as may come, and number the misses."""
         torch.cumsum(self.found, 1, dtype=torch.int32, out=self.found)
         most = min(self.ids.numel(), self._index.capacity)
-        keys = self._index.keys(self.args.begin)
+        keys = self._index.keys(self)
         self._room = keys.topk(most, largest=False, sorted=True).indices
         self.args.room, self.args.num_room = self._room.data_ptr(), most
 
@@ -165,11 +166,12 @@ class CacheIndex:
         self.counts = torch.zeros(10, dtype=torch.int64, device=device)
         """Hits, misses, admitted, evicted, bypassed, preloaded, written; rows held; rows ever
         admitted before the last gather and after it."""
-        self.clock = 1
-        """The next position: each gather takes two an id."""
+        self._progress = torch.tensor([1, 0, 0], device=device)
+        """As `CacheProgress` (cuda/cache.hpp)."""
         size = 1 << (max(_ENTRIES_A_SLOT * capacity, _LEAST_ENTRIES) - 1).bit_length()
         self._entry = torch.full((size,), -1, dtype=torch.int32, device=device)
         self._inserted = 0
+        self._is_captured = False
 
     @property
     def nbytes(self) -> int:
@@ -183,16 +185,15 @@ class CacheIndex:
         """Find where the rows of `ids`, contiguous int64 and at least one, are."""
         self._make_room(min(ids.numel(), self.capacity))
         batch = CacheBatch(self, ids, table_size, purpose)
-        self.clock += 2 * ids.numel()
-        self._launch("cache_claim", ids.numel(), batch.args)
+        self._launch("cache_claim", ids.numel(), self._args(), batch.args)
         self._launch("cache_look_up", ids.numel(), self._args(), batch.args)
         return batch
 
-    def keys(self, begin: int) -> Tensor:
-        """Return what slots are ordered by, int64 `[capacity]`."""
+    def keys(self, batch: CacheBatch) -> Tensor:
+        """Return what slots are ordered by in a gather, int64 `[capacity]`."""
         keys = torch.empty_like(self.id)
         address = ctypes.c_uint64(keys.data_ptr())
-        self._launch("cache_keys", self.capacity, self._args(), _number(begin), address)
+        self._launch("cache_keys", self.capacity, self._args(), batch.args, address)
         return keys
 
     def admit(self, batch: CacheBatch, admits: bool) -> None:
@@ -239,18 +240,31 @@ class CacheIndex:
         """Have these ids in the slots, int64 `[capacity]`."""
         self.id.copy_(ids)
         self.counts[7] = (ids >= 0).sum()
-        self._index_anew()
+        self._index_anew(len(self._entry))
+        self._inserted = 0
+        self._progress[1:] = 0
 
     def _make_room(self, num_more: int) -> None:
-        """Clear entries that are gone before they are too many; an upper bound is known here."""
+        """Clear entries that are gone before they are too many.
+
+        The host has a bound, and spares the device the question. Once a gather is captured only the
+        device knows: how often that one is replayed nobody tells the host.
+        """
+        self._is_captured |= self._machine.capturing()
+        if self._is_captured:
+            self._index_anew(num_more)
+            return
         if self.capacity + self._inserted + num_more > 3 * len(self._entry) // 4:
-            self._index_anew()
+            self._index_anew(len(self._entry))
+            self._inserted = 0
         self._inserted += num_more
 
-    def _index_anew(self) -> None:
-        self._entry.fill_(-1)
-        self._inserted = 0
-        self._launch("cache_index", self.capacity, self._args())
+    def _index_anew(self, num_more: int) -> None:
+        """Make the index anew if it has no room for so many more; as many as it has entries: do."""
+        blocks = min(-(-len(self._entry) // _THREADS), self._machine.multiprocessors * _BLOCKS)
+        args = self._args()
+        self._machine.kernels.launch("cache_clear", blocks, _THREADS, args, _number(num_more))
+        self._launch("cache_index", self.capacity, args)
 
     def _copy(self, source: Tensor | None, admit: Tensor | None, out: Tensor, num: int) -> None:
         alignment = self.row_bytes | out.data_ptr()
@@ -282,6 +296,7 @@ class CacheIndex:
             self._rows.data_ptr(),
             self.row_bytes,
             self.stride,
+            self._progress.data_ptr(),
         )
 
     def _launch(self, kernel: str, size: int, *args: Argument) -> None:

@@ -15,7 +15,6 @@ from tgflow.nn.spill import spilled
 LAST_UPDATE, MAIL_T, HAS_MAIL, POSITION = range(4)
 CLOCK_WIDTH = 4
 _PAGE_BYTES = 4 << 20
-_SLACK = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +112,7 @@ class NodeMemory(nn.Module):
             MemoryError: If the table has no room for them.
         """
         if num_nodes > len(self.table):
-            self._grow_table(max(num_nodes, len(self.table) + len(self.table) // _SLACK, 64))
+            self._grow_table(num_nodes)
         if num_nodes > len(self.clock):
             self.clock = with_room(self.clock, num_nodes)
             if self.history is not None:

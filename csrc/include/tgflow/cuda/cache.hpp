@@ -19,8 +19,15 @@ constexpr int64_t kStays = 0x7fffffffffffffff;  ///< The key of a slot that may 
 
 enum class CacheOrder : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
 
-/// As tgflow/cuda/cache.py has it, field by field. At most half of the entries are of slots, and entries that
-/// are gone are cleared before they are too many.
+/// What changes with every gather, so that a captured one finds it as it is when it is replayed.
+struct CacheProgress {
+  int64_t clock;     ///< The next position: each gather takes two an id.
+  int64_t inserted;  ///< Into the index since it was made anew, at most.
+  int64_t is_anew;   ///< Whether it is being made anew.
+};
+
+/// As tgflow/cuda/cache_index.py has it, field by field. At most half of the entries are of slots, and
+/// entries that are gone are cleared before they are too many.
 struct DeviceCache {
   int32_t* entry;  ///< Open addressing: slots by the hash of their ids.
   int64_t mask;
@@ -33,7 +40,12 @@ struct DeviceCache {
   char* rows;
   int64_t row_bytes;
   int64_t stride;  ///< Of rows, a multiple of 16.
+  CacheProgress* progress;
 
+  /// Whether the index must be made anew before `num_more` are inserted, or else too many entries are gone.
+  __device__ bool is_full(int64_t num_more) const {
+    return capacity + progress->inserted + num_more > 3 * (mask + 1) / 4;
+  }
   __device__ int64_t home(int64_t key) const {
     return static_cast<int64_t>(mix64(static_cast<uint64_t>(key))) & mask;
   }
@@ -71,7 +83,7 @@ struct CacheBatch {
   const int64_t* id;
   int64_t size;
   int64_t table_size;
-  int64_t begin;     ///< Its first position on the cache's clock; rows admitted rank from `begin + size` on.
+  int64_t num_more;  ///< Rows that it may insert.
   int32_t* claimed;  ///< Open addressing: the first of equal ids by their hash, -1 for none.
   int64_t claim_mask;
   int32_t* place;  ///< Per id: its entry there.
@@ -85,6 +97,9 @@ struct CacheBatch {
   CachePurpose purpose;
   int64_t* counts;  ///< As tgflow/cuda/cache.py names them.
 
+  /// Its first position on the cache's clock, which it has advanced; rows admitted rank from `size` behind
+  /// it.
+  __device__ int64_t begin(const DeviceCache& cache) const { return cache.progress->clock - 2 * size; }
   __device__ int64_t num_hits() const { return found[size - 1]; }
   __device__ int64_t num_misses() const { return found[2 * size - 1]; }
 };
