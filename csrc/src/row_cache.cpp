@@ -107,7 +107,9 @@ void RowCache::admit(int64_t come, CacheLookup& out) {
   const auto wanted =
       static_cast<std::size_t>(std::count(out.admit.begin(), out.admit.end(), CacheLookup::kNothing));
   victims_.clear();
-  for (; victims_.size() < wanted && !free_.empty(); free_.pop_back()) victims_.push_back(free_.back());
+  for (; victims_.size() < wanted && !free_.empty(); free_.pop_back()) {
+    if (held_[free_.back()].id == kFree) victims_.push_back(free_.back());  // scripts take any slot
+  }
   const int64_t oldest = at_work_.front().begin;
   order_.take(
       wanted, [&](int32_t s) -> const int64_t& { return key(s); },

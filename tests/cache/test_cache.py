@@ -301,3 +301,15 @@ def test_memory_is_within_the_budget_after_many_gathers(policy):
         cache.gather(torch.randint(5_000, (64,), generator=generator))
         assert cache.cache_nbytes <= 60_000 * 1.1
     gc.collect()
+
+
+@for_each_device
+def test_a_preload_takes_slots_that_scripts_have_left_free(device):
+    cache, reference = made_cache(2, "belady", device), ReferenceCache(2, "belady")
+    script = Script(torch.tensor([0]), torch.tensor([-1]), torch.tensor([0]))
+    cache.execute(script, int64([0], device))
+    reference.execute(script, [0])
+    cache.preload(int64([1], device))
+    reference.preload([1])
+    assert cache.contents().tolist() == [0, 1]
+    check(cache, reference)
