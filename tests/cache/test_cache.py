@@ -22,7 +22,7 @@ from devices import for_each_device, opened
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.cache import TraceMismatch, cached
+from tgflow.cache import Script, TraceMismatch, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
 from tgflow.testing.cache_reference import ReferenceCache
 
