@@ -155,13 +155,14 @@ void gather_often(RowCache& cache, const std::vector<int64_t>& table, uint64_t s
                   std::atomic<int>& wrong) {
   CacheLookup lookup;
   for (uint64_t batch = 0; batch < 150; ++batch) {
-    const std::vector<int64_t> ids = some_ids(seed * 1000 + batch, 90);
+    const int64_t n = batch % 6 == 0 ? 700 : 90;  // some so long that others wait in the middle
+    const std::vector<int64_t> ids = some_ids(seed * 1000 + batch, n);
     std::vector<int64_t> out(3 * ids.size());
     char* to = reinterpret_cast<char*>(out.data());
     if (batch % 3 == 0) {
-      cache.gather(bytes_of(table), kRows, ids.data(), 90, to);
+      cache.gather(bytes_of(table), kRows, ids.data(), n, to);
     } else {
-      cache.look_up(ids.data(), 90, kRows, lookup);
+      cache.look_up(ids.data(), n, kRows, lookup);
       if (batch % 10 == 1) {
         cache.finish(lookup, false);
         continue;

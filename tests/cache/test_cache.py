@@ -132,6 +132,21 @@ def test_what_a_change_of_the_table_does(device):
 
 
 @for_each_device
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static", "belady"])
+@pytest.mark.parametrize("num_bytes", [12, 4096, 12_000], ids=["one row", "one page", "all"])
+def test_bytes_are_the_tables_under_any_budget(device, policy: Policy, num_bytes):
+    cache = made_cache(num_bytes // 12, policy, device, size=1_000)
+    rows = torch.cat([made_rows(1_000), torch.zeros(1, 3)])
+    generator = torch.Generator().manual_seed(0)
+    cache.preload(int64([5, 7, 5, 999], device))
+    for size in (1, 30, 900, 300):
+        ids = torch.rand(size, generator=generator).pow(3).mul(1_001).long() - 1
+        assert torch.equal(cache.gather(ids.to(int64([], device).device)).cpu(), rows[ids])
+    found = cache.counters.hits
+    assert found > 0 or num_bytes == 12 or policy in ("static", "belady")
+
+
+@for_each_device
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
 def test_what_is_appended_is_written_through(device, policy: Policy):
     cache = made_cache(4, policy, device, far=True)
