@@ -60,7 +60,10 @@ void RowCache::find_all(const int64_t* id, int64_t n, CacheLookup& out) {
   });
   const bool alone = at_work_.size() == 1;
   for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n && slot[i + kAhead] >= 0) __builtin_prefetch(&held_[slot[i + kAhead]], 1);
+    if (i + kAhead < n && slot[i + kAhead] >= 0) {
+      __builtin_prefetch(&held_[slot[i + kAhead]], 1);
+      if (!alone) __builtin_prefetch(&came_[slot[i + kAhead]]);
+    }
     note(id[i], i, alone, out);
   }
 }
@@ -94,6 +97,7 @@ void RowCache::find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLook
       slot[next] = index_.find(hash[next % kRing], [](int32_t) { return true; });
       if (slot[next] >= 0) {
         __builtin_prefetch(&held_[slot[next]], 1);
+        if (!alone) __builtin_prefetch(&came_[slot[next]]);
         prefetch_row(row(slot[next]), row_bytes_);
       }
     }
