@@ -12,24 +12,26 @@ from tgflow.bench.disk_pass import MappedRows, Pass, Taken, asked, open_table, r
 from tgflow.bench.memory_limit import MemoryGroup, NoLimit, memory_group
 from tgflow.tables import FeatureTable
 
+DIM = 172
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("disk") / "x.rows"
-    disk.write_table(path, 3_000)
+    disk.write_table(path, 3_000, DIM)
     return path
 
 
 def task_of(path, method, **changes):
-    known = {"num_events": 3_000, "num_read": 1_000, "dim": disk.DIM, "batch": 50}
+    known = {"num_events": 3_000, "num_read": 1_000, "dim": DIM, "batch": 50}
     more = {"budget": 8 << 20, "limit_s": 60.0, "group": None}
     return Pass(method, str(path), **known | more | changes)
 
 
 def test_a_mapped_file_holds_the_rows_of_the_table(path):
-    table = FeatureTable(disk.DIM, place="disk", path=path)
+    table = FeatureTable(DIM, place="disk", path=path)
     ids = torch.tensor([5, 0, 2_999, 5])
-    assert torch.equal(MappedRows(str(path), 3_000, disk.DIM).gather(ids), table.gather(ids))
+    assert torch.equal(MappedRows(str(path), 3_000, DIM).gather(ids), table.gather(ids))
     table.close()
 
 

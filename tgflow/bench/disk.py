@@ -19,15 +19,14 @@ from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.tables import FeatureTable
 
-DIM = 768
-"""Floats of a row: an embedding of a text."""
+BATCHES = {172: 200, 768: 100}
+"""Events of a batch by the floats of a row: features of edits or posts, and embeddings of texts."""
 TABLE_BYTES, BUDGET = 4 << 30, 1 << 30
-BATCH = 100
-QUICK_SHARE = 4
+QUICK_SHARE = 2
 """How many times smaller table, budget and batches are in a look."""
-READ_SHARE = 0.15
-"""The newest events, whose batches are read: a test of 70/15/15."""
-LIMIT_S = 150.0
+READ_SHARE = 0.7
+"""The newest events, of whose batches an epoch is read, as long as there is time."""
+LIMIT_S, QUICK_LIMIT_S = 100.0, 20.0
 """Of a pass: what is slower is compared by the batches that it has read until then."""
 TARGETS = {"lru": 1.3, "mmap": 1.8}
 METHODS = ("belady", "lru", "mmap")
@@ -35,32 +34,38 @@ METHODS = ("belady", "lru", "mmap")
 
 def run(options: Options) -> list[Row]:
     """Read the same batches through each method, each in a process with the same limit."""
+    return [row for dim in BATCHES for row in rows_of(dim, options)]
+
+
+def rows_of(dim: int, options: Options) -> list[Row]:
+    """Compare the methods on rows of `dim` floats."""
     share = QUICK_SHARE if options.quick else 1
-    num_rows, budget = TABLE_BYTES // share // (4 * DIM), BUDGET // share
+    num_rows, budget = TABLE_BYTES // share // (4 * dim), BUDGET // share
+    batch, num_read = BATCHES[dim] // share, int(num_rows * READ_SHARE)
+    limit = QUICK_LIMIT_S if options.quick else LIMIT_S
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # /tmp is often memory
         path = Path(folder) / "x.rows"
-        options.tell(f"disk: writing {num_rows:,} rows of {DIM} floats")
-        write_table(path, num_rows)
-        batch, num_read = BATCH // share, int(num_rows * READ_SHARE)
+        options.tell(f"disk: writing {num_rows:,} rows of {dim} floats")
+        write_table(path, num_rows, dim)
         tasks = {
-            name: Pass(name, str(path), num_rows, num_read, DIM, batch, budget, LIMIT_S, None)
+            name: Pass(name, str(path), num_rows, num_read, dim, batch, budget, limit, None)
             for name in METHODS
         }
         taken = {name: measured(task, options) for name, task in tasks.items()}
     params: Params = {
         "table": f"{TABLE_BYTES // share >> 20} MiB",
         "budget": f"{budget >> 20} MiB",
-        "floats": DIM,
+        "floats": dim,
         "batch": batch,
-        "events": num_read,
+        "batches of an epoch": -(-num_read // batch),
     }
     return list(_rows(taken, params, budget))
 
 
-def write_table(path: Path, num_rows: int) -> None:
+def write_table(path: Path, num_rows: int, dim: int) -> None:
     """Write rows."""
-    table = FeatureTable(DIM, place="disk", path=path)
-    piece = torch.randn(1 << 13, DIM, generator=torch.Generator().manual_seed(0))
+    table = FeatureTable(dim, place="disk", path=path)
+    piece = torch.randn(1 << 13, dim, generator=torch.Generator().manual_seed(0))
     for start in range(0, num_rows, len(piece)):
         table.append(piece[: num_rows - start])
     table.close()

@@ -24,7 +24,8 @@ from tgflow.tables.rows import Table
 HEADER_BYTES = 4096
 CHECKSUM_BYTES = 4
 SHARES = {"belady": 0.7, "lru": 0.85}
-"""What of the budget the cache takes; the rest is for buffers, batches, and windows of the plan."""
+"""What of the budget the cache takes; the rest is for buffers and batches, and for what the plan
+knows: a quarter of the cache."""
 HEADROOM = 1.1
 """Of the budget: what the process may hold beyond what it held before the pass."""
 
