@@ -25,6 +25,7 @@ int64_t checked(int64_t num_slots) {
 Belady::Belady(int64_t num_slots, const int64_t* id)
     : num_slots_(checked(num_slots)),
       slots_(num_slots + 1, {-1, -1, -1}),
+      accesses_(1024),
       waiting_(2 * kBits, -1),
       filled_(2, 0) {
   const auto end = static_cast<int32_t>(num_slots);
@@ -51,9 +52,7 @@ void Belady::contents(int64_t* id) const {
   for (int64_t s = 0; s < num_slots_; ++s) id[s] = slots_[s].number < 0 ? -1 : rows_[slots_[s].number].id;
 }
 
-int64_t Belady::bytes() const {
-  return slots_.bytes() + rows_.bytes() + num_accesses() * static_cast<int64_t>(sizeof(Access));
-}
+int64_t Belady::bytes() const { return slots_.bytes() + rows_.bytes() + accesses_.bytes(); }
 
 void Belady::tell(const int64_t* id, int64_t n) {
   if (num_accesses() + n >= kLimit || told_ == INT32_MAX) {
@@ -61,7 +60,8 @@ void Belady::tell(const int64_t* id, int64_t n) {
                                 std::to_string(num_accesses() + n));
   }
   make_room_for_a_batch();
-  const int64_t first_access = num_accesses();
+  make_room_for_accesses(n);
+  const int64_t first_access = num_told_;
   try {
     number_ids(id, n);
     sizes_.push_back(n);
@@ -84,14 +84,14 @@ void Belady::number_ids(const int64_t* id, int64_t n) {
     }
     rows_[number].mark = told_;
     prefetch_slot(number);
-    accesses_.push_back({number, kUnknown});
+    access(num_told_++) = {number, kUnknown};
   }
 }
 
 /// Takes back what `number_ids` did.
 void Belady::unnumber(int64_t first_access) {
-  for (; num_accesses() > first_access; accesses_.pop_back()) {
-    const int32_t number = accesses_.back().number;
+  while (num_told_ > first_access) {
+    const int32_t number = access(--num_told_).number;
     rows_[number].mark = -1;
     if (rows_[number].slot < 0 && rows_[number].last < 0) rows_.erase(number);
   }
@@ -99,28 +99,37 @@ void Belady::unnumber(int64_t first_access) {
 
 /// Makes the new batch the next use of its ids where they were used last, or of the slots that hold them.
 void Belady::link_uses(int64_t first_access) {
-  for (int64_t i = first_access; i < num_accesses(); ++i) {
-    if (i + kAhead < num_accesses()) prefetch_use(i + kAhead);
-    Row& row = rows_[accesses_[i].number];
+  for (int64_t i = first_access; i < num_told_; ++i) {
+    if (i + kAhead < num_told_) prefetch_use(i + kAhead);
+    Row& row = rows_[access(i).number];
     if (row.last >= 0) {
-      accesses_[row.last - num_gone_].next_use = told_;
+      access(row.last).next_use = told_;
     } else if (row.slot >= 0) {
       take_unknown(row.slot);
       wait(row.slot, told_);
     }
-    row.last = num_gone_ + i;
+    row.last = i;
   }
 }
 
 /// Asks for what `link_uses` will change at an access.
 void Belady::prefetch_use(int64_t i) const {
-  const Row& row = rows_[accesses_[i].number];
+  const Row& row = rows_[access(i).number];
   if (row.last >= 0) {
-    __builtin_prefetch(&accesses_[row.last - num_gone_], 1);
+    __builtin_prefetch(&access(row.last), 1);
   } else if (row.slot >= 0) {
     __builtin_prefetch(&slots_[slots_[row.slot].earlier], 1);
     __builtin_prefetch(&slots_[slots_[row.slot].later], 1);
   }
+}
+
+void Belady::make_room_for_accesses(int64_t n) {
+  int64_t size = accesses_.size();
+  while (size < num_accesses() + n) size *= 2;
+  if (size == accesses_.size()) return;
+  HugeArray<Access> ring(size);
+  for (int64_t i = num_gone_; i < num_told_; ++i) ring[i & (size - 1)] = access(i);
+  accesses_ = std::move(ring);
 }
 
 /// Doubles the rings once they are full; a word of bits is never shared by two ends.
@@ -142,7 +151,6 @@ void Belady::plan_next(const PlannedMoves& moves) {
   use_hits(n, moves);  // all of them before any miss, or the plan is not optimal
   for (const Miss& miss : missed_) admit(miss, moves.admit);
   forget_missed();
-  accesses_.erase(accesses_.begin(), accesses_.begin() + n);
   sizes_.pop_front();
   num_gone_ += n;
   ++planned_;
@@ -155,18 +163,18 @@ void Belady::use_hits(int64_t n, const PlannedMoves& moves) {
   set_empty(planned_);
   missed_.clear();
   for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) rows_.prefetch(accesses_[i + kAhead].number);
-    if (i + kAhead / 2 < n) prefetch_slot(accesses_[i + kAhead / 2].number);
-    const Access access = accesses_[i];
-    Row& row = rows_[access.number];
-    if (access.next_use == kUnknown) row.last = -1;
+    if (i + kAhead < n) rows_.prefetch(access(num_gone_ + i + kAhead).number);
+    if (i + kAhead / 2 < n) prefetch_slot(access(num_gone_ + i + kAhead / 2).number);
+    const Access asked = access(num_gone_ + i);
+    Row& row = rows_[asked.number];
+    if (asked.next_use == kUnknown) row.last = -1;
     moves.id[i] = row.id;
     moves.hit[i] = row.slot;
     moves.admit[i] = -1;
     if (row.slot < 0) {
-      missed_.push_back({static_cast<int32_t>(i), access.number, access.next_use});
+      missed_.push_back({static_cast<int32_t>(i), asked.number, asked.next_use});
     } else {
-      wait(row.slot, access.next_use);
+      wait(row.slot, asked.next_use);
     }
   }
 }

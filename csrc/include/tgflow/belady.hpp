@@ -39,7 +39,7 @@ class Belady {
 
   /// Batches and accesses that were told and are not planned.
   int64_t num_batches() const { return static_cast<int64_t>(sizes_.size()); }
-  int64_t num_accesses() const { return static_cast<int64_t>(accesses_.size()); }
+  int64_t num_accesses() const { return num_told_ - num_gone_; }
   /// Accesses of the first of them. There must be one.
   int64_t next_size() const { return sizes_.front(); }
 
@@ -102,6 +102,9 @@ class Belady {
     return waiting_[static_cast<std::size_t>(batch) & (waiting_.size() - 1)];
   }
   uint64_t& filled(int32_t word) { return filled_[static_cast<std::size_t>(word) & (filled_.size() - 1)]; }
+  Access& access(int64_t number) { return accesses_[number & (accesses_.size() - 1)]; }
+  const Access& access(int64_t number) const { return accesses_[number & (accesses_.size() - 1)]; }
+  void make_room_for_accesses(int64_t n);
   void set_filled(int32_t batch);
   void set_empty(int32_t batch);
 
@@ -111,10 +114,11 @@ class Belady {
   int64_t num_aged_ = 0;     ///< and how many of them, from its beginning, the present batch has not used.
 
   RowsById<Row> rows_;
-  std::deque<Access> accesses_;  ///< Of the batches that were told and are not planned,
-  std::deque<int64_t> sizes_;    ///< and how many each has.
-  int64_t num_gone_ = 0;         ///< Accesses before those.
-  int32_t planned_ = 0;          ///< Batches so far; the next one's number.
+  HugeArray<Access> accesses_;  ///< A ring: of the batches that were told and are not planned,
+  std::deque<int64_t> sizes_;   ///< and how many each has.
+  int64_t num_gone_ = 0;        ///< Accesses before those,
+  int64_t num_told_ = 0;        ///< and with them.
+  int32_t planned_ = 0;         ///< Batches so far; the next one's number.
   int32_t told_ = 0;
 
   std::vector<Miss> missed_;      ///< Accesses of the present batch.
