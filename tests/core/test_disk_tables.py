@@ -326,6 +326,33 @@ def test_auto_goes_on_in_a_file(path):
     assert torch.equal(FeatureTable(8, path=path).read(0, 5_500), rows[:5_500])
 
 
+def test_auto_tries_again_to_go_on_in_a_file_that_was_full(path):
+    rows = some_rows(100)
+    table = FeatureTable(3, budget=40 * 12, path=path)
+    table.append(rows[:40])
+    for _ in range(2):
+        _core.inject_fault(_core.FileOp.write, 0, 1, -errno.ENOSPC)
+        with pytest.raises(OSError, match="No space left on device"):
+            table.append(rows[40:])
+        assert (len(table), table.place) == (40, "host")
+        assert torch.equal(table.read(0, 40), rows[:40])
+    table.append(rows[40:])
+    assert table.place == "disk"
+    assert torch.equal(table.read(0, 100), rows)
+
+
+def test_auto_goes_on_in_no_file_of_somebody_else(path):
+    table = FeatureTable(3, budget=40 * 12, path=path)
+    table.append(some_rows(40))
+    other = on_disk(path)
+    other.append(some_rows(5))
+    other.close()
+    with pytest.raises(FileExistsError, match=r"now has 5 of somebody else's"):
+        table.append(some_rows(1))
+    assert (len(table), table.place) == (40, "host")
+    assert len(on_disk(path)) == 5
+
+
 MEMORY = """
 import sys, resource, torch
 from tgflow.tables import FeatureTable

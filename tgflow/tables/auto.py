@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -30,8 +31,8 @@ class AutoRows:
     def __init__(
         self, places: list[Callable[[], Rows]], budget: int, machine: Machine | None
     ) -> None:
-        self._places: Iterator[Callable[[], Rows]] = iter(places)
-        self._rows = next(self._places)()
+        self._rows = places[0]()
+        self._further = places[1:]
         self._room = budget
         self._machine = machine
         self._launching = threading.Lock()
@@ -60,13 +61,20 @@ class AutoRows:
             self.append(rows, size)
 
     def _move(self, size: int) -> bool:
-        """Move all rows to the next place, if there is one: readers go on in the old one."""
-        opened = next(self._places, None)
-        if opened is None:
+        """Move all rows to the next place, if there is one: readers go on in the old one.
+
+        Where that fails they stay, and the next append tries again.
+        """
+        if not self._further:
             return False
-        target, step = opened(), max(1, _MOVED_AT_ONCE // self.row_bytes)
-        for start in range(0, size, step):
-            target.append(self._rows.read(start, min(start + step, size)), start)
+        try:
+            target = self._copied(self._further[0], size)
+        except MemoryError:
+            if len(self._further) == 1:
+                raise
+            self._further.pop(0)
+            return self._move(size)
+        self._further.pop(0)
         with self._launching:
             self._rows, old = target, self._rows
         if self._machine is not None:
@@ -74,6 +82,24 @@ class AutoRows:
         del old
         self._room = 2**63 - 1  # the budget is the first place's
         return True
+
+    def _copied(self, place: Callable[[], Rows], size: int) -> Rows:
+        """Return an opened place with all rows; one that cannot take them is left empty."""
+        target, step = place(), max(1, _MOVED_AT_ONCE // self.row_bytes)
+        if isinstance(target, DiskRows) and target.num_rows:
+            raise FileExistsError(
+                "the file for rows that have no room in memory was not there when the table was "
+                f"made, and now has {target.num_rows} of somebody else's; remove it"
+            )
+        try:
+            for start in range(0, size, step):
+                target.append(self._rows.read(start, min(start + step, size)), start)
+        except BaseException:
+            with suppress(OSError):
+                target.truncate(0)
+                target.close()
+            raise
+        return target
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite some rows."""
