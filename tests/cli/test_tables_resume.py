@@ -73,6 +73,7 @@ def as_whole(made):
         ((), DISK),
         (DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
         (("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
+        (("--edge-table", "auto", "--edge-budget", "1KiB"), ("--edge-table", "host")),
         (("--edge-cache", "4KiB"), ("--edge-cache", "8KiB")),
     ],
 )
@@ -172,6 +173,31 @@ def test_another_run_cannot_have_the_file(run, tgflow, made, tmp_path):
     assert "x.rows is there already" in ran.err
     assert not Path("other").exists()
     assert rows.read_bytes() == before
+
+
+@pytest.mark.parametrize("flags", [(), ("--allow-config-change", "--direction", "directed")])
+def test_a_run_that_goes_on_cannot_have_the_file_of_another(
+    run, resume, tgflow, made, tmp_path, flags
+):
+    rows = tmp_path / "x.rows"
+    assert run("--limit", 100, *DISK, "--edge-path", rows).code == 0
+    shutil.move("out", "other")
+    before = rows.read_bytes()
+    assert run("--limit", 50).code == 0
+    for _ in range(2):
+        ran = resume("--limit", 400, *DISK, "--edge-path", rows, *flags)
+        assert (ran.code, "x.rows is there already" in ran.err) == (2, True), ran.err
+    assert rows.read_bytes() == before
+    assert resume("--limit", 400).code == 0
+    as_whole(made)
+
+
+def test_a_file_may_be_moved_between_two_parts_of_a_run(run, resume, made, tmp_path):
+    assert run("--limit", 100, *DISK).code == 0
+    shutil.move(ROWS, tmp_path / "x.rows")
+    assert resume("--limit", 400, "--edge-path", tmp_path / "x.rows").code == 0
+    assert not ROWS.exists()
+    as_whole(made)
 
 
 def test_a_run_that_moved_goes_on_with_its_file(run, tgflow, made):

@@ -21,10 +21,11 @@ from tgflow.run.live.place import Place, Wish
 from tgflow.run.live.session import Recipe, Session, open_session
 from tgflow.run.live.signals import StopSignals
 from tgflow.run.live.supply import Valve
+from tgflow.run.live.table import check_own
 from tgflow.run.machine import describe, peak_rss_bytes
 from tgflow.run.report import continual_report
 from tgflow.run.rundir import RunDir, read_records, to_json
-from tgflow.run.tables import check_tables, check_unused
+from tgflow.run.tables import check_tables
 
 MOST_RECORDS = 20_000
 """Micro-batches that the report draws from, evenly spaced."""
@@ -40,18 +41,20 @@ def learn(config: Config, wish: Wish, as_json: bool) -> None:
     """
     valve = Valve()
     with StopSignals(valve.ask):
-        _learn(config, wish, as_json, valve)
+        place = Place.find(config, assemble.run_name(config), wish)
+        try:
+            _learn(place, wish, as_json, valve)
+        finally:
+            place.release()
 
 
-def _learn(config: Config, wish: Wish, as_json: bool, valve: Valve) -> None:
-    place = Place.find(config, assemble.run_name(config), wish)
+def _learn(place: Place, wish: Wish, as_json: bool, valve: Valve) -> None:
     config = place.config
     assemble.check_together(config)
     threads = assemble.use_threads(config)
     source = assemble.open_partitioned(config)
     check_tables(config, source.x_dim, live=True)
-    if not place.goes_on:
-        check_unused(config)
+    check_own(place)
     recipe = Recipe(
         source,
         "bipartite" if source.ids.bipartite else config.graph.direction,

@@ -109,7 +109,7 @@ def check_unused(config: Config) -> None:
     if path is not None and Path(path).exists():
         raise ConfigError(
             f"--edge-path: {path} is there already; name another file, remove it, or go on with "
-            "its run: --resume"
+            "the run that it is of"
         )
 
 

@@ -15,6 +15,7 @@ from tgflow.durable.lock import RunLock
 from tgflow.run.live import settings
 from tgflow.run.live.settings import Change, Effect
 from tgflow.run.rundir import RunDir
+from tgflow.run.tables import FILED
 
 LOCK, SETTINGS, MOVING = ".lock", "config.toml", ".moving"
 OWN = frozenset(
@@ -97,7 +98,8 @@ class Place:
             for aside in _half_moved(path):
                 _move(path, aside)
             unknown: list[str] = []
-            saved = _saved(path, _newest_settings(path), unknown)
+            counting = _newest_meta(path).get("run", {}).get("settings")
+            saved = _saved(path, counting, unknown)
             wanted = _wanted(saved, config, wish)
             changed = _changes(path, saved, wanted, wish)
         except BaseException:
@@ -132,8 +134,16 @@ class Place:
 
     def __exit__(self, *error: object) -> None:
         self.rundir.close()
+        self.release()
+
+    def release(self) -> None:
+        """Let others have the directory; a second time does nothing."""
         if self._lock is not None:
             self._lock.release()
+
+    def newest_meta(self) -> dict[str, Any]:
+        """Return the meta of the newest checkpoint whose manifest is whole; empty without one."""
+        return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any] | None) -> None:
         """Hear with which settings that count the checkpoint was taken that is gone on from.
@@ -196,13 +206,12 @@ def _move(path: Path, aside: Path) -> None:
     (aside / MOVING).replace(path / SETTINGS)
 
 
-def _newest_settings(path: Path) -> dict[str, Any] | None:
-    """Return the settings that count of the newest checkpoint, None if it does not say."""
+def _newest_meta(path: Path) -> dict[str, Any]:
     for entry in sorted((path / "checkpoints").glob("ckpt-*"), reverse=True):
         with suppress(CheckpointError, OSError, LookupError):
-            found: dict[str, Any] = read_manifest(entry)["meta"]["run"]["settings"]
+            found: dict[str, Any] = read_manifest(entry)["meta"]
             return found
-    return None
+    return {}
 
 
 def _saved(
@@ -214,7 +223,10 @@ def _saved(
 
 
 def _wanted(saved: Config, config: Config, wish: Wish) -> Config:
+    """Return the settings to go on with; what is of no use where rows go now is let go of."""
     stated = dict(wish.stated or {})
+    if stated.get("tables.edge_table", "disk") not in FILED:
+        stated = {"tables.edge_budget": None, "tables.edge_path": None} | stated
     return replaced(saved, stated | {"run.out": config.run.out})
 
 

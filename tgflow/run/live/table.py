@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tgflow.checkpoint import Checkpoint, RowsLost
 from tgflow.run.live.place import Place
-from tgflow.run.tables import edge_file, open_edge_table, with_cache
+from tgflow.run.tables import check_unused, edge_file, open_edge_table, with_cache
 from tgflow.tables import DamagedFile
 from tgflow.tables.rows import Table
 from tgflow.train.rows import file_of
@@ -39,6 +39,21 @@ def open_table(place: Place, x_dim: int, checkpoint: Checkpoint | None = None) -
     if counted is None:
         table.truncate(0)
     return with_cache(place.config, table, "lru")
+
+
+def check_own(place: Place) -> None:
+    """Refuse a file of edge features that may be another run's, which would be cut off or moved.
+
+    A run goes on with a file that the settings did not name before if its checkpoint counts rows in
+    a file: they are looked for there, and nothing is changed if they are others.
+
+    Raises:
+        ConfigError: If the settings name one that is there.
+    """
+    if place.goes_on and not any(change.key == "tables.edge_path" for change in place.changed):
+        return
+    if place.effect == "all" or "edge_x_file" not in place.newest_meta():
+        check_unused(place.config)
 
 
 def set_aside(place: Place) -> None:
