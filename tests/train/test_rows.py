@@ -108,6 +108,17 @@ def test_a_checkpoint_refers_to_a_file_and_reads_but_its_last_rows(
     assert "x" not in found.sealed["columns-000000"]()
 
 
+def test_a_checkpoint_finds_its_file_from_any_working_directory(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = saved(FeatureTable(2, place="disk", path="x.rows"), tmp_path / "c")
+    monkeypatch.chdir("/")
+    found = go_on(path, None).graph.edge_x
+    assert found is not None
+    assert torch.equal(found.read(0, CUT), EVENTS.x[:CUT])
+
+
 def test_pieces_are_bounded_by_their_bytes(
     tmp_path: Path, straight: list[Any], monkeypatch: Any
 ) -> None:

@@ -15,7 +15,7 @@ from tgflow.checkpoint import Checkpoint, Tensors
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
-from tgflow.train.rows import check_head, copy_rows, found_head, head_of, kept_in_file
+from tgflow.train.rows import check_head, copy_rows, found_head, head_of, kept_in_file, path_of
 
 PIECE_BYTES = 64 << 20
 """Of a sealed piece of rows, about."""
@@ -26,7 +26,7 @@ def note_node_rows(checkpoint: Checkpoint, table: Table) -> Checkpoint:
     """Return a checkpoint that also has a graph's table of node features, or names its file."""
     rows, file = len(table), kept_in_file(table)
     size = max(1, PIECE_BYTES // (4 * table.dim))
-    where = None if file is None else str(file.path)
+    where = None if file is None else path_of(file)
     meta = checkpoint.meta | {_NAME: {"dim": table.dim, "piece": size, "file": where}}
     head, sealed = head_of(table, rows), {}
     outside = checkpoint.outside

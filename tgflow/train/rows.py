@@ -35,10 +35,16 @@ def kept_in_file(table: Table | None) -> FeatureTable | None:
     return None
 
 
+def path_of(table: FeatureTable) -> str:
+    """Return the path of a table's file, from wherever it is asked for."""
+    assert table.path is not None
+    return str(table.path.absolute())
+
+
 def refer_to(checkpoint: Checkpoint, table: FeatureTable, rows: int) -> None:
     """Let a checkpoint refer to the first `rows` of a table that is kept in a file."""
     checkpoint.sections[HEAD] = head_of(table, rows)
-    checkpoint.meta["edge_x_file"] = str(table.path)
+    checkpoint.meta["edge_x_file"] = path_of(table)
     checkpoint.outside.append(table.sync)
 
 
@@ -120,7 +126,10 @@ def open_rows_of(file: Path, dim: int, dtype: torch.dtype, **options: Any) -> Fe
         RowsLost: If it is not there, or not whole.
     """
     if not file.exists():
-        raise RowsLost(f"{file} is gone, and features of the checkpoint were in it")
+        raise RowsLost(
+            f"{file} is gone, and features of the checkpoint were in it; if it is elsewhere now, "
+            f'give the table: FeatureTable({dim}, place="disk", path=...)'
+        )
     try:
         return FeatureTable(dim, dtype, **{"place": "disk", "path": file, **options})
     except DamagedFile as error:
