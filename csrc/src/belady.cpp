@@ -75,8 +75,8 @@ void Belady::tell(const int64_t* id, int64_t n) {
 
 void Belady::number_ids(const int64_t* id, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) rows_.prefetch_index(id[i + kAhead]);
-    if (i + kAhead / 2 < n) rows_.prefetch_row(id[i + kAhead / 2]);
+    if (i + 2 * kAhead < n) rows_.prefetch_index(id[i + 2 * kAhead]);
+    if (i + kAhead < n) rows_.prefetch_row(id[i + kAhead]);
     if (id[i] < 0) throw std::invalid_argument("ids must be at least 0, got " + std::to_string(id[i]));
     const int32_t number = rows_.add(id[i]);
     if (rows_[number].mark == told_) {
@@ -100,6 +100,7 @@ void Belady::unnumber(int64_t first_access) {
 /// Makes the new batch the next use of its ids where they were used last, or of the slots that hold them.
 void Belady::link_uses(int64_t first_access) {
   for (int64_t i = first_access; i < num_told_; ++i) {
+    if (i + 2 * kAhead < num_told_) rows_.prefetch(access(i + 2 * kAhead).number);
     if (i + kAhead < num_told_) prefetch_use(i + kAhead);
     Row& row = rows_[access(i).number];
     if (row.last >= 0) {
@@ -163,8 +164,8 @@ void Belady::use_hits(int64_t n, const PlannedMoves& moves) {
   set_empty(planned_);
   missed_.clear();
   for (int64_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) rows_.prefetch(access(num_gone_ + i + kAhead).number);
-    if (i + kAhead / 2 < n) prefetch_slot(access(num_gone_ + i + kAhead / 2).number);
+    if (i + 2 * kAhead < n) rows_.prefetch(access(num_gone_ + i + 2 * kAhead).number);
+    if (i + kAhead < n) prefetch_slot(access(num_gone_ + i + kAhead).number);
     const Access asked = access(num_gone_ + i);
     Row& row = rows_[asked.number];
     if (asked.next_use == kUnknown) row.last = -1;

@@ -22,10 +22,14 @@ class RowsById {
   Row& operator[](int32_t number) { return rows_[number]; }
   const Row& operator[](int32_t number) const { return rows_[number]; }
 
-  /// Ask for the memory of a look-up to come; the second one later, for what the first one finds.
+  /// Ask for the memory of a look-up to come; the second one later, for what the first one finds. A compiler
+  /// that does not inline the second takes it for one without effect, and drops its calls.
   void prefetch_index(int64_t id) const { __builtin_prefetch(&index_[home(hash_of(id))]); }
-  void prefetch_row(int64_t id) const {
-    if (const Entry entry = index_[home(hash_of(id))]; entry.number >= 0) prefetch(entry.number);
+  [[gnu::always_inline]] void prefetch_row(int64_t id) const {
+    const uint32_t hash = hash_of(id);
+    for (int64_t i = home(hash); index_[i].number >= 0; i = (i + 1) & (index_.size() - 1)) {
+      if (index_[i].hash == hash) return prefetch(index_[i].number);
+    }
   }
   void prefetch(int32_t number) const { __builtin_prefetch(&rows_[number], 1); }
 
