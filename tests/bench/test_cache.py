@@ -11,7 +11,7 @@ from strategies import skewed_events
 from tgflow.bench import cache as bench
 from tgflow.bench import cache_gather
 from tgflow.bench.cache_live import follow, live_rows
-from tgflow.bench.cache_rounds import KEEPS, round_rows, run_rounds
+from tgflow.bench.cache_rounds import KEEPS, NEXT, round_rows, run_rounds
 from tgflow.bench.cache_trace import TGAT, TGN, Model, Trace, plan_of, replay, traces
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params
@@ -74,17 +74,42 @@ def test_no_policy_misses_less_than_first_uses_or_what_exceeds_the_cache() -> No
     assert replay(trace, 1, "belady").counters.misses == 4
 
 
-def test_reuse_and_restore_keep_what_is_used_again():
-    """Two rounds of the same rows, with others evaluated in between."""
-    hot, other = torch.arange(5), torch.arange(5, 10)
-    batches = [[hot, other, hot, other]]
-    without = run_rounds(batches, 10, 5, 2, keeps=()).counters
-    keeps = run_rounds(batches, 10, 5, 2, keeps=KEEPS[-1]).counters
-    assert (without.hits, without.misses) == (0, 20)
-    assert (keeps.hits, keeps.misses) == (10, 10)
+HOT, OTHER = torch.arange(5), torch.arange(5, 10)
+
+
+@pytest.mark.parametrize(
+    ("keeps", "expected"),
+    [
+        ((), (0, 20, 0)),
+        (("reuse",), (0, 20, 0)),
+        (("reuse", "restore"), (5, 15, 10)),
+        (("reuse", "restore", "preload"), (10, 10, 15)),
+        (("reuse", NEXT), (5, 15, 5)),
+    ],
+)
+def test_what_is_kept_spares_the_next_round_misses(keeps, expected):
+    """Two rounds of five rows, with five others evaluated after each."""
+    for writes_through in (True, False):
+        counters = run_rounds(
+            [[HOT, OTHER, HOT, OTHER]], 10, 5, 2, keeps=keeps, writes_through=writes_through
+        ).counters
+        assert (counters.hits, counters.misses, counters.preloaded) == expected
+
+
+def test_a_bare_cache_is_emptied_before_the_rows_of_a_round_come():
+    rounds = [[HOT, OTHER, HOT, OTHER]]
+    through = run_rounds(rounds, 10, 10, 2, keeps=()).counters
+    beside = run_rounds(rounds, 10, 10, 2, keeps=(), writes_through=False).counters
+    assert (through.hits, through.misses, through.written) == (10, 10, 10)
+    assert (beside.hits, beside.misses, beside.written) == (0, 20, 0)
+
+
+def test_rounds_have_a_row_for_each_way_and_targets_for_the_last():
     rows = list(round_rows("made", EVENTS, QUICK))
-    assert [row.params["with"] for row in rows[::2]] == [", ".join(keeps) for keeps in KEEPS]
+    ways = [(w, ", ".join(keeps)) for w in ("yes", "no") for keeps in KEEPS]
+    assert [(row.params["written through"], row.params["with"]) for row in rows[::2]] == ways
     assert all(row.value <= 1 for row in rows)
+    assert all((row.target_ratio is None) == (NEXT not in row.params["with"]) for row in rows)
 
 
 def test_a_gather_finds_about_nine_in_ten():

@@ -1,4 +1,4 @@
-"""Caches between a trainer's passes: an evaluation leaves them as they were."""
+"""Caches between a trainer's passes: after an evaluation, what the next begins with is back."""
 
 from __future__ import annotations
 
@@ -7,21 +7,56 @@ from typing import Any
 import pytest
 import torch
 
-from tgflow.cache import cached
+from tgflow.cache import CachedTable, cached
 from tgflow.graph import TemporalGraph
 from tgflow.tables import table
 from tgflow.train import caches
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "belady"])
-def test_an_evaluation_leaves_a_cache_as_it_was_and_the_next_rows_in_it(policy: Any) -> None:
-    cache = cached(table(torch.randn(100, 2)), rows=10, policy=policy)
-    graph = TemporalGraph(node_x=cache)
-    cache.gather(torch.arange(10))
-    before = cache.contents()
-    with caches.evaluation_apart(graph, dict):
-        cache.gather(torch.arange(40, 60))
-    assert torch.equal(cache.contents(), before)  # which belady does not change by gathers
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+def test_after_an_evaluation_the_next_rows_are_back_that_were_held_before(policy: Any) -> None:
+    cache, graph = ten_rows_held(policy)
     with caches.evaluation_apart(graph, lambda: {"node_x": torch.arange(7, 13)}):
-        cache.gather(torch.arange(40, 60))
-    assert policy == "belady" or set(range(7, 13)) <= set(cache.contents().tolist())
+        cache.gather(torch.arange(40, 57))
+    contents = set(cache.contents().tolist())
+    assert contents & set(range(40)) == {7, 8, 9}  # of 7..12, asked for next, 10..12 were not held
+    assert len(contents) == 10
+    assert cache.counters.preloaded == 3
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+def test_an_evaluation_with_nothing_after_it_reads_nothing_back(policy: Any) -> None:
+    cache, graph = ten_rows_held(policy)
+    with caches.evaluation_apart(graph, dict):
+        cache.gather(torch.arange(40, 57))
+    assert set(cache.contents().tolist()) == set(range(40, 50))
+    assert cache.counters.preloaded == 0
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+def test_rows_that_an_evaluation_left_are_not_read_again(policy: Any) -> None:
+    cache, graph = ten_rows_held(policy)
+    with caches.evaluation_apart(graph, lambda: {"node_x": torch.arange(5)}):
+        cache.gather(torch.arange(40, 43))
+        assert set(cache.contents().tolist()) & set(range(5)) == {3, 4}
+    assert set(range(5)) <= set(cache.contents().tolist())
+    assert cache.counters.preloaded == 3
+
+
+@pytest.mark.parametrize("policy", ["static", "belady"])
+def test_an_evaluation_changes_nothing_where_gathers_admit_nothing(policy: Any) -> None:
+    cache, graph = ten_rows_held(policy)
+    before, counters = cache.contents(), cache.counters
+    with caches.evaluation_apart(graph, lambda: {"node_x": torch.arange(7, 13)}):
+        cache.gather(torch.arange(40, 57))
+    assert torch.equal(cache.contents(), before)
+    assert cache.counters.preloaded == counters.preloaded
+
+
+def ten_rows_held(policy: Any) -> tuple[CachedTable, TemporalGraph]:
+    """A cache of ten rows in front of a graph's node features; it holds the first ten if it can."""
+    cache = cached(table(torch.randn(100, 2)), rows=10, policy=policy)
+    if policy == "static":
+        cache.preload(torch.arange(10))
+    cache.gather(torch.arange(10))
+    return cache, TemporalGraph(node_x=cache)
