@@ -85,7 +85,7 @@ def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, fir
 
 
 @pytest.mark.parametrize(
-    "point", ["log.before_append:3:raise", "checkpoint.before_rename:3:raise",
+    "point", ["log.before_append:3:raise", "checkpoint.before_rename:2:raise",
               "checkpoint.before_manifest:1:raise"]
 )  # fmt: skip
 def test_a_fault_anywhere_is_made_good(run, resume, made, point):
@@ -198,6 +198,16 @@ def test_a_file_may_be_moved_between_two_parts_of_a_run(run, resume, made, tmp_p
     assert resume("--limit", 400, "--edge-path", tmp_path / "x.rows").code == 0
     assert not ROWS.exists()
     as_whole(made)
+
+
+def test_a_run_with_nothing_left_to_learn_tells_of_no_hit_rate(run, resume, made):
+    assert "% read from a cache of" in run(*DISK).out
+    ran = resume()
+    assert ran.code == 0
+    assert "400 rows (3.2 kB) on disk, behind a cache of" in ran.out
+    metrics = json.loads(Path("out/metrics.json").read_text())
+    assert metrics["tables"]["edge_x"]["cache"]["hit_rate"] is None
+    assert "Read from the cache" not in Path("out/report.html").read_text()
 
 
 def test_a_run_that_moved_goes_on_with_its_file(run, tgflow, made):

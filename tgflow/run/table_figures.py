@@ -19,8 +19,9 @@ HIT_RATE = ".hit_rate"
 
 
 def table_figures(graph: TemporalGraph) -> dict[str, Any]:
-    """Return where a graph's features are, and what caches have done, by table.
+    """Return where a graph's features are, and what caches did in this process, by table.
 
+    A `hit_rate` is None where nothing was asked for, as in a run that had nothing left to learn.
     Synchronises with a GPU that has a cache.
     """
     from tgflow.plan.inputs import inputs_of
@@ -51,7 +52,7 @@ def _cache_figures(cache: CachedTable) -> dict[str, Any]:
         "memory_bytes": cache.cache_nbytes,
         "hits": counts.hits,
         "misses": counts.misses,
-        "hit_rate": counts.hit_rate,
+        "hit_rate": counts.hit_rate if counts.hits + counts.misses else None,
         "bytes_from_table": counts.bytes_from_table,
     }
 
@@ -85,8 +86,7 @@ def told(figures: Mapping[str, Any]) -> str:
     where = "on disk" if place == "disk" else f"in {place} memory"
     text = f"{figures['rows']:,} rows ({size}) {where}"
     if (cache := figures.get("cache")) is not None:
-        text += (
-            f", {cache['hit_rate']:.1%} read from a cache of {cache['capacity']:,} "
-            f"({cache['policy']}, {num_bytes(cache['memory_bytes'])})"
-        )
+        rate = cache["hit_rate"]
+        text += ", behind a cache" if rate is None else f", {rate:.1%} read from a cache"
+        text += f" of {cache['capacity']:,} ({cache['policy']}, {num_bytes(cache['memory_bytes'])})"
     return text
