@@ -1,4 +1,5 @@
 // What changes a cache as a whole: the table's own changes, snapshots, and what is counted.
+#include <algorithm>
 #include <cstring>
 
 #include "row_cache_begun.hpp"
@@ -58,6 +59,7 @@ void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup&
     const bool held = state.id[s] != kFree && state.id[s] < table_size;
     const int64_t before = held_[s].id;
     came_[s] = held ? state.key[s] & kPositions : 0;
+    clock_ = std::max(clock_, came_[s] + 1);  // the snapshot may be of another cache, with a clock ahead
     held_[s] = {held ? state.id[s] : kFree, came_[s]};
     if (policy_ == CachePolicy::kLfu) uses_[s] = static_cast<uint8_t>(state.key[s] >> kUsesShift);
     if (held) index_.insert(SlotIndex::hash(held_[s].id), static_cast<int32_t>(s));

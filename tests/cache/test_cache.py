@@ -22,7 +22,7 @@ from devices import for_each_device, opened
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.cache import Script, TraceMismatch, cached
+from tgflow.cache import CacheCounters, Script, TraceMismatch, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
 from tgflow.testing.cache_reference import ReferenceCache
 
@@ -113,6 +113,24 @@ def test_evaluation_leaves_the_contents_as_they_were(device, policy: Policy):
     assert torch.equal(before.keys, after.keys)
     ids = int64([1, 2, 3, 4, 7, -1], device)
     assert torch.equal(cache.gather(ids).cpu(), PADDED[ids.cpu()])
+
+
+@for_each_device
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+def test_a_new_cache_goes_on_from_the_snapshot_of_an_older_one(device, policy: Policy, far):
+    old, new = (made_cache(4, policy, device, far=far) for _ in range(2))
+    reference = ReferenceCache(4, policy)
+    for ids in ([1, 2, 3, 4], [2, 4], [4, 1, 4]) * 5:
+        old.gather(int64(ids, device))
+        reference.gather(ids)
+    new.restore(old.snapshot())
+    new.reset_counters()
+    reference.counters = CacheCounters()
+    for ids in ([1, 7], [8, 2], [7, 9], [1, 2, 3]):
+        assert torch.equal(new.gather(int64(ids, device)).cpu(), made_rows(SIZE)[ids])
+        reference.gather(ids)
+        check(new, reference)
 
 
 @for_each_device

@@ -229,9 +229,10 @@ class CachedTable:
         return self._engine.snapshot()
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Hold again what a snapshot of this cache names, as far as the table still has it.
+        """Hold again what a snapshot names, as far as the table still has it.
 
-        Rows that left since are read from the table, in one batch, as they are now.
+        It may be of another cache of this policy, as what a checkpoint brings back is. Rows that
+        are not there are read from the table, in one batch, as they are now.
 
         Raises:
             ValueError: If the snapshot is of a cache with another capacity.

@@ -180,6 +180,7 @@ class DeviceCache:
             index.used.copy_(keys & (1 << _USES_SHIFT) - 1)
             index.came.copy_(index.used)
             index.uses.copy_(keys >> _USES_SHIFT)
+            index.pass_positions(index.used)
             index.set_contents(ids.to(self._machine.device))
             index.put(slots.to(self._machine.device), rows)
             index.counts[5] += len(slots)

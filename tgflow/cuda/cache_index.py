@@ -244,6 +244,10 @@ class CacheIndex:
         self._inserted = 0
         self._progress[1:] = 0
 
+    def pass_positions(self, used: Tensor) -> None:
+        """Let the clock go on behind these positions, int64 `[capacity]`, of another cache's."""
+        self._progress[0] = torch.cat([self._progress[:1], used + 1]).max()
+
     def _make_room(self, num_more: int) -> None:
         """Clear entries that are gone before they are too many.
 

@@ -100,7 +100,8 @@ class RowCache {
   /// has changed then, unless it puts two rows into one slot, which leaves an empty cache.
   void execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
 
-  /// Brings back the contents of a snapshot, but for ids not below `table_size`; as `preload`.
+  /// Brings back the contents of a snapshot, also of another cache as large, but for ids not below
+  /// `table_size`; as `preload`.
   void restore(const CacheState& state, int64_t table_size, CacheLookup& out);
 
   /// Copies all rows to `out` [n, row_bytes], null for none, and the admitted ones to their slots.
