@@ -89,6 +89,7 @@ void RowCache::find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLook
   uint32_t hash[kRing];
   const bool alone = at_work_.size() == 1;
   for (int64_t i = -3 * step; i < n; ++i) {
+    const bool copies = out.copied == std::max<int64_t>(i, 0);
     if (const int64_t next = i + 3 * step; next < n) {
       hash[next % kRing] = SlotIndex::hash(id[next]);
       index_.prefetch(hash[next % kRing]);
@@ -98,14 +99,14 @@ void RowCache::find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLook
       if (slot[next] >= 0) {
         __builtin_prefetch(&held_[slot[next]], 1);
         if (!alone) __builtin_prefetch(&came_[slot[next]]);
-        prefetch_row(row(slot[next]), row_bytes_);
+        if (copies) prefetch_row(row(slot[next]), row_bytes_);
       }
     }
     if (const int64_t next = i + step; next >= 0 && next < n) {
       if (slot[next] >= 0 && held_[slot[next]].id != id[next]) slot[next] = find(id[next]);
       note(id[next], next, alone, out);
     }
-    if (i < 0 || out.copied != i || (i % kTurn == 0 && waiting_ != 0)) continue;
+    if (i < 0 || !copies || (i % kTurn == 0 && waiting_ != 0)) continue;
     copy_found(i, rows, out);
     ++out.copied;
   }
