@@ -17,7 +17,7 @@ class RowCache::Begun {
   template <typename MayBegin>
   Begun(RowCache& cache, int64_t size, CacheLookup& out, const MayBegin& may_begin)
       : cache_(cache), lock_(cache.enter()), begin_(0) {
-    cache.changed_.wait(lock_, [&] { return !cache.changing_ && may_begin(); });
+    cache.changed_.wait(lock_, [&] { return !cache.changing_ && cache.clearing_ == 0 && may_begin(); });
     out.miss.clear();
     out.first.clear();
     out.admit.clear();
@@ -32,8 +32,11 @@ class RowCache::Begun {
   ~Begun() {
     if (done_) return;
     leave();
+    ++cache_.clearing_;  // nobody begins, who would find rows that were never written
     cache_.changed_.wait(lock_, [&] { return cache_.at_work_.empty(); });
     cache_.clear();
+    --cache_.clearing_;
+    cache_.changed_.notify_all();
   }
   Begun(const Begun&) = delete;
   Begun& operator=(const Begun&) = delete;

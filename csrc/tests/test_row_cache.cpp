@@ -1,4 +1,5 @@
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <unordered_map>
@@ -136,6 +137,29 @@ TEST(row_cache_refuses_two_rows_in_one_slot) {
   std::vector<int64_t> id(4), key(4);
   cache.snapshot({id.data(), key.data()});
   CHECK((id == std::vector<int64_t>{-1, -1, -1, -1}));
+}
+
+TEST(row_cache_lets_nobody_find_what_a_script_that_failed_put) {
+  RowCache cache(CachePolicy::kGiven, 4, kBytes);
+  const std::vector<int64_t> ids{1, 2}, other{9};
+  const std::vector<int32_t> hit{-1, -1}, admit{3, 3};
+  CacheLookup at_work, failed, later;
+  cache.look_up(other.data(), 1, kRows, at_work);
+  std::thread fails([&] {
+    const CacheScript script{ids.data(), hit.data(), admit.data(), 2};
+    message_of([&] { cache.execute(script, ids.data(), 2, kRows, failed); });
+  });
+  std::vector<int64_t> id(4), key(4);
+  while (id[3] != 1) cache.snapshot({id.data(), key.data()});  // it waits for the one at work
+  std::thread asks([&] {
+    cache.look_up(ids.data(), 1, kRows, later);
+    cache.finish(later, true);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  cache.finish(at_work, true);
+  fails.join();
+  asks.join();
+  CHECK((later.miss == std::vector<int64_t>{1}));
 }
 
 TEST(row_cache_takes_what_is_appended_without_reading_it) {

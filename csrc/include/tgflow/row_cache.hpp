@@ -194,6 +194,7 @@ class RowCache {
   int64_t clock_ = 1;             ///< Ids asked for so far; each has its position.
   int64_t admissions_ = 0;
   bool changing_ = false;
+  int clearing_ = 0;  ///< Gathers that failed, and wait for those at work to empty the cache.
   CacheCounts counts_;
   mutable std::atomic<int> waiting_{0};
   mutable std::mutex mutex_;
