@@ -166,7 +166,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_auto_knows_more_and_more_until_it_is_enough_or_takes_too_much(
     monkeypatch: pytest.MonkeyPatch, known: list[int]
 ) -> None:
-    for rows, room in ((1000, 1 << 20), (2, 1 << 20), (1000, 0)):
+    for rows, room in ((1000, 1 << 20), (2, 1 << 20), (100, 0)):
         known.clear()
         monkeypatch.setattr(planner, "LEAST_MEMORY", room)
         list(Loader(plan_of(graph_with(rows)[0]), num_threads=0))
@@ -194,6 +194,18 @@ def test_planners_take_a_quarter_of_the_cache_at_most(monkeypatch: pytest.Monkey
     graph.append(replace(EVENTS, x=torch.zeros(len(EVENTS), 400)))
     list(Loader(plan_of(graph), num_threads=0))
     assert cache.cache_nbytes // 8 < max(held) <= cache.cache_nbytes // 4 + 16_000
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_auto_goes_on_knowing_as_much_as_it_has_had_room_for(
+    monkeypatch: pytest.MonkeyPatch, known: list[int], epoch: int
+) -> None:
+    monkeypatch.setattr(planner, "LEAST_MEMORY", 16_000)
+    plan = plan_of(graph_with(100)[0])
+    for _ in range(epoch + 1):
+        known.clear()
+        list(Loader(plan, num_threads=0))
+    assert min(known[:-10]) > 6
 
 
 @pytest.mark.parametrize("num_threads", [0, 2])

@@ -21,8 +21,8 @@ class BeladyPlanner:
     carry over, and the window of known batches moves on batch by batch. Uses that were not told
     count as later than all known ones, and of those the row used last stays.
 
-    Costs O(1) an access, without the GIL; takes 8 bytes for each access told and not planned, about
-    36 for each id among them or in the cache, 12 a slot. Not to be called from two threads at once.
+    Costs O(1) an access, without the GIL; takes 8 bytes for each access told and not planned, 40-56
+    for each id among them or in the cache, 12 a slot. Not to be called from two threads at once.
 
     Args:
         num_slots: Rows that the cache can hold, at least 0.

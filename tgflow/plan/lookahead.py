@@ -28,6 +28,7 @@ from tgflow.plan.inputs import Input, inputs_of
 from tgflow.plan.plan import Plan
 from tgflow.plan.task import Task, failed, prepared
 from tgflow.tables.reading import Reading
+from tgflow.units import INT64_MAX
 
 Lookahead = int | Literal["auto"]
 
@@ -40,6 +41,8 @@ ENOUGH = 32
 """Accesses per row of the cache that "auto" knows at most. Misses over those of full knowledge, of
 TGN and TGAT on three real streams: up to 1.17 at 4, 1.11 at 8, 1.05 at 16 and 1.01 at 32."""
 LEAST_MEMORY = 32 << 20
+CONTENTS_BYTES = 68
+"""What a planner takes at most to know what is in a slot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +98,11 @@ class _Known:
         caches = [one.cache for one in planned]
         self._planners = [BeladyPlanner(cache.capacity, cache.contents()) for cache in caches]
         self._capacities = [cache.capacity for cache in caches]
-        self._room = max(LEAST_MEMORY, sum(cache.cache_nbytes for cache in caches) // 4)
+        self._room = max(
+            LEAST_MEMORY + CONTENTS_BYTES * sum(self._capacities),
+            sum(cache.cache_nbytes for cache in caches) // 4,
+        )
+        self._most_accesses = INT64_MAX
         self._is_auto = lookahead == "auto"
         self._most = FIRST if lookahead == "auto" else lookahead
         self._waiting: deque[tuple[Task, Draft | None]] = deque()
@@ -108,6 +115,8 @@ class _Known:
         """Tell the planners, and keep the draft if there is room."""
         for planner, ids in zip(self._planners, drafted.traces, strict=True):
             planner.tell(ids)
+        if self._most_accesses == INT64_MAX and self._nbytes() >= self._room:
+            self._most_accesses = self._num_accesses()  # a planner never gives memory back
         keeps = self._draft_bytes + drafted.draft.nbytes <= LEAST_MEMORY
         self._draft_bytes += keeps * drafted.draft.nbytes
         self._waiting.append((drafted.task, drafted.draft if keeps else None))
@@ -121,10 +130,16 @@ class _Known:
             self._is_auto
             and len(self) > 0
             and (
-                sum(planner.nbytes for planner in self._planners) >= self._room
+                self._num_accesses() >= self._most_accesses
                 or all(planner.num_accesses >= ENOUGH * rows for planner, rows in pairs)
             )
         )
+
+    def _nbytes(self) -> int:
+        return sum(planner.nbytes for planner in self._planners)
+
+    def _num_accesses(self) -> int:
+        return sum(planner.num_accesses for planner in self._planners)
 
     def plan(self) -> _Step:
         """Plan the first batch."""
@@ -151,9 +166,10 @@ def planned_batches(
         plan: Whose batches; one table of its graph at least is read through a cache to plan for.
         tasks: As many as are to be known are pulled and drafted before the first is delivered.
         lookahead: Batches to know ahead. "auto" begins with 16 and knows one more with each that it
-            delivers, until it knows 32 accesses per row of each cache, or what it knows takes a
-            quarter of the caches' bytes (at least 32 MiB). Drafts take 32 MiB more; those for which
-            there is no room are made twice.
+            delivers, until it knows 32 accesses per row of each cache, or planning takes a quarter
+            of the caches' bytes (at least 32 MiB beside 68 bytes a row of them); from then on it
+            knows as much as at that time. Drafts take 32 MiB more; those for which there is no
+            room are made twice.
         num_threads: Threads that draft; as many plan and begin to read from a disk what soon comes,
             and one more gathers. 0: all is done when a batch is asked for.
 

@@ -25,7 +25,7 @@ struct PlannedMoves {
 ///
 /// O(1) an access, as next uses are batch numbers and slots wait in one list per batch. Memory is in
 /// proportion to the accesses told and not yet planned (8 bytes), to the ids among them and in the cache
-/// (about 36 bytes), and to the slots (12 bytes).
+/// (40 to 56 bytes), and to the slots (12 bytes).
 class Belady {
  public:
   /// A cache of `num_slots` slots that holds `id[slot]`, -1 for nobody, or nothing if `id` is null; higher
