@@ -82,7 +82,7 @@ def test_d11_a_paced_stream_is_woken_up(tgflow, events_csv, monkeypatch):
     "point",
     [
         "log.before_append:3:raise",
-        "checkpoint.before_rename:3:raise",
+        "checkpoint.before_rename:2:raise",
         "checkpoint.before_file:9:raise",
         "checkpoint.after_rename:2:raise",
     ],

@@ -113,8 +113,9 @@ def _read_graph(config: Config, source: EventSource, rundir: RunDir) -> Temporal
             if not rundir.path.exists():
                 undo.callback(rundir.path.rmdir)
             rundir.make()
-            undo.callback(path.unlink, missing_ok=True)
         table = open_edge_table(config, source.x_dim, rundir.path)
+        if path is not None:
+            undo.callback(path.unlink, missing_ok=True)  # only a file that is ours
         graph = assemble.read_graph(config, source, table)
         undo.pop_all()
     if table is not None:
