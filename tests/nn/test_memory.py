@@ -146,8 +146,11 @@ def test_other_widths_and_histories_are_refused():
     state = NodeMemory(2, 1, 5).state()
     with pytest.raises(ValueError, match="has 3 columns, this one 4"):
         NodeMemory(2, 2, 5).load_state(state)
+    memory = NodeMemory(2, 1, 6)
+    write(memory, [3], 1.0, 20)
     with pytest.raises(ValueError, match="keeps 5 old rows, this one 6"):
-        NodeMemory(2, 1, 6).load_state(state)
+        memory.load_state(state)
+    assert memory.read(torch.tensor([3]), torch.tensor([20])).memory.tolist() == [[1.0, 1.0]]
 
 
 def test_sizes_are_checked():

@@ -146,12 +146,7 @@ class VersionHistory(nn.Module):
         Raises:
             ValueError: If the saved history is missing or has another capacity.
         """
-        if "next" not in state or int(state["next"][1]) != self.capacity:
-            saved = int(state["next"][1]) if "next" in state else 0
-            raise ValueError(
-                f"the saved memory keeps {saved} old rows, this one {self.capacity}; "
-                f"set history={saved}"
-            )
+        self.check_state(state)
         self.reset()
         size = len(state["rows"])
         self._reserve(size)
@@ -159,3 +154,12 @@ class VersionHistory(nn.Module):
             table = getattr(self, name)
             table[: len(state[name])] = state[name].to(table.device)
         self.next = int(state["next"][0])
+
+    def check_state(self, state: dict[str, Tensor]) -> None:
+        """Raise ValueError unless `load_state` can take it."""
+        if "next" not in state or int(state["next"][1]) != self.capacity:
+            saved = int(state["next"][1]) if "next" in state else 0
+            raise ValueError(
+                f"the saved memory keeps {saved} old rows, this one {self.capacity}; "
+                f"set history={saved}"
+            )

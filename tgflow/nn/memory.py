@@ -238,6 +238,7 @@ class NodeMemory(nn.Module):
 
         Raises:
             ValueError: If it was saved with other widths, or with another length of history.
+                Nothing is changed then.
         """
         num_nodes, width = state["rows"].shape
         if width != self.table.dim:
@@ -245,6 +246,10 @@ class NodeMemory(nn.Module):
                 f"the saved memory has {width} columns, this one {self.table.dim}; "
                 "build the model with the saved configuration"
             )
+        prefix = "history."
+        history = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        if self.history is not None:
+            self.history.check_state(history)
         self.resize(num_nodes)
         self.reset()
         self.num_nodes = num_nodes
@@ -253,10 +258,7 @@ class NodeMemory(nn.Module):
             self.table.scatter_(ids[page], state["rows"][page].cpu())
         self.clock[:num_nodes] = state["clock"].to(self.clock.device)
         if self.history is not None:
-            prefix = "history."
-            self.history.load_state(
-                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-            )
+            self.history.load_state(history)
 
     def _cover(self, nodes: Tensor) -> None:
         if len(nodes):
