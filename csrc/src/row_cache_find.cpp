@@ -34,7 +34,8 @@ int32_t RowCache::find(int64_t id) const {
 void RowCache::find(const int64_t* id, int64_t n, char* rows, CacheLookup& out) {
   out.source.resize(static_cast<std::size_t>(n));
   numbers_.assign(kFewNumbers, CacheLookup::kNothing);
-  if (rows == nullptr || (n > kGrain && num_threads() > 1)) {
+  const bool alone = at_work_.size() == 1;  // else the lock is for looking up: others copy meanwhile
+  if (rows == nullptr || !alone || (n > kGrain && num_threads() > 1)) {
     find_all(id, n, out);
   } else {
     find_and_copy(id, n, rows, out);
@@ -81,13 +82,13 @@ void RowCache::find_chunk(const int64_t* id, int64_t n, int32_t* slot) const {
 }
 
 /// Looks up and copies what is found in one flow: while a row is copied, the next ones are under way with
-/// what is known of their slots, and behind them their entries. Copies no more as soon as others wait.
+/// what is known of their slots, and behind them their entries. For a gather that is alone at work; copies no
+/// more as soon as others wait.
 void RowCache::find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLookup& out) {
   constexpr int64_t kRing = 64;
   const int64_t step = std::min(rows_ahead(row_bytes_), kRing / 4);
   int32_t* slot = out.source.data();
   uint32_t hash[kRing];
-  const bool alone = at_work_.size() == 1;
   for (int64_t i = -3 * step; i < n; ++i) {
     const bool copies = out.copied == std::max<int64_t>(i, 0);
     if (const int64_t next = i + 3 * step; next < n) {
@@ -98,13 +99,12 @@ void RowCache::find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLook
       slot[next] = index_.find(hash[next % kRing], [](int32_t) { return true; });
       if (slot[next] >= 0) {
         __builtin_prefetch(&held_[slot[next]], 1);
-        if (!alone) __builtin_prefetch(&came_[slot[next]]);
         if (copies) prefetch_row(row(slot[next]), row_bytes_);
       }
     }
     if (const int64_t next = i + step; next >= 0 && next < n) {
       if (slot[next] >= 0 && held_[slot[next]].id != id[next]) slot[next] = find(id[next]);
-      note(id[next], next, alone, out);
+      note(id[next], next, true, out);
     }
     if (i < 0 || !copies || (i % kTurn == 0 && waiting_ != 0)) continue;
     copy_found(i, rows, out);

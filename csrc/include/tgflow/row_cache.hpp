@@ -85,8 +85,8 @@ class RowCache {
 
   /// Looks `n` ids up and admits what the policy admits. `finish` must follow, in which the caller gives the
   /// rows of `out.miss`. Throws std::out_of_range if an id is not below `table_size`; nothing has changed
-  /// then. Where one thread does the work, what is found is copied to `rows` on the way, while no other
-  /// waits.
+  /// then. Where one thread does the work, what is found is copied to `rows` on the way, unless another
+  /// is at work, and until one waits.
   void look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out, char* rows = nullptr);
 
   /// The same for rows that nobody asked for: `out.miss` holds those that come in, whatever the policy.
