@@ -242,7 +242,8 @@ class CachedTable:
                 f"the snapshot is of a cache of {len(snapshot.ids)} rows, this one has "
                 f"{self.capacity}"
             )
-        self._engine.restore(snapshot)
+        with self._change:  # or rows that are just taken back would be asked for
+            self._engine.restore(snapshot)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
