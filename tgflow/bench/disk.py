@@ -22,8 +22,6 @@ from tgflow.tables import FeatureTable
 BATCHES = {172: 200, 768: 100}
 """Events of a batch by the floats of a row: features of edits or posts, and embeddings of texts."""
 TABLE_BYTES, BUDGET = 4 << 30, 1 << 30
-QUICK_SHARE = 2
-"""How many times smaller table, budget and batches are in a look."""
 READ_SHARE = 0.7
 """The newest events, of whose batches an epoch is read, as long as there is time."""
 LIMIT_S, QUICK_LIMIT_S = 100.0, 20.0
@@ -39,27 +37,26 @@ def run(options: Options) -> list[Row]:
 
 def rows_of(dim: int, options: Options) -> list[Row]:
     """Compare the methods on rows of `dim` floats."""
-    share = QUICK_SHARE if options.quick else 1
-    num_rows, budget = TABLE_BYTES // share // (4 * dim), BUDGET // share
-    batch, num_read = BATCHES[dim] // share, int(num_rows * READ_SHARE)
+    num_rows, batch = TABLE_BYTES // (4 * dim), BATCHES[dim]
+    num_read = int(num_rows * READ_SHARE)
     limit = QUICK_LIMIT_S if options.quick else LIMIT_S
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # /tmp is often memory
         path = Path(folder) / "x.rows"
         options.tell(f"disk: writing {num_rows:,} rows of {dim} floats")
         write_table(path, num_rows, dim)
         tasks = {
-            name: Pass(name, str(path), num_rows, num_read, dim, batch, budget, limit, None)
+            name: Pass(name, str(path), num_rows, num_read, dim, batch, BUDGET, limit, None)
             for name in METHODS
         }
         taken = {name: measured(task, options) for name, task in tasks.items()}
     params: Params = {
-        "table": f"{TABLE_BYTES // share >> 20} MiB",
-        "budget": f"{budget >> 20} MiB",
+        "table": f"{TABLE_BYTES >> 20} MiB",
+        "budget": f"{BUDGET >> 20} MiB",
         "floats": dim,
         "batch": batch,
         "batches of an epoch": -(-num_read // batch),
     }
-    return list(_rows(taken, params, budget))
+    return list(_rows(taken, params, BUDGET))
 
 
 def write_table(path: Path, num_rows: int, dim: int) -> None:
