@@ -11,12 +11,13 @@ from typing import Any, cast
 
 import pytest
 import torch
+from made_plans import plan_of
 from made_streams import made_events, small_tgn
 from torch import Tensor
 
 from tgflow.cache import CachedTable, TraceMismatch, cached
 from tgflow.graph import TemporalGraph
-from tgflow.plan import BatchError, Loader, NegativeSampler, Plan
+from tgflow.plan import BatchError, Loader, Plan
 from tgflow.plan import lookahead as planner
 from tgflow.tables import FeatureTable, table
 from tgflow.tables.selected import SelectedRows
@@ -58,20 +59,6 @@ def graph_with_both(
     return TemporalGraph.from_events(
         EVENTS, **{"edge_x": edge_x, "node_x": node_x} | caches
     ), caches
-
-
-def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
-    arguments: dict[str, Any] = {
-        "seed": 7,
-        "batch_size": 10,
-        "fanouts": (3, 2),
-        "strategy": "uniform",
-        "visibility": "event",
-        "negatives": NegativeSampler("random"),
-        "seconds_per_tick": 1.0,
-        "with_memory": True,
-    }
-    return Plan(graph, **(arguments | changes))
 
 
 @pytest.mark.parametrize("num_threads", [0, 1, 3])

@@ -11,6 +11,7 @@ import torch
 from devices import for_each_gpu, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_plans import plan_of
 from made_streams import made_events
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from tgflow.cache import cached
 from tgflow.cache.policy import POLICIES
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Batch, BatchError, Loader, NegativeSampler, Plan, Replay
+from tgflow.plan import Batch, BatchError, Loader, Replay
 from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
 from tgflow.testing.batches import node_rows
@@ -26,20 +27,6 @@ from tgflow.testing.plan_reference import assert_same_batch
 
 EVENTS = made_events(120)
 NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
-
-
-def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
-    arguments: dict[str, Any] = {
-        "seed": 7,
-        "batch_size": 10,
-        "fanouts": (2, 2),
-        "strategy": "uniform",
-        "visibility": "event",
-        "negatives": NegativeSampler("random"),
-        "seconds_per_tick": 1.0,
-        "with_memory": True,
-    }
-    return Plan(graph, **(arguments | changes))
 
 
 def table_of(rows: Tensor, place: Any = "host") -> FeatureTable:

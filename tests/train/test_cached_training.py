@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from losses import Losses
 from made_streams import made_events, small_tgat, small_tgn
 from torch import Tensor
 
@@ -14,7 +15,6 @@ from tgflow.cache.policy import POLICIES, Policy
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable, table
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
-from tgflow.train.observe import EpochRecord, Observer, StepRecord
 from tgflow.train.offline import OfflineConfig, OfflineTrainer
 
 EVENTS = made_events(400)
@@ -27,17 +27,6 @@ MODELS = {
 PLACES = ("host", "disk")
 CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (400, 25)}
 """Of the caches: rows of edges, rows of nodes."""
-
-
-class Losses(Observer):
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        self.seen.append((record.loss, record.val))
-
-    def on_step(self, record: StepRecord) -> None:
-        self.seen.append((record.loss, record.metrics))
 
 
 def table_of(place: Any, rows: Tensor) -> FeatureTable:

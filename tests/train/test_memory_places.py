@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from losses import Losses
 from made_streams import made_events, pieces, small_tgn
 from memory_tables import KINDS, memory_table_of
 
@@ -12,23 +13,11 @@ from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.nn import NodeMemory
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
-from tgflow.train.observe import EpochRecord, Observer, StepRecord
 from tgflow.train.offline import OfflineConfig, OfflineTrainer
 
 EVENTS = made_events(300)
 # Models train on the CPU, whose sums have an order of their own.
 for_each_kind_here = pytest.mark.parametrize("kind", [kind for kind in KINDS if "cuda" not in kind])
-
-
-class Losses(Observer):
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        self.seen.append((record.loss, record.val))
-
-    def on_step(self, record: StepRecord) -> None:
-        self.seen.append((record.loss, record.metrics))
 
 
 def tgn_in(kind: str | None) -> TGN:

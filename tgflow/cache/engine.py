@@ -6,25 +6,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.script import Script
+from tgflow.tables.rows import Table
 
 
-class CachedSource(Protocol):
+class CachedSource(Table, Protocol):
     """What a cache reads rows from: a `FeatureTable`, or what reads and grows as one."""
 
     version: int
-
-    @property
-    def dim(self) -> int:
-        """Width of a row."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What its elements are."""
 
     @property
     def place(self) -> str:
@@ -33,23 +25,6 @@ class CachedSource(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
-
-    def __len__(self) -> int: ...
-
-    def check(self, rows: Tensor) -> None:
-        """Raise ValueError unless `rows` could be appended."""
-
-    def append(self, rows: Tensor) -> int:
-        """Add rows and return the first one's id."""
-
-    def truncate(self, size: int) -> None:
-        """Take back the rows from id `size` on."""
-
-    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return rows by id."""
-
-    def read(self, start: int, stop: int) -> Tensor:
-        """Return neighbouring rows on the CPU."""
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite rows."""
