@@ -65,12 +65,14 @@ def bench(
         int | None,
         typer.Option(help="Of train: use only the stream's first events.", min=100),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the pictures of store and sample.")] = Path(
-        "runs/bench"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for the pictures of store, sample and cache.")
+    ] = Path("runs/bench"),
     device: Annotated[
         str | None,
-        typer.Option(help="Of store and sample: cuda adds rows to the CPU's. Default: if there."),
+        typer.Option(
+            help="Of store, sample and table: cuda adds rows to the CPU's. Default: if there."
+        ),
     ] = None,
     json: Annotated[
         bool,
