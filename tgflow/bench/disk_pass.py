@@ -23,7 +23,7 @@ from tgflow.tables.rows import Table
 
 HEADER_BYTES = 4096
 CHECKSUM_BYTES = 4
-SHARES = {"belady": 0.7, "lru": 0.85}
+SHARES = {"belady": 0.6, "lru": 0.85}
 """What of the budget the cache takes; the rest is for buffers and batches, and for what the plan
 knows: a quarter of the cache."""
 HEADROOM = 1.1
