@@ -28,6 +28,19 @@ def write_events(path: Path, size: int = 400) -> Path:
     return path
 
 
+def write_features(path: Path, size: int) -> Path:
+    """Write events among 20 nodes, each with two features."""
+    rng = random.Random(5)
+    lines = ["src,dst,t,f0,f1"]
+    for i in range(size):
+        src = rng.randrange(20)
+        lines.append(
+            f"{src},{(src + 1 + i % 3) % 20},{60 * (i // 2)},{rng.random():.3f},{i / size}"
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def untimed(record):
     return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 

@@ -36,6 +36,12 @@ def tgflow(capsys, monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def resume(tgflow):
+    """Go on with the run in `out`, with more flags."""
+    return lambda *flags: tgflow("run", "-o", "out", "--resume", *flags)
+
+
+@pytest.fixture
 def events_csv(tmp_path):
     """Return a file of 400 events among 20 nodes that mostly write to the node after them."""
     return write_events(tmp_path / "made.csv")

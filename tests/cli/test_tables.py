@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 import urllib.request
 from pathlib import Path
 
 import pytest
-from live_runs import figures, untimed
+from live_runs import figures, untimed, write_features
 from small_runs import SMALL
 
 from tgflow.checkpoint import read_manifest
@@ -20,13 +19,7 @@ FEATURES = ("--features", "f*")
 @pytest.fixture
 def stream(tmp_path):
     """Return a file of 300 events with two features."""
-    rng = random.Random(5)
-    lines = ["src,dst,t,f0,f1"]
-    for i in range(300):
-        src = rng.randrange(20)
-        lines.append(f"{src},{(src + 1 + i % 3) % 20},{60 * (i // 2)},{rng.random():.3f},{i / 300}")
-    (tmp_path / "made.csv").write_text("\n".join(lines) + "\n")
-    return tmp_path / "made.csv"
+    return write_features(tmp_path / "made.csv", 300)
 
 
 def trained(tgflow, stream, out, *flags):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import random
 import shutil
 from pathlib import Path
 
 import pytest
-from live_runs import figures
+from live_runs import figures, write_features
 from small_runs import SMALL
 
 from tgflow import _core
@@ -26,12 +25,7 @@ ROWS = Path("out/edge-x.rows")
 def made(tmp_path_factory):
     """Return a folder with events and the run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("made")
-    rng = random.Random(5)
-    lines = ["src,dst,t,f0,f1"]
-    for i in range(400):
-        src = rng.randrange(20)
-        lines.append(f"{src},{(src + 1 + i % 3) % 20},{60 * (i // 2)},{rng.random():.3f},{i / 400}")
-    (folder / "made.csv").write_text("\n".join(lines) + "\n")
+    write_features(folder / "made.csv", 400)
     run = ["run", "-s", folder / "made.csv", "--features", "f*", "-o", folder / "whole", *SMALL]
     assert main([str(arg) for arg in run]) == 0
     return folder
@@ -43,11 +37,6 @@ def run(tgflow, made):
     return lambda *flags: tgflow(
         "run", "-s", made / "made.csv", "--features", "f*", "-o", "out", *SMALL, *flags
     )
-
-
-@pytest.fixture
-def resume(tgflow):
-    return lambda *flags: tgflow("run", "-o", "out", "--resume", *flags)
 
 
 @pytest.fixture(autouse=True)

@@ -41,11 +41,6 @@ def run(tgflow, made):
     return lambda *flags: tgflow("run", "-s", made / "made.csv", "-o", "out", *SMALL, *flags)
 
 
-@pytest.fixture
-def resume(tgflow):
-    return lambda *flags: tgflow("run", "-o", "out", "--resume", *flags)
-
-
 @pytest.fixture(autouse=True)
 def _no_faults():
     yield

@@ -70,7 +70,7 @@ def begin(checkpoint: Checkpoint, table: Table) -> None:
     if file is None:
         if len(table):
             raise ValueError(f"the table to fill must be empty, it has {len(table)} rows")
-    elif beneath is not None and (len(beneath) or _same_file(beneath.path, file)):
+    elif beneath is not None and (len(beneath) or same_file(beneath.path, file)):
         check_head(beneath, head := found_head(checkpoint, HEAD))
         table.truncate(int(head["rows"]))
     else:
@@ -93,7 +93,8 @@ def found_head(checkpoint: Checkpoint, name: str) -> Tensors:
     return head
 
 
-def _same_file(left: Path | None, right: Path) -> bool:
+def same_file(left: Path | None, right: Path) -> bool:
+    """Return whether two paths, from here, name the same file; None names none."""
     return left is not None and left.absolute() == right.absolute()
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tgflow.checkpoint import Checkpoint, RowsLost
 from tgflow.run.live.place import Place
 from tgflow.run.tables import check_unused, edge_file, open_edge_table, with_cache
 from tgflow.tables import DamagedFile
 from tgflow.tables.rows import Table
-from tgflow.train.rows import file_of
+from tgflow.train.rows import file_of, same_file
 
 
 def open_table(place: Place, x_dim: int, checkpoint: Checkpoint | None = None) -> Table | None:
@@ -28,7 +26,7 @@ def open_table(place: Place, x_dim: int, checkpoint: Checkpoint | None = None) -
     """
     file = edge_file(place.config, place.path)
     counted = None if checkpoint is None else file_of(checkpoint)
-    if file is not None and not file.exists() and _is(file, counted):
+    if file is not None and not file.exists() and same_file(counted, file):
         raise RowsLost(f"{file} is gone, and with it the edge features that the checkpoint counts")
     try:
         table = open_edge_table(place.config, x_dim, place.path)
@@ -69,7 +67,3 @@ def set_aside(place: Place) -> None:
     while (aside := file.with_name(f"{file.name}.before-{number}")).exists():
         number += 1
     file.rename(aside)
-
-
-def _is(file: Path, other: Path | None) -> bool:
-    return other is not None and file.absolute() == other.absolute()
