@@ -3,7 +3,7 @@
     python examples/compare_models.py [--limit EVENTS] [--epochs N]
 
 Shows: OfflineTrainer and the protocol that published figures follow: chronological 70/15/15,
-batches of 200, the epoch chosen by validation AP, one random negative an event, neighbourhoods
+batches of 200, the epoch chosen by validation AP, one random negative an event, neighborhoods
 event-exact. Few events and epochs here, so these are not the published figures.
 Expect: at the defaults (10,000 events, 3 epochs) a test AP of 0.91 for TGN and 0.88 for TGAT, in
 one to two minutes on 2 cores.

@@ -5,7 +5,7 @@
 
 Shows: a broker of its own (librdkafka's mock cluster, in a child process), CollegeMsg published to
 a topic with 2 partitions, and `tgflow run` on it twice: undisturbed, and killed by SIGKILL once it
-has a checkpoint, then resumed. Protocol: prequential; compared are digests of model, optimiser,
+has a checkpoint, then resumed. Protocol: prequential; compared are digests of model, optimizer,
 memory and events in the end. Expect: "equal to the last bit", in about half a minute on 2 cores.
 With --kafka it takes your broker instead, which must make topics by itself. Other options are
 those of `tgflow run`.
@@ -93,7 +93,7 @@ def num_predicted(out: Path) -> int:
 
 
 def digest(out: Path) -> str:
-    """Return the run's digest of model, optimiser, memory and events in the end."""
+    """Return the run's digest of model, optimizer, memory and events in the end."""
     metrics = json.loads((out / "metrics.json").read_text())
     return str(metrics["state_sha256"])[:16]
 

@@ -3,7 +3,7 @@
     pip install torch_geometric
     python examples/own_loop.py [--limit EVENTS]
 
-Shows: two hops of time-decayed neighbours, each (node, time) once, as PyG data with ages on the
+Shows: two hops of time-decayed neighbors, each (node, time) once, as PyG data with ages on the
 edges. Protocol: prequential (predict 200 events, learn them, store them), one random destination an
 event as the negative. Expect: AP 0.79 over the default of 10,000 events, in about 15 seconds on 2
 cores: it has no memory, and learns from each event once.
@@ -27,7 +27,7 @@ HOUR = 3600
 
 
 class Network(nn.Module):
-    """Attention over neighbours and the ages of their events; all nodes start alike."""
+    """Attention over neighbors and the ages of their events; all nodes start alike."""
 
     def __init__(self, dim: int = 32) -> None:
         super().__init__()

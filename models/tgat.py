@@ -7,7 +7,7 @@ Differs from the paper:
       in between, so the projection would add parameters, but no function. Nor has it the residual
       and layer norm that are in the authors' code, but not in the text.
     * Time encodings have fixed frequencies; see `tgflow.nn.TimeEncoding` for why.
-    * Neighbours are the most recent ones unless `strategy` is "uniform", as the paper prefers: on
+    * Neighbors are the most recent ones unless `strategy` is "uniform", as the paper prefers: on
       streams without features, where times are all there is to read, the test AP is 0.83 and not
       0.70 on Enron, 0.94 and not 0.90 on CollegeMsg.
     * Without node features a layer reads none, where the authors' code reads zeros: the same
@@ -39,7 +39,7 @@ class TGATConfig:
     heads: int = 2
     layers: int = 2
     neighbors: int = 20
-    """Neighbours per node and layer."""
+    """Neighbors per node and layer."""
     strategy: Strategy = "recent"
     """How they are chosen; see `tgflow.sampling.Sampler`."""
     dropout: float = 0.1
@@ -64,7 +64,7 @@ class TGATConfig:
 
 
 class TGAT(TemporalModel):
-    """Layers of attention over temporal neighbours, without state.
+    """Layers of attention over temporal neighbors, without state.
 
     Args:
         config: Settings.

@@ -51,7 +51,7 @@ class TGNConfig:
     heads: int = 2
     layers: int = 1
     neighbors: int = 10
-    """Neighbours per node and layer."""
+    """Neighbors per node and layer."""
     dropout: float = 0.1
     """Share of attention weights dropped in training."""
     cell: Cell = "gru"
@@ -95,7 +95,7 @@ class _Inputs:
 
 
 class TGN(TemporalModel):
-    """A memory per node, updated by mail, read through attention over recent neighbours.
+    """A memory per node, updated by mail, read through attention over recent neighbors.
 
     Args:
         config: Settings.

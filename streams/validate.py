@@ -62,7 +62,7 @@ def validate(batch: pa.RecordBatch, form: Form) -> Validated:
     """Return the events of `batch` and all of its rows that are none.
 
     Of a bad row the first fault is told, in the order src, dst, t, label, features. What a row
-    becomes depends on that row alone, not on its neighbours. A batch without bad rows is checked
+    becomes depends on that row alone, not on its neighbors. A batch without bad rows is checked
     once, column by column; others once more for each kind of fault in them.
 
     Args:

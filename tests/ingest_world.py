@@ -76,13 +76,13 @@ class World:
         config: Of the order.
         log: The log, or None without one.
         letters: The dead letters.
-        learnt: What the trainer has stored, with the stream's own ids.
+        learned: What the trainer has stored, with the stream's own ids.
     """
 
     config: object
     log: MemoryLog | None = None
     letters: MemoryLetters = field(default_factory=MemoryLetters)
-    learnt: list = field(default_factory=list)
+    learned: list = field(default_factory=list)
     checkpoint: tuple | None = None
     ingest: Ingest | None = None
     num_restarts: int = 0
@@ -94,7 +94,7 @@ class World:
             position, tensors, meta, ids = self.checkpoint
             state = IngestState.from_checkpoint(tensors, json.loads(meta))
             source.ids = NodeIds.from_state(ids)
-        del self.learnt[position:]
+        del self.learned[position:]
         self.num_restarts += 1
         self.ingest = Ingest(
             source,
@@ -110,15 +110,15 @@ class World:
 
     def learn(self, events):
         """Store a batch as the trainer does."""
-        self.learnt += events_of([events], self.ingest.ids)
+        self.learned += events_of([events], self.ingest.ids)
 
     def save(self, position):
-        """Take a checkpoint of the first `position` events learnt."""
+        """Take a checkpoint of the first `position` events learned."""
         ids = self.ingest.ids
         state = self.ingest.state_at(position)
         state.check()
         dense = {name: node for node, name in enumerate(ids.decode(torch.arange(len(ids))))}
-        named = [dense[name] for event in self.learnt[:position] for name in event[:2]]
+        named = [dense[name] for event in self.learned[:position] for name in event[:2]]
         tensors, meta = state.to_checkpoint()
         ids_state = ids.state(max(named, default=-1) + 1)
         self.checkpoint = position, tensors, json.dumps(meta), ids_state
@@ -138,12 +138,12 @@ class World:
                 self.learn(batch)
                 if rng.random() < checkpoints:
                     first = 0 if self.checkpoint is None else self.checkpoint[0]
-                    self.save(rng.randint(first, len(self.learnt)))
+                    self.save(rng.randint(first, len(self.learned)))
                 if rng.random() < crashes:
                     self.crash(power_fails=rng.random() < 0.5)
                     break
             else:
-                return self.learnt
+                return self.learned
 
 
 def made_partitions(rng, *, num_partitions=None, max_rows=60, spread=6, ids=range(12), **columns):

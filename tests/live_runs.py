@@ -67,7 +67,7 @@ def same_run(left: Path, right: Path) -> None:
 
 
 def signal_at(monkeypatch, position, number) -> None:
-    """Let this process get a signal once the run has learnt `position` events."""
+    """Let this process get a signal once the run has learned `position` events."""
     note_step = loop._Run._note_step
 
     def noting(self, step, update):

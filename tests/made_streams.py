@@ -50,7 +50,7 @@ def small_tgn(seed: int = 0, **changes: Any) -> TGN:
 
 
 def small_tgat(seed: int = 0, **changes: Any) -> TGAT:
-    """A TGAT of two hops that trains in milliseconds, with dropout and uniform neighbours."""
+    """A TGAT of two hops that trains in milliseconds, with dropout and uniform neighbors."""
     widths = {"edge_x_dim": 2, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
     settings: dict[str, Any] = {**widths, **changes}
     with torch.random.fork_rng():

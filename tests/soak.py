@@ -34,7 +34,7 @@ PARTITIONS = 4
 AHEAD = 12_000
 """Rows that may wait in a partition: the mock keeps 5 MiB of each."""
 SETTLED_SECONDS = 10.0
-"""How long it has learnt when it is compared with others."""
+"""How long it has learned when it is compared with others."""
 START_SECONDS = 240.0
 FLAGS = [
     "--dim", "16", "--neighbors", "5", "--batch-size", "500", "--threads", "1",
@@ -64,7 +64,7 @@ class Sample:
 
 
 class Publisher(threading.Thread):
-    """Sends rows as fast as they are learnt, a few thousand ahead; one in 500 is no event."""
+    """Sends rows as fast as they are learned, a few thousand ahead; one in 500 is no event."""
 
     def __init__(self, broker: MockBroker, topic: str) -> None:
         super().__init__(daemon=True)
@@ -122,7 +122,7 @@ def main() -> int:
 def soak(
     campaign: Campaign, publisher: Publisher, seconds: float, kill_every: float
 ) -> list[Sample]:
-    """Run for `seconds`, killed whenever it has learnt for a while; return what was seen."""
+    """Run for `seconds`, killed whenever it has learned for a while; return what was seen."""
     begin = time.monotonic()
     samples: list[Sample] = []
     while time.monotonic() - begin < seconds:
@@ -163,7 +163,7 @@ def look(campaign: Campaign, pid: int, begin: float, start: float) -> Sample | N
     return Sample(
         second=now - begin,
         age=now - start,
-        events=page["tgflow_events_learnt_total"],
+        events=page["tgflow_events_learned_total"],
         rss=1024 * int(fields["VmRSS"].split()[0]) - grown,
         descriptors=descriptors,
         threads=int(fields["Threads"]),
@@ -189,7 +189,7 @@ def metrics(campaign: Campaign) -> dict[str, float] | None:
             name, value = line.rsplit(" ", 1)
             name = name.split("{")[0]
             sums[name] = sums.get(name, 0.0) + float(value)
-    return sums if sums.get("tgflow_events_learnt_total") else None
+    return sums if sums.get("tgflow_events_learned_total") else None
 
 
 def rows_read(campaign: Campaign, before: int) -> int:

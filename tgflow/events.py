@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 NO_NODE = -1
-"""Fills a neighbour slot that holds nobody; never a node's id."""
+"""Fills a neighbor slot that holds nobody; never a node's id."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,17 +32,17 @@ _KEPT_CYCLES = 2
 
 
 class TemporalGraph:
-    """Timed edges and who is whose neighbour at any time.
+    """Timed edges and who is whose neighbor at any time.
 
     Any number of threads may sample and read while one appends: they see the graph as it was at
     `num_events`, the snapshot, which moves when an append is complete.
 
-    With `device="cuda"` the neighbourhoods are in the GPU's memory, and samplers take and return
+    With `device="cuda"` the neighborhoods are in the GPU's memory, and samplers take and return
     tensors there; the log stays on the host. Answers are the same to the last bit.
 
     Args:
-        direction: "undirected": both ends of an event are each other's neighbours, and a self-loop
-            counts once. "directed": `dst` is a neighbour of `src` only. "bipartite": as undirected,
+        direction: "undirected": both ends of an event are each other's neighbors, and a self-loop
+            counts once. "directed": `dst` is a neighbor of `src` only. "bipartite": as undirected,
             and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without; they are kept in host memory.
         edge_x: Instead of a width: an empty table of float32 rows to keep them in, wherever it is.
@@ -154,7 +154,7 @@ class TemporalGraph:
             raise
 
     def delete(self, eid: Tensor) -> int:
-        """Take events out of their nodes' neighbourhoods; the log keeps its rows.
+        """Take events out of their nodes' neighborhoods; the log keeps its rows.
 
         As every change of the past, it is seen by cut-offs from `num_events`, as it is now, on:
         earlier cut-offs see the graph as it was, until `compact`. Readers see all of it or nothing.
@@ -163,7 +163,7 @@ class TemporalGraph:
             eid: Log positions, int64 `[N]`. What is deleted already is passed over.
 
         Returns:
-            How many neighbours are gone: two an event, one for self-loops and in directed graphs.
+            How many neighbors are gone: two an event, one for self-loops and in directed graphs.
 
         Raises:
             IndexError: If the log does not hold one of the events.
@@ -187,14 +187,14 @@ class TemporalGraph:
         return self._change("delete_node", lambda: self._native.remove_node(node), {"node": node})
 
     def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
-        """Forget old neighbours of every node, exactly; seen from `num_events` on, as `delete`.
+        """Forget old neighbors of every node, exactly; seen from `num_events` on, as `delete`.
 
         Args:
             max_age: Forget what is more ticks older than the latest event. None: at any age.
-            max_count: Keep this many of each node's latest neighbours. None: all.
+            max_count: Keep this many of each node's latest neighbors. None: all.
 
         Returns:
-            How many neighbours are gone.
+            How many neighbors are gone.
 
         Raises:
             MemoryError: If there is no room for the changed blocks; nothing is changed then.

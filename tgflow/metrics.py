@@ -24,7 +24,7 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
         negative: Scores of false events, likewise. Equal scores form one step.
 
     Returns:
-        In (0, 1]; `UNDEFINED` if there are no positives or no negatives. Synchronises. O(n log n).
+        In (0, 1]; `UNDEFINED` if there are no positives or no negatives. Synchronizes. O(n log n).
 
     Raises:
         ValueError: If a score is NaN.

@@ -45,7 +45,7 @@ class TemporalModel(nn.Module):
     """
 
     fanouts: tuple[int, ...]
-    """Neighbours per hop the plan must sample, the roots' hop first; one block each."""
+    """Neighbors per hop the plan must sample, the roots' hop first; one block each."""
     strategy: Strategy
     """How the paper samples them; see `tgflow.sampling.Sampler`."""
     memory: NodeMemory | None

@@ -90,7 +90,7 @@ class GraphConfig(_Section):
 
     direction: Literal["undirected", "directed", "bipartite"] = Field(
         default="undirected",
-        description="Who is whose neighbour; bipartite: two name spaces of ids.",
+        description="Who is whose neighbor; bipartite: two name spaces of ids.",
     )
 
 
@@ -101,7 +101,7 @@ class ModelConfig(_Section):
     dim: int = Field(default=100, ge=1, description="Width of memory, embedding and time encoding.")
     heads: int = Field(default=2, ge=1, description="Attention heads.")
     neighbors: int | None = Field(
-        default=None, ge=1, description="Neighbours per hop; unset: the paper's (tgn 10, tgat 20)."
+        default=None, ge=1, description="Neighbors per hop; unset: the paper's (tgn 10, tgat 20)."
     )
     layers: int | None = Field(
         default=None, ge=1, le=4, description="Hops; unset: the paper's (tgn 1, tgat 2)."
@@ -118,7 +118,7 @@ class PlanConfig(_Section):
         description="What a query sees: all that is earlier, or the state at batch start.",
     )
     strategy: Literal["recent", "uniform", "window", "decayed"] | None = Field(
-        default=None, description="Which neighbours are sampled; unset: as the model's paper."
+        default=None, description="Which neighbors are sampled; unset: as the model's paper."
     )
     span: int | None = Field(
         default=None, ge=1, description="Ticks: width of window, half-life of decayed."
@@ -170,10 +170,10 @@ class TrainConfig(_Section):
         default=None, gt=0, description="Largest norm of all gradients."
     )
     updates: int = Field(
-        default=1, ge=0, description="run: optimiser steps per micro-batch; 0: no learning."
+        default=1, ge=0, description="run: optimizer steps per micro-batch; 0: no learning."
     )
     replay_ratio: float = Field(
-        default=0.5, ge=0, description="run: old events learnt again per new one."
+        default=0.5, ge=0, description="run: old events learned again per new one."
     )
     replay_horizon: int = Field(
         default=50_000, ge=1, description="run: events to look back for replay."

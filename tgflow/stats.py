@@ -24,7 +24,7 @@ class TierStats:
     bytes: int
     """Memory of the tier's blocks, with what waits for reuse."""
     hit_share: float
-    """Share of the neighbours sampled so far that came from this tier."""
+    """Share of the neighbors sampled so far that came from this tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class GraphStats:
     """What the block store holds and what it costs."""
 
     num_entries: int
-    """Neighbours that the latest snapshot sees: two an event, one for self-loops and in directed
+    """Neighbors that the latest snapshot sees: two an event, one for self-loops and in directed
     graphs."""
     num_blocks: int
     """Of all tiers, on the CPU with those of older versions, kept for earlier cut-offs until

@@ -52,7 +52,7 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
   }
 }
 
-/// q . [h | edge_x | time] of one neighbour.
+/// q . [h | edge_x | time] of one neighbor.
 TGFLOW_INLINE float dot_input(const Attention& a, const float* q, const Neighborhood& near, int64_t i) {
   float sum = simd::dot(q + a.h_dim + a.x_dim, near.time[i], a.time_dim);
   if (a.h_dim > 0) sum += simd::dot(q, near.below[i], a.h_dim);
@@ -60,7 +60,7 @@ TGFLOW_INLINE float dot_input(const Attention& a, const float* q, const Neighbor
   return sum;
 }
 
-/// out += the sum of scale[i] * [h | edge_x | time] over the neighbours.
+/// out += the sum of scale[i] * [h | edge_x | time] over the neighbors.
 TGFLOW_INLINE void add_inputs(const Attention& a, float* out, const float* scale, const Neighborhood& near) {
   if (a.h_dim > 0) simd::add_rows(out, near.below.data(), scale, near.count, a.h_dim);
   if (a.x_dim > 0) simd::add_rows(out + a.h_dim, near.edge_x.data(), scale, near.count, a.x_dim);

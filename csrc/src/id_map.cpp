@@ -11,7 +11,7 @@ namespace {
 /// Ids whose tags are computed, and whose slots are fetched, ahead of the look-ups.
 constexpr int64_t kAhead = 32;
 
-/// The finaliser of MurmurHash3: every bit of the input moves every bit of the output.
+/// The finalizer of MurmurHash3: every bit of the input moves every bit of the output.
 uint64_t mix(uint64_t h) {
   h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdULL;
   h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53ULL;

@@ -23,7 +23,7 @@ Floats normal(int64_t size, uint64_t seed) {
 
 bool near(double a, double b, double tolerance) { return std::abs(a - b) <= tolerance * (1 + std::abs(b)); }
 
-/// 70 targets with gaps, the first without neighbours; widths that leave every kind of remainder.
+/// 70 targets with gaps, the first without neighbors; widths that leave every kind of remainder.
 struct AttentionCase {
   static constexpr int64_t kTargets = 70, kSlots = 3, kHeads = 2, kBelow = 9, kEvents = 5;
   static constexpr int64_t kH = 41, kX = 7, kTime = 11, kD = kH + kX + kTime;

@@ -71,7 +71,7 @@ def notes(level="warning"):
 
 
 def at_step(monkeypatch, position, act):
-    """Call `act` once the run has learnt `position` events."""
+    """Call `act` once the run has learned `position` events."""
     note_step = loop._Run._note_step
 
     def noting(self, step, update):
@@ -88,7 +88,7 @@ def at_step(monkeypatch, position, act):
 @pytest.mark.parametrize(
     ("kind", "code"), [(SourceUnavailable, 75), (SourceExpired, 66), (SourceCorrupt, 76)]
 )
-def test_a_source_that_fails_leaves_all_that_was_learnt(run, resume, monkeypatch, kind, code):
+def test_a_source_that_fails_leaves_all_that_was_learned(run, resume, monkeypatch, kind, code):
     poll, polls = FileSource.poll, []
 
     def failing(self, wanted, timeout):

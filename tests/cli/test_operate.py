@@ -47,7 +47,7 @@ def test_metrics_tell_how_the_run_stands(tgflow, events_csv, seen):
     flags = ("--metrics-port", 0, "--checkpoint-batches", 2, "--memory-limit", "100GiB")
     assert tgflow("run", "-s", events_csv, "-o", "out", *flags, *SMALL).code == 0
     page = seen[350]
-    assert value(page, "tgflow_events_learnt_total") == 350
+    assert value(page, "tgflow_events_learned_total") == 350
     assert value(page, 'tgflow_events_accepted_total{partition="0"}') == 400
     assert value(page, 'tgflow_state{state="running"}') == 1
     assert 0 < value(page, 'tgflow_prequential{metric="ap"}') <= 1

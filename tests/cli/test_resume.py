@@ -143,7 +143,7 @@ def test_c14_other_settings_are_refused_with_a_diff(tgflow, events_csv, whole):
     assert ran.code == 2
     lines = ran.err.splitlines()
     assert "was begun with other settings" in lines[0]
-    reset = "starts model, optimiser and memory afresh; the events are kept"
+    reset = "starts model, optimizer and memory afresh; the events are kept"
     assert " ".join(lines[1].split()) == f"--dim 8 -> 16 {reset}"
     assert lines[2].split()[:4] == ["--batch-size", "50", "->", "20"]
     assert lines[3].split() == ["--seed", "0", "->", "4", "counts", "from", "here", "on"]

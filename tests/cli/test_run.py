@@ -38,7 +38,7 @@ def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
 @pytest.mark.parametrize(
     ("model", "strategy"), [("tgn", "decayed"), ("tgat", "window"), ("tgat", "uniform")]
 )
-def test_neighbours_are_sampled_as_asked(tgflow, events_csv, tmp_path, model, strategy):
+def test_neighbors_are_sampled_as_asked(tgflow, events_csv, tmp_path, model, strategy):
     span = [] if strategy == "uniform" else ["--span", 3600]
     how = ["--strategy", strategy, *span, "-m", model, "--json", "--seed", 1]
     ran = tgflow("run", "-s", events_csv, *how, "-o", "a", *SMALL)

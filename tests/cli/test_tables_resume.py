@@ -48,7 +48,7 @@ def _no_faults():
 
 
 def as_whole(made):
-    """Assert that the run in `out` learnt the same to the last bit, wherever its rows were."""
+    """Assert that the run in `out` learned the same to the last bit, wherever its rows were."""
     assert figures(made / "whole")[1:] == figures(Path("out"))[1:]
     metrics = json.loads(Path("out/metrics.json").read_text())
     assert metrics["tables"]["edge_x"]["rows"] == 400

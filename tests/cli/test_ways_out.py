@@ -176,7 +176,7 @@ def test_dead_letters_that_are_gone_are_told(run, resume, whole):
 # What is told
 
 
-def test_p5_all_rows_polled_are_counted_whatever_was_learnt_of_them(run, resume):
+def test_p5_all_rows_polled_are_counted_whatever_was_learned_of_them(run, resume):
     told = []
     for go, flags in ((run, ["--limit", 200]), (resume, []), (resume, ["--limit", 400])):
         ran = go(*flags, "--json")
@@ -210,11 +210,11 @@ def test_what_is_kept_already_is_not_kept_again(run, resume):
 def test_d11_a_signal_at_either_end_is_heard(run, resume, whole, monkeypatch, function):
     original = getattr(continual, function)
 
-    def signalled(*args, **kwargs):
+    def signaled(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(continual, function, signalled)
+    monkeypatch.setattr(continual, function, signaled)
     assert run().code == 0
     assert Path("out/report.html").exists()
     monkeypatch.setattr(continual, function, original)

@@ -49,7 +49,7 @@ def features(nodes: Tensor) -> Tensor:
 
 
 def sums(hops: Hops) -> Tensor:
-    """Two layers of h' = h + the sum of the neighbours' h, on the fixed shapes. [Q, DIM]."""
+    """Two layers of h' = h + the sum of the neighbors' h, on the fixed shapes. [Q, DIM]."""
     h = features(hops.nodes)
     for hop in reversed(hops.hops):
         neighbors = h[hop.row] * hop.neighbors.mask.unsqueeze(-1)

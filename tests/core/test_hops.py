@@ -164,7 +164,7 @@ def test_no_queries_and_an_empty_graph(dedup):
 
 def test_mistakes_are_named():
     one = torch.tensor([1])
-    with pytest.raises(ValueError, match="fanouts must name the neighbours of at least one hop"):
+    with pytest.raises(ValueError, match="fanouts must name the neighbors of at least one hop"):
         sample_hops(TemporalGraph(), one, one, ())
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         sample_hops(TemporalGraph(), one, one, (2, 0))

@@ -12,13 +12,13 @@ from tgflow.events import EventBatch
 from tgflow.log import EventLog
 
 
-def labelled(events: EventBatch) -> EventBatch:
+def labeled(events: EventBatch) -> EventBatch:
     return EventBatch(events.src, events.dst, events.t, label=events.t * 3)
 
 
 @given(events=event_lists(), cut=st.integers(0, 40), with_label=st.booleans())
 def test_a_log_returns_what_was_appended(events, cut, with_label):
-    events = labelled(events) if with_label else events
+    events = labeled(events) if with_label else events
     log = EventLog()
     assert log.append(events[:cut]) == 0
     assert log.append(events[cut:]) == min(cut, len(events))
@@ -74,13 +74,13 @@ def test_a_rejected_batch_is_explained_and_changes_nothing(rows, message):
 
 def test_labels_are_for_all_events_or_none():
     log = EventLog()
-    log.append(labelled(graph_events((0, 1, 5))))
+    log.append(labeled(graph_events((0, 1, 5))))
     with pytest.raises(ValueError, match="the log has labels but the batch has none"):
         log.append(graph_events((0, 1, 5)))
     log = EventLog()
     log.append(graph_events((0, 1, 5)))
     with pytest.raises(ValueError, match="the batch has labels but the log has none"):
-        log.append(labelled(graph_events((0, 1, 5))))
+        log.append(labeled(graph_events((0, 1, 5))))
 
 
 def test_ranges_outside_the_log_are_named():

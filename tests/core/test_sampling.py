@@ -33,7 +33,7 @@ def assert_equal(got: Neighbors, expected: Neighbors) -> None:
 
 
 def ask(graph: TemporalGraph, node: int, t: int, k: int) -> list[int]:
-    """The recent neighbours of one node."""
+    """The recent neighbors of one node."""
     return recent_neighbors(graph, torch.tensor([node]), torch.tensor([t]), k).nodes[0].tolist()
 
 
@@ -181,7 +181,7 @@ def test_sampling_while_inserting_sees_whole_batches_only():
 
 @pytest.mark.parametrize("size", [11, 40, 1000])
 def test_uniform_is_unbiased_newest_and_oldest_included(size):
-    """Floyd's algorithm off by one under-samples the newest neighbour: SALIENT, Ginex."""
+    """Floyd's algorithm off by one under-samples the newest neighbor: SALIENT, Ginex."""
     graph = TemporalGraph.from_events(star(size))
     num_queries, k = 20_000, 10
     nodes = torch.zeros(num_queries, dtype=torch.int64)
@@ -238,7 +238,7 @@ def test_recent_returns_the_oldest_event_too(device):
 
 
 @for_each_device
-def test_an_empty_node_does_not_receive_the_next_nodes_neighbours(device):
+def test_an_empty_node_does_not_receive_the_next_nodes_neighbors(device):
     """TGLite reads on into the next node's row."""
     events = graph_events((0, 1, 1), (3, 1, 2))
     graph = TemporalGraph.from_events(events, device=opened(device))
@@ -266,7 +266,7 @@ def test_ties_are_ordered_by_position_and_invisible_to_their_own_time(device):
 
 
 @for_each_device
-def test_a_self_loop_is_one_neighbour_and_duplicates_are_two(device):
+def test_a_self_loop_is_one_neighbor_and_duplicates_are_two(device):
     graph = TemporalGraph.from_events(
         graph_events((0, 0, 1), (0, 1, 2), (0, 1, 2)), device=opened(device)
     )

@@ -29,7 +29,7 @@ def assert_equal(got: Neighbors, expected: Neighbors) -> None:
         torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
 
 
-def labelled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
+def labeled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
     """A graph of (src, dst, t, label)."""
     src, dst, t, label = torch.tensor(rows).unbind(1)
     return TemporalGraph.from_events(EventBatch(src, dst, t, label=label))
@@ -140,7 +140,7 @@ def test_spans_do_not_overflow(clock):
 
 
 def test_types_are_told_apart():
-    graph = labelled((0, 1, 1, 7), (0, 2, 2, 0), (0, 3, 3, 7), (0, 4, 4, 65_535))
+    graph = labeled((0, 1, 1, 7), (0, 2, 2, 0), (0, 3, 3, 7), (0, 4, 4, 65_535))
     node, t = torch.tensor([0, 1, 5, NO_NODE]), torch.tensor([9, 9, 9, 9])
     for sampler in ALL:
         for types, row in (((7,), [3, 1, -1]), ((0, 65_535), [4, 2, -1]), ((), [-1] * 3)):
@@ -150,7 +150,7 @@ def test_types_are_told_apart():
 
 
 @by_name
-def test_an_empty_graph_has_neighbours_of_no_type(sampler):
+def test_an_empty_graph_has_neighbors_of_no_type(sampler):
     none = torch.empty(0, dtype=torch.int64)
     assert sample_neighbors(TemporalGraph(), sampler, none, none, 2, types=[1]).nodes.shape == (
         0,
@@ -164,7 +164,7 @@ def test_an_empty_graph_has_neighbours_of_no_type(sampler):
 
 @by_name
 def test_answers_are_written_where_asked(sampler):
-    graph = labelled((0, 1, 1, 7), (0, 2, 2, 0))
+    graph = labeled((0, 1, 1, 7), (0, 2, 2, 0))
     out = Neighbors.empty(1, 3)
     got = sample_neighbors(graph, sampler, torch.tensor([0]), torch.tensor([9]), 3, out=out)
     assert got is out
@@ -177,7 +177,7 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="the graph's events have no labels"):
         recent_neighbors(graph, *query, 1, types=[0])
     with pytest.raises(ValueError, match="event 1 has a label outside"):
-        recent_neighbors(labelled((0, 1, 1, 0), (0, 1, 1, 65_536)), *query, 1, types=[0])
+        recent_neighbors(labeled((0, 1, 1, 0), (0, 1, 1, 65_536)), *query, 1, types=[0])
     with pytest.raises(ValueError, match=r"event types must be in \[0, 65535\], got -1"):
         recent_neighbors(graph, *query, 1, types=[-1])
     with pytest.raises(ValueError, match="width must be at least 1 tick, got 0"):

@@ -51,7 +51,7 @@ def test_a_budget_is_kept_and_changes_no_answer(budget):
     assert plain.stats().tiers[0].hit_share == 1
 
 
-def test_recent_neighbours_come_from_the_upper_tier():
+def test_recent_neighbors_come_from_the_upper_tier():
     graph = graph_in_batches(EVENTS, device_budget="800KB")
     latest = EVENTS.src[-2000:]
     recent_neighbors(graph, latest, torch.full_like(latest, 60_000), 5)
@@ -135,7 +135,7 @@ def test_a_graph_that_forgets_stays_small(budget):
 
 
 def test_a_node_of_degree_ten_million():
-    """Ginex overran a buffer at 32 k neighbours."""
+    """Ginex overran a buffer at 32 k neighbors."""
     size = 10_000_000
     leaf = torch.arange(1, size + 1) % 1000 + 1
     graph = TemporalGraph("directed")

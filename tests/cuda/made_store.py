@@ -9,7 +9,7 @@ from torch import Tensor
 
 CHUNK_BITS, PLACE_BITS, CHUNK_SIZE = 21, 48, 1 << 17
 History = list[tuple[int, int, int]]
-"""A node's entries (t, eid, neighbour), in order."""
+"""A node's entries (t, eid, neighbor), in order."""
 
 
 class MadeStore:

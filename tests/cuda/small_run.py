@@ -89,7 +89,7 @@ def some_events(size: int) -> EventBatch:
 
 
 def compare(graphs: list[TemporalGraph]) -> None:
-    """Ask every sampler for few and for many neighbours, with and without a filter."""
+    """Ask every sampler for few and for many neighbors, with and without a filter."""
     nodes = torch.arange(-1, 42).repeat(3)
     t = torch.arange(len(nodes)) * 14
     for sampler in SAMPLERS:

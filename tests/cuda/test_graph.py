@@ -141,7 +141,7 @@ def test_a_device_that_is_none_is_named():
 
 @for_each_gpu
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
-def test_every_neighbour_is_counted_for_its_tier(gpu, sampler):
+def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
     graph = TemporalGraph(device=opened(gpu), device_budget="40KB")
     graph.append(hub_events(6_000, 60, seed=1))
     nodes = torch.arange(60, device=graph.device)

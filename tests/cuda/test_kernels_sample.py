@@ -159,7 +159,7 @@ def test_without_a_cut_off_the_published_position_counts(kernels):
     assert_equal(sample(kernels, store, nodes, t, 4, before=80), expected)
 
 
-def test_an_empty_graph_has_no_neighbours(kernels):
+def test_an_empty_graph_has_no_neighbors(kernels):
     store = MadeStore({}, 0)
     nodes, t = torch.tensor([-1, 0, 2**40]), torch.zeros(3, dtype=torch.int64)
     for key in (None, 1):

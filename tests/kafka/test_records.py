@@ -1,4 +1,4 @@
-"""From records to arrivals: every codec, every rule, and that neighbours do not matter."""
+"""From records to arrivals: every codec, every rule, and that neighbors do not matter."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_r6_a_huge_record_is_not_even_parsed():
 
 
 @given(st.lists(st.sampled_from([*[t for t, _ in BAD_JSON], *GOOD_JSON]), max_size=30))
-def test_what_a_json_record_gives_does_not_depend_on_its_neighbours(texts):
+def test_what_a_json_record_gives_does_not_depend_on_its_neighbors(texts):
     codes = dict(BAD_JSON)
     reading = decode([text.encode() for text in texts], "json")
     assert reading.codes == [codes[text] for text in texts if text in codes]
@@ -311,7 +311,7 @@ def test_bad_csv_has_a_code(text, code):
 
 
 @given(st.lists(st.sampled_from([*[t for t, _ in BAD_CSV], *GOOD_CSV]), max_size=30))
-def test_what_a_csv_record_gives_does_not_depend_on_its_neighbours(texts):
+def test_what_a_csv_record_gives_does_not_depend_on_its_neighbors(texts):
     codes = dict(BAD_CSV)
     reading = decode([text.encode() for text in texts], "csv")
     assert reading.codes == [codes[text] for text in texts if text in codes]

@@ -1,4 +1,4 @@
-"""Attention against the formula it reorders, which projects every neighbour."""
+"""Attention against the formula it reorders, which projects every neighbor."""
 
 import math
 
@@ -18,7 +18,7 @@ from tgflow.plan.batch import Block
 def made_block(
     size: int, k: int, below: int, x_dim: int, *, seed: int, dtype: torch.dtype = torch.float64
 ) -> Block:
-    """A block with gaps anywhere, and with a first target that has no neighbours."""
+    """A block with gaps anywhere, and with a first target that has no neighbors."""
     generator = torch.Generator().manual_seed(seed)
     mask = torch.rand(size, k, generator=generator) < 0.7
     mask[:1] = False
@@ -39,7 +39,7 @@ def made_block(
 def plain_attention(
     layer: TemporalAttention, target: Tensor | None, below: Tensor | None, block: Block
 ) -> Tensor:
-    """The paper's formula: one query a target, one key and one value a neighbour, no shortcuts."""
+    """The paper's formula: one query a target, one key and one value a neighbor, no shortcuts."""
     out = []
     for n in range(len(block.target)):
         at_zero = layer.time(torch.zeros(1, dtype=block.dt.dtype))[0]
@@ -90,7 +90,7 @@ def test_attention_matches_the_plain_formula(size, k, heads, h_dim, x_dim, seed)
     fast = layer(target, below, block)
     target = below[block.target] if below is not None else None
     plain = plain_attention(layer, target, below, block)
-    plain = plain + 0 * sum(p.sum() for p in layer.parameters())  # also if nobody has neighbours
+    plain = plain + 0 * sum(p.sum() for p in layer.parameters())  # also if nobody has neighbors
     torch.testing.assert_close(fast, plain)
     weights = torch.randn(fast.shape, dtype=torch.float64)
     for one, other in zip(

@@ -220,7 +220,7 @@ def test_batches_planned_while_another_thread_appends_are_the_same(variant: dict
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_neighbour_is_strictly_earlier(visibility: str, strategy: str) -> None:
+def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> None:
     events = made_events(200)
     plan = plan_of(
         TemporalGraph.from_events(events), fanouts=(4, 4), visibility=visibility,
@@ -305,7 +305,7 @@ def test_a_batch_that_is_not_there_is_an_error() -> None:
     ("changes", "message"),
     [
         ({"batch_size": 0}, "batch_size must be at least 1 event, got 0"),
-        ({"fanouts": (3, 0)}, r"at least 1 neighbour each, got \(3, 0\)"),
+        ({"fanouts": (3, 0)}, r"at least 1 neighbor each, got \(3, 0\)"),
         ({"strategy": "last"}, "window, decayed, got 'last'"),
         ({"strategy": "window"}, "strategy window needs a span: its width in ticks"),
         ({"span": 5}, "strategy recent takes no span, got 5"),

@@ -41,7 +41,7 @@ def test_on_a_terminal_there_is_a_panel(total):
         assert part in text
 
 
-def test_nothing_learnt_and_nothing_known_is_shown_as_dashes():
+def test_nothing_learned_and_nothing_known_is_shown_as_dashes():
     assert "loss –  AP –" in show(False, [{"stop": 3, "progress": 0.1}], None)
 
 

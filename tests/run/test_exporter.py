@@ -55,7 +55,7 @@ def test_what_is_not_known_is_left_out():
     exporter = Exporter(lambda: {"position": 12, "source_lag": {}}, {}, 0)
     page = scrape(exporter)
     exporter.close()
-    assert "tgflow_events_learnt_total 12.0" in page
+    assert "tgflow_events_learned_total 12.0" in page
     assert "tgflow_checkpoint_age_seconds" not in page
     with pytest.raises(urllib.error.URLError):
         scrape(exporter)

@@ -72,12 +72,12 @@ def test_no_interleaving_and_no_crash_changes_the_sequence(seed, with_log):
         )
         world = World(config, MemoryLog() if with_log else None)
         sizes = rng.choice([(1, 2), (7,), (1, 50), (500,)])
-        learnt = world.run(
+        learned = world.run(
             lambda: ListSource(partitions, seed=rng.random(), poll_sizes=sizes),  # noqa: B023
             rng,
         )
         events, places = expected_of(partitions, config)
-        assert learnt == events
+        assert learned == events
         assert sorted(world.letters.places()) == sorted(places)
         check_counts(world.ingest.report()["counts"], partitions, config)
 
@@ -91,13 +91,13 @@ def test_all_columns_survive_crashes(ids, bipartite, with_log):
         partitions = made_partitions(rng, ids=ids, x_dim=2, labels=True, event_ids=10)
         config = OrderConfig(allowed_lateness=5, dedup_window=20, buffer_events=20)
         world = World(config, MemoryLog() if with_log else None)
-        learnt = world.run(
+        learned = world.run(
             lambda: ListSource(partitions, seed=rng.random(), bipartite=bipartite),  # noqa: B023
             rng,
             crashes=0.2,
         )
         events, places = expected_of(partitions, config, share=20 // len(partitions))
-        assert learnt == events
+        assert learned == events
         assert sorted(world.letters.places()) == sorted(places)
 
 

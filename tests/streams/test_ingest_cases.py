@@ -92,14 +92,14 @@ def test_k9_partitions_join_while_it_runs(seed, with_log):
         sources.append(ListSource(partitions, seed=rng.random(), joins=joins, poll_sizes=(1, 7)))
         return sources[-1]
 
-    learnt = world.run(make_source, rng, crashes=0.1, checkpoints=0.3)
-    assert [event[2] for event in learnt] == sorted(event[2] for event in learnt)
+    learned = world.run(make_source, rng, crashes=0.1, checkpoints=0.3)
+    assert [event[2] for event in learned] == sorted(event[2] for event in learned)
     counts = world.ingest.report()["counts"]
-    assert counts["accepted"] == len(learnt)
+    assert counts["accepted"] == len(learned)
     for p in sources[-1].partitions():
         assert counts["partitions"].get(str(p), {"read": 0})["read"] == len(partitions[p])
     if with_log:
-        assert replayed(world.log, world.config, partitions) == learnt
+        assert replayed(world.log, world.config, partitions) == learned
 
 
 def test_events_before_what_was_released_are_late_in_a_partition_that_joins():
@@ -140,11 +140,11 @@ def test_k11_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
     events = world.start(source, clock=source.clock)
     for batch in events:
         world.learn(batch)
-        if world.learnt[-1][2] == 60:
+        if world.learned[-1][2] == 60:
             source.silent.clear()  # it speaks again, and what it says first is late
     assert world.ingest.report()["counts"]["partitions"]["1"]["refused"]["late"]["count"] == 1
-    assert [event[2] for event in world.learnt] == sorted([*range(100), 0, 90, 95])
-    assert replayed(world.log, config, partitions) == world.learnt
+    assert [event[2] for event in world.learned] == sorted([*range(100), 0, 90, 95])
+    assert replayed(world.log, config, partitions) == world.learned
 
 
 def test_an_idle_timeout_needs_the_log():
@@ -187,7 +187,7 @@ def test_an_appended_source_goes_on_where_it_ended():
     rows += rows_at([8, 9, 12])
     for batch in world.start(ListSource({0: rows, 1: []})):
         world.learn(batch)
-    assert [event[2] for event in world.learnt] == [1, 8, 9, 9, 12]
+    assert [event[2] for event in world.learned] == [1, 8, 9, 9, 12]
     assert world.ingest.report()["counts"]["late"] == 1
 
 
@@ -233,11 +233,11 @@ def test_stop_ends_it_at_a_poll_and_it_goes_on_from_there():
     source = ListSource({0: rows_at(range(100))}, poll_sizes=(10,))
     for batch in world.start(source, stop=lambda: world.ingest.num_released >= 20):
         world.learn(batch)
-    assert 20 <= len(world.learnt) < 100
-    world.save(len(world.learnt))
+    assert 20 <= len(world.learned) < 100
+    world.save(len(world.learned))
     for batch in world.start(source):
         world.learn(batch)
-    assert [event[2] for event in world.learnt] == list(range(100))
+    assert [event[2] for event in world.learned] == list(range(100))
 
 
 def test_batches_are_bounded(monkeypatch):

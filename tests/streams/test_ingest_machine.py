@@ -65,7 +65,7 @@ class IngestMachine(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def checkpoint(self, share):
         first = 0 if self.world.checkpoint is None else self.world.checkpoint[0]
-        self.world.save(first + round(share * (len(self.world.learnt) - first)))
+        self.world.save(first + round(share * (len(self.world.learned) - first)))
 
     @precondition(lambda self: self.is_running)
     @rule(power_fails=st.booleans())
@@ -74,14 +74,14 @@ class IngestMachine(RuleBasedStateMachine):
         self.is_running = False
 
     @invariant()
-    def what_was_learnt_begins_the_sequence(self):
-        learnt = self.world.learnt
-        assert learnt == self.expected()[: len(learnt)]
+    def what_was_learned_begins_the_sequence(self):
+        learned = self.world.learned
+        assert learned == self.expected()[: len(learned)]
 
     def teardown(self):
         for events in self.world.start(ListSource(self.rows)):
             self.world.learn(events)
-        assert self.world.learnt == self.expected()
+        assert self.world.learned == self.expected()
         judged = {p: judge_rows(rows, CONFIG, SHARE) for p, rows in self.rows.items()}
         places = [(p, seq) for p, j in judged.items() for seq in (*j.late, *j.bad)]
         assert sorted(self.world.letters.places()) == sorted(places)

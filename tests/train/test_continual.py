@@ -87,7 +87,7 @@ def test_no_events_no_metrics():
     assert "test.ap" not in result
 
 
-def test_a_short_last_micro_batch_is_learnt_too():
+def test_a_short_last_micro_batch_is_learned_too():
     trainer, steps, _ = run(made_events(47))
     assert [step["stop"] - step["start"] for step in steps] == [20, 20, 7]
     assert steps[-1]["loss"] is not None
@@ -310,7 +310,7 @@ def test_impossible_settings_are_refused(wrong):
 
 
 class Memoryless(TemporalModel):
-    """Scores by how many neighbours the destination has, up to two."""
+    """Scores by how many neighbors the destination has, up to two."""
 
     fanouts = (2,)
     strategy = "uniform"

@@ -91,15 +91,15 @@ def test_tiny_data_are_overfitted():
     assert result["val.ap"] == 1.0
 
 
-def test_every_training_event_is_learnt_in_every_epoch_the_last_short_batch_too():
+def test_every_training_event_is_learned_in_every_epoch_the_last_short_batch_too():
     trainer, recorder = trainer_of()
-    learnt = []
-    spy(trainer, "learn", lambda batch, _: learnt.append((batch.epoch, batch.eid.tolist())))
+    learned = []
+    spy(trainer, "learn", lambda batch, _: learned.append((batch.epoch, batch.eid.tolist())))
     trainer.fit()
     num_train = len(trainer.split.train)
     assert num_train % 20
     for epoch in range(2):
-        own = [eid for e, batch in learnt for eid in batch if e == epoch]
+        own = [eid for e, batch in learned for eid in batch if e == epoch]
         assert own == list(range(num_train))
     told = [record.num_events for record in recorder.batches if record.stage == "train"]
     assert sum(told) == 2 * num_train

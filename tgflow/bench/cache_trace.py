@@ -32,19 +32,19 @@ class Model:
     fanouts: tuple[int, ...]
     strategy: Strategy
     newest: int | None
-    """The newest events, whose batches are replayed; None for all. Neighbours are of all events."""
+    """The newest events, whose batches are replayed; None for all. Neighbors are of all events."""
 
     @property
     def note(self) -> str:
         """Say what is read."""
-        return f"{self.name}, {' x '.join(map(str, self.fanouts))} {self.strategy} neighbours"
+        return f"{self.name}, {' x '.join(map(str, self.fanouts))} {self.strategy} neighbors"
 
 
 TGN = Model("TGN", (10,), "recent", None)
 TGAT = Model("TGAT", (10, 10), "uniform", 60_000)
 MODELS = (TGN, TGAT)
 """TGN (arXiv:2006.10637) and TGAT (arXiv:2002.07962) as GNNFlow trains them (SoCC 2024). TGAT's own
-paper has 20 x 20 neighbours: a batch then reads more rows than a cache of 10 % has room for."""
+paper has 20 x 20 neighbors: a batch then reads more rows than a cache of 10 % has room for."""
 QUICK_NEWEST = 4_000
 
 

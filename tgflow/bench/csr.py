@@ -21,7 +21,7 @@ _EVERYTHING = 2**63 - 1
 
 
 class StaticCsr:
-    """All neighbours in one array, sorted by node and time, searched as the block store is."""
+    """All neighbors in one array, sorted by node and time, searched as the block store is."""
 
     def __init__(self, direction: Direction = "undirected") -> None:
         self._native = _core.StaticCsr(getattr(_core.Direction, direction))

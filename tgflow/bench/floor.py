@@ -16,7 +16,7 @@ def floor_seconds(strategy: str, num_filled: int, num_queries: int, device: str)
     """Return the seconds to move what queries cannot do without, as fast as the device copies.
 
     Each query is read (16 bytes), with the node's head (a sector), its directory and first block
-    (two); each neighbour found is read (16 bytes of a run with one sector more for where it begins,
+    (two); each neighbor found is read (16 bytes of a run with one sector more for where it begins,
     or where they are scattered a sector each); and a row of `K` slots of 24 bytes and a count of 4
     is written. Searching is not in it.
     """

@@ -32,11 +32,11 @@ def wikipedia() -> EventBatch:
     generator = torch.Generator().manual_seed(2019)
     size, users, pages = 157_474, 8_227, 1_000
     src = skewed(users, size, generator)
-    favourite = skewed(pages, users, generator)
+    favorite = skewed(pages, users, generator)
     other = skewed(pages, size, generator)
     stays = torch.rand(size, generator=generator) < 0.8
     t = torch.randint(0, 35, (size,), generator=generator).cumsum(0)
-    return EventBatch(src, users + torch.where(stays, favourite[src], other), t)
+    return EventBatch(src, users + torch.where(stays, favorite[src], other), t)
 
 
 class PowerLaw:

@@ -18,7 +18,7 @@ from tgflow.train.learner import Learner
 
 
 class Own:
-    """A tgflow model on a task, with neighbourhoods as of the batch's start, like the peers'.
+    """A tgflow model on a task, with neighborhoods as of the batch's start, like the peers'.
 
     Args:
         task: The task.
@@ -89,7 +89,7 @@ def own_tgn(task: Task, num_threads: int = 1) -> Own:
 
 
 def own_tgat(task: Task, num_threads: int = 1) -> Own:
-    """Return tgflow's TGAT with the task's widths, on two hops of recent neighbours."""
+    """Return tgflow's TGAT with the task's widths, on two hops of recent neighbors."""
     torch.manual_seed(task.seed)
     config = TGATConfig(
         edge_x_dim=task.events.x_dim,

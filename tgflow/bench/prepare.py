@@ -1,4 +1,4 @@
-"""How fast batches are prepared, on one thread: negatives, neighbours, frontiers, edge features."""
+"""How fast batches are prepared, on one thread: negatives, neighbors, frontiers, edge features."""
 
 from __future__ import annotations
 

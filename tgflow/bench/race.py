@@ -31,7 +31,7 @@ class Task:
     dim: int = 100
     """Width of memory, embedding and time encoding."""
     neighbors: int = 10
-    """Most recent neighbours per node and hop."""
+    """Most recent neighbors per node and hop."""
     heads: int = 2
     dropout: float = 0.1
     lr: float = 1e-4

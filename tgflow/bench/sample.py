@@ -240,12 +240,12 @@ def stream_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row
 
 
 def one_hop(recent: Callable[..., Neighbors], nodes: Tensor, t: Tensor) -> Neighbors:
-    """Sample the neighbours of `nodes`."""
+    """Sample the neighbors of `nodes`."""
     return recent(nodes, t, K)
 
 
 def two_hops(recent: Callable[..., Neighbors], nodes: Tensor, t: Tensor) -> Neighbors:
-    """Sample the neighbours of the neighbours of `nodes`."""
+    """Sample the neighbors of the neighbors of `nodes`."""
     first = recent(nodes, t, K)
     return recent(first.nodes.view(-1), first.t.view(-1), K)
 
@@ -269,7 +269,7 @@ def hops_rows(name: str, events: EventBatch, device: str | Machine = "cpu") -> I
 def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     """Two hops of 10 for 600 roots, while the stream comes in: each library from its own store.
 
-    `equal` says how many rows of the first hop hold the neighbours that tgflow found.
+    `equal` says how many rows of the first hop hold the neighbors that tgflow found.
     """
     _core.set_num_threads(2)
     queries = chronological(events, ROOTS // 3)[: 20 if options.quick else None]

@@ -1,4 +1,4 @@
-"""tgflow and its peers as samplers of recent neighbours that take a stream as it comes."""
+"""tgflow and its peers as samplers of recent neighbors that take a stream as it comes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ OWN = "tgflow"
 
 
 class Sampler(Protocol):
-    """A store of a stream's events, asked for the most recent neighbours."""
+    """A store of a stream's events, asked for the most recent neighbors."""
 
     def insert(self, events: EventBatch) -> None:
         """Add events that follow."""
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
-        """Sample the neighbours of `nodes`, int64 `[Q]`, and the neighbours of those."""
+        """Sample the neighbors of `nodes`, int64 `[Q]`, and the neighbors of those."""
 
     def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:
-        """Return the neighbours' ids, int64 `[Q, k]`, -1 where there is none, in any order."""
+        """Return the neighbors' ids, int64 `[Q, k]`, -1 where there is none, in any order."""
 
 
 class OwnSampler:
@@ -40,12 +40,12 @@ class OwnSampler:
         self.graph.append(events)
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
-        """Sample neighbours, and theirs."""
+        """Sample neighbors, and theirs."""
         first = recent_neighbors(self.graph, nodes, t, self.k)
         return recent_neighbors(self.graph, first.nodes.view(-1), first.t.view(-1), self.k)
 
     def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:
-        """Return the neighbours' ids."""
+        """Return the neighbors' ids."""
         return recent_neighbors(self.graph, nodes, t, self.k).nodes
 
 
@@ -63,7 +63,7 @@ def contenders(num_nodes: int, k: int) -> tuple[dict[str, Sampler], dict[str, st
 
 
 def share_equal(ours: Tensor, theirs: Tensor) -> float:
-    """Return the share of rows that hold the same neighbours, in any order."""
+    """Return the share of rows that hold the same neighbors, in any order."""
     equal = (ours.sort(1).values == theirs.sort(1).values).all(1)
     return float(equal.double().mean()) if len(equal) else 1.0
 

@@ -203,7 +203,7 @@ def insert_all(events: EventBatch, size: int, rounds: int) -> tuple[Tensor, Temp
 
 
 def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
-    """Batches of 200 into each library's own store of recent neighbours, in turns."""
+    """Batches of 200 into each library's own store of recent neighbors, in turns."""
     events = events[: PEER_BATCH * (20 if options.quick else 500)]
     batches = [events[at : at + PEER_BATCH] for at in range(0, len(events), PEER_BATCH)]
     present, absent = contenders(int(torch.maximum(events.src, events.dst).max()) + 1, K)

@@ -43,7 +43,7 @@ def tier_rows(options: Options, device: str | Machine) -> Iterator[Row]:
 
 
 def sample_rows(whole: Grown, halved: Grown, params: Params, options: Options) -> Iterator[Row]:
-    """Recency access and random access, and the share of neighbours that the upper tier had."""
+    """Recency access and random access, and the share of neighbors that the upper tier had."""
     calls = 4 if options.quick else 100
     accesses = {
         "now": latest_queries(whole, calls),
@@ -65,7 +65,7 @@ def sample_rows(whole: Grown, halved: Grown, params: Params, options: Options) -
         yield Row(name, speeds["halved"], "queries/s", sized, None, speeds["whole"], near)
         upper, lower = (after - b for after, b in zip(reads(halved), before, strict=True))
         share = upper / max(upper + lower, 1)
-        yield Row("neighbours from the upper tier", share, "of all", sized)
+        yield Row("neighbors from the upper tier", share, "of all", sized)
 
 
 def call_of(recent: Callable[..., Neighbors], queries: Queries) -> Callable[[int], Neighbors]:
@@ -81,5 +81,5 @@ def check_all(methods: dict[str, Callable[[int], Neighbors]], num_calls: int) ->
 
 
 def reads(grown: Grown) -> Sequence[int]:
-    """Return how many neighbours have been sampled from each tier so far."""
+    """Return how many neighbors have been sampled from each tier so far."""
     return grown.graph._native.stats().reads

@@ -111,7 +111,7 @@ class CachedTable:
             return first
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighbouring rows on the CPU, as the table does; past the cache."""
+        """Return neighboring rows on the CPU, as the table does; past the cache."""
         return self.table.read(start, stop)
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -256,7 +256,7 @@ class CachedTable:
 
     @property
     def counters(self) -> CacheCounters:
-        """What was counted since the last reset. Synchronises with a GPU."""
+        """What was counted since the last reset. Synchronizes with a GPU."""
         return self._engine.counters()
 
     def reset_counters(self) -> None:

@@ -257,7 +257,7 @@ def make_model(config: Config, edge_x_dim: int, unit: str) -> TemporalModel:
 
 
 def _sampled(config: Config, model: TemporalModel) -> TemporalModel:
-    """Return the model, if its neighbours can be sampled as `config` says."""
+    """Return the model, if its neighbors can be sampled as `config` says."""
     try:
         Sampler(config.plan.strategy or model.strategy, config.plan.span)
     except ValueError as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tgflow.bench.row import Row
 
 BENCHMARKS = {
-    "sample": "temporal neighbour sampling: recent and uniform, one hop and two",
+    "sample": "temporal neighbor sampling: recent and uniform, one hop and two",
     "prepare": "preparing whole batches for TGN and TGAT, on one thread",
     "store": "inserting batches of events into the block store",
     "table": "rows of features by id, from every place that a table can be in",

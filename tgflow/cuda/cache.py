@@ -26,9 +26,9 @@ _USES_SHIFT = 48
 class DeviceCache:
     """`capacity` rows of `table` in a machine's memory; the contents are those of a `HostCache`.
 
-    Gathers take and return tensors on the machine. They do not synchronise where kernels can read
+    Gathers take and return tensors on the machine. They do not synchronize where kernels can read
     the table; else the misses are listed, read by the table in one batch and copied, which does.
-    Executing a script, preloading such a table, snapshots, restoring and counters synchronise.
+    Executing a script, preloading such a table, snapshots, restoring and counters synchronize.
     Gathers on several streams wait for each other on the device.
 
     A gather from a table that kernels can read may be captured in a CUDA graph, after one that was
@@ -70,7 +70,7 @@ class DeviceCache:
             self._index.copy(batch, out)
 
     def execute(self, script: Script, ids: Tensor, out: Tensor) -> None:
-        """Fill `out` and make the script's moves; synchronises, to compare what is planned."""
+        """Fill `out` and make the script's moves; synchronizes, to compare what is planned."""
         if ids.device != self._machine.device:
             there = self._empty(ids)
             self.execute(script, ids.to(there.device), there)
@@ -160,7 +160,7 @@ class DeviceCache:
         self._index.set_contents(self._index.id.where(self._index.id < size, -1))
 
     def snapshot(self) -> CacheSnapshot:
-        """Return what is held. Synchronises."""
+        """Return what is held. Synchronizes."""
         with self._turn():
             index = self._index
             keys = index.came if self._policy in ("fifo", *_NOT_ADMITTED) else index.used
@@ -170,7 +170,7 @@ class DeviceCache:
             return CacheSnapshot(index.id.to("cpu", copy=True), keys.to("cpu", copy=True))
 
     def restore(self, snapshot: CacheSnapshot) -> None:
-        """Hold that again; reads from the table what is no longer where it was. Synchronises."""
+        """Hold that again; reads from the table what is no longer where it was. Synchronizes."""
         with self._turn():
             index = self._index
             ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
@@ -186,7 +186,7 @@ class DeviceCache:
             index.counts[5] += len(slots)
 
     def counters(self) -> CacheCounters:
-        """Return what was counted since the last reset. Synchronises."""
+        """Return what was counted since the last reset. Synchronizes."""
         with self._turn():
             counters = CacheCounters(*self._index.counts[:7].tolist())
         counters.row_bytes = self._index.row_bytes

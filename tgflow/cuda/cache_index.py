@@ -121,7 +121,7 @@ class CacheBatch:
         )
 
     def first(self) -> Tensor:
-        """Return which ids are the first of equal ones, before `choose_room`. Synchronises."""
+        """Return which ids are the first of equal ones, before `choose_room`. Synchronizes."""
         return self.found.sum(0).nonzero().view(-1)
 
     def choose_room(self) -> None:
@@ -140,7 +140,7 @@ class CacheBatch:
 
 
 class CacheIndex:
-    """Which rows are where, and the rows; on a machine's current stream, without synchronising.
+    """Which rows are where, and the rows; on a machine's current stream, without synchronizing.
 
     Args:
         capacity: Slots.

@@ -69,7 +69,7 @@ class Change:
         self._kept: list[Tensor] = []
 
     def edit(self, edits: Edits) -> None:
-        """Count what `edits` need. Synchronises."""
+        """Count what `edits` need. Synchronizes."""
         edits = edits.sorted()
         nodes, counts = torch.unique_consecutive(edits.node, return_counts=True)
         begin = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -80,7 +80,7 @@ class Change:
         self._count(nodes)
 
     def forget(self, nodes: Tensor, min_t: int, max_count: int) -> None:
-        """Count what forgetting old entries of `nodes`, int64 `[N]`, needs. Synchronises."""
+        """Count what forgetting old entries of `nodes`, int64 `[N]`, needs. Synchronizes."""
         self._in.min_t, self._in.max_count = min_t, max_count
         self._count(nodes)
 

@@ -36,7 +36,7 @@ class Compaction:
     def measure(self, chunks: Chunks) -> list[int]:
         """Return the chunks that blocks should leave: worth it only if fewer are needed then.
 
-        Synchronises. `num_entries` and `num_rooms` say what leaving them needs.
+        Synchronizes. `num_entries` and `num_rooms` say what leaving them needs.
         """
         live = torch.zeros(len(chunks.tiers), dtype=torch.int64, device=chunks.tiers.device)
         self._in.live = live.data_ptr()

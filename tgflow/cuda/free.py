@@ -64,7 +64,7 @@ class FreeList:
 
         With `drop_rooms` directories are forgotten too: their slabs are gone.
 
-        Synchronises: how many items there are then is read back.
+        Synchronizes: how many items there are then is read back.
         """
         items = torch.cat([self._items, *(items for items, _ in self._waiting)])
         classes = torch.cat([self._still_free(), *(classes for _, classes in self._waiting)])

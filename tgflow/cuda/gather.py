@@ -45,7 +45,7 @@ def gather(
     *,
     in_place: bool,
 ) -> None:
-    """Copy rows to `out` on the machine's current stream; does not synchronise.
+    """Copy rows to `out` on the machine's current stream; does not synchronize.
 
     Args:
         machine: Where the kernel runs.

@@ -1,4 +1,4 @@
-"""A temporal graph whose neighbourhoods are on a GPU; its log stays in host memory."""
+"""A temporal graph whose neighborhoods are on a GPU; its log stays in host memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DeviceGraph:
             return first
 
     def remove(self, eid: int, size: int) -> int:
-        """Remove events; return how many entries are gone. Synchronises, as all changes do."""
+        """Remove events; return how many entries are gone. Synchronizes, as all changes do."""
         with self._writing:
             self.log.check_eids(eid, size)
             return self._remove(_host_column(eid, size).clone())
@@ -105,7 +105,7 @@ class DeviceGraph:
             self._store.move_down(num_bytes)
 
     def stats(self) -> DeviceStats:
-        """Count what the store holds. Synchronises."""
+        """Count what the store holds. Synchronizes."""
         with self._writing:
             return self._store.stats()
 
@@ -123,7 +123,7 @@ class DeviceGraph:
         out_eid: int,
         out_count: int,
     ) -> None:
-        """Answer queries on torch's current stream; does not synchronise."""
+        """Answer queries on torch's current stream; does not synchronize."""
         if sampler.types:
             self._host.check_types()
         spec = Sampler(sampler.strategy.value, sampler.key, sampler.span, sampler.types)

@@ -25,7 +25,7 @@ class Plan:
         launch: Of `Kernels`.
         src, dst, t: The batch's columns, int64 `[B]` on the device, at least one event.
         first_eid: The first one's position.
-        directed: Whether `src` alone gets a neighbour.
+        directed: Whether `src` alone gets a neighbor.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class CudaKernels:
         self._functions: dict[str, Any] = {}
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
-        """Queue kernel `name` on torch's current stream of the device; does not synchronise.
+        """Queue kernel `name` on torch's current stream of the device; does not synchronize.
 
         The first launch of a kernel compiles its source file, or loads it from CuPy's disk cache.
         """

@@ -144,7 +144,7 @@ class CudaMachine:
         return mark
 
     def wait(self, mark: Mark) -> None:
-        """Make torch's current stream wait; does not synchronise the host."""
+        """Make torch's current stream wait; does not synchronize the host."""
         assert isinstance(mark, torch.cuda.Event)
         torch.cuda.current_stream(self.device).wait_event(mark)
 

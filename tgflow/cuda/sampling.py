@@ -14,7 +14,7 @@ _RECENT, _DECAYED = _core.Strategy.recent.value, _core.Strategy.decayed.value
 def sample(
     kernels: Kernels, snapshot: int, sampler: Sampler, queries: Queries, out: NeighborRows
 ) -> None:
-    """Answer `queries` from the store at `snapshot`; does not synchronise.
+    """Answer `queries` from the store at `snapshot`; does not synchronize.
 
     Args:
         kernels: Of the device where all memory is.

@@ -40,7 +40,7 @@ class DeviceStats:
     max_blocks: int
     """Blocks of the node that has most."""
     reads: tuple[int, int]
-    """Neighbours read from each tier, counted where there is a budget."""
+    """Neighbors read from each tier, counted where there is a budget."""
     bytes: int
     """All memory, that of directories, heads and tables included."""
 
@@ -58,7 +58,7 @@ class DeviceStore:
 
     Args:
         machine: The device.
-        directed: Whether only sources have neighbours.
+        directed: Whether only sources have neighbors.
         budget: Bytes of blocks on the device; None: no limit.
     """
 
@@ -107,7 +107,7 @@ class DeviceStore:
             self._ready(plan)
 
     def commit(self, position: int) -> None:
-        """Insert what was reserved for; the snapshot is then `position`. Does not synchronise."""
+        """Insert what was reserved for; the snapshot is then `position`. Does not synchronize."""
         plan, self._pending = self._pending, None
         if not isinstance(plan, Plan):
             return
@@ -120,7 +120,7 @@ class DeviceStore:
 
     @says_how_much
     def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
-        """Plan for a change of the past; return how many entries there will be more. Synchronises.
+        """Plan for a change of the past; return how many entries there will be more. Synchronizes.
 
         Args:
             edits: Entries to put in or take out; what is not there is passed over.
@@ -165,7 +165,7 @@ class DeviceStore:
         """Give up what only cut-offs before the latest changes see, and give memory back.
 
         Kernels that read for a sampler launched before the latest change need what is given up:
-        they are waited for, on the device. Synchronises. Needs room for all directories, and for
+        they are waited for, on the device. Synchronizes. Needs room for all directories, and for
         what leaves sparse chunks.
 
         Raises:
@@ -195,7 +195,7 @@ class DeviceStore:
         self._publish(self.position)
 
     def stats(self) -> DeviceStats:
-        """Count what the store holds, node by node. Synchronises."""
+        """Count what the store holds, node by node. Synchronizes."""
         counts = torch.zeros(7, dtype=torch.int64, device=self._machine.device)
         blocks = -(-max(self._num_nodes, 1) // THREADS)
         address = ctypes.c_uint64(counts.data_ptr())

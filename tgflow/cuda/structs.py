@@ -28,7 +28,7 @@ class Snapshot(ctypes.Structure):
 
 
 class Queries(ctypes.Structure):
-    """Neighbourhoods to look up (detail/store_view.hpp)."""
+    """Neighborhoods to look up (detail/store_view.hpp)."""
 
     _fields_ = (
         ("node", _word),

@@ -1,4 +1,4 @@
-"""A frame: rows and what was known after them, in one piece that is whole or recognisably not.
+"""A frame: rows and what was known after them, in one piece that is whole or recognizably not.
 
     magic | version | footer bytes | columns bytes | segment | byte | synced | body CRC | header CRC
     columns (an Arrow IPC stream of one record batch) | footer (JSON)

@@ -1,4 +1,4 @@
-"""Attention over neighbours in input space: scores and sums of the inputs, never of projections."""
+"""Attention over neighbors in input space: scores and sums of the inputs, never of projections."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tgflow.nn.time_encoding import TimeEncoding
 from tgflow.plan.batch import Block
 
 MASKED = -1e30
-"""The score of a missing neighbour: finite, so that a row without any has no NaN."""
+"""The score of a missing neighbor: finite, so that a row without any has no NaN."""
 
 
 class Attended(NamedTuple):
-    """What attention leaves of the neighbours of `N` targets, per head."""
+    """What attention leaves of the neighbors of `N` targets, per head."""
 
     inputs: Tensor
     """float32 `[H, N, D]`: weighted sums of the inputs [h | edge_x | time], or zeros."""
     weight: Tensor
-    """float32 `[H, N]`: sums of weights: 1 before dropout, 0 for a target without neighbours."""
+    """float32 `[H, N]`: sums of weights: 1 before dropout, 0 for a target without neighbors."""
 
 
 def attend(
     query: Tensor, below: Tensor | None, block: Block, time: TimeEncoding, keep: Tensor | None
 ) -> Attended:
-    """Return the softmax-weighted sums of each target's neighbours' inputs.
+    """Return the softmax-weighted sums of each target's neighbors' inputs.
 
     Args:
         query: What each head looks for, in input space and scaled: float32 `[H, N, D]`, or
             `[H, 1, D]` if all targets look for the same.
         below: The frontier below, float32 `[F, h_dim]`, or None if it has no inputs.
-        block: The neighbours.
+        block: The neighbors.
         time: Encodes `block.dt`; with `below` and `block.edge_x` it makes up `D`, in the order
             [below | edge_x | time].
         keep: Factors of the weights after the softmax (dropout), float32 `[H, N, k]`, or None.
@@ -67,7 +67,7 @@ def attend_plain(
 
 
 def _parts(below: Tensor | None, block: Block, time: TimeEncoding) -> Iterator[Tensor]:
-    """Yield the parts of the neighbours' inputs, each `[N, k, width]`."""
+    """Yield the parts of the neighbors' inputs, each `[N, k, width]`."""
     for table, row in ((below, block.neighbor), (block.edge_table, block.edge_row)):
         if table is not None:
             yield table.index_select(0, row.flatten()).view(*row.shape, table.shape[1])

@@ -1,4 +1,4 @@
-"""Multi-head attention of a target over its temporal neighbours, and the layer around it."""
+"""Multi-head attention of a target over its temporal neighbors, and the layer around it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tgflow.plan.batch import Block
 
 
 class TemporalAttention(nn.Module):
-    """Eqs. 5-7 of arXiv:2002.07962, reordered so that no neighbour is ever projected.
+    """Eqs. 5-7 of arXiv:2002.07962, reordered so that no neighbor is ever projected.
 
     With x_j = [h_j | edge_x_j | time(dt_j)], a score q . (W_k x_j + b_k) is (W_k^T q) . x_j plus
-    what all neighbours of a target share, which the softmax cancels; and sum_j a_j (W_v x_j + b_v)
+    what all neighbors of a target share, which the softmax cancels; and sum_j a_j (W_v x_j + b_v)
     is W_v (sum_j a_j x_j) + (sum_j a_j) b_v. Two products per target take the place of two per
-    neighbour, and the result is the same. A target without neighbours gets zeros.
+    neighbor, and the result is the same. A target without neighbors gets zeros.
 
     Args:
         time: The time encoding, which layers may share.
-        h_dim: Width of the inputs of targets and neighbours; 0 if nodes have none.
+        h_dim: Width of the inputs of targets and neighbors; 0 if nodes have none.
         edge_x_dim: Width of the edge features; 0 if there are none.
         dim: Width of the result, all heads together.
         heads: Number of heads; divides `dim`.
@@ -57,12 +57,12 @@ class TemporalAttention(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, target: Tensor | None, below: Tensor | None, block: Block) -> Tensor:
-        """Return what each target gathers from its neighbours, `[N, dim]`.
+        """Return what each target gathers from its neighbors, `[N, dim]`.
 
         Args:
             target: Inputs of the targets, float32 `[N, h_dim]`, or None if `h_dim` is 0.
             below: Inputs of the frontier below, float32 `[F, h_dim]`, or None if `h_dim` is 0.
-            block: The neighbours.
+            block: The neighbors.
         """
         keep = None
         if self.training and self.dropout > 0:
@@ -86,11 +86,11 @@ class TemporalAttention(nn.Module):
 
 
 class AttentionLayer(nn.Module):
-    """Attention over the neighbours, merged with the target's inputs (Eq. 8 of arXiv:2002.07962).
+    """Attention over the neighbors, merged with the target's inputs (Eq. 8 of arXiv:2002.07962).
 
     Args:
         time: The time encoding, which layers may share.
-        h_dim: Width of the inputs of targets and neighbours; 0 if nodes have none.
+        h_dim: Width of the inputs of targets and neighbors; 0 if nodes have none.
         edge_x_dim: Width of the edge features; 0 if there are none.
         dim: Width of the result.
         heads: Number of heads; divides `dim`.

@@ -40,7 +40,7 @@ class MemoryTable(Protocol):
         """Overwrite the rows of ids that each come once."""
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighbouring rows."""
+        """Return neighboring rows."""
 
 
 class TensorTable(nn.Module):
@@ -83,7 +83,7 @@ class TensorTable(nn.Module):
         self.rows.index_copy_(0, ids.to(self.rows.device), rows.to(self.rows.device))
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighbouring rows: a view, on the model's device."""
+        """Return neighboring rows: a view, on the model's device."""
         return self.rows[start:stop]
 
 

@@ -12,20 +12,20 @@ class Block:
     """One layer of message passing: from the frontier below to this layer's targets.
 
     A *frontier* is a list of distinct (node, time) pairs; the lowest one is a list of distinct
-    (node, memory position) pairs, `Batch.nodes`. Missing neighbours have `mask` False, `eid` -1
+    (node, memory position) pairs, `Batch.nodes`. Missing neighbors have `mask` False, `eid` -1
     and zeros elsewhere, so every index is valid to gather with.
     """
 
     target: Tensor
     """int64 `[N]`: the row of each target in the frontier below."""
     neighbor: Tensor
-    """int64 `[N, k]`: the row of each neighbour in the frontier below, newest first."""
+    """int64 `[N, k]`: the row of each neighbor in the frontier below, newest first."""
     mask: Tensor
-    """bool `[N, k]`: whether the slot holds a neighbour."""
+    """bool `[N, k]`: whether the slot holds a neighbor."""
     dt: Tensor
-    """float32 `[N, k]`: seconds from the neighbour's event to the target's time, more than 0."""
+    """float32 `[N, k]`: seconds from the neighbor's event to the target's time, more than 0."""
     eid: Tensor
-    """int64 `[N, k]`: the neighbour's event."""
+    """int64 `[N, k]`: the neighbor's event."""
     edge_row: Tensor
     """int64 `[N, k]`: the row of the event in `edge_table`; 0 where there is no event or table."""
     edge_table: Tensor | None
@@ -34,7 +34,7 @@ class Block:
 
     @property
     def edge_x(self) -> Tensor | None:
-        """Features of the neighbours' events, float32 `[N, k, x_dim]`, zeros without one."""
+        """Features of the neighbors' events, float32 `[N, k, x_dim]`, zeros without one."""
         if self.edge_table is None:
             return None
         rows = self.edge_table.index_select(0, self.edge_row.reshape(-1))
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Events to score, their negatives, and the temporal neighbourhoods of all of them.
+    """Events to score, their negatives, and the temporal neighborhoods of all of them.
 
     A pure function of (seed, epoch, index) and of the event log up to the batch's end.
     Of `B` events the first `num_new` are new and the rest are replayed.

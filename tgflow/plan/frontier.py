@@ -1,6 +1,6 @@
 """Frontiers: the distinct queries of a batch, and the blocks that lead from one to the next.
 
-What grows with the neighbourhoods is filled by the core: a torch operation on many elements would
+What grows with the neighborhoods is filled by the core: a torch operation on many elements would
 start torch's own threads under each of the loader's.
 """
 
@@ -21,7 +21,7 @@ class Frontier:
     """Distinct queries (node, time, start), in order of first appearance.
 
     A query's start is the log position at which its event's batch started: memory is read there,
-    and batch-stale neighbourhoods end there. Replayed events have other starts than new ones.
+    and batch-stale neighborhoods end there. Replayed events have other starts than new ones.
     """
 
     node: Tensor
@@ -97,9 +97,9 @@ def expand(
     by_time: bool = True,
     by_start: bool = True,
 ) -> tuple[Links, Frontier]:
-    """Return the links from `targets` to their neighbours, and the frontier below.
+    """Return the links from `targets` to their neighbors, and the frontier below.
 
-    The frontier below holds the targets and then their neighbours at the times of their events and
+    The frontier below holds the targets and then their neighbors at the times of their events and
     with their targets' starts, each once; told apart by time and start only where asked for.
     """
     num, k = neighbors.nodes.shape

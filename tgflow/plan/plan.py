@@ -23,7 +23,7 @@ Visibility = Literal["event", "batch"]
 
 
 class Plan:
-    """Batches of consecutive events of a log, each with negatives, replay and neighbourhoods.
+    """Batches of consecutive events of a log, each with negatives, replay and neighborhoods.
 
     `batch(epoch, index)` reads nothing of the log past the batch's end, and draws nothing that is
     not keyed by (seed, epoch, index): whatever the order, the thread or the number of events that
@@ -34,8 +34,8 @@ class Plan:
         graph: Graph whose log is planned; not modified, and may be appended to meanwhile.
         seed: Seeds every draw.
         batch_size: New events per batch, at least 1.
-        fanouts: Neighbours per query and hop, from the roots down.
-        strategy: Which neighbours are sampled; see `tgflow.sampling.Sampler`.
+        fanouts: Neighbors per query and hop, from the roots down.
+        strategy: Which neighbors are sampled; see `tgflow.sampling.Sampler`.
         span: Ticks: the width of strategy `window`, the half-life of `decayed`.
         visibility: `event`: a query sees all that is strictly earlier than its event. `batch`: of
             that, what had happened when its event's batch started, as in most published figures.
@@ -234,7 +234,7 @@ def _check(batch_size: int, fanouts: Sequence[int], visibility: str, seconds: fl
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
     if any(k < 1 for k in fanouts):
-        raise ValueError(f"fanouts must be at least 1 neighbour each, got {tuple(fanouts)}")
+        raise ValueError(f"fanouts must be at least 1 neighbor each, got {tuple(fanouts)}")
     if visibility not in get_args(Visibility):
         raise ValueError(f"visibility must be event or batch, got {visibility!r}")
     if not seconds > 0:

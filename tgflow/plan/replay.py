@@ -13,7 +13,7 @@ from tgflow import _core
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Recency-weighted replay: recent events are likelier to be learnt from again.
+    """Recency-weighted replay: recent events are likelier to be learned from again.
 
     Replayed events are added to a batch; they never take a new event's place.
 

@@ -1,6 +1,6 @@
 """Line charts as HTML that scales to its width: SVG for the lines, text in HTML.
 
-The page's style sheet (`report.css`) colours them; `report.js` adds a cursor, and nothing is lost
+The page's style sheet (`report.css`) colors them; `report.js` adds a cursor, and nothing is lost
 without it.
 """
 

@@ -39,7 +39,7 @@ def continual_report(
     charts = _continual_charts(records, config)
     title = f"{config.model.name.upper()} learning from {name}"
     lead = (
-        f"Every micro-batch of {config.plan.batch_size} events was predicted first, then learnt, "
+        f"Every micro-batch of {config.plan.batch_size} events was predicted first, then learned, "
         "then stored. What is plotted was measured before the model had seen the events."
     )
     rows = "" if stream is None else _stream_html(stream)

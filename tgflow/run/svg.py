@@ -15,7 +15,7 @@ LABEL_GAP = 16
 """Least distance between the names at the lines' ends."""
 LIGHT = ("#ffffff", "#16181d", "#5d6470", "#e4e7ec", "#3557d6", "#0d9373", "#c2571a", "#8a3fc0")
 DARK = ("#171a21", "#eceff4", "#98a1b0", "#2a303b", "#7d9bff", "#3fcfa6", "#f2985c", "#c58bf2")
-"""Page, ink, soft ink, grid, and the lines' colours."""
+"""Page, ink, soft ink, grid, and the lines' colors."""
 
 
 def _colors(palette: tuple[str, ...]) -> str:

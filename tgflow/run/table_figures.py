@@ -22,7 +22,7 @@ def table_figures(graph: TemporalGraph) -> dict[str, Any]:
     """Return where a graph's features are, and what caches did in this process, by table.
 
     A `hit_rate` is None where nothing was asked for, as in a run that had nothing left to learn.
-    Synchronises with a GPU that has a cache.
+    Synchronizes with a GPU that has a cache.
     """
     from tgflow.plan.inputs import inputs_of
 

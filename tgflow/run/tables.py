@@ -23,7 +23,7 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
     Args:
         config: The settings.
         x_dim: Width of the stream's edge features.
-        live: Whether the stream is learnt as it comes.
+        live: Whether the stream is learned as it comes.
 
     Raises:
         ConfigError: If they do not fit together, or not the stream or the machine.

@@ -1,4 +1,4 @@
-"""Temporal neighbour sampling: fixed-shape answers, the same at any thread count."""
+"""Temporal neighbor sampling: fixed-shape answers, the same at any thread count."""
 
 from tgflow.sampling.hops import Hop, Hops, sample_hops
 from tgflow.sampling.layers import Layer

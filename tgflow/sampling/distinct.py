@@ -14,7 +14,7 @@ from tgflow.events import NO_NODE
 def distinct_queries(
     nodes: Tensor, t: Tensor, before: Tensor | None
 ) -> tuple[tuple[Tensor, Tensor, Tensor | None], Tensor, Tensor]:
-    """Return the distinct queries in order of first appearance; does not synchronise.
+    """Return the distinct queries in order of first appearance; does not synchronize.
 
     Args:
         nodes: int64 `[N]`.

@@ -1,4 +1,4 @@
-"""Neighbourhoods of several hops: fixed shapes, on the queries' device, no synchronisation."""
+"""Neighborhoods of several hops: fixed shapes, on the queries' device, no synchronization."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hop:
-    """One hop: targets and their neighbours, all of which are rows of the frontier below.
+    """One hop: targets and their neighbors, all of which are rows of the frontier below.
 
-    The targets are its first rows, in the same order. A neighbour is there at its event's time.
+    The targets are its first rows, in the same order. A neighbor is there at its event's time.
     """
 
     nodes: Tensor
@@ -38,7 +38,7 @@ class Hop:
     neighbors: Neighbors
     """`[N, k]`."""
     row: Tensor
-    """int64 `[N, k]`: the row of each neighbour in the frontier below; valid where none is, too."""
+    """int64 `[N, k]`: the row of each neighbor in the frontier below; valid where none is, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,13 +56,13 @@ class Hops:
     """int64 `[]`: rows of the lowest frontier in use."""
 
     def layers(self) -> list[Layer]:
-        """Return the layers of message passing without the padding. Synchronises."""
+        """Return the layers of message passing without the padding. Synchronizes."""
         from tgflow.sampling.layers import layers_of
 
         return layers_of(self)
 
     def to_dgl(self) -> list[Any]:
-        """Return the layers as DGL blocks (DGL 1.1.3), lowest first. Synchronises.
+        """Return the layers as DGL blocks (DGL 1.1.3), lowest first. Synchronizes.
 
         Nodes carry `dgl.NID` and `t`, edges `dgl.EID` (log positions), `t` and `dt`, in ticks.
         Query `i` is destination `roots[i]` of the last block.
@@ -75,7 +75,7 @@ class Hops:
         return to_dgl(self.layers())
 
     def to_pyg(self) -> list[Any]:
-        """Return the layers as `torch_geometric.data.Data`, lowest first. Synchronises.
+        """Return the layers as `torch_geometric.data.Data`, lowest first. Synchronizes.
 
         Each has `edge_index`, `n_id`, `t`, and per edge `e_id` (log positions), `edge_t` and `dt`,
         in ticks. The first `num_targets` nodes are the layer's targets, so that a convolution is
@@ -102,17 +102,17 @@ def sample_hops(
     types: Collection[int] | None = None,
     dedup: bool = False,
 ) -> Hops:
-    """Sample neighbours, then theirs, each strictly before the event by which it was reached.
+    """Sample neighbors, then theirs, each strictly before the event by which it was reached.
 
-    Every hop's targets are sampled again in the next, beside their neighbours, as message passing
+    Every hop's targets are sampled again in the next, beside their neighbors, as message passing
     wants it: a layer's targets are then inputs of it too.
 
     Args:
         graph: Graph to read; not modified.
         nodes: Query nodes, int64 `[Q]`.
         t: Query times in ticks, int64 `[Q]`.
-        fanouts: Neighbours per query of each hop, from the roots down; at least one hop.
-        sampler: Which neighbours are taken; a name will do for `recent` and `uniform`.
+        fanouts: Neighbors per query of each hop, from the roots down; at least one hop.
+        sampler: Which neighbors are taken; a name will do for `recent` and `uniform`.
         key: Random key; hop `h` draws with the `h`-th splitmix64 number from it.
         before: See only events at log positions below this, one for all or int64 `[Q]`: what is
             reached from a query has its cut-off. None: on the CPU, all hops see the events there
@@ -130,7 +130,7 @@ def sample_hops(
         ValueError: If there are no fanouts, or as the sampler raises.
     """
     if not fanouts:
-        raise ValueError("fanouts must name the neighbours of at least one hop, got none")
+        raise ValueError("fanouts must name the neighbors of at least one hop, got none")
     if isinstance(sampler, str):
         sampler = Sampler(sampler)
     if before is None and graph.device.type == "cpu":

@@ -33,7 +33,7 @@ class Layer:
 
 
 def layers_of(hops: Hops) -> list[Layer]:
-    """Return the layers, lowest first: the order in which a model passes messages. Synchronises."""
+    """Return the layers, lowest first: the order in which a model passes messages. Synchronizes."""
     num_roots = hops.hops[0].size
     below = (hops.nodes, hops.t)
     layers = []

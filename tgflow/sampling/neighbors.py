@@ -1,4 +1,4 @@
-"""The samplers: which of a node's earlier neighbours are returned."""
+"""The samplers: which of a node's earlier neighbors are returned."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def recent_neighbors(
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
-    """Return the `k` latest neighbours of each node, strictly before its query time.
+    """Return the `k` latest neighbors of each node, strictly before its query time.
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbours.
+        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbors.
         t: Query times in ticks, int64 `[Q]`, in any order.
-        k: Neighbours per query, at least 1.
+        k: Neighbors per query, at least 1.
         before: See only events at log positions below this, one for all or int64 `[Q]`.
             Default: the graph's snapshot, `graph.num_events`.
         types: Only events with one of these labels count. Looking for them takes time in
-            proportion to the events passed over. Default: all do, labelled or not.
+            proportion to the events passed over. Default: all do, labeled or not.
         out: Where to write; its tensors must fit. Default: allocated.
 
     Returns:
-        The neighbours, newest first; `out` if given. A node without history gives a row of padding.
+        The neighbors, newest first; `out` if given. A node without history gives a row of padding.
 
     Raises:
         ValueError: If `k < 1`, a tensor has another dtype or length, or `types` are asked for where
@@ -57,23 +57,23 @@ def uniform_neighbors(
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
-    """Return `k` distinct neighbours of each node, each event before its time equally likely.
+    """Return `k` distinct neighbors of each node, each event before its time equally likely.
 
     Draws are a function of (`key`, row in this call, draw): the same at any thread count. Give each
     call its own key, or equal rows of two calls draw alike.
 
     Args:
         graph: Graph to read; not modified.
-        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbours.
+        nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbors.
         t: Query times in ticks, int64 `[Q]`, in any order.
-        k: Neighbours per query, at least 1. A node with at most `k` gives them all.
+        k: Neighbors per query, at least 1. A node with at most `k` gives them all.
         key: Random key, `0 <= key < 2**64`.
         before: As in `recent_neighbors`.
         types: As in `recent_neighbors`; takes time in proportion to the node's history.
         out: As in `recent_neighbors`.
 
     Returns:
-        The neighbours, newest first; `out` if given. A node without history gives a row of padding.
+        The neighbors, newest first; `out` if given. A node without history gives a row of padding.
 
     Raises:
         ValueError: As in `recent_neighbors`, or if the key is out of range.
@@ -95,13 +95,13 @@ def window_neighbors(
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
-    """Return `k` distinct neighbours of each node, each event in `[t - width, t)` equally likely.
+    """Return `k` distinct neighbors of each node, each event in `[t - width, t)` equally likely.
 
     Args:
         graph: As in `uniform_neighbors`, and so are the arguments not named here.
         nodes: Query nodes, int64 `[Q]`.
         t: Query times in ticks, int64 `[Q]`.
-        k: Neighbours per query, at least 1.
+        k: Neighbors per query, at least 1.
         width: Length of the window in ticks, at least 1.
         key: Random key.
         before: See only events at log positions below this.
@@ -109,7 +109,7 @@ def window_neighbors(
         out: Where to write.
 
     Returns:
-        The neighbours, newest first; `out` if given. An empty window gives a row of padding.
+        The neighbors, newest first; `out` if given. An empty window gives a row of padding.
 
     Raises:
         ValueError: As in `uniform_neighbors`, or if `width < 1`.
@@ -132,7 +132,7 @@ def decayed_neighbors(
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
-    """Return `k` distinct neighbours of each node, drawn one by one, recent ones likelier.
+    """Return `k` distinct neighbors of each node, drawn one by one, recent ones likelier.
 
     Each draw takes one of the events that are left, with probability in proportion to
     `2 ** -(age / half_life)`: exactly, in integers, in O(k log n) for a history of n events.
@@ -141,7 +141,7 @@ def decayed_neighbors(
         graph: As in `uniform_neighbors`, and so are the arguments not named here.
         nodes: Query nodes, int64 `[Q]`.
         t: Query times in ticks, int64 `[Q]`.
-        k: Neighbours per query, at least 1.
+        k: Neighbors per query, at least 1.
         half_life: An event this many ticks older is half as likely to be drawn; at least 1.
         key: Random key.
         before: See only events at log positions below this.
@@ -150,7 +150,7 @@ def decayed_neighbors(
         out: Where to write.
 
     Returns:
-        The neighbours, newest first; `out` if given. A node without history gives a row of padding.
+        The neighbors, newest first; `out` if given. A node without history gives a row of padding.
 
     Raises:
         ValueError: As in `uniform_neighbors`, or if `half_life < 1`.

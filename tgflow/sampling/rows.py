@@ -1,4 +1,4 @@
-"""One call of the core: queries in, rows of neighbours out."""
+"""One call of the core: queries in, rows of neighbors out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tgflow.units import INT64_MAX
 
 @dataclass(slots=True, eq=False)
 class Neighbors:
-    """Up to `k` neighbours of each query, newest first.
+    """Up to `k` neighbors of each query, newest first.
 
     Missing slots come last and hold `NO_NODE`, time 0 and event -1.
     """
@@ -40,7 +40,7 @@ class Neighbors:
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[Q, k]`: whether the slot holds a neighbour."""
+        """Bool `[Q, k]`: whether the slot holds a neighbor."""
         return self.nodes != NO_NODE
 
 
@@ -56,7 +56,7 @@ def sample_neighbors(
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
-    """Return `k` neighbours of each node: as the function `STRATEGY_neighbors` of the sampler says.
+    """Return `k` neighbors of each node: as the function `STRATEGY_neighbors` of the sampler says.
 
     Takes what those functions take and raises what they raise; `key` is for strategies that draw.
     """

@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Which of the neighbours that a query sees are taken; see the function `STRATEGY_neighbors`.
+    """Which of the neighbors that a query sees are taken; see the function `STRATEGY_neighbors`.
 
     Raises:
         ValueError: If there is no such strategy, or `span` is missing, too small or not asked for.

@@ -81,7 +81,7 @@ class DeviceRows:
         self._readers.published()
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
-        """Copy rows; for ids on the machine does not synchronise."""
+        """Copy rows; for ids on the machine does not synchronize."""
         self._wrong.check()
         device = self._machine.device
         if ids.device != device:
@@ -95,7 +95,7 @@ class DeviceRows:
             gather(self._machine, *where, ids, out, self._wrong.flag, in_place=False)
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return a copy of some rows; synchronises."""
+        """Return a copy of some rows; synchronizes."""
         with self._readers.reading():
             part = self._bytes[start * self.row_bytes : stop * self.row_bytes]
             return part.view(-1, self.row_bytes).to("cpu", copy=True)

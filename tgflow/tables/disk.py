@@ -94,7 +94,7 @@ class DiskRows:
         return self._reader.start(ids.data_ptr(), ids.numel(), size, out.data_ptr())
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return a copy of neighbouring rows."""
+        """Return a copy of neighboring rows."""
         rows = torch.empty(stop - start, self.row_bytes, dtype=torch.uint8)
         self.gather(torch.arange(start, stop), rows, stop)
         return rows

@@ -133,7 +133,7 @@ class FeatureTable:
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of `ids`, int64 of any shape `[...]`, as `[..., dim]` on their device.
 
-        An id of -1 gives a row of zeros. Does not synchronise where ids and kernels are on one
+        An id of -1 gives a row of zeros. Does not synchronize where ids and kernels are on one
         GPU. There an id that is not in the table gives zeros, and the next call after the kernel
         is done raises the IndexError: a gather, an append, or at the latest `close`.
 
@@ -180,7 +180,7 @@ class FeatureTable:
         """Return the rows `[start, stop)` on the CPU, which later appends leave as they are.
 
         In host memory that is a view, and `scatter_` shows in it; elsewhere a copy, which
-        synchronises with a GPU.
+        synchronizes with a GPU.
 
         Raises:
             IndexError: If the table does not hold them.
@@ -191,7 +191,7 @@ class FeatureTable:
         return self._rows.read(start, stop).view(self.dtype)
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite the rows of `ids`, and raise `version` by one. Synchronises with a GPU.
+        """Overwrite the rows of `ids`, and raise `version` by one. Synchronizes with a GPU.
 
         A gather that runs meanwhile may see old rows, new ones or some of both.
 

@@ -34,7 +34,7 @@ class Table(Protocol):
         """Return rows by id."""
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighbouring rows on the CPU."""
+        """Return neighboring rows on the CPU."""
 
 
 class Rows(Protocol):

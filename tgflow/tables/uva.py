@@ -41,7 +41,7 @@ class UvaRows:
         return max(self._registration.num_bytes, self._host.nbytes)
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Copy rows behind the first `size`; from a GPU that synchronises."""
+        """Copy rows behind the first `size`; from a GPU that synchronizes."""
         self._wrong.check()
         self._host.reserve(size + len(rows))
         if not self.staged:
@@ -66,7 +66,7 @@ class UvaRows:
         self._host.write(ids, rows)
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
-        """Copy rows; for ids on the machine does not synchronise, unless rows are staged."""
+        """Copy rows; for ids on the machine does not synchronize, unless rows are staged."""
         self._wrong.check()
         if self.staged or ids.device != self._machine.device:
             self._host.gather(ids, out, size)

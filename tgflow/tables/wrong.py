@@ -21,7 +21,7 @@ class WrongIds:
     def check(self) -> None:
         """Raise IndexError if a gather that is done by now was asked for a row that is not there.
 
-        The row it gave instead is zeros. Does not synchronise: what still runs is not waited for.
+        The row it gave instead is zeros. Does not synchronize: what still runs is not waited for.
         """
         id = int(self.flag[0]) if len(self.flag) else -1
         if id < 0:

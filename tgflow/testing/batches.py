@@ -13,7 +13,7 @@ from tgflow.plan.batch import Batch, Block
 Row = tuple[int, int]
 """A node, and the tick (or, in the lowest frontier, the log position) at which it is wanted."""
 Slot = tuple[int, int, int]
-"""A neighbour, its event's tick and its event."""
+"""A neighbor, its event's tick and its event."""
 
 
 def slow_batch(
@@ -27,13 +27,13 @@ def slow_batch(
     replayed: Sequence[int] = (),
     seconds_per_tick: float = 1.0,
 ) -> Batch:
-    """Return batch `index` of an undirected stream, with recent neighbours as of the batch's start.
+    """Return batch `index` of an undirected stream, with recent neighbors as of the batch's start.
 
     Args:
         events: The whole stream; what comes after the batch is never read.
         index: The batch.
         batch_size: Events per batch; the last batch may have fewer.
-        fanouts: Neighbours per hop, at least one hop.
+        fanouts: Neighbors per hop, at least one hop.
         num_negatives: Random destinations per event, from those seen so far.
         node_x: Features of the first nodes, float32 `[N, node_x_dim]`.
         replayed: Earlier events to append, each seen from its own batch's start.
@@ -104,7 +104,7 @@ def node_rows(node_x: Tensor, nodes: Sequence[int]) -> Tensor:
 
 
 def neighbors(events: EventBatch, node: int, tick: int, before: int, k: int) -> list[Slot]:
-    """Return up to `k` neighbours strictly before a tick and a log position, newest first."""
+    """Return up to `k` neighbors strictly before a tick and a log position, newest first."""
     found: list[Slot] = []
     for eid in reversed(range(min(before, len(events)))):
         a, b, t = int(events.src[eid]), int(events.dst[eid]), int(events.t[eid])

@@ -12,7 +12,7 @@ from tgflow.testing.reference import ReferenceGraph
 
 @dataclass
 class Entry:
-    """A neighbour, and the cut-offs that see it: `seen_from <= before < gone_from`."""
+    """A neighbor, and the cut-offs that see it: `seen_from <= before < gone_from`."""
 
     t: int
     eid: int

@@ -17,7 +17,7 @@ Query = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class PlanSpec:
-    """The part of a plan that decides neighbourhoods, for an undirected graph and `recent`."""
+    """The part of a plan that decides neighborhoods, for an undirected graph and `recent`."""
 
     batch_size: int
     fanouts: Sequence[int]
@@ -41,7 +41,7 @@ class Distinct:
 def recent(
     events: EventBatch, node: int, t: int, k: int, before: int
 ) -> list[tuple[int, int, int]]:
-    """Return the latest `k` of `(neighbour, t, eid)` with `t_nbr < t` and `eid < before`."""
+    """Return the latest `k` of `(neighbor, t, eid)` with `t_nbr < t` and `eid < before`."""
     found = []
     for eid, (src, dst, when) in enumerate(_rows(events)):
         if when < t and eid < before and node in (src, dst):

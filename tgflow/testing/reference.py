@@ -14,11 +14,11 @@ from tgflow.sampling import Neighbors, Sampler
 from tgflow.testing.draws import draw_decayed, draw_distinct
 
 Item = tuple[int, int, int]
-"""(t, eid, neighbour)."""
+"""(t, eid, neighbor)."""
 
 
 class ReferenceGraph:
-    """Per node a Python list of (t, eid, neighbour) in log order."""
+    """Per node a Python list of (t, eid, neighbor) in log order."""
 
     def __init__(self, events: EventBatch, direction: Direction = "undirected") -> None:
         self.size = len(events)
@@ -97,7 +97,7 @@ def uniform_neighbors(
 
 
 def _neighbors(rows: list[list[Item]], k: int) -> Neighbors:
-    """Return rows of (t, eid, neighbour), oldest first, as padded tensors, newest first."""
+    """Return rows of (t, eid, neighbor), oldest first, as padded tensors, newest first."""
     padded = []
     for row in rows:
         newest_first = [(nbr, t, eid) for t, eid, nbr in reversed(row)]

@@ -1,4 +1,4 @@
-"""Continual learning: each micro-batch of a stream is predicted, then learnt, then stored."""
+"""Continual learning: each micro-batch of a stream is predicted, then learned, then stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import Replay
 from tgflow.sampling import Strategy
 from tgflow.tables.rows import Table
-from tgflow.train.learner import Learner, Learnt, TrainingDiverged
+from tgflow.train.learner import Learner, Learned, TrainingDiverged
 from tgflow.train.microbatch import Feeder, MicroBatchPlans
 from tgflow.train.observe import Observer, StepRecord
 from tgflow.train.progress import Progress
@@ -40,11 +40,11 @@ class ContinualConfig:
     """Settings of continual learning."""
 
     seed: int = 0
-    """Seeds negatives, replay, uniform neighbours and dropout; not the model's first parameters."""
+    """Seeds negatives, replay, uniform neighbors and dropout; not the model's first parameters."""
     batch_size: int = 200
     """Events per micro-batch."""
     updates: int = 1
-    """Optimiser steps per micro-batch, each with other negatives and replay; 0 learns nothing."""
+    """Optimizer steps per micro-batch, each with other negatives and replay; 0 learns nothing."""
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
     grad_clip: float | None = None
@@ -59,7 +59,7 @@ class ContinualConfig:
     """Negatives per event in prediction; AP and AUC use the first of them."""
     visibility: Visibility = "event"
     strategy: Strategy | None = None
-    """How neighbours are sampled; None as the model's paper does."""
+    """How neighbors are sampled; None as the model's paper does."""
     span: int | None = None
     """Ticks: the width of strategy `window`, the half-life of `decayed`."""
     seconds_per_tick: float = 1.0
@@ -69,7 +69,7 @@ class ContinualConfig:
     """Micro-batches to prepare ahead; "auto": 4."""
     on_nan: Literal["stop", "skip"] = "stop"
     """At a loss or score that is not finite: raise, or leave that out of learning and count it. A
-    micro-batch that cannot be predicted is then neither learnt nor put into memory."""
+    micro-batch that cannot be predicted is then neither learned nor put into memory."""
     half_life: float = 20.0
     """Of the running metrics, in micro-batches."""
     test_share: float = 0.15
@@ -91,7 +91,7 @@ class ContinualConfig:
 class ContinualTrainer:
     """Learns from a stream as it comes, and tells how well each event was predicted before.
 
-    The graph may already hold events: they are history, neither predicted nor learnt.
+    The graph may already hold events: they are history, neither predicted nor learned.
 
     Args:
         model: Model to train, memory included.
@@ -114,7 +114,7 @@ class ContinualTrainer:
         self.model = model
         self.graph = graph
         self.position = graph.num_events
-        """Events predicted, learnt and stored (or history); the graph's others wait their turn."""
+        """Events predicted, learned and stored (or history); the graph's others wait their turn."""
         self.progress = Progress.new(c.half_life)
         self._learner = Learner(
             model,
@@ -193,11 +193,11 @@ class ContinualTrainer:
         measured: dict[str, float] = {}
         if scores is not None:
             measured = LinkMetrics(pooled=False).add(scores.positive, scores.negative)
-        learnt, fallbacks = None, batch.num_fallbacks
+        learned, fallbacks = None, batch.num_fallbacks
         for _ in range(self.config.updates):
             batch = next(following)
             if scores is not None:
-                learnt = self._tried(self._learner.learn, batch)
+                learned = self._tried(self._learner.learn, batch)
         if scores is not None:
             self._learner.commit(batch)
             self._lost = 0
@@ -206,7 +206,7 @@ class ContinualTrainer:
             self._stretch_start, self._index = self.position, 0
         else:
             self._index += 1
-        return self._record(start, batch, measured, learnt, fallbacks, feeder)
+        return self._record(start, batch, measured, learned, fallbacks, feeder)
 
     def _tried(self, act: Callable[[Batch], Answer], batch: Batch) -> Answer | None:
         """Return what `act` does with `batch`; None if that is not finite, and to be left out."""
@@ -224,7 +224,7 @@ class ContinualTrainer:
         start: int,
         batch: Batch,
         measured: dict[str, float],
-        learnt: Learnt | None,
+        learned: Learned | None,
         num_fallbacks: int,
         feeder: Feeder,
     ) -> StepRecord:
@@ -233,8 +233,8 @@ class ContinualTrainer:
             start,
             self.position,
             measured,
-            loss=None if learnt is None else learnt.loss,
-            replay_ap=None if learnt is None else _replay_ap(learnt, batch.num_new),
+            loss=None if learned is None else learned.loss,
+            replay_ap=None if learned is None else _replay_ap(learned, batch.num_new),
             num_fallbacks=num_fallbacks,
             compute_seconds=self._learner.compute_seconds,
         )
@@ -245,7 +245,7 @@ class ContinualTrainer:
             start=start,
             stop=self.position,
             t=t,
-            loss=None if learnt is None else learnt.loss,
+            loss=None if learned is None else learned.loss,
             metrics=measured,
             running=progress.running.means(),
             prequential=progress.timeline.mean(),
@@ -263,7 +263,7 @@ class ContinualTrainer:
         """Return the run's metrics so far, flat and fit for JSON; undefined ones are left out.
 
         `prequential.*` are over all events, `test.*` over the last `test_share` of them, from
-        `test.start_event` on; each event was predicted before it was learnt. AP and AUC are means
+        `test.start_event` on; each event was predicted before it was learned. AP and AUC are means
         over micro-batches, MRR and Hits@k over events. Times add up over resumed runs.
         """
         c, progress = self.config, self.progress
@@ -350,8 +350,8 @@ def _check_history(model: TemporalModel, config: ContinualConfig) -> None:
         )
 
 
-def _replay_ap(learnt: Learnt, num_new: int) -> float | None:
-    positive = learnt.scores.positive[num_new:]
+def _replay_ap(learned: Learned, num_new: int) -> float | None:
+    positive = learned.scores.positive[num_new:]
     if not len(positive):
         return None
-    return average_precision(positive, learnt.scores.negative[num_new:, 0])
+    return average_precision(positive, learned.scores.negative[num_new:, 0])

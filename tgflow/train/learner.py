@@ -32,7 +32,7 @@ class TrainingDiverged(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class Learned:
     """What one update saw."""
 
     loss: float
@@ -72,7 +72,7 @@ class Learner:
             self._parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
         )
         self.compute_seconds = 0.0
-        """Time in forward, backward and optimiser; all else is a trainer's overhead."""
+        """Time in forward, backward and optimizer; all else is a trainer's overhead."""
 
     def predict(self, batch: Batch) -> Scores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing.
@@ -86,8 +86,8 @@ class Learner:
         _check_finite(batch, scores)
         return scores
 
-    def learn(self, batch: Batch) -> Learnt:
-        """Take one optimiser step on all events of `batch`; memory is left as it is.
+    def learn(self, batch: Batch) -> Learned:
+        """Take one optimizer step on all events of `batch`; memory is left as it is.
 
         Raises:
             TrainingDiverged: If the loss or a score is not finite; the parameters are unchanged.
@@ -103,7 +103,7 @@ class Learner:
             if self.grad_clip is not None:
                 torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
             self.optimizer.step()
-        return Learnt(loss.item(), Scores(scores.positive.detach(), scores.negative.detach()))
+        return Learned(loss.item(), Scores(scores.positive.detach(), scores.negative.detach()))
 
     def commit(self, batch: Batch) -> None:
         """Store the batch's new events in the model's memory."""

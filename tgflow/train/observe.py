@@ -19,7 +19,7 @@ class BatchRecord:
     num_batches: int
     num_events: int
     loss: float | None
-    """None where nothing is learnt."""
+    """None where nothing is learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class EpochRecord:
     """Of training alone, without validation."""
     events_per_second: float
     overhead_share: float
-    """Share of `seconds` outside forward, backward and optimiser."""
+    """Share of `seconds` outside forward, backward and optimizer."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return a flat dict that JSON can hold."""
@@ -45,7 +45,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A micro-batch is predicted, learnt and stored."""
+    """A micro-batch is predicted, learned and stored."""
 
     index: int
     """Micro-batches before this one, since the start or since the last partial one."""
@@ -56,9 +56,9 @@ class StepRecord:
     t: int
     """Time of its last event in ticks."""
     loss: float | None
-    """Of the last update, before it; None if nothing was learnt."""
+    """Of the last update, before it; None if nothing was learned."""
     metrics: dict[str, float]
-    """Of this micro-batch, predicted before it was learnt: `ap`, `auc`, `mrr`, `hits@k`."""
+    """Of this micro-batch, predicted before it was learned: `ap`, `auc`, `mrr`, `hits@k`."""
     running: dict[str, float]
     """The same, `loss` and `replay_ap`, weighted exponentially towards the latest micro-batches."""
     prequential: dict[str, float]
@@ -78,7 +78,7 @@ class StepRecord:
     events_per_second: float
     """Over the whole run so far."""
     overhead_share: float
-    """Share of the run's wall time outside forward, backward and optimiser, waiting included."""
+    """Share of the run's wall time outside forward, backward and optimizer, waiting included."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return a flat dict that JSON can hold, such as {"start": 0, "running.ap": 0.9, ...}."""

@@ -36,7 +36,7 @@ class OfflineConfig:
     """Settings of offline training; the defaults are the protocol of DyGLib's published figures."""
 
     seed: int = 0
-    """Seeds training negatives, uniform neighbours and dropout; not the first parameters."""
+    """Seeds training negatives, uniform neighbors and dropout; not the first parameters."""
     data_seed: int = 0
     """Seeds what runs to be compared share: which nodes are new, and evaluation's negatives."""
     batch_size: int = 200
@@ -57,7 +57,7 @@ class OfflineConfig:
     """Negatives per event in the test; AP and AUC use the first of them."""
     visibility: Visibility = "event"
     strategy: Strategy | None = None
-    """How neighbours are sampled; None as the model's paper does."""
+    """How neighbors are sampled; None as the model's paper does."""
     span: int | None = None
     """Ticks: the width of strategy `window`, the half-life of `decayed`."""
     seconds_per_tick: float = 1.0
@@ -167,7 +167,7 @@ class OfflineTrainer:
         return out
 
     def checkpoint(self) -> Checkpoint:
-        """Return model, memory, optimiser and events as they are; after `fit`, the best of them."""
+        """Return model, memory, optimizer and events as they are; after `fit`, the best of them."""
         checkpoint = snapshot(self._learner, self.graph, self.graph.num_events)
         checkpoint.meta.update({"trainer": "offline", "config": asdict(self.config)})
         return checkpoint

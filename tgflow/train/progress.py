@@ -65,8 +65,8 @@ class Progress:
         compute_seconds: float,
     ) -> None:
         """Take in the step over events `[start, stop)`, just done."""
-        learnt = {"loss": loss, "replay_ap": replay_ap}
-        known = {name: value for name, value in learnt.items() if value is not None}
+        learned = {"loss": loss, "replay_ap": replay_ap}
+        known = {name: value for name, value in learned.items() if value is not None}
         self.running.add(measured | known)
         self.timeline.add(start, stop, measured | known)
         self.num_events += stop - start
@@ -92,7 +92,7 @@ class Progress:
         return self.num_events / self.wall_seconds if self.wall_seconds else 0.0
 
     def overhead_share(self) -> float:
-        """Return the share of wall time outside forward, backward and optimiser."""
+        """Return the share of wall time outside forward, backward and optimizer."""
         return 1 - self.compute_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
     def summary(self) -> dict[str, Any]:

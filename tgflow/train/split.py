@@ -72,7 +72,7 @@ def chronological_split(
 def _after_quantile(t: Tensor, q: float) -> int:
     """Return how many times are at most the `q` quantile, interpolated as numpy does it.
 
-    The quantile lies between two neighbours in order, and no time lies between them: the earlier
+    The quantile lies between two neighbors in order, and no time lies between them: the earlier
     one decides, in integers.
     """
     if not len(t):

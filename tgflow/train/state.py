@@ -1,4 +1,4 @@
-"""A trainer's state as tensors: parameters, optimiser, memory, and the events themselves.
+"""A trainer's state as tensors: parameters, optimizer, memory, and the events themselves.
 
 Events are the bulk of it and never change, so they are saved in sealed pieces, `events-000000` and
 on, which a checkpoint need not write again; the section `events` has the rest. Rows of features are
@@ -34,7 +34,7 @@ _COLUMN_BYTES = 32
 def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoint:
     """Return a checkpoint of a trainer that has stored `position` events.
 
-    What is learnt or appended later does not change it: it holds copies of all that changes, and
+    What is learned or appended later does not change it: it holds copies of all that changes, and
     views of events, which do not. Nothing is drawn, and nothing of the trainer changes.
     """
     dim = 0 if graph.edge_x is None else graph.edge_x.dim
@@ -167,7 +167,7 @@ def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
 
 
 def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
-    """Give `learner` the model, the memory and the optimiser of `checkpoint`.
+    """Give `learner` the model, the memory and the optimizer of `checkpoint`.
 
     Raises:
         CheckpointError: If they do not fit it.
@@ -182,7 +182,7 @@ def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
-    """Return the optimiser's state as "{parameter}.{name}"; its settings are in the config."""
+    """Return the optimizer's state as "{parameter}.{name}"; its settings are in the config."""
     state = optimizer.state_dict()["state"]
     return {f"{index}.{name}": x for index, entry in state.items() for name, x in entry.items()}
 

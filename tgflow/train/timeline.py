@@ -26,7 +26,7 @@ class Stretch:
 class Timeline:
     """Metrics along a stream, from which the mean of any late part can be told.
 
-    Holds up to `capacity` stretches, of one batch each at first. When they are full, neighbours are
+    Holds up to `capacity` stretches, of one batch each at first. When they are full, neighbors are
     joined two by two, so memory stays bounded however long the stream, and a part's start is known
     to one stretch.
     """

@@ -1,4 +1,4 @@
-// Attention over sampled neighbours in input space: softmax-weighted sums of [h | edge_x | time], per head.
+// Attention over sampled neighbors in input space: softmax-weighted sums of [h | edge_x | time], per head.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Attention {
   const float* edge_table;  ///< [R, x_dim].
   int64_t x_dim;
   const int64_t* edge_row;  ///< Rows of `edge_table`.
-  const bool* mask;         ///< Whether a slot holds a neighbour.
+  const bool* mask;         ///< Whether a slot holds a neighbor.
   const float* dt;          ///< Seconds.
   const float* frequency;   ///< [time_dim].
   int64_t time_dim;

@@ -56,7 +56,7 @@ class Belady {
  private:
   struct Slot {
     int32_t number;   ///< Its row's, -1 for nobody's.
-    int32_t earlier;  ///< Its neighbours in the ring of unknown next use, from the longest unused on,
+    int32_t earlier;  ///< Its neighbors in the ring of unknown next use, from the longest unused on,
     int32_t later;    ///< or the one after it in the list of those with the same next use.
   };
 

@@ -1,4 +1,4 @@
-// Frontiers: from many queries to the distinct ones, and from a block's neighbours to the frontier below it.
+// Frontiers: from many queries to the distinct ones, and from a block's neighbors to the frontier below it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace tgflow {
 
 /// FrontierIn (node, time, start): the start is the log position at which the query's batch started, where
-/// memory is read and batch-stale neighbourhoods end.
+/// memory is read and batch-stale neighborhoods end.
 struct FrontierIn {
   const node_t* node;
   const tick_t* t;
@@ -29,14 +29,14 @@ struct FrontierOut {
 /// many.
 int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row);
 
-/// Sampled neighbours of `FrontierIn`, row-major [size, k]; an empty slot has node `kNoNode`.
+/// Sampled neighbors of `FrontierIn`, row-major [size, k]; an empty slot has node `kNoNode`.
 struct NeighborsIn {
   const node_t* node;
   const tick_t* t;
   int64_t k;
 };
 
-/// What a block says about its targets and their neighbours; see tgflow/plan/batch.py.
+/// What a block says about its targets and their neighbors; see tgflow/plan/batch.py.
 struct BlockOut {
   int64_t* target;    ///< [size]
   int64_t* neighbor;  ///< [size, k]
@@ -45,7 +45,7 @@ struct BlockOut {
 };
 
 /// Fills `block` and writes the frontier below it to `below` (room for size * (k + 1)): the targets, then
-/// their neighbours at the times of their events, distinct. A neighbour inherits its target's start.
+/// their neighbors at the times of their events, distinct. A neighbor inherits its target's start.
 int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors, double seconds_per_tick,
                         const FrontierOut& below, const BlockOut& block);
 

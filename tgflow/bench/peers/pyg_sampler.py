@@ -10,7 +10,7 @@ from tgflow.events import EventBatch
 
 
 class PygSampler:
-    """The last `k` neighbours of every node as of now: it knows no time."""
+    """The last `k` neighbors of every node as of now: it knows no time."""
 
     def __init__(self, num_nodes: int, k: int) -> None:
         self.loader = LastNeighborLoader(num_nodes, size=k)
@@ -21,12 +21,12 @@ class PygSampler:
         self.loader.insert(events.src, events.dst)
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
-        """Sample neighbours, and theirs: each node once, as the loader wants them."""
+        """Sample neighbors, and theirs: each node once, as the loader wants them."""
         below, _, _ = self.loader(torch.unique(nodes))
         return self.loader(below)
 
     def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:
-        """Return the neighbours' ids, int64 `[Q, k]`, -1 where there is none, in any order."""
+        """Return the neighbors' ids, int64 `[Q, k]`, -1 where there is none, in any order."""
         ids, row = torch.unique(nodes, return_inverse=True)
         known, edges, _ = self.loader(ids)
         neighbor, node = known[edges]

@@ -1,9 +1,9 @@
 """TGM's TGN and TGAT (`tgm-lib`), put together as in its own link-prediction examples.
 
 Differs from them in one place: there the edges of TGN's graph attention run from a node to its
-neighbours, so that a destination gathers from the sources of its own batch that know it, and a
+neighbors, so that a destination gathers from the sources of its own batch that know it, and a
 random negative does not: that tells the answer (held-out AP 0.85 after 42 batches, 0.60 without).
-Here they run from the neighbours to the node, as in PyTorch Geometric's example.
+Here they run from the neighbors to the node, as in PyTorch Geometric's example.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class TgmTgn(_Tgm):
 
 
 class TgmTgat(_Tgm):
-    """Two hops of `TemporalAttention` over recent neighbours."""
+    """Two hops of `TemporalAttention` over recent neighbors."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, hops=2)

@@ -33,11 +33,11 @@ class TgmSampler:
         self._call(events, torch.zeros(1).long(), torch.zeros(1).long())
 
     def two_hops(self, nodes: Tensor, t: Tensor) -> object:
-        """Sample neighbours, and theirs."""
+        """Sample neighbors, and theirs."""
         return self._call(NOTHING, nodes, t)
 
     def neighbors(self, nodes: Tensor, t: Tensor) -> Tensor:
-        """Return the neighbours' ids, int64 `[Q, k]`, -1 where there is none, in any order."""
+        """Return the neighbors' ids, int64 `[Q, k]`, -1 where there is none, in any order."""
         ids: Tensor = self._call(NOTHING, nodes, t).nbr_nids[0].long()
         return ids
 

@@ -38,7 +38,7 @@ class Ended:
     stopped: bool
     """By a signal: there may be more to come."""
     state_sha256: str | None
-    """Digest of model, optimiser, memory, events and ids."""
+    """Digest of model, optimizer, memory, events and ids."""
     stream: Mapping[str, Any]
     """What became of the rows, as `Ingest.report` says it."""
     tables: Mapping[str, Any]
@@ -49,7 +49,7 @@ def run(session: Session, console: Console) -> Ended:
     """Learn from the session's stream until it ends, a signal stops it, or something fails.
 
     Whatever can be kept is: after all of these but a failing disk, a loss that is not finite and
-    faults of ours, the newest checkpoint holds every micro-batch learnt.
+    faults of ours, the newest checkpoint holds every micro-batch learned.
 
     Raises:
         StreamError: What the source says; `SourceUnavailable` if it was out of reach for too long.
@@ -105,7 +105,7 @@ class _Run:
         self._notes.info("metrics", f"metrics at {at}", port=exporter.port)
 
     def _go(self) -> Ended:
-        """Learn, and keep what was learnt."""
+        """Learn, and keep what was learned."""
         self._say_start()
         stopped = False
         try:
@@ -155,7 +155,7 @@ class _Run:
         update(record)
 
     def _share(self, done: int) -> float | None:
-        """Return which share of the stream is learnt, as far as can be told."""
+        """Return which share of the stream is learned, as far as can be told."""
         ingest, total = self._session.ingest, self._total()
         if total is None and ingest.progress:
             total = int(max(ingest.num_released / ingest.progress, 1.0))
@@ -192,16 +192,16 @@ class _Run:
         self._notes.progress(text, **record)
 
     def _keep_before(self, error: Exception) -> None:
-        """Keep what was learnt before `error` ends the run."""
+        """Keep what was learned before `error` ends the run."""
         try:
             self._keeper.finish()
             self._report()
         except OSError as failed:
-            text = f"what was learnt last could not be kept: {failed}"
+            text = f"what was learned last could not be kept: {failed}"
             self._notes.warning("checkpoint", f"{text}; the run ends because of: {error}")
 
     def _report(self) -> dict[str, Any]:
-        """Write and return what became of the rows, and how many events wait to be learnt.
+        """Write and return what became of the rows, and how many events wait to be learned.
 
         A run that goes on and has nothing left to learn polls nothing: what it said before holds.
         """
@@ -209,8 +209,8 @@ class _Run:
         report = session.ingest.report()
         if not session.ingest.has_polled and (before := rundir.read_json("stream.json")):
             return before
-        learnt = session.trainer.position
-        report |= {"num_learnt": learnt, "num_waiting": max(0, report["num_released"] - learnt)}
+        learned = session.trainer.position
+        report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}
         rundir.write_json("stream.json", report)
         return report
 

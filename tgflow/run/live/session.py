@@ -46,7 +46,7 @@ BUILD = ("tgflow", "torch", "python", "system")
 
 
 Kept: TypeAlias = tuple[int, dict[str, Any]]
-"""What a checkpoint holds: events learnt, and the state of ingestion."""
+"""What a checkpoint holds: events learned, and the state of ingestion."""
 
 
 class StrictResume(RuntimeError):
@@ -249,7 +249,7 @@ class _Start:
         meta = checkpoint.meta
         keep_model = place.effect != "model"
         if not keep_model:
-            notes.warning("other model", "model, optimiser and memory start afresh, as was allowed")
+            notes.warning("other model", "model, optimizer and memory start afresh, as was allowed")
         trainer = ContinualTrainer.from_checkpoint(
             recipe.make_model(),
             checkpoint,

@@ -15,7 +15,7 @@ with the events kept; starts everything afresh."""
 
 SAID = {
     "onward": "counts from here on",
-    "model": "starts model, optimiser and memory afresh; the events are kept",
+    "model": "starts model, optimizer and memory afresh; the events are kept",
     "all": "starts everything afresh; what there is moves to before-N/",
 }
 

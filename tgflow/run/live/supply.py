@@ -145,7 +145,7 @@ class Supply:
 
         Raises:
             Stopped: When the valve stops it, rather than just ending: a stream that has ended is
-                learnt to its last event.
+                learned to its last event.
         """
         while True:
             with self._busy:
