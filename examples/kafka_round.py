@@ -45,10 +45,10 @@ def main() -> None:
             print(f"a broker runs at {broker.servers[0]}")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         limit = ["--limit", str(args.events)]
-        tgflow("replay", str(DATA), "--to", url, "--codec", "arrow", *limit, *options)
+        tgflow("playback", str(DATA), "--to", url, "--codec", "arrow", *limit, *options)
 
         run = ["run", "--stream", url, "--codec", "arrow", "--until-end", *options]
-        run += ["--max-forward-jump", "none", "--checkpoint-batches", "5", "--threads", "1"]
+        run += ["--max-time-jump", "none", "--checkpoint-batches", "5", "--threads", "1"]
         run += others
         tgflow(*run, "--out", str(folder / "undisturbed"))
         whole = digest(folder / "undisturbed")

@@ -1,8 +1,8 @@
-"""Where events come from: files, folders, tables in memory, and their replay in real time."""
+"""Where events come from: files, folders, tables in memory, and their playback in real time."""
 
 from tgflow.streams.errors import StreamError
 from tgflow.streams.open import open_files, open_stream
-from tgflow.streams.pace import Clock, SystemClock, rebatch, replay
+from tgflow.streams.pace import Clock, SystemClock, playback, rebatch
 from tgflow.streams.source import EventSource, Source
 from tgflow.streams.write import write_events
 
@@ -14,7 +14,7 @@ __all__ = [
     "SystemClock",
     "open_files",
     "open_stream",
+    "playback",
     "rebatch",
-    "replay",
     "write_events",
 ]

@@ -16,7 +16,7 @@ CODES = {
     "time_type": "a time that is no number",
     "time_precision": "a time between two ticks",
     "time_range": "a time beyond int64 ticks, or outside of time_min and time_max",
-    "time_jump": "a time more than max_forward_jump ahead of all before it",
+    "time_jump": "a time more than max_time_jump ahead of all before it",
     "width": "another number of features than in the first row",
     "nan": "a feature that is not a number",
     "inf": "a feature that is infinite in float32",

@@ -15,7 +15,7 @@ from tgflow.units import seconds_per_tick
 
 
 class Clock(Protocol):
-    """What paces a replay; tests bring their own."""
+    """What paces a playback; tests bring their own."""
 
     def monotonic(self) -> float:
         """Return seconds since some fixed moment; they never go back."""
@@ -38,7 +38,7 @@ class SystemClock:
         time.sleep(seconds)
 
 
-def replay(
+def playback(
     source: Source, speed: float | None = None, *, clock: Clock | None = None
 ) -> Iterator[EventBatch]:
     """Yield the events of `source` when they are due, stream time running at `speed`.

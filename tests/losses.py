@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tgflow.train.observe import EpochRecord, Observer, StepRecord
+from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 
-class Losses(Observer):
+class Losses(Callback):
     """The losses and the metrics of a training, step by step or epoch by epoch."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tgflow._core import num_threads, set_num_threads
-    from tgflow.cache import CachedTable, TraceMismatch, cached
+    from tgflow.cache import CachedTable, ScheduleMismatch, cached
     from tgflow.checkpoint import Checkpoint, load, save
     from tgflow.events import NO_NODE, EventBatch
     from tgflow.graph import TemporalGraph
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tgflow.log import EventLog
     from tgflow.model import Scores, TemporalModel
     from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
-    from tgflow.plan import Batch, Loader, NegativeSampler, Plan, Replay
+    from tgflow.plan import Batch, ExperienceReplay, Loader, NegativeSampler, Plan
     from tgflow.sampling import (
         Hops,
         Neighbors,
@@ -30,20 +30,22 @@ if TYPE_CHECKING:
         uniform_neighbors,
         window_neighbors,
     )
-    from tgflow.streams import Source, open_stream, replay
+    from tgflow.streams import Source, open_stream, playback
     from tgflow.tables import FeatureTable, table
     from tgflow.train.continual import ContinualConfig, ContinualTrainer
-    from tgflow.train.observe import Observer
+    from tgflow.train.observe import Callback
     from tgflow.train.offline import OfflineConfig, OfflineTrainer
 
 _HOME = {
     "Batch": "plan",
     "CachedTable": "cache",
+    "Callback": "train.observe",
     "Checkpoint": "checkpoint",
     "ContinualConfig": "train.continual",
     "ContinualTrainer": "train.continual",
     "EventBatch": "events",
     "EventLog": "log",
+    "ExperienceReplay": "plan",
     "FeatureTable": "tables",
     "Hops": "sampling",
     "Loader": "plan",
@@ -51,12 +53,11 @@ _HOME = {
     "NegativeSampler": "plan",
     "Neighbors": "sampling",
     "NodeIds": "ids",
-    "Observer": "train.observe",
     "OfflineConfig": "train.offline",
     "OfflineTrainer": "train.offline",
     "Plan": "plan",
-    "Replay": "plan",
     "Sampler": "sampling",
+    "ScheduleMismatch": "cache",
     "Scores": "model",
     "Source": "streams",
     "TGAT": "models",
@@ -65,14 +66,13 @@ _HOME = {
     "TGNConfig": "models",
     "TemporalGraph": "graph",
     "TemporalModel": "model",
-    "TraceMismatch": "cache",
     "cached": "cache",
     "decayed_neighbors": "sampling",
     "load": "checkpoint",
     "num_threads": "_core",
     "open_stream": "streams",
+    "playback": "streams",
     "recent_neighbors": "sampling",
-    "replay": "streams",
     "sample_hops": "sampling",
     "sample_neighbors": "sampling",
     "save": "checkpoint",
@@ -89,37 +89,37 @@ __all__ = [
     "TGN",
     "Batch",
     "CachedTable",
+    "Callback",
     "Checkpoint",
     "ContinualConfig",
     "ContinualTrainer",
     "EventBatch",
     "EventLog",
+    "ExperienceReplay",
     "FeatureTable",
     "Hops",
     "Loader",
     "NegativeSampler",
     "Neighbors",
     "NodeIds",
-    "Observer",
     "OfflineConfig",
     "OfflineTrainer",
     "Plan",
-    "Replay",
     "Sampler",
+    "ScheduleMismatch",
     "Scores",
     "Source",
     "TGATConfig",
     "TGNConfig",
     "TemporalGraph",
     "TemporalModel",
-    "TraceMismatch",
     "cached",
     "decayed_neighbors",
     "load",
     "num_threads",
     "open_stream",
+    "playback",
     "recent_neighbors",
-    "replay",
     "sample_hops",
     "sample_neighbors",
     "save",

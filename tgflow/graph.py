@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.changes import Change, Kind
 from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
+from tgflow.mutations import Kind, Mutation
 from tgflow.node_features import NodeFeatures
 from tgflow.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
@@ -92,7 +92,7 @@ class TemporalGraph:
         self.edge_x = _features(edge_x_dim, edge_x)
         self._of_nodes = None if node_x is None else NodeFeatures(node_x)
         self._writing = threading.Lock()
-        self._changes: list[Change] = []
+        self._mutations: list[Mutation] = []
 
     @classmethod
     def from_events(
@@ -117,12 +117,12 @@ class TemporalGraph:
         graph.append(events)
         return graph
 
-    def append(self, events: EventBatch, *, insert_late: bool = False) -> int:
+    def append(self, events: EventBatch, *, allow_late: bool = False) -> int:
         """Add `events`, all or none of them, and return the first one's position.
 
         Args:
             events: Events in the order of their times.
-            insert_late: Accept a batch that begins before the latest time so far: its events follow
+            allow_late: Accept a batch that begins before the latest time so far: its events follow
                 in the log and are merged into their nodes' pasts by time, where cut-offs from the
                 batch's end on see them. Slow; a reorder buffer is the usual way.
 
@@ -137,18 +137,18 @@ class TemporalGraph:
         with self._writing, of_nodes:
             self._check_x(events)
             t_last = self.log.t_last
-            first = self._append(columns, events.x, insert_late)
+            first = self._append(columns, events.x, allow_late)
             if t_last is not None and len(events) and int(events.t[0]) < t_last:
-                self._changes.append(Change(first, "insert_late", {"size": len(events)}))
+                self._mutations.append(Mutation(first, "append_late", {"size": len(events)}))
             return first
 
-    def _append(self, columns: Columns, x: Tensor | None, insert_late: bool) -> int:
+    def _append(self, columns: Columns, x: Tensor | None, allow_late: bool) -> int:
         if self.edge_x is None or x is None:
-            return self._native.append(*columns.addresses, insert_late)
-        self._native.check(*columns.addresses, insert_late)
+            return self._native.append(*columns.addresses, allow_late)
+        self._native.check(*columns.addresses, allow_late)
         first_row = self.edge_x.append(x)  # before anyone can ask for them
         try:
-            return self._native.append(*columns.addresses, insert_late)
+            return self._native.append(*columns.addresses, allow_late)
         except BaseException:
             self.edge_x.truncate(first_row)
             raise
@@ -173,18 +173,18 @@ class TemporalGraph:
         if eid.dtype != torch.int64 or eid.dim() != 1:
             raise ValueError(f"eid must be int64 [N], got {eid.dtype} {list(eid.shape)}")
         eid = eid.cpu().contiguous().clone()
-        return self._change(
+        return self._mutate(
             "delete", lambda: self._native.remove(eid.data_ptr(), len(eid)), eid=eid
         )
 
     def delete_pair(self, src: int, dst: int) -> int:
         """Delete every event from `src` to `dst`, and back unless directed; as `delete`."""
         remove = self._native.remove_pair
-        return self._change("delete_pair", lambda: remove(src, dst), {"src": src, "dst": dst})
+        return self._mutate("delete_pair", lambda: remove(src, dst), {"src": src, "dst": dst})
 
     def delete_node(self, node: int) -> int:
         """Delete every event of `node`; as `delete`. Reads the whole log."""
-        return self._change("delete_node", lambda: self._native.remove_node(node), {"node": node})
+        return self._mutate("delete_node", lambda: self._native.remove_node(node), {"node": node})
 
     def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
         """Forget old neighbors of every node, exactly; seen from `num_events` on, as `delete`.
@@ -208,7 +208,7 @@ class TemporalGraph:
             )
         given = {"max_age": max_age, "max_count": max_count}
         arguments = {name: limit for name, limit in given.items() if limit is not None}
-        return self._change("retain", lambda: self._retain(**arguments), arguments)
+        return self._mutate("retain", lambda: self._retain(**arguments), arguments)
 
     def _retain(self, max_age: int | None = None, max_count: int = INT64_MAX) -> int:
         t_last = self.log.t_last
@@ -227,19 +227,19 @@ class TemporalGraph:
         Raises:
             MemoryError: If there is no room to move blocks to; nothing that is to stay is lost.
         """
-        self._change("compact", self._native.compact)
+        self._mutate("compact", self._native.compact)
 
     @property
-    def changes(self) -> tuple[Change, ...]:
-        """The changes of the past, which with the log make the graph; see `make_again`.
+    def mutations(self) -> tuple[Mutation, ...]:
+        """The changes of the past, which with the log make the graph; see `rebuild`.
 
         Cycles of `retain`, with the same arguments, and `compact` leave only the last two: they
-        forget what those before them did. So the record stays short, and `make_again` needs room
+        forget what those before them did. So the record stays short, and `rebuild` needs room
         for all events up to the first that is left.
         """
-        return tuple(self._changes)
+        return tuple(self._mutations)
 
-    def _change(
+    def _mutate(
         self,
         kind: Kind,
         make: Callable[[], Answer],
@@ -249,22 +249,22 @@ class TemporalGraph:
         """Make a change and note it."""
         with self._writing:
             answer = make()
-            self._changes.append(Change(len(self.log), kind, arguments or {}, eid))
-            self._shorten_changes()
+            self._mutations.append(Mutation(len(self.log), kind, arguments or {}, eid))
+            self._shorten_mutations()
             return answer
 
-    def _shorten_changes(self) -> None:
+    def _shorten_mutations(self) -> None:
         """Drop the oldest of the last three equal cycles of `retain` and `compact`.
 
         Two stay, for a checkpoint at a position a little before the last.
         """
         size = 2 * (_KEPT_CYCLES + 1)
-        last = self._changes[-size:]
-        kinds = [change.kind for change in last]
+        last = self._mutations[-size:]
+        kinds = [mutation.kind for mutation in last]
         if kinds != ["retain", "compact"] * (_KEPT_CYCLES + 1):
             return
-        if all(change.arguments == last[0].arguments for change in last[::2]):
-            del self._changes[-size : 2 - size]
+        if all(mutation.arguments == last[0].arguments for mutation in last[::2]):
+            del self._mutations[-size : 2 - size]
 
     def _check_x(self, events: EventBatch) -> None:
         dim = 0 if self.edge_x is None else self.edge_x.dim

@@ -18,7 +18,7 @@ class EventLog:
     """Append-only columns `src`, `dst`, `t` and, where the first batch has one, `label`.
 
     An event's position is its `eid`. Times never decrease along it, but for late events that a
-    graph was told to merge in (`TemporalGraph.append(..., insert_late=True)`). One thread appends
+    graph was told to merge in (`TemporalGraph.append(..., allow_late=True)`). One thread appends
     at a time, and any number may read meanwhile. Edge features live beside it, see
     `TemporalGraph.edge_x`.
     """

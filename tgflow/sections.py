@@ -221,7 +221,7 @@ class OrderConfig(_Section):
         default=None,
         description="What becomes of later ones; unset: error for files, dead_letter for Kafka.",
     )
-    max_forward_jump: int | Literal["none"] | None = Field(
+    max_time_jump: int | Literal["none"] | None = Field(
         default=None,
         description="Ticks that time may jump ahead, or none for any; Kafka needs one of the two.",
     )
@@ -244,8 +244,8 @@ class OrderConfig(_Section):
 
     @property
     def jump(self) -> int | None:
-        """`max_forward_jump` in ticks, None for any."""
-        return None if self.max_forward_jump == "none" else self.max_forward_jump
+        """`max_time_jump` in ticks, None for any."""
+        return None if self.max_time_jump == "none" else self.max_time_jump
 
 
 class ChecksConfig(_Section):

@@ -23,7 +23,7 @@ class TierStats:
     """Share of the room of these blocks that is unused."""
     bytes: int
     """Memory of the tier's blocks, with what waits for reuse."""
-    hit_share: float
+    hit_rate: float
     """Share of the neighbors sampled so far that came from this tier."""
 
 

@@ -80,7 +80,7 @@ void bind_parts(py::module_& m) {
       .def("copy_misses", &copy_misses, py::arg("out"), no_gil());
   py::class_<CacheScript>(m, "CacheScript")
       .def(py::init(&script), py::arg("id"), py::arg("hit"), py::arg("admit"), py::arg("size"));
-  py::register_exception<tgflow::TraceMismatch>(m, "TraceMismatch", PyExc_RuntimeError);
+  py::register_exception<tgflow::ScheduleMismatch>(m, "ScheduleMismatch", PyExc_RuntimeError);
 }
 
 }  // namespace

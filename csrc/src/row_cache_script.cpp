@@ -25,17 +25,17 @@ void RowCache::match(const CacheScript& script, const int64_t* id, int64_t n, Ca
     while (numbers_[j] >= 0 && script.id[numbers_[j]] != id[i]) j = (j + 1) & (size - 1);
     if (numbers_[j] < 0) {
       if (known == script.size)
-        throw TraceMismatch("id " + std::to_string(id[i]) + " is asked for and was not planned");
+        throw ScheduleMismatch("id " + std::to_string(id[i]) + " is asked for and was not planned");
       if (script.id[known] != id[i]) {
-        throw TraceMismatch("id " + std::to_string(id[i]) + " is asked for where " +
-                            at_row(known, script.id[known]) + " was planned");
+        throw ScheduleMismatch("id " + std::to_string(id[i]) + " is asked for where " +
+                               at_row(known, script.id[known]) + " was planned");
       }
       numbers_[j] = known++;
     }
     out.source[static_cast<std::size_t>(i)] = numbers_[j];
   }
   if (known < script.size)
-    throw TraceMismatch(at_row(known, script.id[known]) + " was planned and is not asked for");
+    throw ScheduleMismatch(at_row(known, script.id[known]) + " was planned and is not asked for");
 }
 
 void RowCache::check_slots(const CacheScript& script) const {
@@ -43,11 +43,11 @@ void RowCache::check_slots(const CacheScript& script) const {
     const int32_t hit = script.hit[r], into = script.admit[r];
     const bool fits =
         hit >= -1 && hit < capacity() && into >= -1 && into < capacity() && (hit < 0 || into < 0);
-    if (!fits) throw TraceMismatch(at_row(r, script.id[r]) + " was planned for slots that there are not");
+    if (!fits) throw ScheduleMismatch(at_row(r, script.id[r]) + " was planned for slots that there are not");
     const int32_t slot = find(script.id[r]);
     if (slot == hit) continue;
-    throw TraceMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(slot) + ", not in " +
-                        std::to_string(hit) + " as planned");
+    throw ScheduleMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(slot) + ", not in " +
+                           std::to_string(hit) + " as planned");
   }
 }
 
@@ -103,7 +103,8 @@ void RowCache::put_all(const CacheLookup& lookup) {
   for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
     const int32_t s = lookup.admit[r];
     if (s == CacheLookup::kNothing) continue;
-    if (came_[s] >= lookup.begin) throw TraceMismatch("two rows were planned for slot " + std::to_string(s));
+    if (came_[s] >= lookup.begin)
+      throw ScheduleMismatch("two rows were planned for slot " + std::to_string(s));
     put(lookup.miss[r], s, lookup.begin + static_cast<int64_t>(r));
   }
 }

@@ -23,7 +23,7 @@ class OrderConfig:
         allowed_lateness: How far an event may be behind the latest one of its partition.
         late: What becomes of events further behind: they are dead letters, only counted, or an
             error.
-        max_forward_jump: An event further than this ahead of all others of its partition is
+        max_time_jump: An event further than this ahead of all others of its partition is
             malformed; None takes any. The first of a partition cannot be judged.
         time_min: An event before it is malformed.
         time_max: An event after it is malformed.
@@ -38,7 +38,7 @@ class OrderConfig:
 
     allowed_lateness: int = 0
     late: Late = "dead_letter"
-    max_forward_jump: int | None = None
+    max_time_jump: int | None = None
     time_min: int | None = None
     time_max: int | None = None
     idle_timeout: float | None = None
@@ -47,7 +47,7 @@ class OrderConfig:
     dedup_window: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("allowed_lateness", "max_forward_jump", "dedup_window"):
+        for name in ("allowed_lateness", "max_time_jump", "dedup_window"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= INT64_MAX:
                 raise ValueError(f"{name} must be from 0 to {INT64_MAX}, got {value}")

@@ -137,7 +137,7 @@ def judge(
     before = np.empty_like(t)
     before[0] = front.max_t
     np.maximum.accumulate(np.maximum(t[:-1], front.max_t), out=before[1:])
-    jump = config.max_forward_jump
+    jump = config.max_time_jump
     if jump is not None and _is_beyond(t, before, jump, front).any():
         return _judge_each(t, front, config, released, None, sizes)
     least = max(front.floor, released)
@@ -183,7 +183,7 @@ def _judge_each(
     """Judge one event after the other."""
     refused: list[Refused] = []
     max_t, floor, forced = front.max_t, front.floor, 0
-    jump, lateness = config.max_forward_jump, config.allowed_lateness
+    jump, lateness = config.max_time_jump, config.allowed_lateness
     for row, (at, size) in enumerate(zip(t.tolist(), _each(sizes, len(t)), strict=True)):
         watermark = max(floor, max_t - lateness, released)
         if not config.first_t <= at <= config.last_t:
@@ -216,9 +216,7 @@ def _late(row: int, t: int, watermark: int, config: OrderConfig) -> Refused:
 
 
 def _jump(row: int, t: int, max_t: int, jump: int) -> Refused:
-    text = (
-        f"t is {t}, {t - max_t} ticks after the latest so far, {max_t}; max_forward_jump is {jump}"
-    )
+    text = f"t is {t}, {t - max_t} ticks after the latest so far, {max_t}; max_time_jump is {jump}"
     return Refused(row, "time_jump", text)
 
 

@@ -22,7 +22,7 @@ from devices import for_each_device, opened
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.cache import CacheCounters, Script, TraceMismatch, cached
+from tgflow.cache import CacheCounters, ScheduleMismatch, Script, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
 from tgflow.testing.cache_reference import ReferenceCache
 
@@ -257,7 +257,7 @@ def test_a_script_of_another_batch_raises_and_changes_nothing():
         ([1, 3, 2], "id 3 is asked for where row 1 .id 2. was planned"),
         ([1, 2, 3], "row 0 .id 1. is in slot 0, not in -1 as planned"),
     ):
-        with pytest.raises(TraceMismatch, match=said):
+        with pytest.raises(ScheduleMismatch, match=said):
             cache.execute(script, int64(ids))
         check(cache, reference)
     with pytest.raises(ValueError, match="this cache has 'lru'"):

@@ -17,7 +17,7 @@ from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, exit_code
 from tgflow.config import ConfigError
 
-COMMANDS = ("run", "train", "replay", "info", "bench", "doctor")
+COMMANDS = ("run", "train", "playback", "info", "bench", "doctor")
 
 
 def plain(text):
@@ -91,24 +91,24 @@ def test_info_of_a_run(tgflow, events_csv):
 
 
 def test_replay_writes_the_same_events_as_csv(tgflow, events_csv):
-    ran = tgflow("replay", events_csv)
+    ran = tgflow("playback", events_csv)
     assert ran.out == events_csv.read_text()
 
 
 def test_replay_converts_and_reads_back(tgflow, events_csv):
-    assert tgflow("replay", events_csv, "--to", "made.parquet", "--limit", 30).code == 0
-    rows = list(csv.reader(io.StringIO(tgflow("replay", "made.parquet").out)))
+    assert tgflow("playback", events_csv, "--to", "made.parquet", "--limit", 30).code == 0
+    rows = list(csv.reader(io.StringIO(tgflow("playback", "made.parquet").out)))
     assert rows == list(csv.reader(io.StringIO(events_csv.read_text())))[:31]
 
 
 def test_replay_keeps_to_the_speed(tgflow, tmp_path):
     (tmp_path / "slow.csv").write_text("src,dst,t\n1,2,0\n1,2,100\n")
-    ran = tgflow("replay", "slow.csv", "--speed", 1000)
+    ran = tgflow("playback", "slow.csv", "--speed", 1000)
     assert ran.out.splitlines()[-1] == "1,2,100"
 
 
 def test_replay_to_a_closed_pipe_is_silent(events_csv):
-    command = f"{sys.executable} -m tgflow replay {events_csv} | head -n 1"
+    command = f"{sys.executable} -m tgflow playback {events_csv} | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert done.stdout == "src,dst,t\n"
     assert done.stderr == ""
@@ -164,8 +164,8 @@ def test_bench_asks_for_sizes_that_are_numbers(tgflow):
         (["run", "-s", "made.csv", "-c", "bad.toml"], 2, "did you mean learning_rate?"),
         (["run", "--strem", "x"], 2, "No such option: --strem"),
         (["fly"], 2, "No such command"),
-        (["replay", "made.csv", "--to", "out.xyz"], 2, "tells no format"),
-        (["replay", "made.csv", "--to", "no/such/out.csv"], 66, "no/such"),
+        (["playback", "made.csv", "--to", "out.xyz"], 2, "tells no format"),
+        (["playback", "made.csv", "--to", "no/such/out.csv"], 66, "no/such"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(tgflow, events_csv, tmp_path, args, code, text):

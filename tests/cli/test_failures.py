@@ -109,7 +109,7 @@ def test_a_source_that_fails_leaves_all_that_was_learned(run, resume, monkeypatc
 def test_a_broker_that_is_not_there_is_75(tgflow):
     pytest.importorskip("kafka", reason="kafka-python is not installed")
     ran = tgflow(
-        "run", "-s", "kafka://127.0.0.1:1/edges", "--max-forward-jump", "none",
+        "run", "-s", "kafka://127.0.0.1:1/edges", "--max-time-jump", "none",
         "--max-outage", 1, "-o", "out", *SMALL,
     )  # fmt: skip
     assert ran.code == 75
@@ -119,11 +119,11 @@ def test_a_broker_that_is_not_there_is_75(tgflow):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ((), "--max-forward-jump: order.max_forward_jump must be given for Kafka"),
-        (("--max-forward-jump", 5, "--sort"), "--sort: a topic has no end to wait for"),
-        (("--max-forward-jump", 5, "--kafka-option", "x"), "'x' is not of the form key=value"),
+        ((), "--max-time-jump: order.max_time_jump must be given for Kafka"),
+        (("--max-time-jump", 5, "--sort"), "--sort: a topic has no end to wait for"),
+        (("--max-time-jump", 5, "--kafka-option", "x"), "'x' is not of the form key=value"),
         (
-            ("--max-forward-jump", 5, "--kafka-option", "check_crcs=false"),
+            ("--max-time-jump", 5, "--kafka-option", "check_crcs=false"),
             "the Kafka option check_crcs is always True",
         ),
     ],

@@ -43,7 +43,7 @@ def test_d3_a_topic_and_a_file_of_the_same_events_agree(tgflow, events_csv):
             producer.send("edges", json.dumps(row).encode(), partition=0)
         producer.flush(timeout=20)
         producer.close(timeout=5)
-        flags = ("--until-end", "--max-forward-jump", "none", "--kafka-option", "api_version=[2,3]")
+        flags = ("--until-end", "--max-time-jump", "none", "--kafka-option", "api_version=[2,3]")
         ran = tgflow("run", "-s", broker.url("edges"), "-o", "topic", *flags, *SMALL)
         assert ran.code == 0, ran.err
     assert tgflow("run", "-s", events_csv, "-o", "file", *SMALL).code == 0

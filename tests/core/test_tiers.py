@@ -47,8 +47,8 @@ def test_a_budget_is_kept_and_changes_no_answer(budget):
     assert upper.bytes <= parse_bytes(budget)
     assert lower.num_blocks > 0
     assert stats.num_entries == plain.stats().num_entries
-    assert upper.hit_share + lower.hit_share == pytest.approx(1)
-    assert plain.stats().tiers[0].hit_share == 1
+    assert upper.hit_rate + lower.hit_rate == pytest.approx(1)
+    assert plain.stats().tiers[0].hit_rate == 1
 
 
 def test_recent_neighbors_come_from_the_upper_tier():
@@ -57,7 +57,7 @@ def test_recent_neighbors_come_from_the_upper_tier():
     recent_neighbors(graph, latest, torch.full_like(latest, 60_000), 5)
     upper, lower = graph.stats().tiers
     assert lower.bytes > 2 * upper.bytes
-    assert upper.hit_share > 0.7
+    assert upper.hit_rate > 0.7
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def run(device: str | Machine) -> None:
         graph.append(events[:1_000])
         graph.append(events[1_000:2_000])
         graph.delete(torch.arange(0, 2_000, 7))
-        graph.append(events[500:600], insert_late=True)
+        graph.append(events[500:600], allow_late=True)
         graph.retain(max_count=150)
         graph.compact()
         graph.append(events[2_000:])

@@ -55,7 +55,7 @@ def test_a_graph_changed_in_every_way_answers_as_on_the_cpu(gpu, budget, directi
         lambda graph: graph.append(events[:1500]),
         lambda graph: graph.append(events[1500:3000]),
         lambda graph: graph.delete(chosen),
-        lambda graph: graph.append(late, insert_late=True),
+        lambda graph: graph.append(late, allow_late=True),
         lambda graph: graph.append(events[3000:3700]),
         lambda graph: graph.delete_pair(0, 1),
         lambda graph: graph.retain(max_count=400),
@@ -148,8 +148,8 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
     found = sample_neighbors(graph, sampler, nodes, torch.full_like(nodes, 2000), 9, key=1)
     upper, lower = graph.stats().tiers
     assert sum(graph._native.stats().reads) == int(found.count.sum())
-    assert upper.hit_share + lower.hit_share == pytest.approx(1)
-    assert min(upper.hit_share, lower.hit_share) > 0
+    assert upper.hit_rate + lower.hit_rate == pytest.approx(1)
+    assert min(upper.hit_rate, lower.hit_rate) > 0
 
 
 def test_the_small_run_launches_every_kernel():

@@ -181,7 +181,7 @@ def test_replay_publishes_a_file(tgflow, shared_broker, topic):
     shared_broker.create(topic, 2)
     url = shared_broker.url(topic)
     args = ["--to", url, "--codec", "arrow", "--limit", 3000, "--records", 500]
-    code, said = tgflow("replay", STREAM, *args, "--kafka-option", "api_version=[2,3]")
+    code, said = tgflow("playback", STREAM, *args, "--kafka-option", "api_version=[2,3]")
     assert code == 0, said
     assert "published 3,000 events" in said
     assert f"tgflow run --stream {url} --codec arrow --time-unit s --kafka-option" in said
@@ -191,11 +191,11 @@ def test_replay_publishes_a_file(tgflow, shared_broker, topic):
 
 def test_replay_says_what_does_not_fit(tgflow, shared_broker, topic):
     url = shared_broker.url(topic)
-    code, said = tgflow("replay", STREAM, "--to", url, "--codec", "json", "--records", 5)
+    code, said = tgflow("playback", STREAM, "--to", url, "--codec", "json", "--records", 5)
     assert code == 2
     assert "a JSON record holds one event" in said
-    code, said = tgflow("replay", STREAM, "--to", "kafka://nowhere/edges")
+    code, said = tgflow("playback", STREAM, "--to", "kafka://nowhere/edges")
     assert code == 2
     assert "is no kafka://HOST:PORT" in said
-    code, said = tgflow("replay", STREAM, "--to", url, "--partition-by", "dst")
+    code, said = tgflow("playback", STREAM, "--to", url, "--partition-by", "dst")
     assert "--partition-by must be src or round_robin" in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tgflow.plan.keys import Purpose, key
+from tgflow.plan.keys import KeyDomain, key
 
 
 def test_keys_of_different_words_differ() -> None:
@@ -23,7 +23,7 @@ def test_keys_never_change() -> None:
 
 
 def test_purposes_leave_room_for_hops() -> None:
-    assert max(p for p in Purpose) == Purpose.HOP
+    assert max(p for p in KeyDomain) == KeyDomain.HOP
 
 
 KEY_OF_ZEROS = 6084141021458535187

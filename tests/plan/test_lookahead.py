@@ -15,7 +15,7 @@ from made_plans import plan_of
 from made_streams import made_events, small_tgn
 from torch import Tensor
 
-from tgflow.cache import CachedTable, TraceMismatch, cached
+from tgflow.cache import CachedTable, ScheduleMismatch, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Loader, Plan
 from tgflow.plan import lookahead as planner
@@ -202,7 +202,7 @@ def test_what_others_put_into_the_cache_is_a_mismatch(num_threads: int) -> None:
     next(batches)
     cache.restore(cache.snapshot())  # as it is: nothing happens
     cache.truncate(5)
-    with pytest.raises((TraceMismatch, BatchError), match=r"batch \d+ of epoch 3.* id \d+"):
+    with pytest.raises((ScheduleMismatch, BatchError), match=r"batch \d+ of epoch 3.* id \d+"):
         list(batches)
 
 
@@ -222,7 +222,7 @@ def test_a_mismatch_names_the_table(name: str) -> None:
     batches = iter(Loader(plan_of(graph), num_threads=0, lookahead=20))
     next(batches)
     caches[name].restore(empty)
-    with pytest.raises(TraceMismatch, match=rf"batch \d+ of epoch 0, {name}: "):
+    with pytest.raises(ScheduleMismatch, match=rf"batch \d+ of epoch 0, {name}: "):
         list(batches)
 
 

@@ -19,7 +19,7 @@ from tgflow.cache import cached
 from tgflow.cache.policy import POLICIES
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Batch, BatchError, Loader, Replay
+from tgflow.plan import Batch, BatchError, ExperienceReplay, Loader
 from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
 from tgflow.testing.batches import node_rows
@@ -60,7 +60,7 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
     )
     how = {
         "with_memory": data.draw(st.booleans()),
-        "replay": data.draw(st.sampled_from([None, Replay(0.5, 60)])),
+        "replay": data.draw(st.sampled_from([None, ExperienceReplay(0.5, 60)])),
         "fanouts": data.draw(st.sampled_from([(), (2,), (2, 2)])),
     }
     expected = plan_of(TemporalGraph.from_events(EVENTS), **how)

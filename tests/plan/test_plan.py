@@ -18,7 +18,7 @@ from tgflow.plan.batch import Batch
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.plan.replay import Replay
+from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import STRATEGIES
 from tgflow.testing.plan_reference import (
     PlanSpec,
@@ -57,12 +57,12 @@ def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
 
 VARIANTS: list[dict[str, Any]] = [
     {},
-    {"visibility": "batch", "replay": Replay(0.7, 60, 20.0)},
+    {"visibility": "batch", "replay": ExperienceReplay(0.7, 60, 20.0)},
     {"fanouts": (3, 2), "strategy": "uniform", "with_memory": False},
     {
         "fanouts": (2, 2),
         "strategy": "uniform",
-        "replay": Replay(1.3, 40, 10.0),
+        "replay": ExperienceReplay(1.3, 40, 10.0),
         "negatives": NegativeSampler("historical", 2),
         "visibility": "batch",
     },
@@ -88,7 +88,9 @@ def plans(draw: st.DrawFn) -> tuple[EventBatch, dict[str, Any]]:
         "visibility": draw(st.sampled_from(["event", "batch"])),
         "with_memory": draw(st.booleans()),
         "negatives": NegativeSampler(kind, draw(st.integers(1, 2))),
-        "replay": draw(st.sampled_from([None, Replay(0.6, 20, 5.0), Replay(2.0, 4)])),
+        "replay": draw(
+            st.sampled_from([None, ExperienceReplay(0.6, 20, 5.0), ExperienceReplay(2.0, 4)])
+        ),
         "start": draw(st.integers(0, size - 1)),
     }
     return EventBatch(torch.tensor(src), torch.tensor(dst), t, x), changes
@@ -224,7 +226,7 @@ def test_every_neighbor_is_strictly_earlier(visibility: str, strategy: str) -> N
     events = made_events(200)
     plan = plan_of(
         TemporalGraph.from_events(events), fanouts=(4, 4), visibility=visibility,
-        strategy=strategy, span=SPANS.get(strategy), replay=Replay(1.0), with_memory=True,
+        strategy=strategy, span=SPANS.get(strategy), replay=ExperienceReplay(1.0), with_memory=True,
     )  # fmt: skip
     for index in range(len(plan)):
         batch = plan.batch(0, index)
@@ -261,7 +263,7 @@ def test_only_the_draws_depend_on_seed_and_epoch(strategy: str) -> None:
 
 def test_replay_never_takes_the_place_of_a_new_event() -> None:
     graph = TemporalGraph.from_events(made_events(95))
-    plan = plan_of(graph, replay=Replay(5.0, 100, 30.0))
+    plan = plan_of(graph, replay=ExperienceReplay(5.0, 100, 30.0))
     for index in range(10):
         batch = plan.batch(0, index)
         new = list(range(index * 10, min(95, index * 10 + 10)))
@@ -274,7 +276,7 @@ def test_replay_never_takes_the_place_of_a_new_event() -> None:
 
 def test_replayed_events_read_memory_as_it_was_when_they_were_new() -> None:
     graph = TemporalGraph.from_events(made_events(100))
-    batch = plan_of(graph, replay=Replay(2.0), start=3, fanouts=()).batch(0, 6)
+    batch = plan_of(graph, replay=ExperienceReplay(2.0), start=3, fanouts=()).batch(0, 6)
     starts = [max(0, 3 + (eid - 3) // 10 * 10) for eid in batch.eid.tolist()]
     assert batch.position[batch.src_row].tolist() == starts
     assert batch.nodes[batch.src_row].tolist() == batch.src.tolist()

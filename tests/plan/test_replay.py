@@ -1,4 +1,4 @@
-"""Replay draws: distinct, recent first, exact even when rejection gives up."""
+"""ExperienceReplay draws: distinct, recent first, exact even when rejection gives up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from tgflow.plan.keys import key
-from tgflow.plan.replay import Replay
+from tgflow.plan.replay import ExperienceReplay
 
 
 @settings(max_examples=100, deadline=None)
@@ -27,7 +27,7 @@ from tgflow.plan.replay import Replay
 def test_draws_are_distinct_ascending_and_within_the_horizon(
     ratio: float, horizon: int, half_life: float, before: int, draw_key: int
 ) -> None:
-    drawn = Replay(ratio, horizon, half_life).draw(draw_key, before, 100).tolist()
+    drawn = ExperienceReplay(ratio, horizon, half_life).draw(draw_key, before, 100).tolist()
     assert len(drawn) == min(round(100 * ratio), horizon, before)
     assert drawn == sorted(set(drawn))
     assert all(max(0, before - horizon) <= eid < before for eid in drawn)
@@ -49,7 +49,7 @@ def successive(weights: list[float], num: int) -> dict[tuple[int, ...], float]:
 def test_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
     """A half-life of 0.25 makes rejection give up now and then, so it checks the exact scan too."""
     num_draws, before, horizon = 6_000, 12, 5
-    replay = Replay(3, horizon, half_life)
+    replay = ExperienceReplay(3, horizon, half_life)
     drawn = Counter(
         tuple(e - before + horizon for e in replay.draw(key(i), before, 1).tolist())
         for i in range(num_draws)
@@ -65,19 +65,19 @@ def test_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
 
 
 def test_a_tiny_half_life_takes_the_newest() -> None:
-    assert Replay(1, 1000, 1e-6).draw(3, 500, 4).tolist() == [496, 497, 498, 499]
+    assert ExperienceReplay(1, 1000, 1e-6).draw(3, 500, 4).tolist() == [496, 497, 498, 499]
 
 
 def test_a_large_share_of_a_short_half_life_is_still_drawn() -> None:
-    drawn = Replay(1, 20_000, 10.0).draw(1, 50_000, 400)
+    drawn = ExperienceReplay(1, 20_000, 10.0).draw(1, 50_000, 400)
     assert len(drawn) == 400
     assert int(drawn[0]) > 48_000
 
 
 def test_nothing_to_replay_is_no_event() -> None:
-    assert Replay(1).draw(0, 0, 10).tolist() == []
-    assert Replay(0).draw(0, 100, 10).tolist() == []
-    assert Replay(1).draw(0, 100, 0).dtype == torch.int64
+    assert ExperienceReplay(1).draw(0, 0, 10).tolist() == []
+    assert ExperienceReplay(0).draw(0, 100, 10).tolist() == []
+    assert ExperienceReplay(1).draw(0, 100, 0).dtype == torch.int64
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_nothing_to_replay_is_no_event() -> None:
 )
 def test_bad_replay_is_refused(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Replay(**arguments)  # type: ignore[arg-type]
+        ExperienceReplay(**arguments)  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def test_d1_r9_killed_over_a_file(tmp_path, more):
     ]
     stream = tmp_path / "made.csv"
     stream.write_text("src,dst,t,f0,f1\n" + "\n".join(lines) + "\n")
-    order = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-forward-jump", "100000"]
+    order = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-time-jump", "100000"]
     flags = ["-s", str(stream), *more, *order, *SMALL, *KEPT]
     reference = undisturbed(tmp_path, flags)
     assert reference.rows()["malformed"]
@@ -83,7 +83,7 @@ def test_d1_r9_killed_over_kafka(tmp_path):
     with broker_module.MockBroker() as broker:
         broker.create("edges", 3)
         publish(broker, "edges", rows(BATCH * 6 * KILLS), 3)
-        order = ["--allowed-lateness", "30", "--max-forward-jump", "100000", "--until-end"]
+        order = ["--allowed-lateness", "30", "--max-time-jump", "100000", "--until-end"]
         options = ["--kafka-option", "api_version=[2,3]", "--kafka-option", "fetch_max_wait_ms=50"]
         flags = ["-s", broker.url("edges"), *order, *options, *SMALL, *KEPT]
         reference = undisturbed(tmp_path, flags)

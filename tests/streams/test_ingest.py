@@ -68,7 +68,7 @@ def test_no_interleaving_and_no_crash_changes_the_sequence(seed, with_log):
         config = OrderConfig(
             allowed_lateness=rng.choice([0, 1, 5, 100]),
             dedup_window=rng.choice([5, 1000]) if event_ids else 0,
-            max_forward_jump=rng.choice([None, 3, 30]),
+            max_time_jump=rng.choice([None, 3, 30]),
         )
         world = World(config, MemoryLog() if with_log else None)
         sizes = rng.choice([(1, 2), (7,), (1, 50), (500,)])

@@ -15,7 +15,7 @@ from tgflow.testing.partitioned import ListSource, Row
 PARTITIONS = st.integers(0, 2)
 SIZES = st.sampled_from([(1,), (1, 5), (100,)])
 CONFIG = OrderConfig(
-    allowed_lateness=15, max_forward_jump=20, dedup_window=6, buffer_events=30, time_max=200
+    allowed_lateness=15, max_time_jump=20, dedup_window=6, buffer_events=30, time_max=200
 )
 SHARE = 10
 

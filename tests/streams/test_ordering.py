@@ -24,7 +24,7 @@ HUGE = st.sampled_from([BEFORE_ALL, BEFORE_ALL + 1, -1, 0, 7, AFTER_ALL - 7, AFT
 CONFIGS = st.builds(
     OrderConfig,
     allowed_lateness=st.sampled_from([0, 1, 5, 2**62, AFTER_ALL]),
-    max_forward_jump=st.sampled_from([None, 0, 3, 2**62, AFTER_ALL]),
+    max_time_jump=st.sampled_from([None, 0, 3, 2**62, AFTER_ALL]),
     time_min=st.sampled_from([None, 0]),
     time_max=st.sampled_from([None, 30]),
 )
@@ -63,7 +63,7 @@ def test_r5_an_event_at_the_watermark_is_taken_and_one_tick_before_is_late():
 
 def test_r4_an_event_100_years_ahead_makes_none_late():
     year = 365 * 86_400
-    config = OrderConfig(allowed_lateness=60, max_forward_jump=year)
+    config = OrderConfig(allowed_lateness=60, max_time_jump=year)
     judged = judge(np.array([10, 20, 100 * year, 15, 30]), Front(), config)
     assert [(r.row, r.code) for r in judged.refused] == [(2, "time_jump")]
     assert judged.front == Front(30)
@@ -228,7 +228,7 @@ def test_rows_go_through_a_record_batch():
     ("setting", "text"),
     [
         ({"allowed_lateness": -1}, "allowed_lateness must be from 0"),
-        ({"max_forward_jump": 2**63}, "max_forward_jump must be from 0"),
+        ({"max_time_jump": 2**63}, "max_time_jump must be from 0"),
         ({"buffer_events": 0}, "buffer_events must be at least 1, got 0"),
         ({"idle_timeout": 0.0}, "idle_timeout must be above 0"),
         ({"late": "clamp"}, "late must be dead_letter, drop or error, got 'clamp'"),

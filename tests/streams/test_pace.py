@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tgflow.events import EventBatch, concat
 from tgflow.ids import NodeIds
-from tgflow.streams import rebatch, replay
+from tgflow.streams import playback, rebatch
 
 
 class FakeClock:
@@ -52,13 +52,13 @@ def times(batches):
 @pytest.mark.parametrize("speed", [None, float("inf")])
 def test_replay_at_full_speed_hands_on_the_batches_as_they_are(speed):
     source, clock = Listed([0, 5], [9]), FakeClock()
-    assert list(replay(source, speed, clock=clock)) == source.batches
+    assert list(playback(source, speed, clock=clock)) == source.batches
     assert clock.slept == []
 
 
 def test_replay_waits_for_each_event_and_keeps_ties_together():
     clock = FakeClock()
-    assert times(replay(Listed([10, 10, 14], [14, 20]), 2, clock=clock)) == [
+    assert times(playback(Listed([10, 10, 14], [14, 20]), 2, clock=clock)) == [
         [10, 10],
         [14],
         [14],
@@ -69,13 +69,13 @@ def test_replay_waits_for_each_event_and_keeps_ties_together():
 
 def test_replay_counts_ticks_in_their_unit():
     clock = FakeClock()
-    list(replay(Listed([0, 1500], unit="ms"), 3, clock=clock))
+    list(playback(Listed([0, 1500], unit="ms"), 3, clock=clock))
     assert clock.now == pytest.approx(1000.5)
 
 
 def test_replay_gives_a_slow_consumer_what_became_due_meanwhile():
     clock, seen = FakeClock(), []
-    for batch in replay(Listed([0, 1, 2, 3, 4, 5]), 1, clock=clock):
+    for batch in playback(Listed([0, 1, 2, 3, 4, 5]), 1, clock=clock):
         seen.append(batch.t.tolist())
         clock.now += 2.5
     assert seen == [[0], [1, 2], [3, 4, 5]]
@@ -84,7 +84,7 @@ def test_replay_gives_a_slow_consumer_what_became_due_meanwhile():
 
 def test_replay_moves_on_where_a_wait_is_too_short_for_the_clock():
     clock = FakeClock(now=1e15)  # 1 ns more is the same float64
-    assert times(replay(Listed([0, 1, 2], unit="ns"), 1, clock=clock)) == [[0, 1, 2]]
+    assert times(playback(Listed([0, 1, 2], unit="ns"), 1, clock=clock)) == [[0, 1, 2]]
 
 
 @given(st.lists(st.lists(st.integers(0, 50), max_size=6), max_size=5), st.floats(0.1, 100))
@@ -95,7 +95,7 @@ def test_replay_keeps_order_and_never_comes_early(parts, speed):
         source.batches.append(events_at(flat[start : start + len(part)]))
         start += len(part)
     clock, seen = FakeClock(), []
-    for batch in replay(source, speed, clock=clock):
+    for batch in playback(source, speed, clock=clock):
         assert clock.now >= 1000 + (int(batch.t[-1]) - flat[0]) / speed - 1e-6
         seen += batch.t.tolist()
     assert seen == flat
@@ -104,7 +104,7 @@ def test_replay_keeps_order_and_never_comes_early(parts, speed):
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan")])
 def test_replay_refuses_a_speed_that_never_ends(speed):
     with pytest.raises(ValueError, match=r"speed must be more than 0, got .*full speed"):
-        replay(Listed(), speed)
+        playback(Listed(), speed)
 
 
 @given(st.lists(st.integers(0, 7), max_size=8), st.integers(1, 9))

@@ -13,7 +13,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.train.learner import TrainingDiverged
-from tgflow.train.observe import Observer
+from tgflow.train.observe import Callback
 
 TIMED = ("seconds", "per_second", "overhead", "freshness", "lag")
 
@@ -22,7 +22,7 @@ def untimed(record):
     return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 
 
-class Recorder(Observer):
+class Recorder(Callback):
     def __init__(self):
         self.steps = []
 
@@ -243,7 +243,7 @@ def test_events_already_in_the_graph_are_history():
     [
         [40, "delete_node", {"node": "x"}],
         [40, "delete_pair", {"src": 1}],
-        [30, "insert_late", {}],
+        [30, "append_late", {}],
         [41, "compact", {}],
         [40, "retain", {"max_size": 3}],
         [40, "forget", {}],
@@ -253,7 +253,7 @@ def test_events_already_in_the_graph_are_history():
 def test_changes_in_a_damaged_checkpoint_are_named(row):
     trainer, _, _ = run(made_events(40))
     saved = trainer.checkpoint()
-    saved.meta["changes"] = [row]
+    saved.meta["mutations"] = [row]
     with pytest.raises(ckpt.CheckpointError, match="the checkpoint's events cannot be used"):
         ContinualTrainer.from_checkpoint(small_tgn(), saved)
 
@@ -261,8 +261,8 @@ def test_changes_in_a_damaged_checkpoint_are_named(row):
 def test_deleted_events_beyond_a_checkpoints_log_are_named():
     trainer, _, _ = run(made_events(40))
     saved = trainer.checkpoint()
-    saved.meta["changes"] = [[40, "delete", {}]]
-    saved.sections["changes"] = {"0": torch.tensor([40])}
+    saved.meta["mutations"] = [[40, "delete", {}]]
+    saved.sections["mutations"] = {"0": torch.tensor([40])}
     with pytest.raises(ckpt.CheckpointError, match=r"eid 40 .* is not in the log"):
         ContinualTrainer.from_checkpoint(small_tgn(), saved)
 

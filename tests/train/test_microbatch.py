@@ -8,7 +8,7 @@ from made_streams import made_events, pieces
 
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.train.microbatch import Feeder
+from tgflow.train.microbatch import MicroBatcher
 
 
 @given(
@@ -21,7 +21,7 @@ def test_tasks_come_when_their_events_are_there_and_cover_all(size, sizes, batch
     events = made_events(size)
     graph = TemporalGraph("undirected", 2)
     graph.append(events[: min(waiting, size)])
-    feeder = Feeder(graph, 0, 0, batch_size, updates=2)
+    feeder = MicroBatcher(graph, 0, 0, batch_size, updates=2)
     named = []
     for epoch, index in feeder.tasks(pieces(events[waiting:], *sizes)):
         named.append((epoch, index))
@@ -40,5 +40,5 @@ def test_what_the_graph_refuses_surfaces():
     graph = TemporalGraph()
     backwards = EventBatch(torch.arange(4), torch.arange(4), torch.tensor([3, 4, 5, 2]))
     with pytest.raises(ValueError, match="t=2"):
-        list(Feeder(graph, 0, 0, 2, 1).tasks([backwards]))
+        list(MicroBatcher(graph, 0, 0, 2, 1).tasks([backwards]))
     assert graph.num_events == 2

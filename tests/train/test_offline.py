@@ -10,7 +10,7 @@ from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.train.observe import Observer
+from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineConfig, OfflineTrainer
 from tgflow.train.state import graph_of, load_model
 
@@ -22,7 +22,7 @@ def untimed(record):
     return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 
 
-class Recorder(Observer):
+class Recorder(Callback):
     def __init__(self):
         self.batches, self.epochs = [], []
 

@@ -39,7 +39,7 @@ def run(options: Options) -> list[Row]:
 
 
 def model_rows(name: str, events: EventBatch, model: Model, options: Options) -> Iterator[Row]:
-    """Replay what a model reads of edges and nodes."""
+    """ExperienceReplay what a model reads of edges and nodes."""
     options.tell(f"cache: the batches of {name}, {model.note}")
     plan = plan_of(model, events, quick=options.quick)
     params: Params = {"stream": name, "model": model.note, "batches": len(plan)}

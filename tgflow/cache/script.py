@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tgflow._core import TraceMismatch
+from tgflow._core import ScheduleMismatch
 
-__all__ = ["Script", "TraceMismatch"]
+__all__ = ["ScheduleMismatch", "Script"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -154,7 +154,7 @@ class CachedTable:
             missed: What `start` returned for this script, if it was called.
 
         Raises:
-            TraceMismatch: If the distinct ids are not the script's, or the contents are not as
+            ScheduleMismatch: If the distinct ids are not the script's, or the contents are not as
                 planned. Nothing has changed then.
             ValueError: If the policy is another.
         """

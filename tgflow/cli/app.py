@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tgflow.cli import bench, doctor, errors, info, replay, run, train
+from tgflow.cli import bench, doctor, errors, info, playback, run, train
 from tgflow.cli.options import teach
 
 app = typer.Typer(
@@ -52,7 +52,7 @@ LEARN, LOOK = "Learn", "Look and check"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LEARN: {"run": run.run, "train": train.train},
     LOOK: {
-        "replay": replay.replay,
+        "playback": playback.playback,
         "info": info.info,
         "bench": bench.bench,
         "doctor": doctor.doctor,

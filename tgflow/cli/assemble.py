@@ -21,7 +21,7 @@ from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.run.machine import num_cores
 from tgflow.sampling import Sampler
-from tgflow.streams import EventSource, open_stream, replay
+from tgflow.streams import EventSource, open_stream, playback
 from tgflow.streams.arrivals import PartitionedSource
 from tgflow.streams.checks import Checks
 from tgflow.streams.open import open_files
@@ -112,9 +112,9 @@ def _open_topic(config: Config) -> PartitionedSource:
     from tgflow.streams.kafka.config import parse_options
 
     c, k = config.stream, config.kafka
-    if config.order.max_forward_jump is None:
+    if config.order.max_time_jump is None:
         raise ConfigError(
-            "--max-forward-jump: order.max_forward_jump must be given for Kafka, since one event "
+            "--max-time-jump: order.max_time_jump must be given for Kafka, since one event "
             "far in the future would make all after it late: ticks, or none for any"
         )
     if c.sort:
@@ -175,7 +175,7 @@ class Feed:
 
     def __iter__(self) -> Iterator[EventBatch]:
         left = math.inf if self._limit is None else self._limit
-        for batch in replay(self._source, self._speed):
+        for batch in playback(self._source, self._speed):
             part = batch if len(batch) <= left else batch[: int(left)]
             self._read += len(part)
             left -= len(part)

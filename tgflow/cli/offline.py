@@ -25,7 +25,7 @@ from tgflow.run.table_figures import HitRates, table_figures
 from tgflow.run.tables import check_tables, check_unused, edge_file, open_edge_table, with_cache
 from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable
-from tgflow.train.observe import BatchRecord, EpochRecord, Observer
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineConfig, OfflineTrainer
 from tgflow.units import seconds_per_tick
 
@@ -124,7 +124,7 @@ def _read_graph(config: Config, source: EventSource, rundir: RunDir) -> Temporal
 
 
 def _trainer(
-    config: Config, graph: TemporalGraph, source: EventSource, observer: Observer
+    config: Config, graph: TemporalGraph, source: EventSource, observer: Callback
 ) -> OfflineTrainer:
     plan, train = config.plan, config.train
     model = assemble.make_model(config, source.x_dim, source.unit)
@@ -151,7 +151,7 @@ def _trainer(
     return OfflineTrainer(model, graph, settings, observer)
 
 
-class _Progress(Observer):
+class _Progress(Callback):
     """Says what training does: a line an epoch, and on a terminal the batch in between."""
 
     def __init__(self, console: Console, epochs: int, rundir: RunDir, rates: HitRates) -> None:

@@ -1,4 +1,4 @@
-"""What `tgflow replay` does: events from a source to stdout or a file, when they are due."""
+"""What `tgflow playback` does: events from a source to stdout or a file, when they are due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tgflow replay --to kafka://...` does: events to a topic, when they are due."""
+"""What `tgflow playback --to kafka://...` does: events to a topic, when they are due."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def publish(config: Config, url: str, records: int | None, partition_by: str) ->
     settings = {**publisher.how_to_read(), "time_unit": source.unit}
     flags = [part for key, value in settings.items() for part in (flag_of(f"stream.{key}"), value)]
     flags += [part for option in config.kafka.options for part in ("--kafka-option", option)]
-    command = shlex.join(["tgflow", "run", "--stream", url, *flags, "--max-forward-jump", "none"])
+    command = shlex.join(["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"])
     console.print(f"read them by: {command}", soft_wrap=True, markup=False)
 
 

@@ -70,7 +70,7 @@ def run(
       tgflow run --stream examples/data/collegemsg.csv.gz
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
       tgflow run -s events.csv --out runs/events --resume
-      tgflow run -s kafka://localhost:9092/clicks --codec json --max-forward-jump 86400
+      tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1

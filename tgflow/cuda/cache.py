@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tgflow._core import TraceMismatch
+from tgflow._core import ScheduleMismatch
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.script import Script
-from tgflow.cuda.cache_index import CacheBatch, CacheIndex, Purpose
+from tgflow.cuda.cache_index import CacheBatch, CacheIndex, KeyDomain
 from tgflow.cuda.machine import Machine, Mark
 
 _IN_REACH = ("device", "uva")
@@ -90,7 +90,7 @@ class DeviceCache:
         ids = ids.to(self._machine.device)
         out = self._empty(ids)
         with self._turn():
-            batch = self._index.look_up(ids, len(self._table), Purpose.PRELOAD)
+            batch = self._index.look_up(ids, len(self._table), KeyDomain.PRELOAD)
             batch.choose_room()
             batch.ask_for_admitted_only()
             self._read_misses(batch, out)
@@ -105,7 +105,7 @@ class DeviceCache:
         device, end = self._machine.device, first + len(rows)
         with self._turn():
             ids = torch.arange(end - num, end, device=device)
-            batch = self._index.look_up(ids, end, Purpose.APPEND)
+            batch = self._index.look_up(ids, end, KeyDomain.APPEND)
             batch.choose_room()
             self._index.admit(batch, True)
             there = rows[len(rows) - num :].detach().to(device).contiguous()
@@ -199,21 +199,21 @@ class DeviceCache:
 
 
 def _matched(batch: CacheBatch, script: Script) -> Tensor:
-    """Return the slot that each id of the batch goes to, int32, or raise TraceMismatch."""
+    """Return the slot that each id of the batch goes to, int32, or raise ScheduleMismatch."""
     first = batch.first().cpu()
     asked, found = batch.ids.cpu().view(-1)[first], batch.source.cpu()[first].clamp(min=-1)
     hit, goes = script.hit.to(torch.int32), script.admit.to(torch.int32)
     if not torch.equal(asked, script.ids):
-        raise TraceMismatch("the distinct ids asked for are not the ones that were planned")
+        raise ScheduleMismatch("the distinct ids asked for are not the ones that were planned")
     if not torch.equal(found, hit):
         row = int((found != hit).nonzero()[0])
-        raise TraceMismatch(
+        raise ScheduleMismatch(
             f"row {row} (id {int(asked[row])}) is in slot {int(found[row])}, "
             f"not in {int(hit[row])} as planned"
         )
     taken = goes[goes >= 0].tolist()
     if len(set(taken)) < len(taken) or bool((goes[hit >= 0] >= 0).any()):
-        raise TraceMismatch("two rows were planned for one slot")
+        raise ScheduleMismatch("two rows were planned for one slot")
     admit = torch.full((batch.ids.numel(),), -1, dtype=torch.int32)
     admit[first] = goes
     return admit.to(batch.ids.device)

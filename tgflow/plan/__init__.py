@@ -4,7 +4,7 @@ from tgflow.plan.batch import Batch, Block
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.plan.replay import Replay
+from tgflow.plan.replay import ExperienceReplay
 from tgflow.plan.task import BatchError
 
-__all__ = ["Batch", "BatchError", "Block", "Loader", "NegativeSampler", "Plan", "Replay"]
+__all__ = ["Batch", "BatchError", "Block", "ExperienceReplay", "Loader", "NegativeSampler", "Plan"]

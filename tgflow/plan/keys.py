@@ -10,7 +10,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
 
-class Purpose(IntEnum):
+class KeyDomain(IntEnum):
     """What a key is for; two purposes never share random bits."""
 
     NEGATIVES = 1

@@ -19,7 +19,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from tgflow.cache import CachedTable, Script, TraceMismatch
+from tgflow.cache import CachedTable, ScheduleMismatch, Script
 from tgflow.plan.batch import Batch
 from tgflow.plan.belady import BeladyPlanner
 from tgflow.plan.draft import Draft, Feature
@@ -175,8 +175,8 @@ def planned_batches(
 
     Raises:
         BatchError: If a batch cannot be prepared, in its place.
-        TraceMismatch: If others have changed what a cache holds; it names the batch, the table and
-            the id.
+        ScheduleMismatch: If others have changed what a cache holds; it names the batch, the table
+            and the id.
     """
     inputs = inputs_of(plan.graph)
     caches = [(table, table.planned_cache) for table in inputs]
@@ -258,7 +258,7 @@ def _executed(one: _Planned, step: _Begun, script: Script, missed: Reading | Non
     try:
         with one.table.named():
             return one.cache.execute(script, one.table.ids_beneath(step.draft), missed=missed)
-    except TraceMismatch as error:
-        raise TraceMismatch(f"batch {index} of epoch {epoch}, {one.name}: {error}") from error
+    except ScheduleMismatch as error:
+        raise ScheduleMismatch(f"batch {index} of epoch {epoch}, {one.name}: {error}") from error
     except Exception as error:
         raise failed(step.task, error) from error

@@ -14,9 +14,9 @@ from tgflow.plan.batch import Batch
 from tgflow.plan.draft import Draft, draft_of
 from tgflow.plan.frontier import Frontier, Links, expand, unique_queries
 from tgflow.plan.inputs import inputs_of
-from tgflow.plan.keys import Purpose, key
+from tgflow.plan.keys import KeyDomain, key
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
-from tgflow.plan.replay import Replay
+from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Neighbors, Sampler, Strategy, sample_neighbors
 
 Visibility = Literal["event", "batch"]
@@ -66,7 +66,7 @@ class Plan:
         seconds_per_tick: float,
         start: int = 0,
         stop: int | None = None,
-        replay: Replay | None = None,
+        replay: ExperienceReplay | None = None,
         with_memory: bool,
     ) -> None:
         _check(batch_size, fanouts, visibility, seconds_per_tick)
@@ -133,7 +133,7 @@ class Plan:
         start = self._starts(eid)
         negatives = self.negatives.draw(
             self._history,
-            key(batch_key, Purpose.NEGATIVES),
+            key(batch_key, KeyDomain.NEGATIVES),
             events.src,
             events.dst,
             start=start,
@@ -166,7 +166,7 @@ class Plan:
         new = torch.arange(begin, end)
         if self.replay is None:
             return new
-        drawn = self.replay.draw(key(batch_key, Purpose.REPLAY), begin, end - begin)
+        drawn = self.replay.draw(key(batch_key, KeyDomain.REPLAY), begin, end - begin)
         return torch.cat([new, drawn])
 
     def _starts(self, eid: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class Plan:
         links = []
         frontier = roots
         for hop, k in enumerate(self.fanouts):
-            neighbors = self._neighbors(frontier, k, key(batch_key, Purpose.HOP + hop), end)
+            neighbors = self._neighbors(frontier, k, key(batch_key, KeyDomain.HOP + hop), end)
             lowest = hop + 1 == len(self.fanouts)
             link, frontier = expand(
                 frontier,

@@ -1,4 +1,4 @@
-"""Replay: past events that a batch learns from again, beside its new ones."""
+"""ExperienceReplay: past events that a batch learns from again, beside its new ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tgflow import _core
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ExperienceReplay:
     """Recency-weighted replay: recent events are likelier to be learned from again.
 
     Replayed events are added to a batch; they never take a new event's place.

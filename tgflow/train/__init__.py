@@ -2,15 +2,15 @@
 
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.train.learner import TrainingDiverged
-from tgflow.train.observe import BatchRecord, EpochRecord, Observer, StepRecord
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord, StepRecord
 from tgflow.train.offline import OfflineConfig, OfflineTrainer
 
 __all__ = [
     "BatchRecord",
+    "Callback",
     "ContinualConfig",
     "ContinualTrainer",
     "EpochRecord",
-    "Observer",
     "OfflineConfig",
     "OfflineTrainer",
     "StepRecord",

@@ -20,12 +20,12 @@ from tgflow.plan.loader import Loader
 from tgflow.plan.lookahead import READY, Lookahead
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
-from tgflow.plan.replay import Replay
+from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Strategy
 from tgflow.tables.rows import Table
-from tgflow.train.learner import Learner, Learned, TrainingDiverged
-from tgflow.train.microbatch import Feeder, MicroBatchPlans
-from tgflow.train.observe import Observer, StepRecord
+from tgflow.train.learner import Learner, StepResult, TrainingDiverged
+from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
+from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.progress import Progress
 from tgflow.train.state import graph_of, load_learner, snapshot
 
@@ -127,7 +127,7 @@ class ContinualTrainer:
         self._index = 0
         self._lost = 0
 
-    def run(self, stream: Iterable[EventBatch], observer: Observer | None = None) -> dict[str, Any]:
+    def run(self, stream: Iterable[EventBatch], observer: Callback | None = None) -> dict[str, Any]:
         """Learn from all of `stream` and return `result()`.
 
         Args:
@@ -151,7 +151,7 @@ class ContinualTrainer:
         when this is called again.
         """
         c = self.config
-        feeder = Feeder(self.graph, self._stretch_start, self._index, c.batch_size, c.updates)
+        feeder = MicroBatcher(self.graph, self._stretch_start, self._index, c.batch_size, c.updates)
         loader = Loader.of_tasks(
             self._plans(),
             feeder.tasks(stream),
@@ -176,7 +176,7 @@ class ContinualTrainer:
             "with_memory": self.model.memory is not None,
             "seed": key(c.seed, self._stretch_start),
         }
-        replay = Replay(c.replay_ratio, c.replay_horizon, c.replay_half_life)
+        replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life)
         return MicroBatchPlans(
             Plan(self.graph, negatives=NegativeSampler(num=c.mrr_negatives), **common),
             Plan(
@@ -187,7 +187,7 @@ class ContinualTrainer:
             ),
         )
 
-    def _step(self, batch: Batch, following: Iterator[Batch], feeder: Feeder) -> StepRecord:
+    def _step(self, batch: Batch, following: Iterator[Batch], feeder: MicroBatcher) -> StepRecord:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         scores = self._tried(self._learner.predict, batch)
         measured: dict[str, float] = {}
@@ -224,9 +224,9 @@ class ContinualTrainer:
         start: int,
         batch: Batch,
         measured: dict[str, float],
-        learned: Learned | None,
+        learned: StepResult | None,
         num_fallbacks: int,
-        feeder: Feeder,
+        feeder: MicroBatcher,
     ) -> StepRecord:
         progress = self.progress
         progress.add(
@@ -350,7 +350,7 @@ def _check_history(model: TemporalModel, config: ContinualConfig) -> None:
         )
 
 
-def _replay_ap(learned: Learned, num_new: int) -> float | None:
+def _replay_ap(learned: StepResult, num_new: int) -> float | None:
     positive = learned.scores.positive[num_new:]
     if not len(positive):
         return None

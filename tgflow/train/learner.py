@@ -32,7 +32,7 @@ class TrainingDiverged(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class StepResult:
     """What one update saw."""
 
     loss: float
@@ -86,7 +86,7 @@ class Learner:
         _check_finite(batch, scores)
         return scores
 
-    def learn(self, batch: Batch) -> Learned:
+    def learn(self, batch: Batch) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is left as it is.
 
         Raises:
@@ -103,7 +103,7 @@ class Learner:
             if self.grad_clip is not None:
                 torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
             self.optimizer.step()
-        return Learned(loss.item(), Scores(scores.positive.detach(), scores.negative.detach()))
+        return StepResult(loss.item(), Scores(scores.positive.detach(), scores.negative.detach()))
 
     def commit(self, batch: Batch) -> None:
         """Store the batch's new events in the model's memory."""

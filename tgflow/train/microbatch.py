@@ -34,7 +34,7 @@ class MicroBatchPlans:
 
 
 @dataclass(slots=True)
-class Feeder:
+class MicroBatcher:
     """Appends a stream to a graph, and names the batches to prepare as micro-batches fill up.
 
     The log never runs further ahead than to the end of the micro-batch that is named next, so the

@@ -85,7 +85,7 @@ class StepRecord:
         return _flat(asdict(self))
 
 
-class Observer:
+class Callback:
     """Is told of progress; override what is of interest. An exception in it stops the run."""
 
     def on_batch(self, record: BatchRecord) -> None:

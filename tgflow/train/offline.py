@@ -26,7 +26,7 @@ from tgflow.tables.selected import SelectedRows
 from tgflow.train.caches import evaluation_apart
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
-from tgflow.train.observe import BatchRecord, EpochRecord, Observer, Stage
+from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.split import Split, chronological_split
 from tgflow.train.state import snapshot
 
@@ -114,12 +114,12 @@ class OfflineTrainer:
         model: TemporalModel,
         graph: TemporalGraph,
         config: OfflineConfig | None = None,
-        observer: Observer | None = None,
+        observer: Callback | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         self.model = model
         self.graph = graph
-        self._observer = observer or Observer()
+        self._observer = observer or Callback()
         self.split = chronological_split(
             graph.log.read(0, graph.num_events),
             val_ratio=c.val_ratio,

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from tgflow.changes import as_tensors, from_tensors, make_again
 from tgflow.checkpoint import Checkpoint, CheckpointError, Tensors
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.mutations import as_tensors, from_tensors, rebuild
 from tgflow.tables import FeatureTable
 from tgflow.tables.rows import Table
 from tgflow.train.caches import bring_caches_back, note_caches
@@ -42,19 +42,19 @@ def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoin
     with_x = dim > 0 and file is None
     size = _piece_size(dim if with_x else 0)
     sealed_stop = position // size * size
-    changes = [change for change in graph.changes if change.position <= position]
-    rows, change_tensors = as_tensors(changes)
+    mutations = [each for each in graph.mutations if each.position <= position]
+    rows, deleted = as_tensors(mutations)
     meta = {
         "position": position,
         "graph": {"direction": graph.direction, "edge_x_dim": dim},
-        "changes": rows,
+        "mutations": rows,
         "piece": size,
     }
     sections = {
         "model": _copied(learner.model.state_dict()),
         "optimizer": _copied(_optimizer_tensors(learner.optimizer)),
         "events": _event_tensors(graph, sealed_stop, position, with_x),
-        "changes": change_tensors,
+        "mutations": deleted,
     }
     if learner.model.memory is not None:
         sections["memory"] = learner.model.memory.state()
@@ -103,8 +103,8 @@ def graph_of(
         if table is not None:
             begin(checkpoint, table)
         events = _events(checkpoint, table)
-        changes = from_tensors(checkpoint.meta["changes"], checkpoint.sections["changes"])
-        make_again(graph, events, changes)
+        mutations = from_tensors(checkpoint.meta["mutations"], checkpoint.sections["mutations"])
+        rebuild(graph, events, mutations)
         check_no_later_rows(checkpoint, graph)
         graph.edge_x = table
         bring_caches_back(checkpoint, graph)

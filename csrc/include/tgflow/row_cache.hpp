@@ -19,7 +19,7 @@ namespace tgflow {
 enum class CachePolicy { kLru, kLfu, kFifo, kStatic, kGiven };
 
 /// What is asked of a cache is not what its script says.
-class TraceMismatch : public std::runtime_error {
+class ScheduleMismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -96,7 +96,7 @@ class RowCache {
   /// in, unless the policy does without.
   void append(int64_t first, int64_t n, const char* rows);
 
-  /// As `look_up`, as a script says. Throws TraceMismatch if it does not fit `id` or the contents; nothing
+  /// As `look_up`, as a script says. Throws ScheduleMismatch if it does not fit `id` or the contents; nothing
   /// has changed then, unless it puts two rows into one slot, which leaves an empty cache.
   void execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
 

@@ -175,7 +175,7 @@ class Figures:
             "store.bytes": stats.bytes,
             "store.blocks": stats.num_blocks,
             "store.slack": stats.slack,
-            "store.hit_share": {tier.name: tier.hit_share for tier in stats.tiers},
+            "store.hit_rate": {tier.name: tier.hit_rate for tier in stats.tiers},
             "memory_rows": rows,
         }
 

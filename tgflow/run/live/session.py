@@ -340,7 +340,7 @@ def order_config(config: Config) -> OrderConfig:
     if config.stream.sort:
         return OrderConfig(
             allowed_lateness=INT64_MAX,
-            max_forward_jump=o.jump,
+            max_time_jump=o.jump,
             time_min=o.time_min,
             time_max=o.time_max,
             buffer_events=INT64_MAX,
@@ -350,7 +350,7 @@ def order_config(config: Config) -> OrderConfig:
     return OrderConfig(
         allowed_lateness=o.allowed_lateness,
         late=o.late or ("dead_letter" if is_kafka else "error"),
-        max_forward_jump=o.jump,
+        max_time_jump=o.jump,
         time_min=o.time_min,
         time_max=o.time_max,
         idle_timeout=o.idle_timeout,

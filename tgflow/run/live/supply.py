@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tgflow.events import EventBatch
-from tgflow.streams import replay
+from tgflow.streams import playback
 
 GRACE_SECONDS = 10.0
 
@@ -96,7 +96,7 @@ class Valve:
 
 @dataclass(slots=True)
 class _Limited:
-    """The first events of a stream; a source for `replay`."""
+    """The first events of a stream; a source for `playback`."""
 
     batches: Iterable[EventBatch]
     left: int | None
@@ -134,7 +134,7 @@ class Supply:
         speed: float | None = None,
     ) -> None:
         limited = _Limited(batches, limit, unit)
-        self._batches = replay(limited, speed, clock=valve)  # type: ignore[arg-type]
+        self._batches = playback(limited, speed, clock=valve)  # type: ignore[arg-type]
         self._valve = valve
         self._busy = threading.Lock()
         self.num_events = 0

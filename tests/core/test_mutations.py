@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from strategies import samplers, skewed_events
 
-from tgflow.changes import Change, as_tensors, from_tensors, make_again
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.mutations import Mutation, as_tensors, from_tensors, rebuild
 from tgflow.sampling import Sampler, sample_neighbors
 from tgflow.testing import reference
 from tgflow.testing.changes import ChangingReference
@@ -60,8 +60,8 @@ class ChangingGraph(RuleBasedStateMachine):
         self.append_rows(rows * repeat, self.clock)
 
     @rule(rows=rows, back=st.integers(0, 12))
-    def insert_late(self, rows, back):
-        self.append_rows(rows, self.clock - back, insert_late=True)
+    def allow_late(self, rows, back):
+        self.append_rows(rows, self.clock - back, allow_late=True)
 
     @rule(seed=st.integers(0, 2**16), size=st.integers(1, 6))
     def delete(self, seed, size):
@@ -139,8 +139,8 @@ class ChangingGraph(RuleBasedStateMachine):
             return
         graph = self.graphs[0]
         again = TemporalGraph(graph.direction)
-        changes = from_tensors(*as_tensors(graph.changes))
-        make_again(again, graph.log.read(0, len(graph.log)), changes)
+        changes = from_tensors(*as_tensors(graph.mutations))
+        rebuild(again, graph.log.read(0, len(graph.log)), changes)
         self.graphs = [again]
         self.counts_agree()
         self.sample(seed=1, k=20, sampler=Sampler("uniform"), types=None)
@@ -197,10 +197,10 @@ def test_cycles_of_forgetting_leave_a_short_record(limits):
     cycles(graph, events[:1_000], 50, **limits)
     graph.delete(torch.tensor([990, 995]))
     cycles(graph, events[1_000:], 50, **limits)
-    kinds = [change.kind for change in graph.changes]
+    kinds = [change.kind for change in graph.mutations]
     assert kinds == ["retain", "compact"] * 2 + ["delete"] + ["retain", "compact"] * 2
     again = TemporalGraph()
-    make_again(again, graph.log.read(0, len(graph.log)), graph.changes)
+    rebuild(again, graph.log.read(0, len(graph.log)), graph.mutations)
     assert again.stats().num_entries == graph.stats().num_entries
     nodes = torch.arange(40)
     for t, before in ((2_000, 2_000), (2_000, 1_985), (1_990, 1_500), (950, 2_000)):
@@ -215,25 +215,25 @@ def test_cycles_of_other_limits_are_kept():
     graph = TemporalGraph()
     for max_age in (9, 9, 8, 9, 9):
         cycles(graph, skewed_events(10, 5)[:0], 1, max_age=max_age)
-    assert [change.arguments.get("max_age") for change in graph.changes[::2]] == [9, 9, 8, 9, 9]
+    assert [change.arguments.get("max_age") for change in graph.mutations[::2]] == [9, 9, 8, 9, 9]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (Change(9, "delete", {}, torch.tensor([12])), "IndexError.*eid 12"),
-        (Change(9, "retain", {"max_size": 1}), "TypeError.*max_size"),
-        (Change(9, "retain", {}), "retain needs"),
-        (Change(9, "delete_pair", {"src": 1}), "TypeError.*dst"),
-        (Change(9, "delete_node", {"node": "x"}), "TypeError"),
-        (Change(5, "insert_late", {}), "KeyError"),
-        (Change(9, "insert_late", {"size": 2}), "would end at 11"),
-        (Change(9, "insert_late", {"size": -2}), "would end at 7"),
-        (Change(11, "compact", {}), "position must be from 0 to 10"),
-        (Change(-1, "compact", {}), "position must be from 0 to 10"),
+        (Mutation(9, "delete", {}, torch.tensor([12])), "IndexError.*eid 12"),
+        (Mutation(9, "retain", {"max_size": 1}), "TypeError.*max_size"),
+        (Mutation(9, "retain", {}), "retain needs"),
+        (Mutation(9, "delete_pair", {"src": 1}), "TypeError.*dst"),
+        (Mutation(9, "delete_node", {"node": "x"}), "TypeError"),
+        (Mutation(5, "append_late", {}), "KeyError"),
+        (Mutation(9, "append_late", {"size": 2}), "would end at 11"),
+        (Mutation(9, "append_late", {"size": -2}), "would end at 7"),
+        (Mutation(11, "compact", {}), "position must be from 0 to 10"),
+        (Mutation(-1, "compact", {}), "position must be from 0 to 10"),
     ],
 )
 def test_changes_that_cannot_be_made_are_named(change, message):
-    pattern = f"change 0, '{change.kind}' at position .* of these 10 events: .*{message}"
+    pattern = f"mutation 0, '{change.kind}' at position .* of these 10 events: .*{message}"
     with pytest.raises(ValueError, match=pattern):
-        make_again(TemporalGraph(), skewed_events(10, 5), [change])
+        rebuild(TemporalGraph(), skewed_events(10, 5), [change])

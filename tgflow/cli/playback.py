@@ -1,4 +1,4 @@
-"""`tgflow replay`: play a file as a stream, or convert it."""
+"""`tgflow playback`: play a file as a stream, or convert it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KAFKA = "Output to Kafka"
 
 
 @with_config(SETTINGS, positional="stream.path")
-def replay(
+def playback(
     config: Config,
     *,
     to: Annotated[
@@ -50,10 +50,10 @@ def replay(
 
     [bold]Examples[/bold]
 
-      tgflow replay events.csv.gz --speed 3600 | head
-      tgflow replay events.csv.gz --to events.parquet
-      tgflow replay events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
-      tgflow replay wikipedia.csv --format jodie --limit 1000 --to small.jsonl
+      tgflow playback events.csv.gz --speed 3600 | head
+      tgflow playback events.csv.gz --to events.parquet
+      tgflow playback events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
+      tgflow playback wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
     if to.startswith("kafka://"):
         from tgflow.cli.publishing import publish

@@ -14,11 +14,11 @@ from tgflow.events import EventBatch
 if TYPE_CHECKING:
     from tgflow.graph import TemporalGraph
 
-Kind = Literal["insert_late", "delete", "delete_pair", "delete_node", "retain", "compact"]
+Kind = Literal["append_late", "delete", "delete_pair", "delete_node", "retain", "compact"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class Mutation:
     """A change of the past: what was asked for, and when."""
 
     position: int
@@ -31,57 +31,57 @@ class Change:
     """The events to delete, int64 `[N]`."""
 
 
-def make_again(graph: TemporalGraph, events: EventBatch, changes: Iterable[Change]) -> None:
+def rebuild(graph: TemporalGraph, events: EventBatch, mutations: Iterable[Mutation]) -> None:
     """Append `events` to an empty `graph` and make `changes` at their positions.
 
     Raises:
         MemoryError: As the graph's methods raise it.
         ValueError: If the changes are not those of a graph with these events.
     """
-    for number, change in enumerate(changes):
+    for number, mutation in enumerate(mutations):
         try:
-            _make(graph, events, change)
+            _make(graph, events, mutation)
         except (LookupError, TypeError, ValueError) as error:
             raise ValueError(
-                f"change {number}, {change.kind!r} at position {change.position}, cannot be made "
-                f"of these {len(events)} events: {error!r}"
+                f"mutation {number}, {mutation.kind!r} at position {mutation.position}, cannot be "
+                f"made of these {len(events)} events: {error!r}"
             ) from error
     graph.append(events[len(graph.log) :])
 
 
-def _make(graph: TemporalGraph, events: EventBatch, change: Change) -> None:
-    if not len(graph.log) <= change.position <= len(events):
+def _make(graph: TemporalGraph, events: EventBatch, mutation: Mutation) -> None:
+    if not len(graph.log) <= mutation.position <= len(events):
         raise ValueError(f"its position must be from {len(graph.log)} to {len(events)}")
-    graph.append(events[len(graph.log) : change.position])
-    if change.kind == "insert_late":
-        end = change.position + change.arguments["size"]
-        if not change.position < end <= len(events):
+    graph.append(events[len(graph.log) : mutation.position])
+    if mutation.kind == "append_late":
+        end = mutation.position + mutation.arguments["size"]
+        if not mutation.position < end <= len(events):
             raise ValueError(f"its events would end at {end}")
-        graph.append(events[change.position : end], insert_late=True)
-    elif change.eid is not None:
-        graph.delete(change.eid)
+        graph.append(events[mutation.position : end], allow_late=True)
+    elif mutation.eid is not None:
+        graph.delete(mutation.eid)
     else:
-        getattr(graph, change.kind)(**change.arguments)
+        getattr(graph, mutation.kind)(**mutation.arguments)
 
 
-def as_tensors(changes: Iterable[Change]) -> tuple[list[list[Any]], dict[str, Tensor]]:
+def as_tensors(mutations: Iterable[Mutation]) -> tuple[list[list[Any]], dict[str, Tensor]]:
     """Return the changes as a checkpoint has them: what JSON can say, and the deleted events."""
     rows = []
     tensors = {}
-    for number, change in enumerate(changes):
-        rows.append([change.position, change.kind, change.arguments])
-        if change.eid is not None:
-            tensors[str(number)] = change.eid
+    for number, mutation in enumerate(mutations):
+        rows.append([mutation.position, mutation.kind, mutation.arguments])
+        if mutation.eid is not None:
+            tensors[str(number)] = mutation.eid
     return rows, tensors
 
 
-def from_tensors(rows: list[list[Any]], tensors: dict[str, Tensor]) -> list[Change]:
+def from_tensors(rows: list[list[Any]], tensors: dict[str, Tensor]) -> list[Mutation]:
     """Return the changes of which `as_tensors` told.
 
     Raises:
-        ValueError: If a row is not of a change, or deletes events and does not say which.
+        ValueError: If a row is not of a mutation, or deletes events and does not say which.
     """
-    changes = []
+    mutations = []
     for number, (position, kind, arguments) in enumerate(rows):
         eid = tensors.get(str(number))
         if kind not in get_args(Kind) or (kind == "delete") != (eid is not None):
@@ -90,5 +90,5 @@ def from_tensors(rows: list[list[Any]], tensors: dict[str, Tensor]) -> list[Chan
             raise ValueError(
                 f"the events deleted at position {position} are {eid.dtype}, not int64"
             )
-        changes.append(Change(position, kind, arguments, eid))
-    return changes
+        mutations.append(Mutation(position, kind, arguments, eid))
+    return mutations
