@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 
 from tgflow import sampling
 from tgflow.graph import TemporalGraph
@@ -26,9 +26,9 @@ for_each_device = pytest.mark.parametrize(
 for_each_gpu = pytest.mark.parametrize("gpu", ["emulated", pytest.param("cuda", marks=needs_cuda)])
 
 
-def opened(device: str) -> str | EmulatedMachine:
+def opened(device: str) -> str | EmulatedDevice:
     """What `TemporalGraph(device=...)` takes for this device."""
-    return EmulatedMachine() if device == "emulated" else device
+    return EmulatedDevice() if device == "emulated" else device
 
 
 def on_cpu(found: Neighbors) -> Neighbors:

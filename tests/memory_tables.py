@@ -38,8 +38,8 @@ def memory_table_of(kind: str, dim: int) -> MemoryTable:
     """An empty table; caches and budgets are small, so that rows leave and move."""
     place, device, cache = KINDS[kind]
     budget = 100 * 4 * dim if place == "auto" else None
-    machine = None if device is None else opened(device)
-    table = FeatureTable(dim, place=place, budget=budget, device=machine)
+    gpu = None if device is None else opened(device)
+    table = FeatureTable(dim, place=place, budget=budget, device=gpu)
     if cache is None:
         return table
-    return cached(table, rows=3, device=machine or (opened(cache) if cache else None))
+    return cached(table, rows=3, device=gpu or (opened(cache) if cache else None))

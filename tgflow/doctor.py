@@ -157,7 +157,7 @@ def _cuda_device() -> Check:
 
 
 def _cupy(has_device: bool) -> Check:
-    from tgflow.cuda.needs import CudaError, require_cupy
+    from tgflow.cuda.requirements import CudaError, require_cupy
 
     if not has_device:
         return Check("CuPy", "ok", "not looked for: only of use with a CUDA device")

@@ -17,12 +17,12 @@ from tgflow.mutations import Kind, Mutation
 from tgflow.node_features import NodeFeatures
 from tgflow.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes
 
 if TYPE_CHECKING:
+    from tgflow.cuda.device import Device
     from tgflow.cuda.graph import DeviceGraph
-    from tgflow.cuda.machine import Machine
 
 Answer = TypeVar("Answer")
 Direction = Literal["undirected", "directed", "bipartite"]
@@ -49,7 +49,7 @@ class TemporalGraph:
         node_x: A table of the nodes' features, float32: row `i` is node `i`'s, and nodes beyond its
             end have zeros. It may be filled before and grow with the stream, by `append`: a row
             must come before the first event that mentions its node.
-        device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.machine.Machine`.
+        device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.device.Device`.
         device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
             take more, the oldest ones move to host memory, and answers stay the same. Samplers
             still at work may need what has moved where it was: until they finish it stays held
@@ -69,7 +69,7 @@ class TemporalGraph:
         *,
         edge_x: Table | None = None,
         node_x: Table | None = None,
-        device: str | torch.device | Machine = "cpu",
+        device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
     ) -> None:
         if direction not in ("undirected", "directed", "bipartite"):
@@ -102,7 +102,7 @@ class TemporalGraph:
         *,
         edge_x: Table | None = None,
         node_x: Table | None = None,
-        device: str | torch.device | Machine = "cpu",
+        device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
     ) -> TemporalGraph:
         """Return a graph of `events`, with their features if they have any; else as the class."""
@@ -319,11 +319,11 @@ def _features(dim: int, table: Table | None) -> Table | None:
 
 
 def _open(
-    direction: _core.Direction, budget: int, device: str | torch.device | Machine
+    direction: _core.Direction, budget: int, device: str | torch.device | Device
 ) -> tuple[_core.TemporalGraph | DeviceGraph, torch.device]:
     """Return a graph on `device`, and where that is."""
+    from tgflow.cuda.device import CudaDevice
     from tgflow.cuda.graph import DeviceGraph
-    from tgflow.cuda.machine import CudaMachine
 
     if isinstance(device, str | torch.device):
         kind = str(device).partition(":")[0]
@@ -331,5 +331,5 @@ def _open(
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
         if kind == "cpu":
             return _core.TemporalGraph(direction, budget), torch.device("cpu")
-        device = CudaMachine(torch.device(device))
+        device = CudaDevice(torch.device(device))
     return DeviceGraph(direction, budget, device), device.device

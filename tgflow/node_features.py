@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.events import EventBatch
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 
 
 class NodeFeatures:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 
 from tgflow.bench import cache_gpu, table
 from tgflow.bench.options import Options
@@ -30,7 +30,7 @@ def test_places_on_the_cpu_are_measured(monkeypatch):
 def test_a_gpu_is_measured_beside_what_it_replaces(monkeypatch):
     monkeypatch.setattr(table, "GPU_CALL", 50)
     monkeypatch.setattr(cache_gpu, "CALL", 50)
-    rows = list(table.gpu_rows(128, EmulatedMachine(), QUICK))
+    rows = list(table.gpu_rows(128, EmulatedDevice(), QUICK))
     names = [(row.name, row.params.get("beside")) for row in rows]
     assert names == [
         ("gather rows", "staged"),

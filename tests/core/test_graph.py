@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 from strategies import graph_events
 
 from tgflow.events import EventBatch, empty_events
@@ -22,7 +22,7 @@ def state(graph: TemporalGraph) -> tuple[int, ...]:
 
 def test_a_graph_keeps_features_in_the_table_that_it_is_given():
     events = EventBatch(*torch.arange(12).view(3, 4), torch.arange(8.0).view(4, 2))
-    table = FeatureTable(2, place="uva", device=EmulatedMachine())
+    table = FeatureTable(2, place="uva", device=EmulatedDevice())
     graph = TemporalGraph(edge_x=table)
     graph.append(events)
     assert graph.edge_x is table

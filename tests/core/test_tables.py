@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from devices import for_each_gpu, needs_cuda, opened
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,8 +54,8 @@ ORDERS = {
 
 
 def made(place: str, device: str | None, dim: int, dtype=torch.float32, **options) -> FeatureTable:
-    machine = None if device is None else opened(device)
-    return FeatureTable(dim, dtype, place, device=machine, **options)
+    gpu = None if device is None else opened(device)
+    return FeatureTable(dim, dtype, place, device=gpu, **options)
 
 
 def home(table: FeatureTable, device: str | None) -> str:
@@ -291,13 +291,13 @@ def test_arguments_are_checked():
         FeatureTable(3, place="uva", device="cpu")
     for place in ("host", "device", "uva"):
         with pytest.raises(ValueError, match='budget and path are for place "auto" or "disk"'):
-            FeatureTable(3, place=place, budget=5, device=EmulatedMachine())
+            FeatureTable(3, place=place, budget=5, device=EmulatedDevice())
 
 
 def test_auto_moves_on_when_the_budget_is_spent():
-    machine = EmulatedMachine()
+    gpu = EmulatedDevice()
     rows = some_rows(6_000, 8)
-    table = FeatureTable(8, device=machine, budget=3_000 * 32)
+    table = FeatureTable(8, device=gpu, budget=3_000 * 32)
     places = []
     for part in rows.split(1_000):
         table.append(part)
@@ -312,7 +312,7 @@ def test_auto_moves_on_when_the_budget_is_spent():
 def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
     pieces = []
 
-    class Recorded(EmulatedMachine):
+    class Recorded(EmulatedDevice):
         def allocate(self, num_bytes):
             pieces.append(num_bytes)
             return super().allocate(num_bytes)
@@ -329,20 +329,20 @@ def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
 
 
 def test_memory_is_not_given_back_under_a_reader_on_another_stream():
-    machine = EmulatedMachine()
+    gpu = EmulatedDevice()
     for busy in (set(), {7}):
-        table = FeatureTable(4, place="device", device=machine)
+        table = FeatureTable(4, place="device", device=gpu)
         table.append(some_rows(10, 4))
-        machine.current = 7
+        gpu.current = 7
         table[torch.arange(10)]
-        machine.current, machine.busy, waited = 0, busy, machine.synchronized
+        gpu.current, gpu.busy, waited = 0, busy, gpu.synchronized
         del table
-        assert machine.synchronized == waited + len(busy)
+        assert gpu.synchronized == waited + len(busy)
 
 
 def test_auto_moves_on_where_the_device_is_full():
-    machine = EmulatedMachine(device_bytes=100_000)
-    table = FeatureTable(8, device=machine)
+    gpu = EmulatedDevice(device_bytes=100_000)
+    table = FeatureTable(8, device=gpu)
     rows = some_rows(10_000, 8)
     for part in rows.split(500):
         table.append(part)
@@ -351,8 +351,8 @@ def test_auto_moves_on_where_the_device_is_full():
 
 
 def test_a_failed_registration_is_said_once_and_rows_are_staged():
-    machine = EmulatedMachine(host_bytes=5 << 20)
-    table = FeatureTable(64, place="uva", device=machine)
+    gpu = EmulatedDevice(host_bytes=5 << 20)
+    table = FeatureTable(64, place="uva", device=gpu)
     rows = some_rows(40_000, 64)
     table.append(rows[:10_000])
     table.append(rows[10_000:11_000])
@@ -362,27 +362,27 @@ def test_a_failed_registration_is_said_once_and_rows_are_staged():
         warnings.simplefilter("error")
         table.append(rows)
     ids = torch.randint(-1, 40_000, (300,))
-    launched = len(machine.kernels.launches)
+    launched = len(gpu.kernels.launches)
     assert torch.equal(table[ids], expected_rows(rows, ids))
-    assert len(machine.kernels.launches) == launched
+    assert len(gpu.kernels.launches) == launched
     table.close()
-    assert not machine.registered
+    assert not gpu.registered
 
 
 def test_registrations_are_given_back():
-    machine = EmulatedMachine()
-    room = machine.host_bytes
+    gpu = EmulatedDevice()
+    room = gpu.host_bytes
     for i in range(1_000):
-        table = FeatureTable(4, place="uva", device=machine)
+        table = FeatureTable(4, place="uva", device=gpu)
         table.append(some_rows(10, 4))
-        assert machine.registered
+        assert gpu.registered
         if i % 2:
             table.close()
         del table
     gc.collect()
-    assert not machine.registered
-    assert room - machine.host_bytes == 1_000 * 8  # words for wrong ids, which are not pinned apart
-    assert machine.synchronized == 1_000  # never unpinned under a kernel
+    assert not gpu.registered
+    assert room - gpu.host_bytes == 1_000 * 8  # words for wrong ids, which are not pinned apart
+    assert gpu.synchronized == 1_000  # never unpinned under a kernel
 
 
 @pytest.mark.gpu
@@ -438,7 +438,7 @@ def test_rows_can_be_read_while_the_table_grows(place, device):
 
 
 def test_rows_can_be_read_while_auto_moves_them():
-    table = FeatureTable(5, torch.int64, budget=40 * 10_000, device=EmulatedMachine())
+    table = FeatureTable(5, torch.int64, budget=40 * 10_000, device=EmulatedDevice())
     wrong, done = [], threading.Event()
 
     def read() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tgflow as tg
 from tgflow.cuda import sources
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors
@@ -20,7 +20,7 @@ from tgflow.sampling import Sampler, sample_neighbors
 SAMPLERS = [Sampler("recent"), Sampler("uniform"), Sampler("window", 300), Sampler("decayed", 40)]
 
 
-def run(device: str | Machine) -> None:
+def run(device: str | Device) -> None:
     """Insert, change, compact and sample; raises if an answer differs from the CPU's."""
     events = some_events(3_000)
     graphs = [TemporalGraph(), TemporalGraph(device=device, device_budget="32KB")]
@@ -38,7 +38,7 @@ def run(device: str | Machine) -> None:
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
 
 
-def gather_rows(device: str | Machine) -> None:
+def gather_rows(device: str | Device) -> None:
     """Rows of every width that the kernels write in, from both places that they read."""
     ids = torch.arange(-1, 300).flip(0)
     for row_bytes in (1, 2, 4, 8, 16, 400, 690):
@@ -51,14 +51,14 @@ def gather_rows(device: str | Machine) -> None:
             table.close()
 
 
-def on_of(cache: tg.CachedTable, device: str | Machine) -> torch.device:
+def on_of(cache: tg.CachedTable, device: str | Device) -> torch.device:
     """Where a cache takes its ids."""
     if cache.place == "host":
         return torch.device("cpu")
     return torch.device(device) if isinstance(device, str) else device.device
 
 
-def gather_cached(device: str | Machine) -> None:
+def gather_cached(device: str | Device) -> None:
     """Caches of every policy and of rows of every width, beside the CPU's."""
     for policy in ("lru", "lfu", "fifo", "static"):
         for dim in (1, 2, 4, 8, 16, 690):

@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 import torch
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,10 +17,10 @@ from tgflow.testing.cache_reference import ReferenceCache
 SIZE = 60
 
 
-def made(machine: EmulatedMachine, capacity: int, policy="lru", dim=5, place="uva") -> CachedTable:
-    table = FeatureTable(dim, place=place, device=machine)
+def made(gpu: EmulatedDevice, capacity: int, policy="lru", dim=5, place="uva") -> CachedTable:
+    table = FeatureTable(dim, place=place, device=gpu)
     table.append(torch.arange(SIZE * dim).float().view(SIZE, dim))
-    return cached(table, rows=capacity, policy=policy, device=machine)
+    return cached(table, rows=capacity, policy=policy, device=gpu)
 
 
 def some_ids(seed: int, size: int) -> torch.Tensor:
@@ -36,9 +36,9 @@ def some_ids(seed: int, size: int) -> torch.Tensor:
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=4),
 )
 def test_lanes_in_any_order(order, capacity, policy, place, sizes):
-    machine = EmulatedMachine()
-    machine.kernels.order = order
-    cache, reference = made(machine, capacity, policy, 5, place), ReferenceCache(capacity, policy)
+    gpu = EmulatedDevice()
+    gpu.kernels.order = order
+    cache, reference = made(gpu, capacity, policy, 5, place), ReferenceCache(capacity, policy)
     for seed, size in enumerate(sizes):
         ids = some_ids(seed, size)
         found = cache.gather(ids)
@@ -48,7 +48,7 @@ def test_lanes_in_any_order(order, capacity, policy, place, sizes):
 
 
 def test_entries_that_are_gone_do_not_pile_up():
-    cache, reference = made(EmulatedMachine(), 6), ReferenceCache(6)
+    cache, reference = made(EmulatedDevice(), 6), ReferenceCache(6)
     size = len(cache._engine._index._entry)
     for seed in range(60):
         ids = some_ids(seed, 9)
@@ -62,27 +62,27 @@ def test_entries_that_are_gone_do_not_pile_up():
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "static"])
 def test_the_number_of_launches_does_not_depend_on_what_is_asked(policy):
-    machine = EmulatedMachine()
-    cache = made(machine, 40, policy)
+    gpu = EmulatedDevice()
+    cache = made(gpu, 40, policy)
     counts = []
     for size in (1, 2, 30):
-        machine.kernels.launches.clear()
+        gpu.kernels.launches.clear()
         cache.gather(some_ids(size, size))
-        counts.append(list(machine.kernels.launches))
+        counts.append(list(gpu.kernels.launches))
     assert counts[0] == counts[1] == counts[2]
     assert len(counts[0]) == 6 + (policy == "lfu")
-    assert machine.synchronized == 0
+    assert gpu.synchronized == 0
 
 
 def test_gathers_on_two_streams_take_turns():
-    machine = EmulatedMachine()
-    cache = made(machine, 10)
+    gpu = EmulatedDevice()
+    cache = made(gpu, 10)
     cache.gather(some_ids(0, 20))
-    machine.current = 7
+    gpu.current = 7
     cache.gather(some_ids(1, 20))
-    assert machine.waits == [(7, 0)]
+    assert gpu.waits == [(7, 0)]
     cache.gather(some_ids(2, 20))
-    assert machine.waits == [(7, 0)]
+    assert gpu.waits == [(7, 0)]
 
 
 class Recorded:
@@ -105,15 +105,15 @@ class Recorded:
 @pytest.mark.parametrize("place", ["uva", "device"])
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static"])
 def test_the_host_says_the_same_at_each_gather_that_is_captured(policy, place):
-    machine = EmulatedMachine()
-    cache, reference = made(machine, 6, policy, 5, place), ReferenceCache(6, policy)
-    machine.kernels = Recorded(machine.kernels)
+    gpu = EmulatedDevice()
+    cache, reference = made(gpu, 6, policy, 5, place), ReferenceCache(6, policy)
+    gpu.kernels = Recorded(gpu.kernels)
     said = []
     for seed in range(80):
-        machine.captures = seed % 20 >= 5
+        gpu.captures = seed % 20 >= 5
         if seed == 40:
             cache.restore(cache.snapshot())
-        machine.kernels.calls.clear()
+        gpu.kernels.calls.clear()
         ids = some_ids(seed, 9)
         found = cache.gather(ids)
         reference.gather(ids.tolist())
@@ -121,14 +121,14 @@ def test_the_host_says_the_same_at_each_gather_that_is_captured(policy, place):
         assert cache.contents().tolist() == reference.contents()
         entry = cache._engine._index._entry
         assert int((entry != -1).sum()) <= 3 * len(entry) // 4
-        if machine.captures:
-            said.append([call for call in machine.kernels.calls if "gather" not in call[0]][:-1])
+        if gpu.captures:
+            said.append([call for call in gpu.kernels.calls if "gather" not in call[0]][:-1])
     assert all(each == said[0] for each in said)
-    assert machine.waits == []
+    assert gpu.waits == []
 
 
 def test_a_gather_that_fails_midway_takes_its_turn():
-    cache, reference = made(EmulatedMachine(), 2), ReferenceCache(2)
+    cache, reference = made(EmulatedDevice(), 2), ReferenceCache(2)
     cache.table.gather(torch.tensor([SIZE]))  # the next call is told
     for ids in ([3, 4], [3, 4], [3, 5], [5, 6], [6, 3]):
         try:
@@ -142,11 +142,11 @@ def test_a_gather_that_fails_midway_takes_its_turn():
 
 def test_more_slots_than_can_be_numbered_are_refused():
     with pytest.raises(ValueError, match="at most 2147483647 rows, got 2147483648"):
-        made(EmulatedMachine(), 2**31, dim=1)
+        made(EmulatedDevice(), 2**31, dim=1)
 
 
 def test_a_row_that_is_not_there_yet_is_not_held():
-    cache = made(EmulatedMachine(), 10)
+    cache = made(EmulatedDevice(), 10)
     cache.gather(torch.tensor([3, SIZE]))
     assert SIZE not in cache.contents().tolist()
     with pytest.raises(IndexError, match=f"was asked for id {SIZE}"):

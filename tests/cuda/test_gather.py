@@ -7,7 +7,7 @@ import ctypes
 import pytest
 import torch
 from emulator import Emulator
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 
 from tgflow.bench.naive_gather import SOURCE
 from tgflow.cuda.gather import LINE, gather, lanes_of
@@ -22,14 +22,14 @@ def line_aligned(num_bytes: int) -> torch.Tensor:
 
 
 def gathered(row_bytes: int, ids: torch.Tensor, order: int = 0) -> tuple[torch.Tensor, ...]:
-    """Return rows, what the kernel makes of `ids`, and the machine."""
-    machine = EmulatedMachine(kernels=Emulator(order=order))
+    """Return rows, what the kernel makes of `ids`, and the GPU."""
+    gpu = EmulatedDevice(kernels=Emulator(order=order))
     rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)
     out = torch.full((len(ids), row_bytes), 7, dtype=torch.uint8)
     wrong = torch.tensor([-1])
     where = (rows.data_ptr(), row_bytes, NUM_ROWS)
-    gather(machine, *where, ids, out, wrong, in_place=True)
-    return rows, out, wrong, machine
+    gather(gpu, *where, ids, out, wrong, in_place=True)
+    return rows, out, wrong, gpu
 
 
 @pytest.mark.parametrize("order", [0, 1, 5])
@@ -42,12 +42,12 @@ def test_every_width_in_every_order_of_lanes(row_bytes, order):
 
 
 def test_wrong_ids_are_reported_and_read_nothing():
-    rows, out, wrong, machine = gathered(48, torch.tensor([3, 2**40, -(2**40)]))
+    rows, out, wrong, gpu = gathered(48, torch.tensor([3, 2**40, -(2**40)]))
     assert wrong.item() == 2**40
     assert torch.equal(out[0], rows[3])
     assert not out[1:].any()
     first = rows.data_ptr() // LINE * LINE
-    for _, _, address, size in machine.kernels.reads():
+    for _, _, address, size in gpu.kernels.reads():
         assert first <= address <= first + rows.numel() - size
 
 
@@ -68,9 +68,9 @@ def requests(reads, base: int, row_bytes: int, first: int, width: int) -> float:
 @pytest.mark.parametrize(("dim", "saved"), [(100, 1.656), (172, 1.70), (128, 1.0)])
 def test_aligned_reads_ask_for_fewer_lines_than_naive_ones(dim, saved, tmp_path):
     row_bytes = 4 * dim
-    rows, _, _, machine = gathered(row_bytes, torch.randperm(NUM_ROWS))
+    rows, _, _, gpu = gathered(row_bytes, torch.randperm(NUM_ROWS))
     step = lanes_of(row_bytes, 16) * 16
-    aligned = requests(machine.kernels.reads(), rows.data_ptr(), row_bytes, LINE, step)
+    aligned = requests(gpu.kernels.reads(), rows.data_ptr(), row_bytes, LINE, step)
     naive = naive_kernel(tmp_path)
     out, ids = torch.empty_like(rows), torch.randperm(NUM_ROWS)
     pointers = [ctypes.c_void_p(x.data_ptr()) for x in (rows, ids, out)]
@@ -100,9 +100,9 @@ def test_the_grid_leaves_most_multiprocessors_alone(processors):
         def launch(self, name, blocks, threads, *arguments):
             asked.append(blocks)
 
-    machine = EmulatedMachine(kernels=Kernels(), multiprocessors=processors)
+    gpu = EmulatedDevice(kernels=Kernels(), multiprocessors=processors)
     many = torch.zeros(1_000_000, dtype=torch.int64)
     out = torch.empty(1, dtype=torch.uint8)
     for ids in (many, many[:10]):
-        gather(machine, 0, 400, 1, ids, out, many[:1], in_place=True)
+        gather(gpu, 0, 400, 1, ids, out, many[:1], in_place=True)
     assert asked == [max(processors // 4, 1), 1]

@@ -4,7 +4,7 @@ import pytest
 import small_run
 import torch
 from devices import for_each_gpu, on_cpu, opened
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 from hubs import SAMPLERS, hub_events
 from strategies import graph_events
 
@@ -122,14 +122,14 @@ def test_errors_are_the_cpus(gpu):
 
 
 def test_out_of_memory_keeps_log_and_store_together():
-    machine = EmulatedMachine()
-    graph = TemporalGraph(device=machine)
+    gpu = EmulatedDevice()
+    graph = TemporalGraph(device=gpu)
     graph.append(graph_events((0, 1, 0)))
-    machine.device_bytes = 0
+    gpu.device_bytes = 0
     with pytest.raises(MemoryError, match=r"asked emulated for \d+ bytes"):
         graph.append(EventBatch(*torch.arange(300_000).expand(3, -1)))
     assert len(graph.log) == graph.num_events == 1
-    machine.device_bytes = 1 << 30
+    gpu.device_bytes = 1 << 30
     assert graph.append(graph_events((1, 2, 3))) == 1
     assert graph.stats().num_entries == 4
 
@@ -154,6 +154,6 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
 
 def test_the_small_run_launches_every_kernel():
     """It is what compute-sanitizer watches on a machine with a GPU."""
-    machine = EmulatedMachine()
-    small_run.run(machine)
-    assert set(machine.kernels.launches) == set(sources.kernels())
+    gpu = EmulatedDevice()
+    small_run.run(gpu)
+    assert set(gpu.kernels.launches) == set(sources.kernels())

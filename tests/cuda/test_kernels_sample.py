@@ -33,7 +33,7 @@ def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) ->
     if key is None:
         kernels.launch("sample_recent", *shape, snapshot, queries, rows)
     else:
-        spec = structs.Sampler(_core.Strategy.uniform.value, key, 1, 0)
+        spec = structs.SamplerArgs(_core.Strategy.uniform.value, key, 1, 0)
         kernels.launch("sample_uniform", *shape, snapshot, queries, spec, rows)
     return out
 
@@ -187,7 +187,7 @@ def test_every_sampler_matches_the_reference(
     bits = None if types is None else type_bits(types)
     strategy = getattr(_core.Strategy, sampler.strategy).value
     address = 0 if bits is None else bits.data_ptr()
-    spec = structs.Sampler(strategy, key, sampler.span or 1, address)
+    spec = structs.SamplerArgs(strategy, key, sampler.span or 1, address)
     queries, rows, out = prepared(nodes, t, k)
     kernels.order = order
     if in_one_thread:
@@ -201,5 +201,5 @@ def test_every_sampler_matches_the_reference(
 
 def test_no_queries_launch_nothing(kernels):
     kernels.launches.clear()
-    sampling.sample(kernels, 0, structs.Sampler(), Queries(), NeighborRows())
+    sampling.sample(kernels, 0, structs.SamplerArgs(), Queries(), NeighborRows())
     assert kernels.launches == []

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from emulator.machine import EmulatedMachine
+from emulator.device import EmulatedDevice
 from hubs import hub_events
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +29,8 @@ def insert(store: DeviceStore, events: EventBatch) -> None:
     store.commit(store.position + len(events))
 
 
-def grown(events: EventBatch, cuts, machine=None, directed=False, budget=None) -> DeviceStore:
-    store = DeviceStore(machine or EmulatedMachine(), directed, budget)
+def grown(events: EventBatch, cuts, gpu=None, directed=False, budget=None) -> DeviceStore:
+    store = DeviceStore(gpu or EmulatedDevice(), directed, budget)
     for start, stop in pairwise(sorted({0, len(events), *(min(c, len(events)) for c in cuts)})):
         insert(store, events[start:stop])
     return store
@@ -39,7 +39,7 @@ def grown(events: EventBatch, cuts, machine=None, directed=False, budget=None) -
 def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=False) -> None:
     direction = "directed" if directed else "undirected"
     slow = reference.ReferenceGraph(events, direction)
-    kernels, view = store._machine.kernels, Snapshot(store)
+    kernels, view = store._gpu.kernels, Snapshot(store)
     expected = reference.recent_neighbors(slow, nodes, t, k)
     assert_equal(sample(kernels, view, nodes, t, k), expected)
     expected = reference.uniform_neighbors(slow, nodes, t, k, key=9)
@@ -54,9 +54,9 @@ def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=Fal
     order=st.integers(0, 5),
 )
 def test_any_batches_give_the_graph(events, cuts, k, directed, order):
-    machine = EmulatedMachine()
-    machine.kernels.order = order
-    store = grown(events, cuts, machine, directed)
+    gpu = EmulatedDevice()
+    gpu.kernels.order = order
+    store = grown(events, cuts, gpu, directed)
     assert store.position == len(events)
     check(store, events, *every_query(events), k, directed)
 
@@ -73,7 +73,7 @@ def random_queries(events: EventBatch, num_queries: int, num_nodes: int):
 def test_long_histories_in_both_tiers(num_batches, budget):
     """Chains of blocks, regrown blocks, reused memory; chunks that have moved to the host."""
     events = hub_events(12_000, 300, seed=num_batches)
-    store = DeviceStore(EmulatedMachine(), directed=False, budget=budget)
+    store = DeviceStore(EmulatedDevice(), directed=False, budget=budget)
     for rows in torch.arange(len(events)).tensor_split(num_batches):
         insert(store, events[rows])
     check(store, events, *random_queries(events, 300, 300), 12)
@@ -85,7 +85,7 @@ def test_long_histories_in_both_tiers(num_batches, budget):
 def test_no_two_pieces_of_memory_overlap():
     """Of live blocks, live directories and what is free."""
     events = hub_events(6_000, 200, seed=3)
-    store = DeviceStore(EmulatedMachine(), directed=False, budget=1 << 20)
+    store = DeviceStore(EmulatedDevice(), directed=False, budget=1 << 20)
     for rows in torch.arange(len(events)).tensor_split(150):
         insert(store, events[rows])
     store._begin()
@@ -125,13 +125,13 @@ def span_of(place: int) -> tuple[int, int]:
 
 def test_given_up_memory_is_used_again():
     """Nodes that grow one after the other: without reuse, each would leave a trail of blocks."""
-    store = DeviceStore(EmulatedMachine(), directed=True)
+    store = DeviceStore(EmulatedDevice(), directed=True)
     node = torch.arange(6_000) // 25
     events = EventBatch(node, torch.zeros_like(node), torch.arange(6_000))
     for rows in torch.arange(6_000).tensor_split(600):
         insert(store, events[rows])
     assert store.stats().upper.num_blocks == 240
-    assert store.chunks.line < 2.5 * 6_000
+    assert store.chunks.cursor < 2.5 * 6_000
 
 
 def test_stats_count_both_tiers():
@@ -147,62 +147,62 @@ def test_stats_count_both_tiers():
 
 @pytest.mark.parametrize("tier", ["device", "host"])
 def test_out_of_memory_leaves_the_graph_as_it_was(tier):
-    machine = EmulatedMachine()
+    gpu = EmulatedDevice()
     events = hub_events(4_000, 100, seed=5)
-    store = grown(events[:2000], [500], machine, budget=64_000)
-    setattr(machine, f"{tier}_bytes", 100)
+    store = grown(events[:2000], [500], gpu, budget=64_000)
+    setattr(gpu, f"{tier}_bytes", 100)
     with pytest.raises(MemoryError, match=r"asked (emulated|the host) for \d+ bytes"):
         insert(store, events[2000:])
     check(store, events[:2000], *random_queries(events, 100, 100), 5)
-    setattr(machine, f"{tier}_bytes", 1 << 30)
+    setattr(gpu, f"{tier}_bytes", 1 << 30)
     insert(store, events[2000:])
     check(store, events, *random_queries(events, 100, 100), 5)
 
 
 def test_the_number_of_launches_does_not_depend_on_the_batch():
-    machine = EmulatedMachine()
-    store = DeviceStore(machine, directed=False)
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=False)
     counts = []
     for size in (1, 50, 3000):
-        machine.kernels.launches.clear()
+        gpu.kernels.launches.clear()
         insert(store, hub_events(size, 500, seed=1))
-        counts.append(list(machine.kernels.launches))
+        counts.append(list(gpu.kernels.launches))
     assert counts[0] == counts[1] == counts[2]
     assert len(counts[0]) == 7
 
 
 def test_memory_is_not_reused_while_it_may_be_read():
-    machine = EmulatedMachine()
-    store = DeviceStore(machine, directed=True)
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=True)
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
-    machine.current = 7
+    gpu.current = 7
     with store.readers.reading():
         pass
-    assert machine.waits == [(7, 0)], "a reader elsewhere sees what append has returned from"
-    machine.busy, machine.current = {7}, 0
+    assert gpu.waits == [(7, 0)], "a reader elsewhere sees what append has returned from"
+    gpu.busy, gpu.current = {7}, 0
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([2]), torch.tensor([0])))
     assert store.readers.collect() == []
-    machine.busy = set()
+    gpu.busy = set()
     assert len(store.readers.collect()) == 1
 
 
 def test_readers_on_the_writers_stream_are_ordered_by_it():
-    machine = EmulatedMachine()
-    store = DeviceStore(machine, directed=True)
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=True)
     for step in range(2):
         insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([step])))
         with store.readers.reading():
-            machine.busy = {0}
+            gpu.busy = {0}
     assert len(store.readers.collect()) == 1
-    assert machine.waits == []
-    machine.current = 5
+    assert gpu.waits == []
+    gpu.current = 5
     store.readers.writing()
-    assert machine.waits == [(5, 0)], "a writer that moves to another stream waits for the old one"
+    assert gpu.waits == [(5, 0)], "a writer that moves to another stream waits for the old one"
 
 
 def test_positions_beyond_32_bits():
     """Batches far apart in a log of more than 2^32 events: offsets in a block no longer reach."""
-    store = DeviceStore(EmulatedMachine(), directed=True)
+    store = DeviceStore(EmulatedDevice(), directed=True)
     node, t = torch.zeros(3, dtype=torch.int64), torch.arange(3)
     expected: list[int] = []
     for position in (0, 2**31 - 2, 2**32 - 2, 2**32 + 2, 2**33, 2**40):
@@ -210,7 +210,7 @@ def test_positions_beyond_32_bits():
         insert(store, EventBatch(node, torch.arange(1, 4), t + len(expected)))
         expected += [position, position + 1, position + 2]
     queries = torch.zeros(1, dtype=torch.int64), torch.tensor([10**6])
-    kernels, view = store._machine.kernels, Snapshot(store)
+    kernels, view = store._gpu.kernels, Snapshot(store)
     found = sample(kernels, view, *queries, 20)
     assert found.eid[0, :18].tolist() == expected[::-1]
     for cut in (2**31, 2**32 - 1, 2**32 + 3, 2**40 + 1):
@@ -220,41 +220,41 @@ def test_positions_beyond_32_bits():
 
 def test_a_reader_launched_before_the_publication_is_waited_for():
     """Even if what it reads was replaced before it was launched."""
-    machine = EmulatedMachine()
-    store = DeviceStore(machine, directed=True)
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=True)
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
     assert len(store.readers.collect()) == 1
     store.readers.give_up((store._heads, None))
-    machine.current = 7
+    gpu.current = 7
     with store.readers.reading():
-        machine.busy = {7}
-    machine.current = 0
+        gpu.busy = {7}
+    gpu.current = 0
     store.readers.published()
     assert store.readers.collect() == []
-    machine.busy = set()
+    gpu.busy = set()
     assert len(store.readers.collect()) == 1
 
 
 def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
     """A sampler launched before the last change needs the older versions."""
-    machine = EmulatedMachine()
-    store = DeviceStore(machine, directed=True)
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=True)
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
-    for machine.current in (7, 8):
+    for gpu.current in (7, 8):
         with store.readers.reading():
             pass
-    machine.current, machine.busy = 0, {7, 8}
+    gpu.current, gpu.busy = 0, {7, 8}
     store.reserve_retention(0, 0)
     store.commit_change(store.position)
-    machine.waits.clear()
+    gpu.waits.clear()
     waits_at = {}
-    launch = machine.kernels.launch
+    launch = gpu.kernels.launch
 
     def noted(kernel, *arguments):
-        waits_at[kernel] = list(machine.waits)
+        waits_at[kernel] = list(gpu.waits)
         launch(kernel, *arguments)
 
-    machine.kernels.launch = noted
+    gpu.kernels.launch = noted
     store.compact()
     assert waits_at["compact_past"] == [(0, 7), (0, 8)]
     assert store.readers.collect() == [], "what they may read is not reused"

@@ -15,7 +15,7 @@ from tgflow.cache import CachedTable
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import NodeMemory, memory
 from tgflow.nn.memory_table import memory_table
-from tgflow.nn.spill import spilled
+from tgflow.nn.spill import write_spill
 from tgflow.tables import FeatureTable
 
 STEPS = st.lists(
@@ -166,11 +166,11 @@ def test_default_memory_follows_the_module():
 def test_spilled_copies_leave_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     x = torch.randn(100, 7)
-    copied = spilled(iter(x.split(9)), (100, 7), x.dtype)
+    copied = write_spill(iter(x.split(9)), (100, 7), x.dtype)
     assert torch.equal(copied, x)
     copied[0] = 0  # of nobody else
     assert not list(tmp_path.iterdir())
-    assert spilled([], (0, 7), torch.float32).shape == (0, 7)
+    assert write_spill([], (0, 7), torch.float32).shape == (0, 7)
 
 
 def test_a_table_of_memory_has_no_other_places():

@@ -27,6 +27,13 @@ ALLOWED = {
         "tgflow.sampling.sampler",  # a model says which strategy its paper samples with
     },
 }
+# From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
+GROUND = ["tgflow._core", "tgflow.units"]
+LAYERS = {
+    "tgflow.cuda": ["tgflow.cuda"],
+    "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
+    "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],
+}
 # These put the rooms together, or test that they fit.
 COMPOSERS = ("tgflow.cli", "tgflow.run.live", "tgflow.bench", "tgflow.testing")
 
@@ -76,6 +83,15 @@ def test_a_room_imports_only_what_it_may_know(room):
         ours = {m for m in imports(name, path) if within(m, ["tgflow", "streams", "models"])}
         wrong = {m for m in ours if not within(m, ALLOWED[room])}
         assert not wrong, f"{name} imports {wrong}"
+
+
+@pytest.mark.parametrize("package", LAYERS)
+def test_a_layer_imports_only_what_is_below_it(package):
+    for _, name, path in modules():
+        if within(name, [package]):
+            ours = {m for m in imports(name, path) if within(m, ["tgflow"])}
+            wrong = {m for m in ours if not within(m, [*GROUND, *LAYERS[package]])}
+            assert not wrong, f"{name} imports {wrong}"
 
 
 def test_tgflow_knows_neither_streams_nor_models():

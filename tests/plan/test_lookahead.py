@@ -20,7 +20,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Loader, Plan
 from tgflow.plan import lookahead as planner
 from tgflow.tables import FeatureTable, table
-from tgflow.tables.selected import SelectedRows
+from tgflow.tables.row_view import RowView
 from tgflow.testing.plan_reference import assert_same_batch
 from tgflow.train.continual import ContinualTrainer
 
@@ -264,7 +264,7 @@ def test_a_selection_that_fails_says_where_its_rows_are() -> None:
             raise OSError("read error")
 
     part = TemporalGraph.from_events(EVENTS)
-    part.edge_x = SelectedRows(Broken(2), torch.arange(400))
+    part.edge_x = RowView(Broken(2), torch.arange(400))
     with pytest.raises(BatchError, match=r"batch 0 of epoch 0 failed: edge_x \(far\): read error"):
         list(Loader(plan_of(part)))
 
@@ -284,7 +284,7 @@ def test_selected_rows_are_planned_by_their_ids_beneath() -> None:
     graph, cache = graph_with(30)
     chosen = torch.arange(0, 400, 2)
     part = TemporalGraph.from_events(graph.log.gather(chosen))
-    part.edge_x = SelectedRows(cache, chosen)
+    part.edge_x = RowView(cache, chosen)
     expected = plan_of(TemporalGraph.from_events(EVENTS[chosen]))
     for batch in Loader(plan_of(part), lookahead=10):
         assert_same_batch(batch, expected.batch(0, batch.index))

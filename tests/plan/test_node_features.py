@@ -21,7 +21,7 @@ from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Batch, BatchError, ExperienceReplay, Loader
 from tgflow.tables import FeatureTable
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.testing.batches import node_rows
 from tgflow.testing.plan_reference import assert_same_batch
 

@@ -16,7 +16,7 @@ from tgflow.checkpoint import CheckpointError, RowsLost
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable, table
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.train import node_rows
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.train.state import graph_of

@@ -16,7 +16,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.train import rows, state
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 

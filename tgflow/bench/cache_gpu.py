@@ -16,7 +16,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.tables import FeatureTable
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 CALL = 60_000
 CACHED = 1_000_000
@@ -24,13 +24,13 @@ CACHED = 1_000_000
 TIMES_THREE = 3.0
 
 
-def cached_rows(table: FeatureTable, machine: Machine, options: Options) -> Iterator[Row]:
+def cached_rows(table: FeatureTable, gpu: Device, options: Options) -> Iterator[Row]:
     """Rows of `table`, in pinned memory, nine in ten of them cached; every call has ids of its own.
 
     What the CPU gathers beside it goes to a pinned buffer, and from there to the GPU.
     """
-    device, size = machine.device, len(table)
-    cache = cached(table, rows=min(CACHED, size // 10), device=machine)
+    device, size = gpu.device, len(table)
+    cache = cached(table, rows=min(CACHED, size // 10), device=gpu)
     calls = 3 if options.quick else 20
     hot, ids = ids_of_calls(2 * calls, cache.capacity, size, CALL)
     there = [each.to(device) for each in ids]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tgflow.bench.made import PowerLaw
 from tgflow.bench.turns import seconds_of
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 
@@ -28,7 +28,7 @@ class Grown:
     """
 
     def __init__(
-        self, sizes: Sequence[int], device: str | Machine = "cpu", budget: int | None = None
+        self, sizes: Sequence[int], device: str | Device = "cpu", budget: int | None = None
     ) -> None:
         self.stream = PowerLaw(max(min(max(sizes) // 20, MOST_NODES), 2))
         self.graph = TemporalGraph(device=device, device_budget=budget)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tgflow.cuda.device import CudaDevice
 from tgflow.cuda.launch import ExternalStream
-from tgflow.cuda.machine import CudaMachine
-from tgflow.cuda.needs import require_cupy
+from tgflow.cuda.requirements import require_cupy
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 SOURCE = """
 extern "C" __global__ void naive_gather(
@@ -31,21 +31,21 @@ extern "C" __global__ void naive_gather(
 _THREADS = 256
 
 
-def naive_gather(machine: Machine) -> Callable[[Tensor, Tensor, Tensor], None] | None:
+def naive_gather(gpu: Device) -> Callable[[Tensor, Tensor, Tensor], None] | None:
     """Return the kernel as a function of rows, ids and out; None without a GPU to run it."""
-    if not isinstance(machine, CudaMachine):
+    if not isinstance(gpu, CudaDevice):
         return None
-    cupy = require_cupy(machine.device)
-    with torch.cuda.device(machine.device):
+    cupy = require_cupy(gpu.device)
+    with torch.cuda.device(gpu.device):
         kernel = cupy.RawKernel(SOURCE, "naive_gather")
-    blocks = 8 * machine.multiprocessors
+    blocks = 8 * gpu.multiprocessors
 
     def launch(rows: Tensor, ids: Tensor, out: Tensor) -> None:
-        stream = cupy.cuda.Stream.from_external(ExternalStream(machine.stream()))
+        stream = cupy.cuda.Stream.from_external(ExternalStream(gpu.current_stream()))
         sizes = np.int64(rows.shape[1]), np.int64(len(ids))
         places = [np.uint64(x.data_ptr()) for x in (rows, ids, out)]
         arguments = (places[0], sizes[0], places[1], sizes[1], places[2])
-        with torch.cuda.device(machine.device), stream:
+        with torch.cuda.device(gpu.device), stream:
             kernel((blocks,), (_THREADS,), arguments)
 
     return launch

@@ -30,7 +30,7 @@ from tgflow.bench.queries import (
 from tgflow.bench.row import Params, Row
 from tgflow.bench.samplers import OWN, contenders, library_rows, share_equal
 from tgflow.bench.turns import seconds_of, take_turns
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Hops, Neighbors, recent_neighbors, sample_hops, uniform_neighbors
@@ -100,7 +100,7 @@ def run(options: Options) -> list[Row]:
         _core.set_num_threads(threads)
 
 
-def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row]:
+def growth_rows(options: Options, device: str | Device = "cpu") -> Iterator[Row]:
     """One stream that grows through all sizes; at each of them queries and the loop."""
     grown, csr = Grown(options.sizes, device), StaticCsr()
     call = CALL if grown.device == "cpu" or options.quick else GPU_CALL
@@ -250,7 +250,7 @@ def two_hops(recent: Callable[..., Neighbors], nodes: Tensor, t: Tensor) -> Neig
     return recent(first.nodes.view(-1), first.t.view(-1), K)
 
 
-def hops_rows(name: str, events: EventBatch, device: str | Machine = "cpu") -> Iterator[Row]:
+def hops_rows(name: str, events: EventBatch, device: str | Device = "cpu") -> Iterator[Row]:
     """Two hops of 10 for the 600 roots of late batches, as one call gives them to a model."""
     _core.set_num_threads(2)
     graph = TemporalGraph.from_events(events, device=device)

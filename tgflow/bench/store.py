@@ -18,7 +18,7 @@ from tgflow.bench.row import Params, Row
 from tgflow.bench.samplers import Sampler, contenders, library_rows
 from tgflow.bench.tiers import tier_rows
 from tgflow.bench.turns import seconds_of, take_turns
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors
@@ -88,7 +88,7 @@ def run(options: Options) -> list[Row]:
         _core.set_num_threads(threads)
 
 
-def growth_rows(options: Options, device: str | Machine = "cpu") -> Iterator[Row]:
+def growth_rows(options: Options, device: str | Device = "cpu") -> Iterator[Row]:
     """One stream that grows through all sizes; at each of them inserts, rebuilds and memory."""
     grown, csr = Grown(options.sizes, device), StaticCsr()
     build = partial(csr.build, grown.graph.log)

@@ -20,7 +20,7 @@ from tgflow.bench.turns import take_turns
 from tgflow.tables import FeatureTable, table
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 WIDTHS = (100, 172)
 CALL = 12_000
@@ -42,12 +42,12 @@ def run(options: Options) -> list[Row]:
         options.tell(f"disk, {dim} floats")
         rows += list(disk_rows(dim, options))
     if options.devices[-1] != "cpu":
-        from tgflow.cuda.machine import CudaMachine
+        from tgflow.cuda.device import CudaDevice
 
-        machine = CudaMachine(torch.device(options.devices[-1]))
+        gpu = CudaDevice(torch.device(options.devices[-1]))
         for dim in (*WIDTHS, 128):
-            options.tell(f"{machine.device}, {dim} floats")
-            rows += list(gpu_rows(dim, machine, options))
+            options.tell(f"{gpu.device}, {dim} floats")
+            rows += list(gpu_rows(dim, gpu, options))
     return rows
 
 
@@ -76,10 +76,10 @@ def random_ids(num_rows: int, size: int, calls: int) -> list[Tensor]:
     return [torch.randint(num_rows, (size,), generator=generator) for _ in range(calls)]
 
 
-def gpu_rows(dim: int, machine: Machine, options: Options) -> Iterator[Row]:
+def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
     """Random rows of a table in host memory, to a GPU: read in place, staged, and by torch."""
-    uva = large_table(dim, machine, 1 << 20 if options.quick else GPU_BYTES)
-    x, device, calls = uva.read(0, len(uva)), machine.device, 3 if options.quick else 20
+    uva = large_table(dim, gpu, 1 << 20 if options.quick else GPU_BYTES)
+    x, device, calls = uva.read(0, len(uva)), gpu.device, 3 if options.quick else 20
     ids = random_ids(len(uva), GPU_CALL, calls)
     there = [each.to(device) for each in ids]
     out = torch.empty(GPU_CALL, dim, device=device)
@@ -95,7 +95,7 @@ def gpu_rows(dim: int, machine: Machine, options: Options) -> Iterator[Row]:
         "staged": staged,
         "indexing": lambda i: x[ids[i]].to(device),
     }
-    naive = naive_gather(machine)
+    naive = naive_gather(gpu)
     if naive is not None:
         methods["naive"] = lambda i: naive(x, there[i], out)
     check_alike(methods, out, x[ids[0]])
@@ -109,16 +109,16 @@ def gpu_rows(dim: int, machine: Machine, options: Options) -> Iterator[Row]:
         yield Row("gather rows", speeds["uva"], "rows/s", sized, None, speeds[name], goals[name])
     share = speeds["uva"] * dim * 4 / copy_speed(device, options.quick)
     yield Row("bus in use", share, "of pinned copy", params, 0.6)
-    cpu = {name: cpu_seconds(methods[name], calls, machine) for name in ("uva", "staged")}
+    cpu = {name: cpu_seconds(methods[name], calls, gpu) for name in ("uva", "staged")}
     yield Row("CPU time", cpu["uva"] / cpu["staged"], "of staged", params, 0.1)
-    yield from cached_rows(uva, machine, options)
+    yield from cached_rows(uva, gpu, options)
     uva.close()
-    yield budget_row(dim, machine, options)
+    yield budget_row(dim, gpu, options)
 
 
-def large_table(dim: int, machine: Machine, num_bytes: int) -> FeatureTable:
+def large_table(dim: int, gpu: Device, num_bytes: int) -> FeatureTable:
     """Return a table of so many bytes, read in place."""
-    made = FeatureTable(dim, place="uva", device=machine)
+    made = FeatureTable(dim, place="uva", device=gpu)
     part = torch.rand(min(num_bytes, 1 << 28) // (4 * dim), dim)
     while len(made) * dim * 4 < num_bytes:
         made.append(part)
@@ -144,12 +144,12 @@ def copy_speed(device: torch.device, quick: bool) -> float:
     return len(source) / float(take_turns(copy, 5, 2, device.type)["copy"].min())
 
 
-def cpu_seconds(method: Gather, calls: int, machine: Machine) -> float:
+def cpu_seconds(method: Gather, calls: int, gpu: Device) -> float:
     """Return the CPU time of all threads for a call, waiting for the device left out."""
-    machine.synchronize()
+    gpu.synchronize()
     started = time.process_time()
     for i in range(calls):
         method(i)
     spent = time.process_time() - started
-    machine.synchronize()
+    gpu.synchronize()
     return spent / calls

@@ -12,7 +12,7 @@ from tgflow.bench.options import Options
 from tgflow.bench.queries import CALL, K, Queries, latest_queries, on, random_queries
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 from tgflow.sampling import Neighbors, recent_neighbors
 
 UPPER_SHARE = 0.5
@@ -23,7 +23,7 @@ MOST = 10_000_000
 """Entries of the graphs, unless all sizes are larger: two are held at once."""
 
 
-def tier_rows(options: Options, device: str | Machine) -> Iterator[Row]:
+def tier_rows(options: Options, device: str | Device) -> Iterator[Row]:
     """Grow two graphs along one stream, one of them under a budget, and sample both in turns.
 
     The answers are compared first. On the CPU both tiers are host memory: what is measured there is

@@ -9,8 +9,8 @@ from typing import Protocol
 from torch import Tensor
 
 from tgflow.cache.counters import CacheCounters
-from tgflow.cache.script import Script
-from tgflow.tables.rows import Table
+from tgflow.cache.schedule import Script
+from tgflow.tables.protocols import Table
 
 
 class CachedSource(Table, Protocol):

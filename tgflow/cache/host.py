@@ -12,8 +12,8 @@ from tgflow import _core
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import Policy
-from tgflow.cache.script import Script
-from tgflow.tables.reading import Reading
+from tgflow.cache.schedule import Script
+from tgflow.tables.pending_gather import PendingGather
 
 
 class HostCache:
@@ -48,7 +48,7 @@ class HostCache:
         self._bring(lookup, out)
 
     def execute(
-        self, script: Script, ids: Tensor, out: Tensor, missed: Reading | None = None
+        self, script: Script, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
         """Fill `out` and make the script's moves."""
         if not ids.is_cpu:
@@ -78,7 +78,7 @@ class HostCache:
         self,
         lookup: _core.CacheLookup,
         out: Tensor | None = None,
-        missed: Reading | None = None,
+        missed: PendingGather | None = None,
     ) -> None:
         """Read the rows that are missing and end what has begun; without them, undo it."""
         done = False

@@ -14,14 +14,14 @@ from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
 from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
-from tgflow.cache.script import Script
+from tgflow.cache.schedule import Script
 from tgflow.tables import FeatureTable
-from tgflow.tables.checked import check_ids, out_for
-from tgflow.tables.reading import Reading
+from tgflow.tables.pending_gather import PendingGather
+from tgflow.tables.validation import check_ids, out_for
 from tgflow.units import parse_bytes
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 _SLOT_BYTES = 144
 """Bytes of index and order per row, at most."""
@@ -140,7 +140,7 @@ class CachedTable:
         ids: Tensor,
         out: Tensor | None = None,
         *,
-        missed: Reading | None = None,
+        missed: PendingGather | None = None,
     ) -> Tensor:
         """Gather as `gather` does, and make the moves of a script; of policy "belady".
 
@@ -167,7 +167,7 @@ class CachedTable:
             self._engine.execute(script, ids, out)
         return out
 
-    def start(self, script: Script) -> Reading | None:
+    def start(self, script: Script) -> PendingGather | None:
         """Begin to read what a script will miss, before its turn; None where that is of no use.
 
         It is of use for a table on disk, whose rows come meanwhile and never change, behind a cache
@@ -276,7 +276,7 @@ def cached(
     bytes: int | str | None = None,
     share: float | None = None,
     policy: Policy = "lru",
-    device: str | torch.device | Machine | None = None,
+    device: str | torch.device | Device | None = None,
 ) -> CachedTable:
     """Put a cache in front of a table; exactly one of `rows`, `bytes` and `share` is its size.
 
@@ -290,7 +290,7 @@ def cached(
             only `preload` brings rows in. "belady": `execute` does as a planner says, and `gather`
             admits nothing.
         device: Where the cache is: None for host memory; "cuda", "cuda:1" or any
-            `tgflow.cuda.machine.Machine` for a GPU's, whose gathers take and return tensors there.
+            `tgflow.cuda.device.Device` for a GPU's, whose gathers take and return tensors there.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
@@ -323,13 +323,13 @@ def _engine(
     table: CachedSource,
     capacity: int,
     policy: Policy,
-    device: str | torch.device | Machine | None,
+    device: str | torch.device | Device | None,
 ) -> Engine:
     if device is None or (isinstance(device, str | torch.device) and str(device) == "cpu"):
         return HostCache(table, capacity, policy)
-    from tgflow.cuda.cache import DeviceCache
-    from tgflow.cuda.machine import CudaMachine
+    from tgflow.cache.device import DeviceCache
+    from tgflow.cuda.device import CudaDevice
 
     if isinstance(device, str | torch.device):
-        device = CudaMachine(torch.device(device))
+        device = CudaDevice(torch.device(device))
     return DeviceCache(table, capacity, policy, device)

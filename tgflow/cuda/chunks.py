@@ -7,7 +7,7 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 from tgflow.cuda.readers import Readers
 
 CHUNK_BITS = 21
@@ -26,8 +26,8 @@ class Chunks:
     entries would straddle two: chunks lie so far apart (`stride`) that these belong to the next.
     """
 
-    def __init__(self, machine: Machine, readers: Readers, budget: int | None) -> None:
-        self._machine, self._readers, self.budget = machine, readers, budget
+    def __init__(self, gpu: Device, readers: Readers, budget: int | None) -> None:
+        self._gpu, self._readers, self.budget = gpu, readers, budget
         most = 1 << CHUNK_BITS
         wanted = most if budget is None else budget // ENTRY_BYTES // _IN_BUDGET
         size = 1 << max(wanted, 1).bit_length() - 1
@@ -36,15 +36,15 @@ class Chunks:
         self.max_capacity = min(_MOST_CAPACITY, self.size // _BLOCKS_IN_CHUNK)
         """Entries of a block at most."""
         self.stride = self.size - self.max_capacity
-        self.line = 0
+        self.cursor = 0
         """Entries cut off so far."""
         self.moved = False
         """Whether chunks have moved down; for others to notice and to reset."""
         self._data: list[Tensor | None] = []
-        self._upper: deque[int] = deque()
-        self.addresses = torch.zeros(64, dtype=torch.int64, device=machine.device)
+        self._on_device: deque[int] = deque()
+        self.addresses = torch.zeros(64, dtype=torch.int64, device=gpu.device)
         """Where each chunk is, as kernels read it."""
-        self.tiers = torch.zeros(64, dtype=torch.uint8, device=machine.device)
+        self.tiers = torch.zeros(64, dtype=torch.uint8, device=gpu.device)
         """Per chunk: 0 on the device, 1 on the host, 2 given back."""
 
     @property
@@ -54,44 +54,44 @@ class Chunks:
 
     def tier_bytes(self, tier: int) -> int:
         """Return the bytes that tier 0, the device, or tier 1, the host, holds."""
-        upper = len(self._upper)
-        return (upper if tier == 0 else len(self.held()) - upper) * self.chunk_bytes
+        on_device = len(self._on_device)
+        return (on_device if tier == 0 else len(self.held()) - on_device) * self.chunk_bytes
 
     def held(self) -> list[int]:
         """Return the chunks that were not given back."""
         return [chunk for chunk, data in enumerate(self._data) if data is not None]
 
     def ensure(self, num_entries: int) -> None:
-        """Have chunks for so many more entries; older ones move down where that needs it.
+        """Reserve chunks for `num_entries` more entries; older ones move down where that needs it.
 
         What exceeds the budget by itself goes to the host at once, where kernels write it in place.
 
         Raises:
             MemoryError: If a tier has no room; nothing but where chunks are has changed then.
         """
-        wanted = -(-(self.line + num_entries) // self.stride) - len(self._data)
+        wanted = -(-(self.cursor + num_entries) // self.stride) - len(self._data)
         if wanted <= 0:
             return
-        room = len(self._upper) + wanted
+        room = len(self._on_device) + wanted
         if self.budget is not None:
             room = self.budget // self.chunk_bytes
-        num_moved = min(len(self._upper), max(0, len(self._upper) + wanted - room))
+        num_moved = min(len(self._on_device), max(0, len(self._on_device) + wanted - room))
         self._move_down(num_moved)
-        upper = min(wanted, room - len(self._upper))
-        lower = [self._machine.allocate_host(self.chunk_bytes) for _ in range(wanted - upper)]
-        self._add(lower, [self._machine.allocate(self.chunk_bytes) for _ in range(upper)])
+        on_device = min(wanted, room - len(self._on_device))
+        on_host = [self._gpu.allocate_host(self.chunk_bytes) for _ in range(wanted - on_device)]
+        self._add(on_host, [self._gpu.allocate(self.chunk_bytes) for _ in range(on_device)])
 
     def shrink(self, num_bytes: int) -> None:
-        """Move the oldest chunks down until the upper tier holds at most `num_bytes`.
+        """Move the oldest chunks down until the device holds at most `num_bytes`.
 
         Raises:
             MemoryError: If the host has no room; what has moved stays moved.
         """
-        self._move_down(max(0, len(self._upper) - num_bytes // self.chunk_bytes))
+        self._move_down(max(0, len(self._on_device) - num_bytes // self.chunk_bytes))
 
     def close(self) -> None:
         """Let the line go on in a new chunk."""
-        self.line = len(self._data) * self.stride
+        self.cursor = len(self._data) * self.stride
 
     def release(self, chunks: list[int]) -> None:
         """Give back chunks in which no blocks are left."""
@@ -99,36 +99,36 @@ class Chunks:
             data, self._data[chunk] = self._data[chunk], None
             assert data is not None
             self.tiers[chunk] = 2
-            self._readers.give_up((data, None))
-        self._upper = deque(chunk for chunk in self._upper if self._data[chunk] is not None)
+            self._readers.retire((data, None))
+        self._on_device = deque(chunk for chunk in self._on_device if self._data[chunk] is not None)
 
     def _move_down(self, num_chunks: int) -> None:
-        """Copy the oldest upper chunks to host memory, each published by one store."""
+        """Copy the oldest chunks on the device to host memory, each published by one store."""
         for _ in range(num_chunks):
-            chunk = self._upper[0]
-            old, data = self._data[chunk], self._machine.allocate_host(self.chunk_bytes)
+            chunk = self._on_device[0]
+            old, data = self._data[chunk], self._gpu.allocate_host(self.chunk_bytes)
             assert old is not None
             data.copy_(old, non_blocking=True)
             self.tiers[chunk] = 1
             self.addresses[chunk] = data.data_ptr()
             self._data[chunk] = data
-            self._upper.popleft()
+            self._on_device.popleft()
             self.moved = True
-            self._readers.give_up((old, None))
+            self._readers.retire((old, None))
 
-    def _add(self, lower: list[Tensor], upper: list[Tensor]) -> None:
+    def _add(self, on_host: list[Tensor], on_device: list[Tensor]) -> None:
         first = len(self._data)
-        self._data += [*lower, *upper]
-        self._upper.extend(range(first + len(lower), len(self._data)))
+        self._data += [*on_host, *on_device]
+        self._on_device.extend(range(first + len(on_host), len(self._data)))
         if len(self._data) > len(self.tiers):
             self.addresses = self._grown(self.addresses)
             self.tiers = self._grown(self.tiers)
-        for chunk, data in enumerate([*lower, *upper], start=first):
-            self.tiers[chunk] = int(chunk < first + len(lower))
+        for chunk, data in enumerate([*on_host, *on_device], start=first):
+            self.tiers[chunk] = int(chunk < first + len(on_host))
             self.addresses[chunk] = data.data_ptr()
 
     def _grown(self, table: Tensor) -> Tensor:
         grown = table.new_zeros(max(2 * len(table), len(self._data)))
         grown[: len(table)] = table
-        self._readers.give_up((table, None))
+        self._readers.retire((table, None))
         return grown

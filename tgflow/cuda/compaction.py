@@ -7,8 +7,8 @@ from torch import Tensor
 
 from tgflow.cuda.chunks import Chunks
 from tgflow.cuda.launch import Kernels
+from tgflow.cuda.scan import prefix_sum
 from tgflow.cuda.structs import Compacting, Fresh, StoreView
-from tgflow.cuda.sums import sum_up
 
 _THREADS = 128
 _MOVE_BYTES = 24
@@ -49,7 +49,7 @@ class Compaction:
         self._sparse[sparse] = 1
         self._in.sparse = self._sparse.data_ptr()
         self._launch("compact_count")
-        sum_up(self._demand)
+        prefix_sum(self._demand)
         self._num_moves, self.num_entries, self.num_rooms = self._demand[:, -1].tolist()
         """Blocks that move; their entries; directories in units of 32 bytes."""
         return sparse

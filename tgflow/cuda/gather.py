@@ -8,7 +8,7 @@ from ctypes import c_uint64 as _word
 
 from torch import Tensor
 
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 
 LINE = 128
 """Bytes that one request brings at most. Rows can be read up to the next multiple of it."""
@@ -35,7 +35,7 @@ class RowGather(ctypes.Structure):
 
 
 def gather(
-    machine: Machine,
+    gpu: Device,
     rows: int,
     row_bytes: int,
     size: int,
@@ -45,16 +45,16 @@ def gather(
     *,
     in_place: bool,
 ) -> None:
-    """Copy rows to `out` on the machine's current stream; does not synchronize.
+    """Copy rows to `out` on the GPU's current stream; does not synchronize.
 
     Args:
-        machine: Where the kernel runs.
-        rows: Address of row 0, a multiple of 16, in memory that the machine reads.
+        gpu: Where the kernel runs.
+        rows: Address of row 0, a multiple of 16, in memory that the GPU reads.
         row_bytes: Of a row, any number.
         size: How many rows there are.
-        ids: Contiguous int64 on the machine, at least one; a negative one gives zeros.
-        out: Contiguous, as many rows on the machine.
-        wrong: int64 `[1]` that the host reads without the machine: becomes an id that is not below
+        ids: Contiguous int64 on the GPU, at least one; a negative one gives zeros.
+        out: Contiguous, as many rows on the GPU.
+        wrong: int64 `[1]` that the host reads without the GPU: becomes an id that is not below
             `size`, whose row is zeros.
         in_place: Whether the rows are in host memory. Few thread blocks keep the bus to it full: a
             grid of a quarter of the multiprocessors leaves the others to training.
@@ -62,11 +62,11 @@ def gather(
     alignment = _alignment(row_bytes | out.data_ptr())
     lanes = lanes_of(row_bytes, alignment)
     work = -(-ids.numel() * lanes // (_THREADS * _TOGETHER))
-    processors = machine.multiprocessors
+    processors = gpu.multiprocessors
     most = max(processors // _IN_PLACE_SHARE, 1) if in_place else processors * _DEVICE_BLOCKS
     where = (rows, row_bytes, size, ids.data_ptr(), ids.numel(), out.data_ptr(), wrong.data_ptr())
     name = f"gather_by_{alignment}"
-    machine.kernels.launch(name, min(work, most), _THREADS, RowGather(*where, lanes))
+    gpu.kernels.launch(name, min(work, most), _THREADS, RowGather(*where, lanes))
 
 
 def lanes_of(row_bytes: int, alignment: int) -> int:

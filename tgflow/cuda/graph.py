@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tgflow import _core
 from tgflow.cuda import sampling
-from tgflow.cuda.changing import Edits
-from tgflow.cuda.machine import Machine, says_how_much
+from tgflow.cuda.device import Device, translate_oom
+from tgflow.cuda.mutation import Edits
 from tgflow.cuda.store import DeviceStats, DeviceStore
-from tgflow.cuda.structs import NeighborRows, Queries, Sampler
+from tgflow.cuda.structs import NeighborRows, Queries, SamplerArgs
 from tgflow.units import INT64_MAX
 
 
@@ -23,12 +23,12 @@ class DeviceGraph:
     Columns are addresses of host memory; those of queries and answers are of device memory.
     """
 
-    def __init__(self, direction: _core.Direction, budget: int, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, direction: _core.Direction, budget: int, gpu: Device) -> None:
+        self._gpu = gpu
         self._host = _core.TemporalGraph(direction, INT64_MAX)  # checks events and keeps the log
         self._directed = direction == _core.Direction.directed
         limit = None if budget == INT64_MAX else budget
-        self._store = DeviceStore(machine, self._directed, limit)
+        self._store = DeviceStore(gpu, self._directed, limit)
         self._writing = threading.Lock()
 
     @property
@@ -45,7 +45,7 @@ class DeviceGraph:
         """Raise ValueError if the events cannot follow."""
         self._host.check(src, dst, t, label, size, may_be_late)
 
-    @says_how_much
+    @translate_oom
     def append(self, src: int, dst: int, t: int, label: int, size: int, may_be_late: bool) -> int:
         """Check and add events, all or none. Waits once for the device, to learn what they need."""
         with self._writing:
@@ -126,11 +126,11 @@ class DeviceGraph:
         """Answer queries on torch's current stream; does not synchronize."""
         if sampler.types:
             self._host.check_types()
-        spec = Sampler(sampler.strategy.value, sampler.key, sampler.span, sampler.types)
+        spec = SamplerArgs(sampler.strategy.value, sampler.key, sampler.span, sampler.types)
         queries = Queries(nodes, t, before, before_all, size)
         rows = NeighborRows(out_nodes, out_t, out_eid, out_count, k)
         with self._store.readers.reading():
-            sampling.sample(self._machine.kernels, self._store.snapshot, spec, queries, rows)
+            sampling.sample(self._gpu.kernels, self._store.snapshot, spec, queries, rows)
 
     def _remove(self, eids: Tensor) -> int:
         t = torch.from_numpy(self.log.columns(0, len(self.log))[2])
@@ -141,7 +141,7 @@ class DeviceGraph:
         return -gained
 
     def _edits(self, src: Tensor, dst: Tensor, t: Tensor, eid: Tensor, *, puts_in: bool) -> Edits:
-        src, dst, t, eid = (column.to(self._machine.device) for column in (src, dst, t, eid))
+        src, dst, t, eid = (column.to(self._gpu.device) for column in (src, dst, t, eid))
         return Edits.of_events(src, dst, t, eid, puts_in=puts_in, directed=self._directed)
 
     def _ends(self) -> tuple[Tensor, Tensor]:
@@ -149,7 +149,7 @@ class DeviceGraph:
         return torch.from_numpy(src), torch.from_numpy(dst)
 
     def _column(self, address: int, size: int) -> Tensor:
-        return _host_column(address, size).to(self._machine.device)
+        return _host_column(address, size).to(self._gpu.device)
 
 
 def _host_column(address: int, size: int) -> Tensor:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tgflow.cuda.free import NUM_CLASSES
+from tgflow.cuda.free_lists import NUM_CLASSES
+from tgflow.cuda.scan import prefix_sum
 from tgflow.cuda.structs import FreeItems, Fresh, Insertion, StoreView
-from tgflow.cuda.sums import sum_up
 
 THREADS = 256
 _ABSENT = 2**31 - 1
@@ -18,7 +18,7 @@ _RUN_PLAN_BYTES, _RANKS_BYTES = 32, 12
 Launch = Callable[..., None]
 
 
-class Plan:
+class InsertionPlan:
     """What a batch needs, once `read` has been called; holds the tensors that kernels work on.
 
     Args:
@@ -68,7 +68,7 @@ class Plan:
         torch.cumsum(self._run, 0, dtype=torch.int32, out=self._run)
         self._each_pair("insert_list")
         self._each_pair("insert_plan")
-        sum_up(self._demand)
+        prefix_sum(self._demand)
         totals = torch.cat(
             [self._run[-1:], self._demand[:, -1], self._needed[NUM_CLASSES:], self._largest[None]]
         )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tgflow.cuda import sources
-from tgflow.cuda.needs import CudaError, require_cupy
+from tgflow.cuda.requirements import CudaError, require_cupy
 
 Argument: TypeAlias = "ctypes.Structure | ctypes._SimpleCData[Any]"
 """A kernel's argument, passed by value: a struct as in the headers, or a scalar of its size."""

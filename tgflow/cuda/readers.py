@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from tgflow.cuda.machine import Machine, Mark
+from tgflow.cuda.device import Device, StreamEvent
 
-GivenUp: TypeAlias = "tuple[Tensor, Tensor | None]"
+Retired: TypeAlias = "tuple[Tensor, Tensor | None]"
 """Free items and their size classes, or memory and None."""
 
 
 class Readers:
-    """Things given up by a writer, until the kernels that were in flight are done.
+    """Things retired by a writer, until the kernels that were in flight are done.
 
     Readers on the writer's own stream are done when its next kernel begins. A reader on another
     stream first waits, on the device, for the latest publication, so only those that were launched
@@ -25,44 +25,44 @@ class Readers:
     captured graph are not seen here: run them on the writer's stream, or order them with it.
     """
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
         self._lock = threading.Lock()
-        self._writer = machine.stream()
-        self._published: Mark | None = None
-        self._reading: dict[int, Mark] = {}
-        self._giving: list[GivenUp] = []
-        self._given_up: list[tuple[GivenUp, list[Mark]]] = []
+        self._writer = gpu.current_stream()
+        self._published: StreamEvent | None = None
+        self._reading: dict[int, StreamEvent] = {}
+        self._retiring: list[Retired] = []
+        self._retired: list[tuple[Retired, list[StreamEvent]]] = []
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Enclose the launch of a kernel that reads the store on the current stream."""
-        if self._machine.capturing():
+        if self._gpu.is_capturing():
             yield
             return
         with self._lock:
-            stream = self._machine.stream()
+            stream = self._gpu.current_stream()
             away = stream != self._writer
             if away and self._published is not None:
-                self._machine.wait(self._published)
+                self._gpu.wait_event(self._published)
             yield
             if away:
-                self._reading[stream] = self._machine.mark()
+                self._reading[stream] = self._gpu.record_event()
 
     def wait_when_dropped(self, owner: object) -> None:
         """Have the host wait for readers on other streams when `owner` and its memory go.
 
         What goes is free at once for later work of the stream that it was made on, and no other.
         """
-        finalizer = weakref.finalize(owner, _wait, self._machine, self._reading)
+        finalizer = weakref.finalize(owner, _wait, self._gpu, self._reading)
         finalizer.atexit = False  # the process's end gives all back
 
     def writing(self) -> None:
         """Begin to write on the current stream: behind what was written before on another."""
         with self._lock:
-            stream = self._machine.stream()
+            stream = self._gpu.current_stream()
             if stream != self._writer and self._published is not None:
-                self._machine.wait(self._published)
+                self._gpu.wait_event(self._published)
             self._writer = stream
 
     def wait(self) -> None:
@@ -71,31 +71,31 @@ class Readers:
         The host goes on. Readers launched later see what was published before this.
         """
         with self._lock:
-            for stream, mark in self._reading.items():
-                if stream != self._machine.stream():
-                    self._machine.wait(mark)
+            for stream, event in self._reading.items():
+                if stream != self._gpu.current_stream():
+                    self._gpu.wait_event(event)
 
-    def give_up(self, thing: GivenUp) -> None:
+    def retire(self, thing: Retired) -> None:
         """Hand over what the state to be published next does not reach any more."""
-        self._giving.append(thing)
+        self._retiring.append(thing)
 
     def published(self) -> None:
         """Note that what was launched so far on the writer's stream is a state for readers."""
         with self._lock:
-            self._published = self._machine.mark()
-            marks = [mark for stream, mark in self._reading.items() if stream != self._writer]
-            self._given_up += [(thing, marks) for thing in self._giving]
-            self._giving = []
+            self._published = self._gpu.record_event()
+            events = [event for stream, event in self._reading.items() if stream != self._writer]
+            self._retired += [(thing, events) for thing in self._retiring]
+            self._retiring = []
 
-    def collect(self) -> list[GivenUp]:
-        """Return what nobody reads any more, in the order in which it was given up."""
+    def reclaim(self) -> list[Retired]:
+        """Return what nobody reads any more, in the order in which it was retired."""
         done = []
         with self._lock:
-            while self._given_up and all(mark.query() for mark in self._given_up[0][1]):
-                done.append(self._given_up.pop(0)[0])
+            while self._retired and all(event.query() for event in self._retired[0][1]):
+                done.append(self._retired.pop(0)[0])
         return done
 
 
-def _wait(machine: Machine, reading: dict[int, Mark]) -> None:
-    if not all(mark.query() for mark in reading.values()):
-        machine.synchronize()
+def _wait(gpu: Device, reading: dict[int, StreamEvent]) -> None:
+    if not all(event.query() for event in reading.values()):
+        gpu.synchronize()

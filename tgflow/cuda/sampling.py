@@ -6,13 +6,13 @@ import ctypes
 
 from tgflow import _core
 from tgflow.cuda.launch import Kernels
-from tgflow.cuda.structs import NeighborRows, Queries, Sampler
+from tgflow.cuda.structs import NeighborRows, Queries, SamplerArgs
 
 _RECENT, _DECAYED = _core.Strategy.recent.value, _core.Strategy.decayed.value
 
 
 def sample(
-    kernels: Kernels, snapshot: int, sampler: Sampler, queries: Queries, out: NeighborRows
+    kernels: Kernels, snapshot: int, sampler: SamplerArgs, queries: Queries, out: NeighborRows
 ) -> None:
     """Answer `queries` from the store at `snapshot`; does not synchronize.
 

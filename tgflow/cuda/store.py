@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tgflow.cuda.changing import Change, Edits
 from tgflow.cuda.chunks import Chunks
 from tgflow.cuda.compaction import Compaction
-from tgflow.cuda.free import FreeList
-from tgflow.cuda.insertion import THREADS, Plan
-from tgflow.cuda.machine import Machine, says_how_much
+from tgflow.cuda.device import Device, translate_oom
+from tgflow.cuda.directory_slabs import DirectorySlabs
+from tgflow.cuda.free_lists import FreeList
+from tgflow.cuda.insertion import THREADS, InsertionPlan
+from tgflow.cuda.mutation import Change, Edits
 from tgflow.cuda.readers import Readers
-from tgflow.cuda.rooms import Rooms
 from tgflow.cuda.structs import Fresh, Snapshot, StoreView
 
 
@@ -57,35 +57,33 @@ class DeviceStore:
     is reserved for, which changes nothing that a reader can see, and then committed.
 
     Args:
-        machine: The device.
+        gpu: The device.
         directed: Whether only sources have neighbors.
         budget: Bytes of blocks on the device; None: no limit.
     """
 
-    def __init__(self, machine: Machine, directed: bool, budget: int | None = None) -> None:
-        self._machine, self._directed = machine, directed
-        self.readers = Readers(machine)
-        self.chunks = Chunks(machine, self.readers, budget)
-        self._rooms = Rooms(machine)
+    def __init__(self, gpu: Device, directed: bool, budget: int | None = None) -> None:
+        self._gpu, self._directed = gpu, directed
+        self.readers = Readers(gpu)
+        self.chunks = Chunks(gpu, self.readers, budget)
+        self._slabs = DirectorySlabs(gpu)
         self._free = FreeList(self.chunks)
-        self._heads = torch.zeros(1024, dtype=torch.int64, device=machine.device)
-        self._types = torch.empty(0, dtype=torch.int16, device=machine.device)
-        self._reads = torch.zeros(2, dtype=torch.int64, device=machine.device)
+        self._heads = torch.zeros(1024, dtype=torch.int64, device=gpu.device)
+        self._types = torch.empty(0, dtype=torch.int16, device=gpu.device)
+        self._reads = torch.zeros(2, dtype=torch.int64, device=gpu.device)
         self._num_nodes = self._num_changes = 0
         self.position = 0
         """Events that samplers launched from now on see."""
-        self._pending: Plan | Change | None = None
+        self._pending: InsertionPlan | Change | None = None
         self._new_types: Tensor | None = None
-        self._snapshot = torch.zeros(
-            ctypes.sizeof(Snapshot), dtype=torch.uint8, device=machine.device
-        )
+        self._snapshot = torch.zeros(ctypes.sizeof(Snapshot), dtype=torch.uint8, device=gpu.device)
 
     @property
     def snapshot(self) -> int:
         """Where kernels find the store: one address for its lifetime."""
         return self._snapshot.data_ptr()
 
-    @says_how_much
+    @translate_oom
     def reserve(self, src: Tensor, dst: Tensor, t: Tensor, types: Tensor | None = None) -> None:
         """Plan for events that follow and get the memory.
 
@@ -101,7 +99,9 @@ class DeviceStore:
         self._begin()
         self._reserve_types(types)
         if len(src) > 0:
-            plan = Plan(self._machine.kernels.launch, src, dst, t, self.position, self._directed)
+            plan = InsertionPlan(
+                self._gpu.kernels.launch, src, dst, t, self.position, self._directed
+            )
             plan.read(self._view(), self._free.view(), self.chunks.max_capacity)
             self._free.reserve(plan.needed)
             self._ready(plan)
@@ -109,16 +109,16 @@ class DeviceStore:
     def commit(self, position: int) -> None:
         """Insert what was reserved for; the snapshot is then `position`. Does not synchronize."""
         plan, self._pending = self._pending, None
-        if not isinstance(plan, Plan):
+        if not isinstance(plan, InsertionPlan):
             return
         self._note_types()
         given_up = plan.commit(self._view(), self._heads, self._fresh())
         self._count_off(plan)
         self._free.take()
-        self.readers.give_up(given_up)
+        self.readers.retire(given_up)
         self._publish(position)
 
-    @says_how_much
+    @translate_oom
     def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
         """Plan for a change of the past; return how many entries there will be more. Synchronizes.
 
@@ -136,7 +136,7 @@ class DeviceStore:
         self._ready(change)
         return change.gained
 
-    @says_how_much
+    @translate_oom
     def reserve_retention(self, min_t: int, max_count: int) -> int:
         """Plan to forget entries before `min_t`, and more of the oldest down to `max_count` a node.
 
@@ -144,7 +144,7 @@ class DeviceStore:
         """
         self._begin()
         change = self._change()
-        nodes = torch.arange(self._num_nodes, device=self._machine.device)
+        nodes = torch.arange(self._num_nodes, device=self._gpu.device)
         change.forget(nodes, min_t, max_count)
         self._ready(change)
         return change.gained
@@ -160,7 +160,7 @@ class DeviceStore:
         self._num_changes = number
         self._publish(position)
 
-    @says_how_much
+    @translate_oom
     def compact(self) -> None:
         """Give up what only cut-offs before the latest changes see, and give memory back.
 
@@ -173,21 +173,21 @@ class DeviceStore:
         """
         self._begin()
         self.readers.wait()
-        work = Compaction(self._machine.kernels, self._view(), self._heads)
+        work = Compaction(self._gpu.kernels, self._view(), self._heads)
         work.forget_past()
         sparse = work.measure(self.chunks)
         self.chunks.close()
-        self._rooms.renew(work.num_rooms)
+        self._slabs.renew(work.num_rooms)
         self.chunks.ensure(work.num_entries)
         work.move(self._view(), self._fresh())
         self._count_off(work)
-        for slab in self._rooms.drop_old():
-            self.readers.give_up((slab, None))
+        for slab in self._slabs.drop_old():
+            self.readers.retire((slab, None))
         self.chunks.release(sparse)
         self._free.merge(drop_rooms=True)
         self._publish(self.position)
 
-    @says_how_much
+    @translate_oom
     def move_down(self, num_bytes: int) -> None:
         """Move the oldest chunks to the host until the device holds at most `num_bytes` of them."""
         self._begin()
@@ -196,18 +196,18 @@ class DeviceStore:
 
     def stats(self) -> DeviceStats:
         """Count what the store holds, node by node. Synchronizes."""
-        counts = torch.zeros(7, dtype=torch.int64, device=self._machine.device)
+        counts = torch.zeros(7, dtype=torch.int64, device=self._gpu.device)
         blocks = -(-max(self._num_nodes, 1) // THREADS)
         address = ctypes.c_uint64(counts.data_ptr())
         with self.readers.reading():
-            self._machine.kernels.launch("count_store", blocks, THREADS, self._view(), address)
+            self._gpu.kernels.launch("count_store", blocks, THREADS, self._view(), address)
         read = counts.tolist()
         upper, lower = (
             TierCounts(read[tier], read[2 + tier], read[4 + tier], self.chunks.tier_bytes(tier))
             for tier in range(2)
         )
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
-        other = self._rooms.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
+        other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
         hits, misses = self._reads.tolist()
         return DeviceStats(upper, lower, read[6], (hits, misses), upper.bytes + lower.bytes + other)
 
@@ -218,34 +218,34 @@ class DeviceStore:
         if self.chunks.moved:
             self._free.merge()
             self.chunks.moved = False
-        for items, classes in self.readers.collect():
+        for items, classes in self.readers.reclaim():
             if classes is not None:
                 self._free.give(items, classes)
 
     def _change(self) -> Change:
-        return Change(self._machine.kernels, self._view(), self.chunks.max_capacity)
+        return Change(self._gpu.kernels, self._view(), self.chunks.max_capacity)
 
-    def _ready(self, pending: Plan | Change) -> None:
+    def _ready(self, pending: InsertionPlan | Change) -> None:
         """Get the memory of what was planned."""
-        self._rooms.ensure(pending.num_rooms)
+        self._slabs.ensure(pending.num_rooms)
         self.chunks.ensure(pending.num_entries)
         self._heads = self._grown(self._heads, pending.largest_node + 1)
         self._pending = pending
 
-    def _count_off(self, done: Plan | Change | Compaction) -> None:
-        self.chunks.line += done.num_entries
-        self._rooms.used += done.num_rooms
+    def _count_off(self, done: InsertionPlan | Change | Compaction) -> None:
+        self.chunks.cursor += done.num_entries
+        self._slabs.used += done.num_rooms
         if not isinstance(done, Compaction):
             self._num_nodes = max(self._num_nodes, done.largest_node + 1)
 
     def _fresh(self) -> Fresh:
         chunks = self.chunks
-        return Fresh(chunks.line, chunks.stride, self._rooms.address, chunks.max_capacity)
+        return Fresh(chunks.cursor, chunks.stride, self._slabs.address, chunks.max_capacity)
 
     def _publish(self, position: int) -> None:
         snapshot = Snapshot(self._view(), position)
         address = ctypes.c_uint64(self.snapshot)
-        self._machine.kernels.launch("publish_snapshot", 1, 1, address, snapshot)
+        self._gpu.kernels.launch("publish_snapshot", 1, 1, address, snapshot)
         self.readers.published()
         self.position = position
 
@@ -277,5 +277,5 @@ class DeviceStore:
             return table
         grown = table.new_zeros(max(size, 2 * len(table)))
         grown[: len(table)] = table
-        self.readers.give_up((table, None))
+        self.readers.retire((table, None))
         return grown

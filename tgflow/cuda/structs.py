@@ -39,7 +39,7 @@ class Queries(ctypes.Structure):
     )
 
 
-class Sampler(ctypes.Structure):
+class SamplerArgs(ctypes.Structure):
     """What a call asks for (detail/sampler.hpp); `strategy` is a number of `_core.Strategy`."""
 
     _fields_ = (

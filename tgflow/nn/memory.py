@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tgflow.nn.history import VersionHistory
 from tgflow.nn.memory_table import MemoryTable, TensorTable, with_room
-from tgflow.nn.spill import spilled
+from tgflow.nn.spill import write_spill
 
 LAST_UPDATE, MAIL_T, HAS_MAIL, POSITION = range(4)
 CLOCK_WIDTH = 4
@@ -231,7 +231,7 @@ class NodeMemory(nn.Module):
         if isinstance(table, TensorTable):
             return table.read(0, size).clone()
         pages = (table.read(page.start, page.stop) for page in self._pages(size))
-        return spilled(pages, (size, table.dim), table.dtype)
+        return write_spill(pages, (size, table.dim), table.dtype)
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Become what `state` returned, also on another device.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def spilled(pages: Iterable[Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+def write_spill(pages: Iterable[Tensor], shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     """Return the pages below each other as one tensor on the CPU, which lies in a file.
 
     The system keeps of it in memory what there is room for. The file has no name: it goes with the

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.cache.script import Script
+from tgflow.cache.schedule import Script
 
 
 class BeladyPlanner:

@@ -12,8 +12,8 @@ from tgflow.cache import CachedTable
 from tgflow.graph import TemporalGraph
 from tgflow.plan.draft import Draft, Feature
 from tgflow.plan.frontier import unique_events
-from tgflow.tables.rows import Table
-from tgflow.tables.selected import SelectedRows
+from tgflow.tables.protocols import Table
+from tgflow.tables.row_view import RowView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +42,14 @@ class Input:
     def beneath(self) -> Table:
         """What is behind selections of rows: a table or a cache."""
         table = self.table
-        while isinstance(table, SelectedRows):
+        while isinstance(table, RowView):
             table = table.table
         return table
 
     def ids_beneath(self, draft: Draft) -> Tensor:
         """Return the ids, also -1, by which a cache beneath the table knows a draft's rows."""
         ids, table = draft.ids[self.name], self.table
-        while isinstance(table, SelectedRows):
+        while isinstance(table, RowView):
             ids, table = table.ids_of(ids), table.table
         return ids
 

@@ -27,7 +27,7 @@ from tgflow.plan.in_order import ahead, in_order
 from tgflow.plan.inputs import Input, inputs_of
 from tgflow.plan.plan import Plan
 from tgflow.plan.task import Task, failed, prepared
-from tgflow.tables.reading import Reading
+from tgflow.tables.pending_gather import PendingGather
 from tgflow.units import INT64_MAX
 
 Lookahead = int | Literal["auto"]
@@ -85,7 +85,7 @@ class _Begun:
     task: Task
     draft: Draft
     scripts: tuple[Script, ...]
-    missed: list[Reading | None]
+    missed: list[PendingGather | None]
     """Of each planned table the rows that it misses, on their way."""
     rows: dict[Feature, Tensor]
     """What comes from tables that are not planned."""
@@ -252,7 +252,7 @@ def _gathered(steps: Generator[_Begun], planned: list[_Planned]) -> Generator[Ba
             yield step.draft.finished(rows)
 
 
-def _executed(one: _Planned, step: _Begun, script: Script, missed: Reading | None) -> Tensor:
+def _executed(one: _Planned, step: _Begun, script: Script, missed: PendingGather | None) -> Tensor:
     """Return the rows of a planned table, and make its cache's moves."""
     epoch, index = step.task
     try:

@@ -10,7 +10,7 @@ from tgflow.run.figures import num_bytes
 if TYPE_CHECKING:
     from tgflow.cache import CachedTable
     from tgflow.graph import TemporalGraph
-    from tgflow.tables.rows import Table
+    from tgflow.tables.protocols import Table
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
 """What tables are called."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import Policy
 from tgflow.config import Config, ConfigError
-from tgflow.cuda.needs import CudaError
+from tgflow.cuda.requirements import CudaError
 from tgflow.tables import FeatureTable
 from tgflow.units import parse_bytes
 

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tgflow import _core
 from tgflow.tables.disk import DiskRows
-from tgflow.tables.rows import Rows
+from tgflow.tables.protocols import RowStorage
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 _MOVED_AT_ONCE = 64 << 20
 
@@ -25,16 +25,16 @@ class AutoRows:
     Args:
         places: Open a place each, the fastest first; at least one.
         budget: Bytes that rows may take in the first place.
-        machine: Whose kernels gather, if any.
+        gpu: Whose kernels gather, if any.
     """
 
     def __init__(
-        self, places: list[Callable[[], Rows]], budget: int, machine: Machine | None
+        self, places: list[Callable[[], RowStorage]], budget: int, gpu: Device | None
     ) -> None:
         self._rows = places[0]()
         self._further = places[1:]
         self._room = budget
-        self._machine = machine
+        self._gpu = gpu
         self._launching = threading.Lock()
         self.row_bytes = self._rows.row_bytes
 
@@ -77,13 +77,13 @@ class AutoRows:
         self._further.pop(0)
         with self._launching:
             self._rows, old = target, self._rows
-        if self._machine is not None:
-            self._machine.synchronize()  # kernels that read the old rows are done
+        if self._gpu is not None:
+            self._gpu.synchronize()  # kernels that read the old rows are done
         del old
         self._room = 2**63 - 1  # the budget is the first place's
         return True
 
-    def _copied(self, place: Callable[[], Rows], size: int) -> Rows:
+    def _copied(self, place: Callable[[], RowStorage], size: int) -> RowStorage:
         """Return an opened place with all rows; one that cannot take them is left empty."""
         target, step = place(), max(1, _MOVED_AT_ONCE // self.row_bytes)
         if isinstance(target, DiskRows) and target.num_rows:
@@ -107,7 +107,7 @@ class AutoRows:
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows."""
-        if self._machine is None or ids.device != self._machine.device:
+        if self._gpu is None or ids.device != self._gpu.device:
             self._rows.gather(ids, out, size)
             return
         with self._launching:

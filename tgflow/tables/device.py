@@ -9,10 +9,10 @@ from torch import Tensor
 
 from tgflow.cuda.gather import LINE, gather
 from tgflow.cuda.readers import Readers
-from tgflow.tables.wrong import WrongIds
+from tgflow.tables.out_of_range import OutOfRangeFlag
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 _FIRST_ROWS = 1024
 _SMALL_SHARE = 10
@@ -25,21 +25,21 @@ class DeviceRows:
 
     Args:
         row_bytes: Of a row.
-        machine: Whose memory and kernels.
+        gpu: Whose memory and kernels.
         budget: Bytes that rows may take. From a tenth of it on they have all of it, so that both
             pieces of a move exceed it by a tenth at most. None: half as much again at each move.
     """
 
     place = "device"
 
-    def __init__(self, row_bytes: int, machine: Machine, budget: int | None = None) -> None:
+    def __init__(self, row_bytes: int, gpu: Device, budget: int | None = None) -> None:
         self.row_bytes = row_bytes
-        self._machine = machine
+        self._gpu = gpu
         self._most = None if budget is None else budget // row_bytes
-        self._readers = Readers(machine)
+        self._readers = Readers(gpu)
         self._readers.wait_when_dropped(self)
-        self._wrong = WrongIds(machine)
-        self._bytes = machine.allocate(0)
+        self._wrong = OutOfRangeFlag(gpu)
+        self._bytes = gpu.allocate(0)
 
     @property
     def nbytes(self) -> int:
@@ -59,31 +59,31 @@ class DeviceRows:
         target = self._bytes[size * self.row_bytes : end].view(-1, self.row_bytes)
         target.copy_(rows, non_blocking=not rows.is_pinned())
         self._readers.published()
-        self._readers.collect()
+        self._readers.reclaim()
 
     def _grow(self, size: int, num_rows: int) -> None:
         room = max(size + num_rows, size + size // 2, _FIRST_ROWS)
         if self._most is not None and room * _SMALL_SHARE > self._most:
             room = max(size + num_rows, self._most)
-        grown = self._machine.allocate(-(-room * self.row_bytes // LINE) * LINE)
+        grown = self._gpu.allocate(-(-room * self.row_bytes // LINE) * LINE)
         grown[: size * self.row_bytes] = self._bytes[: size * self.row_bytes]
         self._readers.published()  # before anyone can reach it
         old, self._bytes = self._bytes, grown
-        self._readers.give_up((old, None))
+        self._readers.retire((old, None))
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite some rows, behind kernels that were launched before."""
         self._readers.writing()
         self._readers.wait()
         held = self._bytes[: len(self._bytes) // self.row_bytes * self.row_bytes]
-        device = self._machine.device
+        device = self._gpu.device
         held.view(-1, self.row_bytes).index_copy_(0, ids.to(device), rows.to(device))
         self._readers.published()
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
-        """Copy rows; for ids on the machine does not synchronize."""
+        """Copy rows; for ids on the GPU does not synchronize."""
         self._wrong.check()
-        device = self._machine.device
+        device = self._gpu.device
         if ids.device != device:
             _check_ids(ids, size)
             there = torch.empty(out.shape, dtype=out.dtype, device=device)
@@ -92,7 +92,7 @@ class DeviceRows:
             return
         with self._readers.reading():
             where = (self._bytes.data_ptr(), self.row_bytes, size)
-            gather(self._machine, *where, ids, out, self._wrong.flag, in_place=False)
+            gather(self._gpu, *where, ids, out, self._wrong.flag, in_place=False)
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return a copy of some rows; synchronizes."""
@@ -107,8 +107,8 @@ class DeviceRows:
         """Do nothing: memory does not outlive the process."""
 
     def close(self) -> None:
-        """Let go of the memory, once the machine has done its work."""
-        self._machine.synchronize()
+        """Let go of the memory, once the GPU has done its work."""
+        self._gpu.synchronize()
         self._wrong.check()
         self._bytes = self._bytes[:0]
 

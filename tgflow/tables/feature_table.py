@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from tgflow.tables.auto import AutoRows
-from tgflow.tables.checked import check_ids, name_of, out_for
+from tgflow.tables.backends import Place, open_storage
 from tgflow.tables.disk import DiskRows
-from tgflow.tables.open_rows import Place, open_rows
-from tgflow.tables.reading import Reading
+from tgflow.tables.pending_gather import PendingGather
+from tgflow.tables.validation import check_ids, name_of, out_for
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 
 class FeatureTable:
@@ -42,7 +42,7 @@ class FeatureTable:
             are of use.
         path: Of "disk" and "auto": the file. One that is there must hold such rows; the table then
             begins with them, on disk. None: a temporary file that goes with the table.
-        device: "cuda", "cuda:1" or any `tgflow.cuda.machine.Machine`; "cuda" for the places that
+        device: "cuda", "cuda:1" or any `tgflow.cuda.device.Device`; "cuda" for the places that
             need one.
 
     Raises:
@@ -60,7 +60,7 @@ class FeatureTable:
         *,
         budget: int | str | None = None,
         path: str | Path | None = None,
-        device: str | torch.device | Machine | None = None,
+        device: str | torch.device | Device | None = None,
     ) -> None:
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
@@ -72,7 +72,7 @@ class FeatureTable:
         """The file for its rows: of place "disk" theirs, of "auto" where they may go."""
         self.version = 0
         """How often `scatter_` has changed rows."""
-        self._rows = open_rows(
+        self._rows = open_storage(
             place,
             dim * dtype.itemsize,
             f"{name_of(dtype)} [{dim}]",
@@ -154,7 +154,7 @@ class FeatureTable:
             self._rows.gather(ids.contiguous(), out, self._size)
         return out
 
-    def start_gather(self, ids: Tensor, out: Tensor | None = None) -> Reading:
+    def start_gather(self, ids: Tensor, out: Tensor | None = None) -> PendingGather:
         """Begin to gather rows on the CPU: those of the next batches, while this one is computed.
 
         From a file they come meanwhile, many requests at a time; elsewhere they are there at once.
@@ -169,8 +169,8 @@ class FeatureTable:
             raise ValueError(f"ids must be on the CPU, got {ids.device}")
         out, ids = out_for(ids, out, self.dim, self.dtype), ids.contiguous()
         if isinstance(self._rows, DiskRows | AutoRows):
-            return Reading(out, ids, self._rows.start(ids, out, self._size))
-        return Reading(self.gather(ids, out), ids, None)
+            return PendingGather(out, ids, self._rows.start(ids, out, self._size))
+        return PendingGather(self.gather(ids, out), ids, None)
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         """Return `gather(ids)`."""

@@ -57,7 +57,7 @@ class HostRows:
         assert self._memory is not None
         if num_bytes > len(self._memory):
             raise MemoryError(
-                f"a table in host memory was to hold {num_bytes} bytes, and has address space for "
+                f"cannot grow a host table to {num_bytes} bytes: it has address space for "
                 f'{len(self._memory)}; use place="disk"'
             )
         self._memory.commit(num_bytes)

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING
 from tgflow.tables.host import HostRows
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 _PAGES = 2 << 20
 _MOST_AHEAD = 256 << 20
 _AHEAD_SHARE = 4
 
 
-class Registration:
-    """The beginning of some rows' memory, registered with a machine; owns that, and releases it.
+class PinnedRegion:
+    """The beginning of some rows' memory, registered with a GPU; owns that, and releases it.
 
     Rows do not move as they grow, so a longer beginning is one piece more: what kernels read
     meanwhile stays as it is.
     """
 
-    def __init__(self, machine: Machine, rows: HostRows) -> None:
-        self._machine, self._rows = machine, rows
+    def __init__(self, gpu: Device, rows: HostRows) -> None:
+        self._gpu, self._rows = gpu, rows
         self._pieces: list[int] = []
         self.num_bytes = 0
         """Registered so far."""
-        self._release = weakref.finalize(self, _release, machine, rows, self._pieces)
+        self._release = weakref.finalize(self, _release, gpu, rows, self._pieces)
         self._release.atexit = False  # the process's end gives all back, the driver perhaps before
 
     def ensure(self, num_bytes: int) -> None:
-        """Have so many bytes registered.
+        """Register the first `num_bytes` bytes.
 
         Raises:
             MemoryError: If the host cannot pin them; what was registered stays so.
@@ -42,20 +42,20 @@ class Registration:
         target = -(-max(num_bytes, self.num_bytes + ahead) // _PAGES) * _PAGES
         self._rows.commit(target)
         address = self._rows.address + self.num_bytes
-        self._machine.register(address, target - self.num_bytes)
+        self._gpu.register(address, target - self.num_bytes)
         self._pieces.append(address)
         self.num_bytes = target
 
     def release(self) -> None:
-        """Give all back, once the machine has done its work: waits for it."""
+        """Give all back, once the GPU has done its work: waits for it."""
         self._release()
         self.num_bytes = 0
 
 
-def _release(machine: Machine, rows: HostRows, pieces: list[int]) -> None:
+def _release(gpu: Device, rows: HostRows, pieces: list[int]) -> None:
     """Unregister `pieces`; takes `rows` to keep their memory until then."""
     if pieces:
-        machine.synchronize()
+        gpu.synchronize()
     for address in pieces:
-        machine.unregister(address)
+        gpu.unregister(address)
     pieces.clear()

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from tgflow.cuda.gather import gather
 from tgflow.tables.host import HostRows
-from tgflow.tables.pinned import Registration
-from tgflow.tables.wrong import WrongIds
+from tgflow.tables.out_of_range import OutOfRangeFlag
+from tgflow.tables.pinned import PinnedRegion
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 
 class UvaRows:
-    """Host rows whose memory a machine reads over its bus, without a copy by the CPU.
+    """Host rows whose memory a GPU reads over its bus, without a copy by the CPU.
 
     Where the host cannot pin that memory, rows are gathered on the CPU into a pinned buffer and
     copied; a RuntimeWarning says so once.
@@ -26,19 +26,19 @@ class UvaRows:
 
     place = "uva"
 
-    def __init__(self, row_bytes: int, machine: Machine) -> None:
+    def __init__(self, row_bytes: int, gpu: Device) -> None:
         self.row_bytes = row_bytes
-        self._machine = machine
+        self._gpu = gpu
         self._host = HostRows(row_bytes)
-        self._registration = Registration(machine, self._host)
-        self._wrong = WrongIds(machine)
+        self._region = PinnedRegion(gpu, self._host)
+        self._wrong = OutOfRangeFlag(gpu)
         self.staged = False
         """Whether rows are copied through a buffer."""
 
     @property
     def nbytes(self) -> int:
         """Bytes pinned, room for growth included; of all rows where they are not."""
-        return max(self._registration.num_bytes, self._host.nbytes)
+        return max(self._region.num_bytes, self._host.nbytes)
 
     def append(self, rows: Tensor, size: int) -> None:
         """Copy rows behind the first `size`; from a GPU that synchronizes."""
@@ -50,29 +50,29 @@ class UvaRows:
 
     def _pin(self, size: int) -> None:
         try:
-            self._registration.ensure(size * self.row_bytes)
+            self._region.ensure(size * self.row_bytes)
         except MemoryError as error:
             self.staged = True
             warnings.warn(
-                f"this table's rows are copied to {self._machine.device} through a buffer, "
+                f"this table's rows are copied to {self._gpu.device} through a buffer, "
                 f"which is slower than reading them in place: {error}",
                 RuntimeWarning,
                 stacklevel=4,
             )
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite some rows, behind kernels that were launched before: waits for the machine."""
-        self._machine.synchronize()
+        """Overwrite some rows, behind kernels that were launched before: waits for the GPU."""
+        self._gpu.synchronize()
         self._host.write(ids, rows)
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
-        """Copy rows; for ids on the machine does not synchronize, unless rows are staged."""
+        """Copy rows; for ids on the GPU does not synchronize, unless rows are staged."""
         self._wrong.check()
-        if self.staged or ids.device != self._machine.device:
+        if self.staged or ids.device != self._gpu.device:
             self._host.gather(ids, out, size)
             return
         where = (self._host.address, self.row_bytes, size)
-        gather(self._machine, *where, ids, out, self._wrong.flag, in_place=True)
+        gather(self._gpu, *where, ids, out, self._wrong.flag, in_place=True)
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return rows: a view."""
@@ -85,8 +85,8 @@ class UvaRows:
         """Do nothing: memory does not outlive the process."""
 
     def close(self) -> None:
-        """Unpin and let go of the memory, once the machine has done its work."""
-        self._registration.release()
+        """Unpin and let go of the memory, once the GPU has done its work."""
+        self._region.release()
         self._wrong.check()
         self._host.close()
         self._wrong.flag = torch.empty(0, dtype=torch.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from tgflow.cache.script import Script
+from tgflow.cache.schedule import Script
 
 
 def most_hits(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.policy import LFU_MOST, Policy, lfu_period
-from tgflow.cache.script import Script
+from tgflow.cache.schedule import Script
 
 
 @dataclass

@@ -22,7 +22,7 @@ from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Strategy
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.train.learner import Learner, StepResult, TrainingDiverged
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord

@@ -14,7 +14,7 @@ import torch
 from tgflow.checkpoint import Checkpoint, Tensors
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.train.rows import check_head, copy_rows, found_head, head_of, kept_in_file, path_of
 
 PIECE_BYTES = 64 << 20

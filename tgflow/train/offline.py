@@ -22,7 +22,7 @@ from tgflow.plan.lookahead import Lookahead
 from tgflow.plan.negatives import NegativeKind, NegativeSampler
 from tgflow.plan.plan import Plan, Visibility
 from tgflow.sampling import Strategy
-from tgflow.tables.selected import SelectedRows
+from tgflow.tables.row_view import RowView
 from tgflow.train.caches import evaluation_apart
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
@@ -317,7 +317,7 @@ def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
     events = graph.log.gather(split.train)
     training = TemporalGraph.from_events(events, graph.direction, node_x=graph.node_x)
     if graph.edge_x is not None:
-        training.edge_x = SelectedRows(graph.edge_x, split.train)
+        training.edge_x = RowView(graph.edge_x, split.train)
     return training
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from tgflow.cache import CachedTable
 from tgflow.checkpoint import Checkpoint, RowsLost, Tensors, check_like
 from tgflow.tables import DamagedFile, FeatureTable
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 
 HEAD = "edge_x"
 """The section that has a head."""

@@ -18,7 +18,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.mutations import as_tensors, from_tensors, rebuild
 from tgflow.tables import FeatureTable
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.train.caches import bring_caches_back, note_caches
 from tgflow.train.learner import Learner
 from tgflow.train.node_rows import check_no_later_rows, node_rows_of, note_node_rows

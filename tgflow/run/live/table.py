@@ -6,7 +6,7 @@ from tgflow.checkpoint import Checkpoint, RowsLost
 from tgflow.run.live.place import Place
 from tgflow.run.tables import check_unused, edge_file, open_edge_table, with_cache
 from tgflow.tables import DamagedFile
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 from tgflow.train.rows import file_of, same_file
 
 

@@ -95,7 +95,7 @@ struct CacheBatch {
   int64_t num_room;
   int64_t admits;  ///< 0: none; 1: into `room`; 2: as `admit` says already.
   CachePurpose purpose;
-  int64_t* counts;  ///< As tgflow/cuda/cache.py names them.
+  int64_t* counts;  ///< As tgflow/cache/device.py names them.
 
   /// Its first position on the cache's clock, which it has advanced; rows admitted rank from `size` behind
   /// it.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgflow.tables.rows import Table
+from tgflow.tables.protocols import Table
 
 
-class SelectedRows:
+class RowView:
     """The rows `ids` of a table, in that order; nothing is copied. To be read, not to be changed.
 
     Args:
@@ -38,7 +38,7 @@ class SelectedRows:
         return self.table.dtype
 
     def ids_of(self, ids: Tensor) -> Tensor:
-        """Return the ids beneath of ids of this table, int64 of any shape on the CPU; -1 of -1.
+        """Map this view's ids, int64 of any shape on the CPU, to ids of the base table; -1 to -1.
 
         Raises:
             IndexError: If an id is not below `len(self)`.
@@ -49,7 +49,7 @@ class SelectedRows:
         return self._ids.index_select(0, rows).reshape(ids.shape)
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return rows as the table beneath gathers them."""
+        """Return rows as the base table gathers them."""
         return self.table.gather(self.ids_of(ids.cpu()).to(ids.device), out)
 
     def read(self, start: int, stop: int) -> Tensor:

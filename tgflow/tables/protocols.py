@@ -37,7 +37,7 @@ class Table(Protocol):
         """Return neighboring rows on the CPU."""
 
 
-class Rows(Protocol):
+class RowStorage(Protocol):
     """Rows of `row_bytes` bytes each, by number.
 
     One thread changes them at a time, and any number may gather rows that were there before.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tgflow import _core
 
 
-class Reading:
+class PendingGather:
     """A gather that goes on while its caller does something else."""
 
     def __init__(self, out: Tensor, ids: Tensor, request: _core.RowRequest | None) -> None:

@@ -10,8 +10,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from tgflow.cuda.device import Device
 from tgflow.cuda.launch import Argument
-from tgflow.cuda.machine import Machine
 
 _THREADS = 256
 _PIECE = 16
@@ -140,23 +140,23 @@ class CacheBatch:
 
 
 class CacheIndex:
-    """Which rows are where, and the rows; on a machine's current stream, without synchronizing.
+    """Which rows are where, and the rows; on a GPU's current stream, without synchronizing.
 
     Args:
         capacity: Slots.
         row_bytes: Of a row.
         order: A number of `CacheOrder` (cuda/cache.hpp).
-        machine: Whose memory and kernels.
+        gpu: Whose memory and kernels.
     """
 
-    def __init__(self, capacity: int, row_bytes: int, order: int, machine: Machine) -> None:
+    def __init__(self, capacity: int, row_bytes: int, order: int, gpu: Device) -> None:
         if capacity > _MOST_SLOTS:
             raise ValueError(f"a cache on a GPU has at most {_MOST_SLOTS} rows, got {capacity}")
         self.capacity, self.row_bytes = capacity, row_bytes
-        self._order, self._machine = order, machine
-        device = machine.device
+        self._order, self._gpu = order, gpu
+        device = gpu.device
         self.stride = -(-row_bytes // _PIECE) * _PIECE
-        self._rows = machine.allocate(capacity * self.stride)
+        self._rows = gpu.allocate(capacity * self.stride)
         self.id = torch.full((capacity,), -1, dtype=torch.int64, device=device)
         """Per slot, -1 for none."""
         self.used, self.came = torch.zeros(2, capacity, dtype=torch.int64, device=device)
@@ -240,7 +240,7 @@ class CacheIndex:
         """Have these ids in the slots, int64 `[capacity]`."""
         self.id.copy_(ids)
         self.counts[7] = (ids >= 0).sum()
-        self._index_anew(len(self._entry))
+        self._rehash(len(self._entry))
         self._inserted = 0
         self._progress[1:] = 0
 
@@ -254,20 +254,20 @@ class CacheIndex:
         The host has a bound, and spares the device the question. Once a gather is captured only the
         device knows: how often that one is replayed nobody tells the host.
         """
-        self._is_captured |= self._machine.capturing()
+        self._is_captured |= self._gpu.is_capturing()
         if self._is_captured:
-            self._index_anew(num_more)
+            self._rehash(num_more)
             return
         if self.capacity + self._inserted + num_more > 3 * len(self._entry) // 4:
-            self._index_anew(len(self._entry))
+            self._rehash(len(self._entry))
             self._inserted = 0
         self._inserted += num_more
 
-    def _index_anew(self, num_more: int) -> None:
-        """Make the index anew if it has no room for so many more; as many as it has entries: do."""
-        blocks = min(-(-len(self._entry) // _THREADS), self._machine.multiprocessors * _BLOCKS)
+    def _rehash(self, num_more: int) -> None:
+        """Rehash if `num_more` entries do not fit; as many as it has entries force it."""
+        blocks = min(-(-len(self._entry) // _THREADS), self._gpu.multiprocessors * _BLOCKS)
         args = self._args()
-        self._machine.kernels.launch("cache_clear", blocks, _THREADS, args, _number(num_more))
+        self._gpu.kernels.launch("cache_clear", blocks, _THREADS, args, _number(num_more))
         self._launch("cache_index", self.capacity, args)
 
     def _copy(self, source: Tensor | None, admit: Tensor | None, out: Tensor, num: int) -> None:
@@ -283,9 +283,9 @@ class CacheIndex:
         )
         if num == 0:
             return
-        blocks = min(-(-num * lanes // _THREADS), self._machine.multiprocessors * _BLOCKS)
+        blocks = min(-(-num * lanes // _THREADS), self._gpu.multiprocessors * _BLOCKS)
         name = f"cache_copy_by_{alignment}"
-        self._machine.kernels.launch(name, blocks, _THREADS, self._args(), args)
+        self._gpu.kernels.launch(name, blocks, _THREADS, self._args(), args)
 
     def _args(self) -> _Cache:
         return _Cache(
@@ -305,4 +305,4 @@ class CacheIndex:
 
     def _launch(self, kernel: str, size: int, *args: Argument) -> None:
         if size > 0:
-            self._machine.kernels.launch(kernel, -(-size // _THREADS), _THREADS, *args)
+            self._gpu.kernels.launch(kernel, -(-size // _THREADS), _THREADS, *args)

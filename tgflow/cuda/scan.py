@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def sum_up(table: Tensor) -> None:
+def prefix_sum(table: Tensor) -> None:
     """Replace each row of `table`, int64 `[R, N]`, by its inclusive prefix sums.
 
     Row by row: torch scans one row with the whole device, and a table with a thread block a row.

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from tgflow.cuda.machine import Machine
+    from tgflow.cuda.device import Device
 
 
-class WrongIds:
+class OutOfRangeFlag:
     """A word that kernels write and the host reads: the id of a row that is not there, or -1."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.flag = machine.allocate_host(8).view(torch.int64)
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
+        self.flag = gpu.allocate_host(8).view(torch.int64)
         self.flag.fill_(-1)
 
     def check(self) -> None:
@@ -28,6 +28,6 @@ class WrongIds:
             return
         self.flag.fill_(-1)
         raise IndexError(
-            f"an earlier gather on {self._machine.device} was asked for id {id}, which was not in "
+            f"an earlier gather on {self._gpu.device} was asked for id {id}, which was not in "
             "the table; it gave zeros"
         )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tgflow.cuda import CudaError
-from tgflow.cuda.needs import require_cupy, require_device
+from tgflow.cuda.requirements import require_cupy, require_device
 
 GPU = torch.device("cuda")
 

@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tgflow.cuda import machine
+from tgflow.cuda import device
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setattr(machine, "require_device", lambda device: torch.device("cuda", 0))
-    monkeypatch.setattr(machine, "CudaKernels", lambda device: SimpleNamespace())
+    monkeypatch.setattr(device, "require_device", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(device, "CudaKernels", lambda device: SimpleNamespace())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 100))
-    return machine.CudaMachine(torch.device("cuda"))
+    return device.CudaDevice(torch.device("cuda"))
 
 
 def fail_with(error):
@@ -56,7 +56,7 @@ class FakeRuntime:
 def test_host_memory_is_pinned_for_all_devices_and_let_go(gpu, monkeypatch):
     runtime = FakeRuntime()
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(machine, "require_cupy", lambda device: cupy)
+    monkeypatch.setattr(device, "require_cupy", lambda device: cupy)
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     gpu.register(4096, 100)
     assert runtime.pinned == {4096: (100, 3)}
@@ -67,6 +67,6 @@ def test_host_memory_is_pinned_for_all_devices_and_let_go(gpu, monkeypatch):
 
 
 def test_what_torch_lacks_elsewhere_is_a_memory_error_too():
-    sort = machine.says_how_much(fail_with(torch.OutOfMemoryError("Tried to allocate 2.00 GiB")))
+    sort = device.translate_oom(fail_with(torch.OutOfMemoryError("Tried to allocate 2.00 GiB")))
     with pytest.raises(MemoryError, match=r"Tried to allocate 2\.00 GiB"):
         sort()

@@ -60,7 +60,7 @@ class FreeList:
             self.merge()
 
     def merge(self, *, drop_rooms: bool = False) -> None:
-        """Sort in what waits, and forget the pieces of chunks that have left the upper tier.
+        """Sort in what waits, and forget the pieces of chunks that have left the device.
 
         With `drop_rooms` directories are forgotten too: their slabs are gone.
 

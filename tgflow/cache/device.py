@@ -11,11 +11,11 @@ from torch import Tensor
 
 from tgflow._core import ScheduleMismatch
 from tgflow.cache.counters import CacheCounters
+from tgflow.cache.device_index import CacheBatch, CacheIndex, KeyDomain
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
-from tgflow.cache.script import Script
-from tgflow.cuda.cache_index import CacheBatch, CacheIndex, KeyDomain
-from tgflow.cuda.machine import Machine, Mark
+from tgflow.cache.schedule import Script
+from tgflow.cuda.device import Device, StreamEvent
 
 _IN_REACH = ("device", "uva")
 """Places whose rows kernels read."""
@@ -24,9 +24,9 @@ _USES_SHIFT = 48
 
 
 class DeviceCache:
-    """`capacity` rows of `table` in a machine's memory; the contents are those of a `HostCache`.
+    """`capacity` rows of `table` in a GPU's memory; the contents are those of a `HostCache`.
 
-    Gathers take and return tensors on the machine. They do not synchronize where kernels can read
+    Gathers take and return tensors on the GPU. They do not synchronize where kernels can read
     the table; else the misses are listed, read by the table in one batch and copied, which does.
     Executing a script, preloading such a table, snapshots, restoring and counters synchronize.
     Gathers on several streams wait for each other on the device.
@@ -37,18 +37,16 @@ class DeviceCache:
     the table had when it was captured; place "device" must not grow until the last of them.
     """
 
-    def __init__(
-        self, table: CachedSource, capacity: int, policy: Policy, machine: Machine
-    ) -> None:
+    def __init__(self, table: CachedSource, capacity: int, policy: Policy, gpu: Device) -> None:
         self._table = table
         self.capacity = capacity
         self._policy = policy
-        self._machine = machine
+        self._gpu = gpu
         row_bytes = table.dim * table.dtype.itemsize
-        self._index = CacheIndex(capacity, row_bytes, POLICIES.index(policy), machine)
+        self._index = CacheIndex(capacity, row_bytes, POLICIES.index(policy), gpu)
         self._lock = threading.RLock()
-        self._stream = machine.stream()
-        self._last: Mark | None = None
+        self._stream = gpu.current_stream()
+        self._last: StreamEvent | None = None
 
     @property
     def nbytes(self) -> int:
@@ -57,7 +55,7 @@ class DeviceCache:
 
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out`, on the current stream."""
-        if ids.device != self._machine.device:
+        if ids.device != self._gpu.device:
             there = self._empty(ids)
             self.gather(ids.to(there.device), there)
             out.copy_(there)
@@ -71,7 +69,7 @@ class DeviceCache:
 
     def execute(self, script: Script, ids: Tensor, out: Tensor) -> None:
         """Fill `out` and make the script's moves; synchronizes, to compare what is planned."""
-        if ids.device != self._machine.device:
+        if ids.device != self._gpu.device:
             there = self._empty(ids)
             self.execute(script, ids.to(there.device), there)
             out.copy_(there)
@@ -87,7 +85,7 @@ class DeviceCache:
 
     def preload(self, ids: Tensor) -> None:
         """Read what is not there and fits."""
-        ids = ids.to(self._machine.device)
+        ids = ids.to(self._gpu.device)
         out = self._empty(ids)
         with self._turn():
             batch = self._index.look_up(ids, len(self._table), KeyDomain.PRELOAD)
@@ -102,7 +100,7 @@ class DeviceCache:
         num = min(len(rows), self.capacity)
         if num == 0 or self._policy in _NOT_ADMITTED:
             return
-        device, end = self._machine.device, first + len(rows)
+        device, end = self._gpu.device, first + len(rows)
         with self._turn():
             ids = torch.arange(end - num, end, device=device)
             batch = self._index.look_up(ids, end, KeyDomain.APPEND)
@@ -125,23 +123,23 @@ class DeviceCache:
         out.view(-1, self._table.dim).index_copy_(0, where.to(out.device), there)
 
     def _empty(self, ids: Tensor) -> Tensor:
-        shape, device = (*ids.shape, self._table.dim), self._machine.device
+        shape, device = (*ids.shape, self._table.dim), self._gpu.device
         return torch.empty(shape, dtype=self._table.dtype, device=device)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Enclose launches: behind those of the turn before, on whatever stream they were."""
         with self._lock:
-            if self._machine.capturing():
+            if self._gpu.is_capturing():
                 yield
                 return
-            stream = self._machine.stream()
+            stream = self._gpu.current_stream()
             if stream != self._stream and self._last is not None:
-                self._machine.wait(self._last)
+                self._gpu.wait_event(self._last)
             try:
                 yield
             finally:
-                self._stream, self._last = stream, self._machine.mark()
+                self._stream, self._last = stream, self._gpu.record_event()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -151,7 +149,7 @@ class DeviceCache:
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite those of the rows that are held."""
-        device = self._machine.device
+        device = self._gpu.device
         if len(ids) > 0:
             self._index.write(ids.to(device), rows.detach().to(device).contiguous())
 
@@ -175,14 +173,14 @@ class DeviceCache:
             index = self._index
             ids = snapshot.ids.where(snapshot.ids < len(self._table), -1)
             slots = ((ids >= 0) & (ids != index.id.cpu())).nonzero().view(-1)
-            rows = self._table.gather(ids[slots]).to(self._machine.device)
-            keys = snapshot.keys.to(self._machine.device)
+            rows = self._table.gather(ids[slots]).to(self._gpu.device)
+            keys = snapshot.keys.to(self._gpu.device)
             index.used.copy_(keys & (1 << _USES_SHIFT) - 1)
             index.came.copy_(index.used)
             index.uses.copy_(keys >> _USES_SHIFT)
             index.pass_positions(index.used)
-            index.set_contents(ids.to(self._machine.device))
-            index.put(slots.to(self._machine.device), rows)
+            index.set_contents(ids.to(self._gpu.device))
+            index.put(slots.to(self._gpu.device), rows)
             index.counts[5] += len(slots)
 
     def counters(self) -> CacheCounters:

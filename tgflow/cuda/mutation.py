@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.launch import Kernels
+from tgflow.cuda.scan import prefix_sum
 from tgflow.cuda.structs import Changing, Fresh, StoreView, Version
-from tgflow.cuda.sums import sum_up
 from tgflow.units import INT64_MAX, INT64_MIN
 
 _THREADS = 128
@@ -91,7 +91,7 @@ class Change:
         self._in.demand = demand.data_ptr()
         self._kept += [nodes, demand]
         self._launch("change_count")
-        sum_up(demand)
+        prefix_sum(demand)
         read: list[int] = demand[:, -1].tolist()
         self._num_blocks, self.num_entries, self.num_rooms, self.gained = read
         """Fresh entries; fresh directories in units of 32 bytes; entries more than before."""

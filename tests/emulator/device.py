@@ -11,19 +11,19 @@ from emulator import Emulator
 
 
 @dataclass(eq=False)
-class EmulatedMark:
+class EmulatedEvent:
     """Done at once, unless the test keeps its stream busy."""
 
-    machine: EmulatedMachine
+    gpu: EmulatedDevice
     stream: int
 
     def query(self) -> bool:
-        return self.stream not in self.machine.busy
+        return self.stream not in self.gpu.busy
 
 
 @dataclass(eq=False)
-class EmulatedMachine:
-    """As `tgflow.cuda.machine.Machine`."""
+class EmulatedDevice:
+    """As `tgflow.cuda.device.Device`."""
 
     kernels: Emulator = field(default_factory=Emulator)
     device_bytes: int = 1 << 40
@@ -70,14 +70,14 @@ class EmulatedMachine:
     def synchronize(self) -> None:
         self.synchronized += 1
 
-    def stream(self) -> int:
+    def current_stream(self) -> int:
         return self.current
 
-    def mark(self) -> EmulatedMark:
-        return EmulatedMark(self, self.current)
+    def record_event(self) -> EmulatedEvent:
+        return EmulatedEvent(self, self.current)
 
-    def wait(self, mark: EmulatedMark) -> None:
-        self.waits.append((self.current, mark.stream))
+    def wait_event(self, event: EmulatedEvent) -> None:
+        self.waits.append((self.current, event.stream))
 
-    def capturing(self) -> bool:
+    def is_capturing(self) -> bool:
         return self.captures

@@ -1,21 +1,21 @@
-"""The memory of a store's directories: slabs, from which each batch cuts what it needs anew."""
+"""The memory of a store's directories: slabs, from which each batch cuts what it needs."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from tgflow.cuda.machine import Machine
+from tgflow.cuda.device import Device
 
 UNIT = 32
 """Bytes of a directory's header, and of each of its blocks."""
 _FIRST_SLAB = 1 << 11
 
 
-class Rooms:
+class DirectorySlabs:
     """Slabs of units. What a batch needs is in one slab: the rest of a full one stays unused."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, gpu: Device) -> None:
+        self._gpu = gpu
         self._slabs: list[Tensor] = []
         self._size = self._num_old = 0
         self.used = 0
@@ -32,7 +32,7 @@ class Rooms:
         return self._slabs[-1].data_ptr() + self.used * UNIT if self._slabs else 0
 
     def ensure(self, num_units: int) -> None:
-        """Have so many more units in one piece.
+        """Reserve `num_units` contiguous units.
 
         Raises:
             MemoryError: If the device has no room; nothing has changed then.
@@ -42,7 +42,7 @@ class Rooms:
         self._open(num_units)
 
     def renew(self, num_units: int) -> None:
-        """Have so many units in a slab of their own: all that is in use moves there.
+        """Reserve `num_units` in a slab of their own, to which all that is in use moves.
 
         Raises:
             MemoryError: As `ensure`.
@@ -58,5 +58,5 @@ class Rooms:
 
     def _open(self, num_units: int) -> None:
         size = max(num_units, _FIRST_SLAB, self.num_bytes // UNIT // 4)
-        self._slabs.append(self._machine.allocate(size * UNIT))
+        self._slabs.append(self._gpu.allocate(size * UNIT))
         self._size, self.used = size, 0

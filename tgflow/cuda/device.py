@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.launch import CudaKernels, Kernels
-from tgflow.cuda.needs import require_cupy, require_device
+from tgflow.cuda.requirements import require_cupy, require_device
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -19,7 +19,7 @@ _PORTABLE_MAPPED = 3
 """cudaHostRegisterPortable and cudaHostRegisterMapped: pinned and in place for every device."""
 
 
-def says_how_much(call: Callable[_P, _R]) -> Callable[_P, _R]:
+def translate_oom(call: Callable[_P, _R]) -> Callable[_P, _R]:
     """Raise MemoryError where torch runs out of device memory in `call`, with what it says."""
 
     @wraps(call)
@@ -32,14 +32,14 @@ def says_how_much(call: Callable[_P, _R]) -> Callable[_P, _R]:
     return checked
 
 
-class Mark(Protocol):
+class StreamEvent(Protocol):
     """A point in a stream's work (a CUDA event)."""
 
     def query(self) -> bool:
         """Return whether all work before it is done; never waits."""
 
 
-class Machine(Protocol):
+class Device(Protocol):
     """A device, and the host's memory that it reads in place."""
 
     device: torch.device
@@ -64,20 +64,20 @@ class Machine(Protocol):
     def synchronize(self) -> None:
         """Wait for all work of the device."""
 
-    def stream(self) -> int:
+    def current_stream(self) -> int:
         """Return the current stream."""
 
-    def mark(self) -> Mark:
+    def record_event(self) -> StreamEvent:
         """Return the point that the current stream's work has come to."""
 
-    def wait(self, mark: Mark) -> None:
-        """Let later work of the current stream begin when `mark` is done; the host goes on."""
+    def wait_event(self, event: StreamEvent) -> None:
+        """Let later work of the current stream begin when `event` is done; the host goes on."""
 
-    def capturing(self) -> bool:
+    def is_capturing(self) -> bool:
         """Return whether the current stream's work is being captured in a graph."""
 
 
-class CudaMachine:
+class CudaDevice:
     """One CUDA device.
 
     Raises:
@@ -133,21 +133,21 @@ class CudaMachine:
         """Wait for all streams of the device."""
         torch.cuda.synchronize(self.device)
 
-    def stream(self) -> int:
+    def current_stream(self) -> int:
         """Return torch's current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
-    def mark(self) -> Mark:
+    def record_event(self) -> StreamEvent:
         """Return a CUDA event recorded on torch's current stream."""
-        mark = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        mark.record(torch.cuda.current_stream(self.device))
-        return mark
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.device))
+        return event
 
-    def wait(self, mark: Mark) -> None:
+    def wait_event(self, event: StreamEvent) -> None:
         """Make torch's current stream wait; does not synchronize the host."""
-        assert isinstance(mark, torch.cuda.Event)
-        torch.cuda.current_stream(self.device).wait_event(mark)
+        assert isinstance(event, torch.cuda.Event)
+        torch.cuda.current_stream(self.device).wait_event(event)
 
-    def capturing(self) -> bool:
+    def is_capturing(self) -> bool:
         """Return whether torch's current stream is being captured."""
         return torch.cuda.is_current_stream_capturing()
