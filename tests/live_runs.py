@@ -7,7 +7,7 @@ import os
 import random
 from pathlib import Path
 
-from tgflow.run.live import loop
+from tgflow.runtime import runner
 
 TIMED = (
     "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
@@ -68,11 +68,11 @@ def same_run(left: Path, right: Path) -> None:
 
 def signal_at(monkeypatch, position, number) -> None:
     """Let this process get a signal once the run has learned `position` events."""
-    note_step = loop._Run._note_step
+    note_step = runner._Run._note_step
 
     def noting(self, step, update):
         note_step(self, step, update)
         if step.stop == position:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(loop._Run, "_note_step", noting)
+    monkeypatch.setattr(runner._Run, "_note_step", noting)

@@ -18,7 +18,7 @@ from tgflow.cli import main
 from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
-from tgflow.run.live import loop
+from tgflow.runtime import runner
 from tgflow.streams import ingest
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files import FileSource
@@ -72,14 +72,14 @@ def notes(level="warning"):
 
 def at_step(monkeypatch, position, act):
     """Call `act` once the run has learned `position` events."""
-    note_step = loop._Run._note_step
+    note_step = runner._Run._note_step
 
     def noting(self, step, update):
         note_step(self, step, update)
         if step.stop == position:
             act(self)
 
-    monkeypatch.setattr(loop._Run, "_note_step", noting)
+    monkeypatch.setattr(runner._Run, "_note_step", noting)
 
 
 # The stream
@@ -319,7 +319,7 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
     if limit == "90%":  # it comes there only in mid-stream
         full = []
         at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
-        monkeypatch.setattr("tgflow.run.live.watch.rss_bytes", lambda: 960 if full else 100)
+        monkeypatch.setattr("tgflow.runtime.watchdog.rss_bytes", lambda: 960 if full else 100)
         limit = "1000"
     ran = run("--memory-limit", limit, "--memory-grace", 0.2)
     assert ran.code == 71
@@ -338,7 +338,7 @@ def test_d13_and_goes_on_with_more(run, resume, monkeypatch):
 
 def test_memory_that_comes_back_lets_the_stream_flow(run, made, monkeypatch):
     monkeypatch.setattr(
-        "tgflow.run.live.watch.rss_bytes", lambda: 960 if time.monotonic() < until else 100
+        "tgflow.runtime.watchdog.rss_bytes", lambda: 960 if time.monotonic() < until else 100
     )
     until = time.monotonic() + 1.5
     assert run("--memory-limit", "1000", "--memory-grace", 5).code == 0

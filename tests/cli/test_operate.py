@@ -11,22 +11,22 @@ from small_runs import SMALL
 
 from tgflow.cli import errors
 from tgflow.config import fields
-from tgflow.run.live import health, loop
-from tgflow.run.live.exporter import METRICS
-from tgflow.run.live.settings import Change
+from tgflow.runtime import health, runner
+from tgflow.runtime.exporter import METRICS
+from tgflow.runtime.resume import Change
 
 
 @pytest.fixture
 def seen(monkeypatch):
     """Return what a watcher sees after each micro-batch, by position."""
     found = {}
-    note_step = loop._Run._note_step
+    note_step = runner._Run._note_step
 
     def noting(self, step, update):
         note_step(self, step, update)
         found[step.stop] = look(self)
 
-    monkeypatch.setattr(loop._Run, "_note_step", noting)
+    monkeypatch.setattr(runner._Run, "_note_step", noting)
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_told(tgflow, events_csv):
 
 
 def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
-    monkeypatch.setattr(loop, "SECONDS_PER_LINE", 0.0)
+    monkeypatch.setattr(runner, "SECONDS_PER_LINE", 0.0)
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)
     entries = [json.loads(line) for line in ran.err.splitlines()]
     assert [e["event"] for e in entries if e["event"] != "progress"] == [
@@ -97,7 +97,7 @@ def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
 
 def test_health_is_written_while_it_runs(tgflow, events_csv, monkeypatch):
     found = []
-    note_step = loop._Run._note_step
+    note_step = runner._Run._note_step
 
     def noting(self, step, update):
         note_step(self, step, update)
@@ -106,8 +106,8 @@ def test_health_is_written_while_it_runs(tgflow, events_csv, monkeypatch):
             while not found or found[-1]["position"] < 150:
                 found.append(health.read_health(Path("out/health.json")))
 
-    monkeypatch.setattr(loop._Run, "_note_step", noting)
-    monkeypatch.setattr("tgflow.run.live.watch.SECONDS", 0.0)
+    monkeypatch.setattr(runner._Run, "_note_step", noting)
+    monkeypatch.setattr("tgflow.runtime.watchdog.SECONDS", 0.0)
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     assert found[-1]["alive"]
     assert found[-1]["state"] in ("running", "waiting")
@@ -157,8 +157,8 @@ def test_every_setting_has_an_effect_and_every_error_a_code():
         ("tgflow.streams.kafka.session", "NoTopicError", 66),
         ("tgflow.streams.counts", "Unbalanced", 70),
         ("tgflow.train.learner", "TrainingDiverged", 70),
-        ("tgflow.run.live.pressure", "MemoryLimit", 71),
-        ("tgflow.run.live.session", "StrictResume", 2),
+        ("tgflow.runtime.memory", "MemoryLimit", 71),
+        ("tgflow.runtime.build", "StrictResume", 2),
         ("tgflow.durable.errors", "Locked", 73),
         ("tgflow.durable.errors", "DiskFull", 74),
         ("tgflow.checkpoint", "CheckpointNotCommitted", 74),

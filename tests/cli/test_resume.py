@@ -16,7 +16,7 @@ from small_runs import SMALL
 from tgflow.cli import assemble, main
 from tgflow.durable import fault
 from tgflow.durable.log import DurableLog
-from tgflow.run.live import keeper, loop, session
+from tgflow.runtime import build, checkpoints, runner
 from tgflow.streams.open import open_files
 
 STEP = ("--checkpoint-batches", 1)
@@ -284,7 +284,7 @@ def test_sorted_files_go_on_too(tgflow, tmp_path, monkeypatch):
 
 def test_d12_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypatch):
     jumps = iter([1e9 * (-1) ** i for i in range(100_000)])
-    for module in (keeper, loop):
+    for module in (checkpoints, runner):
         monkeypatch.setattr(module.time, "time", lambda: 1.8e9 + next(jumps))
     assert tgflow("run", "-s", events_csv, "-o", "out", *STEP, *SMALL).code == 0
     same_run(whole, whole.parent / "out")
@@ -293,7 +293,7 @@ def test_d12_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypa
 def test_old_segments_of_the_log_go_with_the_checkpoints_that_need_them(
     tgflow, events_csv, whole, monkeypatch
 ):
-    monkeypatch.setattr(session, "DurableLog", functools.partial(DurableLog, segment_bytes=500))
+    monkeypatch.setattr(build, "DurableLog", functools.partial(DurableLog, segment_bytes=500))
     monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
     flags = ("-s", events_csv, "-o", "out", "--keep", 1, *STEP, *SMALL)
     assert tgflow("run", *flags, "--limit", 300).code == 0

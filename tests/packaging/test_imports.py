@@ -35,7 +35,7 @@ LAYERS = {
     "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],
 }
 # These put the rooms together, or test that they fit.
-COMPOSERS = ("tgflow.cli", "tgflow.run.live", "tgflow.bench", "tgflow.testing")
+COMPOSERS = ("tgflow.cli", "tgflow.runtime", "tgflow.bench", "tgflow.testing")
 
 
 def modules():
@@ -108,6 +108,16 @@ def test_nothing_but_the_command_line_imports_the_command_line():
     for _, name, path in modules():
         if not within(name, ["tgflow.cli", "tgflow.__main__"]):
             wrong = {m for m in imports(name, path) if within(m, ["tgflow.cli", "typer"])}
+            assert not wrong, f"{name} imports {wrong}"
+
+
+def test_reports_know_nothing_of_the_runs_they_are_about():
+    for _, name, path in modules():
+        if within(name, ["tgflow.report"]):
+            ours = {m for m in imports(name, path) if within(m, ["tgflow"])}
+            wrong = {
+                m for m in ours if not within(m, ["tgflow.report", "tgflow.config", "tgflow.units"])
+            }
             assert not wrong, f"{name} imports {wrong}"
 
 

@@ -12,9 +12,9 @@ from tgflow.bench.cache_trace import MODELS, TGN, Model, Trace, plan_of, replay,
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.events import EventBatch
-from tgflow.run.chart import Chart, Line
-from tgflow.run.figures import compact
-from tgflow.run.svg import render_svg
+from tgflow.report.chart import Chart, Line
+from tgflow.report.formatting import compact
+from tgflow.report.svg import render_svg
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 LONG_SHARES = (0.02, 0.05, 0.1, 0.2)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from tgflow.bench.grown import POWER_LAW
 from tgflow.bench.row import Params, Row
-from tgflow.run.chart import Chart, Line
-from tgflow.run.figures import compact
-from tgflow.run.svg import render_svg
+from tgflow.report.chart import Chart, Line
+from tgflow.report.formatting import compact
+from tgflow.report.svg import render_svg
 
 
 @dataclass(frozen=True, slots=True)

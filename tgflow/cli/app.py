@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tgflow.cli import bench, doctor, errors, info, playback, run, train
-from tgflow.cli.options import teach
+from tgflow.cli.options import help_text
 
 app = typer.Typer(
     name="tgflow",
@@ -61,4 +61,4 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 for panel, commands in COMMANDS.items():
     for name, command in commands.items():
         epilog = f"Exit codes: {errors.table()}." if name == "run" else None
-        app.command(name, help=teach(command), epilog=epilog, rich_help_panel=panel)(command)
+        app.command(name, help=help_text(command), epilog=epilog, rich_help_panel=panel)(command)

@@ -19,7 +19,7 @@ from tgflow.events import EventBatch
 from tgflow.graph import Direction, TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
-from tgflow.run.machine import num_cores
+from tgflow.runtime.machine import num_cores
 from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, playback
 from tgflow.streams.arrivals import PartitionedSource

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tgflow.bench.row import Row
-from tgflow.run.figures import compact
+from tgflow.report.formatting import compact
 
 LEAST_SHORTENED = 10_000
 """Numbers from here on are written with a suffix."""

@@ -10,28 +10,27 @@ from typing import Any
 from rich.console import Console
 
 from tgflow.cli import assemble
-from tgflow.cli.errors import IO, exit_code, explain, was_told
-from tgflow.cli.stream_table import print_stream
-from tgflow.cli.summary import RUN_FILES, print_summary, print_tables
+from tgflow.cli.errors import IO, exit_code, explain, mark_reported
 from tgflow.config import Config
-from tgflow.run.figures import compact, score
-from tgflow.run.live.loop import Ended, run
-from tgflow.run.live.notes import Notes
-from tgflow.run.live.place import Place, Wish
-from tgflow.run.live.session import Recipe, Session, open_session
-from tgflow.run.live.signals import StopSignals
-from tgflow.run.live.supply import Valve
-from tgflow.run.live.table import check_own
-from tgflow.run.machine import describe, peak_rss_bytes
-from tgflow.run.report import continual_report
-from tgflow.run.rundir import RunDir, read_records, to_json
-from tgflow.run.tables import check_tables
+from tgflow.report.formatting import compact, score
+from tgflow.report.page import continual_report
+from tgflow.report.table_text import RUN_FILES, print_feature_tables, print_stream, print_summary
+from tgflow.runtime.build import RunInputs, Session, open_session
+from tgflow.runtime.directory import ResumeOptions, RunDirectory
+from tgflow.runtime.edge_table import check_own
+from tgflow.runtime.features import check_tables
+from tgflow.runtime.files import RunFiles, read_records, to_json
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.machine import describe, peak_rss_bytes
+from tgflow.runtime.runner import RunResult, run
+from tgflow.runtime.signals import StopSignals
+from tgflow.runtime.stream import FlowControl
 
 MOST_RECORDS = 20_000
 """Micro-batches that the report draws from, evenly spaced."""
 
 
-def learn(config: Config, wish: Wish, as_json: bool) -> None:
+def learn(config: Config, wish: ResumeOptions, as_json: bool) -> None:
     """Learn from the stream of `config` and leave a run directory.
 
     Args:
@@ -39,23 +38,23 @@ def learn(config: Config, wish: Wish, as_json: bool) -> None:
         wish: Whether to go on, and how.
         as_json: Print the figures as JSON, not as a table.
     """
-    valve = Valve()
+    valve = FlowControl()
     with StopSignals(valve.ask):
-        place = Place.find(config, assemble.run_name(config), wish)
+        place = RunDirectory.find(config, assemble.run_name(config), wish)
         try:
             _learn(place, wish, as_json, valve)
         finally:
             place.release()
 
 
-def _learn(place: Place, wish: Wish, as_json: bool, valve: Valve) -> None:
+def _learn(place: RunDirectory, wish: ResumeOptions, as_json: bool, valve: FlowControl) -> None:
     config = place.config
     assemble.check_together(config)
     threads = assemble.use_threads(config)
     source = assemble.open_partitioned(config)
     check_tables(config, source.x_dim, live=True)
     check_own(place)
-    recipe = Recipe(
+    recipe = RunInputs(
         source,
         "bipartite" if source.ids.bipartite else config.graph.direction,
         lambda: assemble.make_model(config, source.x_dim, source.unit),
@@ -66,7 +65,7 @@ def _learn(place: Place, wish: Wish, as_json: bool, valve: Valve) -> None:
         source.stop = lambda: valve.stopped  # so that to wait for a broker can be ended
     console = Console(stderr=True)
     with place:
-        notes = Notes(place.path / "run.log", config.operate.log_format, _sayer(console))
+        notes = RunLog(place.path / "run.log", config.operate.log_format, _sayer(console))
         try:
             session = open_session(place, recipe, notes, valve, fresh=wish.fresh)
             ended = run(session, console)
@@ -77,7 +76,7 @@ def _learn(place: Place, wish: Wish, as_json: bool, valve: Valve) -> None:
             if exit_code(error) == IO:
                 text += f"; once that is mended, go on with: tgflow run --resume --out {place.path}"
             notes.error("end", text, exit_code=exit_code(error))
-            was_told(error)
+            mark_reported(error)
             raise
         notes.info("end", "stopped" if ended.stopped else "done", exit_code=0)
         notes.close()
@@ -92,7 +91,7 @@ def _sayer(console: Console) -> Any:
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _metrics(session: Session, ended: Ended, config: Config, threads: int) -> dict[str, Any]:
+def _metrics(session: Session, ended: RunResult, config: Config, threads: int) -> dict[str, Any]:
     counts = ended.stream["counts"]
     return {
         "command": "run",
@@ -111,13 +110,15 @@ def _metrics(session: Session, ended: Ended, config: Config, threads: int) -> di
     }
 
 
-def _write_report(rundir: RunDir, metrics: Mapping[str, Any], ended: Ended, config: Config) -> None:
+def _write_report(
+    rundir: RunFiles, metrics: Mapping[str, Any], ended: RunResult, config: Config
+) -> None:
     rundir.write_metrics(metrics)
     records = read_records(rundir.records, MOST_RECORDS) if rundir.records.exists() else []
     rundir.write_report(continual_report(records, metrics, config, ended.stream))
 
 
-def _summary(metrics: Mapping[str, Any], ended: Ended, place: Place) -> None:
+def _summary(metrics: Mapping[str, Any], ended: RunResult, place: RunDirectory) -> None:
     rows = [
         ("AP", score(metrics.get("prequential.ap", nan)), score(metrics.get("test.ap", nan))),
         ("AUC", score(metrics.get("prequential.auc", nan)), score(metrics.get("test.auc", nan))),
@@ -133,7 +134,7 @@ def _summary(metrics: Mapping[str, Any], ended: Ended, place: Place) -> None:
         place.path,
         RUN_FILES,
     )
-    print_tables(ended.tables)
+    print_feature_tables(ended.tables)
     print_stream(ended.stream, place.path / "dead-letters")
     if ended.stopped:
         Console(soft_wrap=True, highlight=False).print(how_to_go_on, style="bold")

@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from tgflow.cli.errors import DATA, CliError
-from tgflow.cli.stream_table import print_stream, row_sums
-from tgflow.cli.summary import print_table
 from tgflow.config import load_config
-from tgflow.run.figures import duration, num_bytes
-from tgflow.run.live.health import read_health
-from tgflow.run.refused import printable
-from tgflow.run.table_figures import TITLES, told
+from tgflow.report.formatting import duration, num_bytes
+from tgflow.report.rejections import printable
+from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
+from tgflow.runtime.health import read_health
 
 HEADLINES = (
     "model", "stream", "num_events", "num_nodes", "num_parameters", "visibility", "seed", "seeds",
@@ -102,7 +100,7 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found["checkpoint"]:
         rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
     tables = metrics.get("tables") or (found["health"] or {}).get("tables") or {}
-    rows += [(TITLES[name], printable(told(figures))) for name, figures in tables.items()]
+    rows += [(TITLES[name], printable(describe_table(figures))) for name, figures in tables.items()]
     if found["log"]:
         log = found["log"]
         rows.append(("log", f"{num_bytes(log['bytes'])} in {log['segments']} segments"))

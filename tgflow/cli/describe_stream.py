@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from tgflow.cli import assemble
-from tgflow.cli.summary import print_table
 from tgflow.config import Config
 from tgflow.events import EventBatch, concat
-from tgflow.run.figures import duration, stream_time
+from tgflow.report.formatting import duration, stream_time
+from tgflow.report.table_text import print_table
 from tgflow.units import seconds_per_tick
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

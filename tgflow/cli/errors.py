@@ -87,14 +87,14 @@ def explain(error: BaseException) -> str:
     return text
 
 
-def was_told(error: BaseException) -> None:
+def mark_reported(error: BaseException) -> None:
     """Note that somebody else has written `error` to stderr."""
-    vars(error)["is_told"] = True
+    vars(error)["is_reported"] = True
 
 
 def report(error: BaseException) -> int:
     """Write one line about `error` to stderr, unless it was told, and return its exit code."""
-    if not vars(error).get("is_told"):
+    if not vars(error).get("is_reported"):
         print(f"tgflow: {explain(error)}", file=sys.stderr)
     return exit_code(error)
 

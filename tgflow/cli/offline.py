@@ -14,15 +14,21 @@ from rich.console import Console
 from tgflow.cache import CachedTable
 from tgflow.checkpoint import save
 from tgflow.cli import assemble
-from tgflow.cli.summary import print_summary, print_tables
 from tgflow.config import Config
 from tgflow.graph import TemporalGraph
-from tgflow.run.figures import compact, duration, score
-from tgflow.run.machine import describe, peak_rss_bytes
-from tgflow.run.report import offline_report
-from tgflow.run.rundir import RunDir, to_json
-from tgflow.run.table_figures import HitRates, table_figures
-from tgflow.run.tables import check_tables, check_unused, edge_file, open_edge_table, with_cache
+from tgflow.report.formatting import compact, duration, score
+from tgflow.report.page import offline_report
+from tgflow.report.table_text import print_feature_tables, print_summary
+from tgflow.runtime.features import (
+    check_tables,
+    check_unused,
+    edge_file,
+    open_edge_table,
+    with_cache,
+)
+from tgflow.runtime.files import RunFiles, to_json
+from tgflow.runtime.machine import describe, peak_rss_bytes
+from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
@@ -45,7 +51,7 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
     check_tables(config, source.x_dim, live=False)
     check_unused(config)
     threads = assemble.use_threads(config)
-    rundir = RunDir.choose(config.run.out, assemble.run_name(config) + "-offline")
+    rundir = RunFiles.choose(config.run.out, assemble.run_name(config) + "-offline")
     graph = _read_graph(config, source, rundir)
     rundir.make()
     rundir.write_config(config)
@@ -105,7 +111,7 @@ def _with_seed(config: Config, seed: int) -> Config:
     return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
 
 
-def _read_graph(config: Config, source: EventSource, rundir: RunDir) -> TemporalGraph:
+def _read_graph(config: Config, source: EventSource, rundir: RunFiles) -> TemporalGraph:
     """Return a graph of all events; nothing is left on the disk if they cannot be read."""
     path = edge_file(config, rundir.path)
     with ExitStack() as undo:
@@ -154,7 +160,7 @@ def _trainer(
 class _Progress(Callback):
     """Says what training does: a line an epoch, and on a terminal the batch in between."""
 
-    def __init__(self, console: Console, epochs: int, rundir: RunDir, rates: HitRates) -> None:
+    def __init__(self, console: Console, epochs: int, rundir: RunFiles, rates: HitRates) -> None:
         self._console, self._epochs, self._rundir = console, epochs, rundir
         self._status = console.status("reading") if console.is_terminal else None
         self.seed = 0
@@ -192,7 +198,7 @@ class _Progress(Callback):
         )
 
 
-def _summary(metrics: Mapping[str, Any], rundir: RunDir) -> None:
+def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
     parts = ("val", "test", "inductive.test")
     rows = [
         (name, *(_figure(metrics, f"{part}.{key}") for part in parts))
@@ -208,7 +214,7 @@ def _summary(metrics: Mapping[str, Any], rundir: RunDir) -> None:
         f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}",
         rundir.path,
     )
-    print_tables(metrics["tables"])
+    print_feature_tables(metrics["tables"])
 
 
 def _figure(metrics: Mapping[str, Any], key: str) -> str:

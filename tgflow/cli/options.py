@@ -89,7 +89,7 @@ def with_config(
     return decorate
 
 
-def teach(command: Callable[..., None]) -> str:
+def help_text(command: Callable[..., None]) -> str:
     """Return a command's docstring as its help: paragraphs joined, indented lines as they are."""
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     return "\n\n".join(

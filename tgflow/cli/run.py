@@ -76,6 +76,6 @@ def run(
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
     from tgflow.cli.continual import learn
-    from tgflow.run.live.place import Wish
+    from tgflow.runtime.directory import ResumeOptions
 
-    learn(config, Wish(resume, fresh, allow_config_change, stated), json)
+    learn(config, ResumeOptions(resume, fresh, allow_config_change, stated), json)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Figures = Mapping[str, Any]
+Values = Mapping[str, Any]
 """Values by key; one with a label is a mapping from the label's values."""
 
 
@@ -130,7 +130,7 @@ class Exporter:
 
     def __init__(
         self,
-        figures: Callable[[], Figures],
+        figures: Callable[[], Values],
         labels: Mapping[str, str],
         port: int,
         host: str = "127.0.0.1",

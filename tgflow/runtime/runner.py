@@ -12,18 +12,18 @@ from typing import Any
 
 from rich.console import Console
 
-from tgflow.run.display import Display
-from tgflow.run.figures import compact, score
-from tgflow.run.live.exporter import Exporter
-from tgflow.run.live.figures import Figures, Status
-from tgflow.run.live.keeper import Keeper
-from tgflow.run.live.notes import Notes
-from tgflow.run.live.pressure import MemoryLimit, Pressure
-from tgflow.run.live.session import Session
-from tgflow.run.live.supply import Stopped
-from tgflow.run.live.watch import Watch
-from tgflow.run.machine import rss_bytes
-from tgflow.run.table_figures import HitRates, table_figures
+from tgflow.report.display import Display
+from tgflow.report.formatting import compact, score
+from tgflow.runtime.build import Session
+from tgflow.runtime.checkpoints import CheckpointScheduler
+from tgflow.runtime.exporter import Exporter
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.memory import MemoryGuard, MemoryLimit
+from tgflow.runtime.metrics import RunMetrics, Status
+from tgflow.runtime.stream import Stopped
+from tgflow.runtime.table_stats import HitRates, table_figures
+from tgflow.runtime.watchdog import Watchdog
 from tgflow.streams.errors import StreamError
 from tgflow.train.observe import StepRecord
 from tgflow.units import parse_bytes
@@ -32,7 +32,7 @@ SECONDS_PER_LINE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunResult:
     """How a run ended, with all of it kept."""
 
     stopped: bool
@@ -45,7 +45,7 @@ class Ended:
     """Where features are, and what caches did, as `table_figures` says it."""
 
 
-def run(session: Session, console: Console) -> Ended:
+def run(session: Session, console: Console) -> RunResult:
     """Learn from the session's stream until it ends, a signal stops it, or something fails.
 
     Whatever can be kept is: after all of these but a failing disk, a loss that is not finite and
@@ -66,22 +66,24 @@ class _Run:
         self._session, self._console = session, console
         self._notes = session.notes
         self._status = Status()
-        self._keeper = Keeper(session)
-        self._figures = Figures(session, self._keeper, self._status)
+        self._keeper = CheckpointScheduler(session)
+        self._figures = RunMetrics(session, self._keeper, self._status)
         self._hit_rates = HitRates(session.trainer.graph)
         self._started = self._said = time.monotonic()
 
-    def run(self) -> Ended:
+    def run(self) -> RunResult:
         session = self._session
         operate = session.config.operate
         limit = operate.memory_limit
-        pressure = Pressure(None if limit is None else parse_bytes(limit), operate.memory_grace)
+        pressure = MemoryGuard(None if limit is None else parse_bytes(limit), operate.memory_grace)
         health = session.place.path / "health.json"
         with ExitStack() as stack:
             stack.enter_context(_library_messages(self._notes))
             stack.callback(session.close)
             self._serve_metrics(stack)
-            stack.enter_context(Watch(health, self._figures, pressure, session.valve, self._notes))
+            stack.enter_context(
+                Watchdog(health, self._figures, pressure, session.valve, self._notes)
+            )
             try:
                 return self._go()
             except BaseException as error:
@@ -104,7 +106,7 @@ class _Run:
         at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
         self._notes.info("metrics", f"metrics at {at}", port=exporter.port)
 
-    def _go(self) -> Ended:
+    def _go(self) -> RunResult:
         """Learn, and keep what was learned."""
         self._say_start()
         stopped = False
@@ -117,7 +119,9 @@ class _Run:
         self._status.state = "stopping"
         digest = self._keeper.finish()
         self._status.state = "stopped" if stopped else "done"
-        return Ended(stopped, digest, self._report(), table_figures(self._session.trainer.graph))
+        return RunResult(
+            stopped, digest, self._report(), table_figures(self._session.trainer.graph)
+        )
 
     def _learn(self, update: Callable[[Mapping[str, Any]], None]) -> bool:
         """Learn until the stream ends, or is stopped; True if it was a signal.
@@ -227,7 +231,7 @@ class _Run:
 
 
 @contextmanager
-def _library_messages(notes: Notes) -> Iterator[None]:
+def _library_messages(notes: RunLog) -> Iterator[None]:
     """Let what tgflow's sources log reach the notes, meanwhile; the keeper notes failed writes."""
     logger = logging.getLogger("tgflow")
     handler = _ToNotes(notes)
@@ -243,7 +247,7 @@ def _library_messages(notes: Notes) -> Iterator[None]:
 
 
 class _ToNotes(logging.Handler):
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: RunLog) -> None:
         super().__init__(logging.INFO)
         self._notes = notes
 

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from tgflow.run.refused import printable
-from tgflow.run.rundir import finite
+from tgflow.report.rejections import printable
+from tgflow.runtime.files import finite
 
 Level = Literal["info", "warning", "error"]
 MAX_BYTES = 16 << 20
 
 
-class Notes:
+class RunLog:
     """Writes each message to run.log, and says it on stderr.
 
     Args:

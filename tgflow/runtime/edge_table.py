@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from tgflow.checkpoint import Checkpoint, RowsLost
-from tgflow.run.live.place import Place
-from tgflow.run.tables import check_unused, edge_file, open_edge_table, with_cache
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.features import check_unused, edge_file, open_edge_table, with_cache
 from tgflow.tables import DamagedFile
 from tgflow.tables.protocols import Table
 from tgflow.train.rows import file_of, same_file
 
 
-def open_table(place: Place, x_dim: int, checkpoint: Checkpoint | None = None) -> Table | None:
+def open_table(
+    place: RunDirectory, x_dim: int, checkpoint: Checkpoint | None = None
+) -> Table | None:
     """Return the table, cache and all, as the settings want it; None without features.
 
     What its file holds and no checkpoint counts comes from log or source again, so it is cut off.
@@ -39,7 +41,7 @@ def open_table(place: Place, x_dim: int, checkpoint: Checkpoint | None = None) -
     return with_cache(place.config, table, "lru")
 
 
-def check_own(place: Place) -> None:
+def check_own(place: RunDirectory) -> None:
     """Refuse a file of edge features that may be another run's, which would be cut off or moved.
 
     A run goes on with a file that the settings did not name before if its checkpoint counts rows in
@@ -54,7 +56,7 @@ def check_own(place: Place) -> None:
         check_unused(place.config)
 
 
-def set_aside(place: Place) -> None:
+def set_aside(place: RunDirectory) -> None:
     """Rename a file of edge features that is not in the run's directory, to start without it.
 
     Raises:

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tgflow.run.figures import compact, duration, num_bytes, score
+from tgflow.report.formatting import compact, duration, num_bytes, score
 
 Record = Mapping[str, Any]
 SECONDS_PER_LINE = 5.0

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from tgflow.config import load_config
-from tgflow.run.chart import MAX_POINTS, Chart, Line, render_chart
-from tgflow.run.report import continual_report, offline_report, windowed
+from tgflow.report.chart import MAX_POINTS, Chart, Line, render_chart
+from tgflow.report.page import continual_report, offline_report, windowed
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

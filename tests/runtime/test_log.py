@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tgflow.run.live import notes as module
-from tgflow.run.live.notes import Notes
-from tgflow.run.refused import printable
+from tgflow.report.rejections import printable
+from tgflow.runtime import log as module
+from tgflow.runtime.log import RunLog
 
 
 def entries(path):
@@ -18,7 +18,7 @@ def entries(path):
 
 
 def test_messages_are_lines_of_json_and_warnings_are_said(tmp_path, capsys):
-    notes = Notes(tmp_path / "run.log")
+    notes = RunLog(tmp_path / "run.log")
     notes.info("start", "it begins", position=3, loss=math.nan)
     notes.warning("disk", "little room")
     notes.progress("half", position=4)
@@ -34,7 +34,7 @@ def test_messages_are_lines_of_json_and_warnings_are_said(tmp_path, capsys):
 
 
 def test_stderr_for_machines_has_nothing_but_json(tmp_path, capsys):
-    notes = Notes(tmp_path / "run.log", "json")
+    notes = RunLog(tmp_path / "run.log", "json")
     notes.info("start", "it begins")
     notes.progress("half", position=4)
     lines = capsys.readouterr().err.splitlines()
@@ -46,7 +46,7 @@ def test_stderr_for_machines_has_nothing_but_json(tmp_path, capsys):
     "hostile", ["\x1b[2J\x1b]0;x\x07", "a\r\nb", "\u202eevil", "\x9b31m", "\ud800"]
 )
 def test_r11_what_a_terminal_obeys_is_escaped(tmp_path, capsys, hostile):
-    notes = Notes(tmp_path / "run.log")
+    notes = RunLog(tmp_path / "run.log")
     notes.warning("bad", f"row is {hostile!s}", raw=hostile)
     notes.close()
     said = capsys.readouterr().err.removesuffix("\n")
@@ -61,7 +61,7 @@ def test_r11_what_a_terminal_obeys_is_escaped(tmp_path, capsys, hostile):
 
 def test_the_file_does_not_grow_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES", 1000)
-    notes = Notes(tmp_path / "run.log")
+    notes = RunLog(tmp_path / "run.log")
     for number in range(100):
         notes.info("tick", "x" * 50, number=number)
     notes.close()
@@ -71,7 +71,7 @@ def test_the_file_does_not_grow_for_ever(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_does_not_stop_what_is_said(capsys):
-    notes = Notes(None)
+    notes = RunLog(None)
     notes._path = Path("/dev/full")
     notes.warning("disk", "full")
     assert "full" in capsys.readouterr().err

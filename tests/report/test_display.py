@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from tgflow.run.display import Display, sparkline
-from tgflow.run.figures import compact, duration, num_bytes, score, stream_time
+from tgflow.report.display import Display, sparkline
+from tgflow.report.formatting import compact, duration, num_bytes, score, stream_time
 
 RECORD = {
     "stop": 200, "running.ap": 0.91234, "running.mrr": 0.5, "running.loss": 0.4,

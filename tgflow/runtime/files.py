@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from tgflow.config import Config, to_toml
 
 
-class RunDir:
+class RunFiles:
     """A directory for one run; it never mixes with another one's files.
 
     Args:
@@ -34,7 +34,7 @@ class RunDir:
         self._records: BinaryIO | None = None
 
     @classmethod
-    def choose(cls, out: str | None, name: str, own: Set[str] = frozenset()) -> RunDir:
+    def choose(cls, out: str | None, name: str, own: Set[str] = frozenset()) -> RunFiles:
         """Return the directory `out`; without one the first free of runs/NAME, runs/NAME-2, ..."""
         if out is not None:
             return cls(Path(out), own=own)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tgflow.run.chart import Chart, Line, round_ticks
+from tgflow.report.chart import Chart, Line, round_ticks
 
 WIDTH, HEIGHT = 620, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 172, 74, 52

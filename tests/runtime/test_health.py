@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from tgflow.run.live import health
-from tgflow.run.live.health import STATES, read_health, write_health
+from tgflow.runtime import health
+from tgflow.runtime.health import STATES, read_health, write_health
 
 
 @pytest.mark.parametrize("state", STATES)

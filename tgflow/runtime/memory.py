@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tgflow.run.figures import num_bytes
+from tgflow.report.formatting import num_bytes
 
 PAUSE_SHARE = 0.95
 GO_ON_SHARE = 0.90
@@ -18,7 +18,7 @@ class MemoryLimit(RuntimeError):
 
 
 @dataclass(slots=True)
-class Pressure:
+class MemoryGuard:
     """Judges samples of the memory that the process holds.
 
     Args:

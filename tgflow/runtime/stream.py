@@ -20,7 +20,7 @@ class Stopped(Exception):
     """The stream was asked to stop: it has not ended, and what is left of a batch waits."""
 
 
-class Valve:
+class FlowControl:
     """Lets a stream flow, holds it back, or stops it; its methods may be called by any thread."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class _Limited:
                 return
 
 
-class Supply:
+class PacedStream:
     """Iterates over batches as a valve, a limit and a speed let it.
 
     Args:
@@ -128,7 +128,7 @@ class Supply:
     def __init__(
         self,
         batches: Iterable[EventBatch],
-        valve: Valve,
+        valve: FlowControl,
         unit: str,
         limit: int | None = None,
         speed: float | None = None,

@@ -6,12 +6,12 @@ import time
 
 from tgflow.checkpoint import Checkpoint, read_manifest
 from tgflow.durable.log import LogPosition
-from tgflow.run.live import settings
-from tgflow.run.live.session import Kept, Session
+from tgflow.runtime import resume
+from tgflow.runtime.build import Kept, Session
 from tgflow.streams.state import IngestState
 
 
-class Keeper:
+class CheckpointScheduler:
     """Takes checkpoints of a session by time and by micro-batches.
 
     Args:
@@ -102,7 +102,7 @@ class Keeper:
             "elapsed": session.elapsed + time.monotonic() - self._started,
             "records_bytes": session.place.rundir.sync_records(),
             "source": session.ingest.source.name,
-            "settings": settings.counting(session.config),
+            "settings": resume.counting(session.config),
         }
         return checkpoint
 

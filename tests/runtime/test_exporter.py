@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tgflow.run.live.exporter import METRICS, PROCESS, Exporter
+from tgflow.runtime.exporter import METRICS, PROCESS, Exporter
 
 prometheus = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 DASHBOARD = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "tgflow.json"

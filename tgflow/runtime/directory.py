@@ -12,10 +12,10 @@ from tgflow.checkpoint import CheckpointError, read_manifest
 from tgflow.config import Config, ConfigError, load_config, replaced, to_toml
 from tgflow.durable import fault
 from tgflow.durable.lock import RunLock
-from tgflow.run.live import settings
-from tgflow.run.live.settings import Change, Effect
-from tgflow.run.rundir import RunDir
-from tgflow.run.tables import FILED
+from tgflow.runtime import resume
+from tgflow.runtime.features import FILED
+from tgflow.runtime.files import RunFiles
+from tgflow.runtime.resume import Change, Effect
 
 LOCK, SETTINGS, MOVING = ".lock", "config.toml", ".moving"
 OWN = frozenset(
@@ -25,7 +25,7 @@ OWN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ResumeOptions:
     """What was asked for.
 
     Args:
@@ -41,7 +41,7 @@ class Wish:
     stated: Mapping[str, Any] | None = None
 
 
-class Place:
+class RunDirectory:
     """A run directory that this process has to itself; a context manager.
 
     Args:
@@ -57,23 +57,23 @@ class Place:
 
     def __init__(
         self,
-        rundir: RunDir,
+        rundir: RunFiles,
         config: Config,
         changed: list[Change],
         goes_on: bool,
         lock: RunLock | None,
         saved: Config | None = None,
-        wish: Wish | None = None,
+        wish: ResumeOptions | None = None,
         unknown: Sequence[str] = (),
     ) -> None:
         self.rundir, self.config, self.changed = rundir, config, changed
         self.goes_on, self.unknown = goes_on, unknown
         self._lock, self._saved = lock, saved
-        self._wish = Wish() if wish is None else wish
+        self._wish = ResumeOptions() if wish is None else wish
         self._is_settled = saved is None
 
     @classmethod
-    def find(cls, config: Config, name: str, wish: Wish) -> Place:
+    def find(cls, config: Config, name: str, wish: ResumeOptions) -> RunDirectory:
         """Return where to run and with which settings; nothing is changed there yet.
 
         Args:
@@ -87,12 +87,12 @@ class Place:
             Locked: If another process has the run.
         """
         if not wish.resume:
-            return cls(RunDir.choose(config.run.out, name, OWN), config, [], False, None)
+            return cls(RunFiles.choose(config.run.out, name, OWN), config, [], False, None)
         if config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
         path = Path(config.run.out)
         if not (path / SETTINGS).exists() and not _half_moved(path):
-            return cls(RunDir.choose(config.run.out, name, OWN), config, [], False, None)
+            return cls(RunFiles.choose(config.run.out, name, OWN), config, [], False, None)
         lock = RunLock(path / LOCK)
         try:
             for aside in _half_moved(path):
@@ -105,7 +105,7 @@ class Place:
         except BaseException:
             lock.release()
             raise
-        rundir = RunDir(path, goes_on=True)
+        rundir = RunFiles(path, goes_on=True)
         return cls(rundir, wanted, changed, True, lock, saved, wish, unknown)
 
     @property
@@ -116,7 +116,7 @@ class Place:
     @property
     def effect(self) -> Effect:
         """What the changed settings do."""
-        return settings.gravest(self.changed)
+        return resume.gravest(self.changed)
 
     def __enter__(self) -> Self:
         """Take the directory.
@@ -222,7 +222,7 @@ def _saved(
     return replaced(view, counting or {})
 
 
-def _wanted(saved: Config, config: Config, wish: Wish) -> Config:
+def _wanted(saved: Config, config: Config, wish: ResumeOptions) -> Config:
     """Return the settings to go on with; what is of no use where rows go now is let go of."""
     stated = dict(wish.stated or {})
     if stated.get("tables.edge_table", "disk") not in FILED:
@@ -230,15 +230,15 @@ def _wanted(saved: Config, config: Config, wish: Wish) -> Config:
     return replaced(saved, stated | {"run.out": config.run.out})
 
 
-def _changes(path: Path, saved: Config, wanted: Config, wish: Wish) -> list[Change]:
+def _changes(path: Path, saved: Config, wanted: Config, wish: ResumeOptions) -> list[Change]:
     """Return in what `wanted` differs from the settings of the run.
 
     Raises:
         ConfigError: If that matters, and was not allowed.
     """
-    changed = settings.changes(saved, wanted)
-    if settings.gravest(changed) != "free" and not wish.allow_change:
-        lines = "\n".join(settings.table(changed))
+    changed = resume.changes(saved, wanted)
+    if resume.gravest(changed) != "free" and not wish.allow_change:
+        lines = "\n".join(resume.table(changed))
         raise ConfigError(
             f"{path} was begun with other settings:\n{lines}\nleave them out to go on as it was, "
             "choose another --out, or pass --allow-config-change to do what is said on the right"

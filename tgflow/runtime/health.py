@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tgflow.run.rundir import finite
+from tgflow.runtime.files import finite
 
 State = Literal[
     "starting",

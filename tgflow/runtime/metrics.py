@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tgflow.run.live.health import STATES, State
-from tgflow.run.live.keeper import Keeper
-from tgflow.run.live.session import Session
-from tgflow.run.machine import rss_bytes
-from tgflow.run.table_figures import table_figures
+from tgflow.runtime.build import Session
+from tgflow.runtime.checkpoints import CheckpointScheduler
+from tgflow.runtime.health import STATES, State
+from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.ordering.config import AFTER_ALL, BEFORE_ALL
 from tgflow.units import parse_bytes, seconds_per_tick
 
@@ -32,7 +32,7 @@ class Status:
     """Why it ends."""
 
 
-class Figures:
+class RunMetrics:
     """Reads the figures of a session.
 
     Args:
@@ -41,7 +41,7 @@ class Figures:
         status: What the loop tells.
     """
 
-    def __init__(self, session: Session, keeper: Keeper, status: Status) -> None:
+    def __init__(self, session: Session, keeper: CheckpointScheduler, status: Status) -> None:
         self._session, self._keeper, self._status = session, keeper, status
         self._started = time.monotonic()
         limit = session.config.operate.memory_limit
@@ -93,7 +93,7 @@ class Figures:
         }
 
     def metrics(self) -> dict[str, Any]:
-        """Return the values of `tgflow.run.live.exporter.METRICS`; None where there is none."""
+        """Return the values of `tgflow.runtime.exporter.METRICS`; None where there is none."""
         out: dict[str, Any] = {"state": {name: float(name == self.state) for name in STATES}}
         out |= self._stream() | self._training() | self._checkpoints() | self._store()
         out |= self._tables()

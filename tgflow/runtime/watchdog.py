@@ -7,17 +7,17 @@ import time
 from pathlib import Path
 from typing import Self
 
-from tgflow.run.live.figures import Figures
-from tgflow.run.live.health import SECONDS, State, write_health
-from tgflow.run.live.notes import Notes
-from tgflow.run.live.pressure import MemoryLimit, Pressure
-from tgflow.run.live.supply import Valve
-from tgflow.run.machine import rss_bytes
+from tgflow.runtime.health import SECONDS, State, write_health
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.memory import MemoryGuard, MemoryLimit
+from tgflow.runtime.metrics import RunMetrics
+from tgflow.runtime.stream import FlowControl
 
 TICK_SECONDS = 0.25
 
 
-class Watch:
+class Watchdog:
     """Watches a run while it is entered.
 
     Args:
@@ -29,7 +29,12 @@ class Watch:
     """
 
     def __init__(
-        self, path: Path, figures: Figures, pressure: Pressure, valve: Valve, notes: Notes
+        self,
+        path: Path,
+        figures: RunMetrics,
+        pressure: MemoryGuard,
+        valve: FlowControl,
+        notes: RunLog,
     ) -> None:
         self._path, self._figures, self._pressure = path, figures, pressure
         self._valve, self._notes = valve, notes

@@ -22,12 +22,12 @@ from tgflow.durable.log import DurableLog
 from tgflow.graph import Direction, TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
-from tgflow.run.live import settings
-from tgflow.run.live.notes import Notes
-from tgflow.run.live.place import Place
-from tgflow.run.live.supply import Supply, Valve
-from tgflow.run.live.table import open_table, set_aside
-from tgflow.run.machine import describe
+from tgflow.runtime import resume
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.edge_table import open_table, set_aside
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.machine import describe
+from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.streams.arrivals import PartitionedSource, Stoppable
 from tgflow.streams.breaker import Breaker
 from tgflow.streams.counts import Counts
@@ -58,12 +58,12 @@ class Session:
     """A run's parts, ready to go."""
 
     config: Config
-    place: Place
-    notes: Notes
+    place: RunDirectory
+    notes: RunLog
     trainer: ContinualTrainer
     ingest: Ingest
-    supply: Supply
-    valve: Valve
+    supply: PacedStream
+    valve: FlowControl
     store: CheckpointStore
     writer: CheckpointWriter
     log: DurableLog | None
@@ -95,7 +95,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class RunInputs:
     """What a session is made of that is not in its directory.
 
     Args:
@@ -112,7 +112,7 @@ class Recipe:
 
 
 def open_session(
-    place: Place, recipe: Recipe, notes: Notes, valve: Valve, *, fresh: bool
+    place: RunDirectory, recipe: RunInputs, notes: RunLog, valve: FlowControl, *, fresh: bool
 ) -> Session:
     """Begin the run in `place`, or go on with it.
 
@@ -146,13 +146,13 @@ def open_session(
         return _open(place, recipe, notes, valve)
 
 
-def _say_moved(notes: Notes, place: Place, why: str) -> None:
+def _say_moved(notes: RunLog, place: RunDirectory, why: str) -> None:
     set_aside(place)
     aside = place.start_over()
     notes.warning("start over", f"starting over, what there was is in {aside}: {why}")
 
 
-def _open(place: Place, recipe: Recipe, notes: Notes, valve: Valve) -> Session:
+def _open(place: RunDirectory, recipe: RunInputs, notes: RunLog, valve: FlowControl) -> Session:
     config = place.config
     c = config.checkpoint
     limit = c.max_checkpoint_bytes
@@ -191,7 +191,7 @@ def _open(place: Place, recipe: Recipe, notes: Notes, valve: Valve) -> Session:
     )
     left = config.stream.limit
     position = start.trainer.position
-    supply = Supply(
+    supply = PacedStream(
         ingest,
         valve,
         recipe.source.unit,
@@ -235,7 +235,7 @@ class _Start:
         return self.trainer.position, self.state.meta()
 
     @classmethod
-    def at_the_beginning(cls, recipe: Recipe, place: Place) -> _Start:
+    def at_the_beginning(cls, recipe: RunInputs, place: RunDirectory) -> _Start:
         table = open_table(place, recipe.source.x_dim)
         graph = TemporalGraph(recipe.direction, edge_x=table)
         settings = trainer_config(place.config, recipe.source.unit)
@@ -244,7 +244,7 @@ class _Start:
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, recipe: Recipe, place: Place, notes: Notes
+        cls, checkpoint: Checkpoint, recipe: RunInputs, place: RunDirectory, notes: RunLog
     ) -> _Start:
         meta = checkpoint.meta
         keep_model = place.effect != "model"
@@ -263,7 +263,7 @@ class _Start:
         return cls(trainer, ids, state, run["records_bytes"], run["elapsed"], run["build"])
 
 
-def _open_log(place: Place, state: IngestState | None, notes: Notes) -> DurableLog:
+def _open_log(place: RunDirectory, state: IngestState | None, notes: RunLog) -> DurableLog:
     """Return the log, all of which that will be read is sound.
 
     One that is gone, with a checkpoint there, begins anew where that leaves off: what it held comes
@@ -292,7 +292,7 @@ def _open_log(place: Place, state: IngestState | None, notes: Notes) -> DurableL
     return log
 
 
-def _say_gone(log: Path, config: Config, notes: Notes) -> None:
+def _say_gone(log: Path, config: Config, notes: RunLog) -> None:
     if config.order.idle_timeout is not None:
         raise LogCorrupt(f"{log} is gone, and only it knew whom idle_timeout no longer waited for")
     text = f"{log} is gone; what came after the checkpoint is read from the source again"
@@ -306,7 +306,7 @@ def _dedup_window(config: Config) -> int:
     return window
 
 
-def _letters(config: Config, place: Place) -> Letters:
+def _letters(config: Config, place: RunDirectory) -> Letters:
     """Return where dead letters go: to files, and to a topic if one is named."""
     files, topic = DeadLetters(place.path / "dead-letters"), config.kafka.dead_letter_topic
     if topic is None:
@@ -319,9 +319,9 @@ def _letters(config: Config, place: Place) -> Letters:
 
 
 def _check_build(
-    saved: dict[str, Any], build: dict[str, Any], config: Config, notes: Notes
+    saved: dict[str, Any], build: dict[str, Any], config: Config, notes: RunLog
 ) -> None:
-    differing = settings.differences(saved, build)
+    differing = resume.differences(saved, build)
     if not differing:
         return
     text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"

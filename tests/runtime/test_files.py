@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from tgflow.run.rundir import RunDir, read_records, to_json
+from tgflow.runtime.files import RunFiles, read_records, to_json
 
 
 def test_records_can_be_read_while_the_run_goes_on(tmp_path):
-    rundir = RunDir(tmp_path / "new" / "run")
+    rundir = RunFiles(tmp_path / "new" / "run")
     rundir.make()
     rundir.log({"loss": 0.5})
     rundir.log({"loss": math.nan, "list": [math.inf, 1]})
@@ -26,13 +26,13 @@ def test_records_can_be_read_while_the_run_goes_on(tmp_path):
 def test_files_of_another_run_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="holds files already; choose another --out"):
-        RunDir(tmp_path)
+        RunFiles(tmp_path)
 
 
 def test_a_free_name_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("x", "x-2", "x-3"):
-        rundir = RunDir.choose(None, "x")
+        rundir = RunFiles.choose(None, "x")
         assert rundir.path.name == name
         rundir.make()
         rundir.write_metrics({"a": 1})

@@ -14,7 +14,7 @@ def printable(text: str) -> str:
     )
 
 
-def refusals(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
+def rejections(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
     """Return a line for each code and partition, those with most rows first.
 
     Args:

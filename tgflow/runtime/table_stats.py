@@ -1,19 +1,14 @@
-"""Where a run's features are, and what its caches have done: as figures, and in words."""
+"""Where a run's features are, and what its caches have done."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from tgflow.run.figures import num_bytes
 
 if TYPE_CHECKING:
     from tgflow.cache import CachedTable
     from tgflow.graph import TemporalGraph
     from tgflow.tables.protocols import Table
 
-TITLES = {"edge_x": "edge features", "node_x": "node features"}
-"""What tables are called."""
 HIT_RATE = ".hit_rate"
 """Of a record: behind the name of a table."""
 
@@ -77,16 +72,3 @@ class HitRates:
             if asked:
                 out[name + HIT_RATE] = (counts.hits - hits) / asked
         return out
-
-
-def told(figures: Mapping[str, Any]) -> str:
-    """Return in words what `table_figures` says of a table."""
-    size = num_bytes(figures["rows"] * figures["row_bytes"])
-    place = figures.get("place", "host")
-    where = "on disk" if place == "disk" else f"in {place} memory"
-    text = f"{figures['rows']:,} rows ({size}) {where}"
-    if (cache := figures.get("cache")) is not None:
-        rate = cache["hit_rate"]
-        text += ", behind a cache" if rate is None else f", {rate:.1%} read from a cache"
-        text += f" of {cache['capacity']:,} ({cache['policy']}, {num_bytes(cache['memory_bytes'])})"
-    return text

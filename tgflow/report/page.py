@@ -10,9 +10,9 @@ from importlib.resources import files
 from typing import Any
 
 from tgflow.config import Config
-from tgflow.run.chart import Chart, Line, render_chart
-from tgflow.run.figures import compact, duration, num_bytes, score, stream_time
-from tgflow.run.refused import refusals
+from tgflow.report.chart import Chart, Line, render_chart
+from tgflow.report.formatting import compact, duration, num_bytes, score, stream_time
+from tgflow.report.rejections import rejections
 
 Record = Mapping[str, Any]
 Tile = tuple[str, str, str]
@@ -231,9 +231,9 @@ def _page(
     config: Config,
     more: str = "",
 ) -> str:
-    here = files("tgflow.run")
-    css = here.joinpath("report.css").read_text(encoding="utf-8")
-    js = here.joinpath("report.js").read_text(encoding="utf-8")
+    here = files("tgflow.report")
+    css = here.joinpath("page.css").read_text(encoding="utf-8")
+    js = here.joinpath("page.js").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -309,7 +309,7 @@ def _stream_html(stream: Record) -> str:
     gaps = sum(len(each["gaps"]) for each in counts["partitions"].values())
     rows.append(("Gaps", f"{gaps:,}"))
     rows += [(name.replace("_", " "), f"{value:g}") for name, value in stream["counters"].items()]
-    for code, partition, count, first, last, example in refusals(stream):
+    for code, partition, count, first, last, example in rejections(stream):
         places = f"{count} in partition {partition}, first {first}, last {last}"
         rows.append((f"refused: {code}", f"{places}; {example}"))
     return f'<h2>Stream</h2><div class="card">{_table(rows)}</div>'

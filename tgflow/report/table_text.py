@@ -1,0 +1,99 @@
+"""What commands print on a terminal: tables, a run's summary, and what became of its rows.
+
+Whatever a stream held is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tgflow.report.formatting import num_bytes
+from tgflow.report.rejections import rejections
+
+TITLES = {"edge_x": "edge features", "node_x": "node features"}
+"""What tables are called."""
+HEADER = ("why", "partition", "rows", "first", "for example")
+PARTS = ("accepted", "late", "malformed", "duplicate", "buffered")
+FILES = {
+    "report.html": "plots; open it in a browser",
+    "metrics.json": "all figures",
+    "checkpoint": "model, memory, events",
+    "config.toml": "these settings, for --config",
+}
+RUN_FILES = {
+    "report.html": "plots; open it in a browser",
+    "metrics.json": "all figures",
+    "checkpoints": "model, memory, events; --resume goes on from there",
+    "config.toml": "these settings, for --config",
+}
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a small table: texts left, other columns right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left", style="" if i else "bold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def print_summary(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    note: str,
+    path: Path,
+    files: Mapping[str, str] = FILES,
+) -> None:
+    """Print a run's figures, a note about them, and where its files are."""
+    print_table(header, rows)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(note, style="dim")
+    for name, what in files.items():
+        console.print(f"  {path / name}  [dim]{what}[/dim]")
+
+
+def print_feature_tables(tables: Mapping[str, Any]) -> None:
+    """Print where features are, and what of them came from a cache."""
+    console = Console(soft_wrap=True, highlight=False)
+    for name, figures in tables.items():
+        console.print(f"{TITLES[name]}: {describe_table(figures)}", style="dim")
+
+
+def describe_table(figures: Mapping[str, Any]) -> str:
+    """Return in words what `tgflow.runtime.table_stats.table_figures` says of a table."""
+    size = num_bytes(figures["rows"] * figures["row_bytes"])
+    place = figures.get("place", "host")
+    where = "on disk" if place == "disk" else f"in {place} memory"
+    text = f"{figures['rows']:,} rows ({size}) {where}"
+    if (cache := figures.get("cache")) is not None:
+        rate = cache["hit_rate"]
+        text += ", behind a cache" if rate is None else f", {rate:.1%} read from a cache"
+        text += f" of {cache['capacity']:,} ({cache['policy']}, {num_bytes(cache['memory_bytes'])})"
+    return text
+
+
+def print_stream(stream: Mapping[str, Any], letters: Path) -> None:
+    """Print which rows were rejected, if any, and where they are kept."""
+    lines = [
+        (why, part, rows, first, last) for why, part, rows, first, _, last in rejections(stream)
+    ]
+    if lines:
+        print_table(HEADER, lines)
+    if lines or stream["counts"]["duplicate"]:
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(Text(f"{row_sums(stream)}; rejected rows are in {letters}", "dim"))
+
+
+def row_sums(stream: Mapping[str, Any]) -> str:
+    """Return what became of the rows in one line."""
+    counts = stream["counts"]
+    sums = ", ".join(f"{counts[name]:,} {name}" for name in PARTS if counts[name])
+    return f"{counts['read']:,} rows read: {sums or 'none'}"

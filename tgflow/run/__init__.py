@@ -1,1 +1,0 @@
-"""What a run leaves behind and shows while it goes: directory, records, report, display."""
