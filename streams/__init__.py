@@ -1,8 +1,9 @@
 """Where events come from: files, folders, tables in memory, and their playback in real time."""
 
+from tgflow.streams.clock import Clock, SystemClock
 from tgflow.streams.errors import StreamError
 from tgflow.streams.open import open_files, open_stream
-from tgflow.streams.pace import Clock, SystemClock, playback, rebatch
+from tgflow.streams.pacing import playback, rebatch
 from tgflow.streams.source import EventSource, Source
 from tgflow.streams.write import write_events
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.ids import NodeIds
-from tgflow.streams.blocks import BLOCK_BYTES
-from tgflow.streams.checks import Checks
-from tgflow.streams.file_list import Files, Folder
-from tgflow.streams.files import FileSource
-from tgflow.streams.formats import FORMATS, decoder_for
-from tgflow.streams.formats.jodie import JodieDecoder
-from tgflow.streams.formats.table import TableDecoder, as_table
-from tgflow.streams.reader import Reader
-from tgflow.streams.schema import IdKind, Scale, Schema
+from tgflow.streams.files.blocks import BLOCK_BYTES
+from tgflow.streams.files.file_list import Files, Folder
+from tgflow.streams.files.file_source import FileSource
+from tgflow.streams.files.formats import FORMATS, decoder_for
+from tgflow.streams.files.jodie import JodieDecoder
+from tgflow.streams.files.reader import Reader
+from tgflow.streams.files.table import TableDecoder, as_table
+from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.schema import IdKind, Scale, Schema
 from tgflow.streams.source import EventSource
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.columns import EventColumns
-from tgflow.streams.dense import event_batch
 from tgflow.streams.errors import StreamError
-from tgflow.streams.reader import Reader, ReadRows
+from tgflow.streams.files.reader import Reader, ReadRows
+from tgflow.streams.rows.batch import event_batch
+from tgflow.streams.rows.columns import EventColumns
 
 SORTED_ROWS = 1 << 16
 

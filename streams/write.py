@@ -15,8 +15,8 @@ import pyarrow.parquet
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.blocks import COMPRESSION
-from tgflow.streams.formats import format_of
+from tgflow.streams.files.blocks import COMPRESSION
+from tgflow.streams.files.formats import format_of
 from tgflow.streams.source import Source
 
 Write = Callable[[pa.RecordBatch], None]

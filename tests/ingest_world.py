@@ -10,9 +10,9 @@ import torch
 from tgflow.durable.log import LogPosition
 from tgflow.events import concat
 from tgflow.ids import NodeIds
-from tgflow.streams.breaker import Breaker
-from tgflow.streams.ingest import Ingest
-from tgflow.streams.state import IngestState
+from tgflow.streams.ingest.breaker import CircuitBreaker
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.state import IngestState
 from tgflow.testing.partitioned import ListSource, Row
 
 
@@ -44,7 +44,7 @@ class MemoryLog:
         del self.frames[self.num_synced :]
 
 
-class MemoryLetters:
+class MemoryDeadLetters:
     """Dead letters; `write` is followed by `sync`, so none is ever lost."""
 
     def __init__(self):
@@ -81,7 +81,7 @@ class World:
 
     config: object
     log: MemoryLog | None = None
-    letters: MemoryLetters = field(default_factory=MemoryLetters)
+    letters: MemoryDeadLetters = field(default_factory=MemoryDeadLetters)
     learned: list = field(default_factory=list)
     checkpoint: tuple | None = None
     ingest: Ingest | None = None
@@ -100,7 +100,7 @@ class World:
             source,
             self.config,
             letters=self.letters,
-            breaker=Breaker("list", max_bad_ratio),
+            breaker=CircuitBreaker("list", max_bad_ratio),
             log=self.log,
             state=state,
             skip_to=position,

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tgflow.streams.checks import Checks
-from tgflow.streams.schema import Columns, IdKind, Scale
-from tgflow.streams.validate import Form
+from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.schema import Columns, IdKind, Scale
+from tgflow.streams.rows.validate import RowSchema
 
 CodecName = Literal["json", "csv", "struct", "arrow"]
 CODECS: tuple[CodecName, ...] = ("json", "csv", "struct", "arrow")
@@ -123,7 +123,7 @@ class KafkaConfig:
         return parse_url(self.url)[1]
 
     @property
-    def form(self) -> Form:
+    def form(self) -> RowSchema:
         """What a row must be to become an event."""
         names, widths = [], []
         for feature in self.features:
@@ -132,7 +132,7 @@ class KafkaConfig:
             widths.append(width)
         columns = Columns(self.src, self.dst, self.t, self.label, tuple(names))
         time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
-        return Form(columns, self.id_kind, time, tuple(widths), self.checks)
+        return RowSchema(columns, self.id_kind, time, tuple(widths), self.checks)
 
     def client_options(self) -> dict[str, Any]:
         """Return what `kafka.KafkaConsumer` is given."""

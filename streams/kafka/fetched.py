@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tgflow.streams.checks import Bools, Int64s
 from tgflow.streams.kafka.batches import Batch
 from tgflow.streams.kafka.positions import Anchor
+from tgflow.streams.rows.checks import Bools, Int64s
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from tgflow.streams.clock import Clock
 from tgflow.streams.errors import SourceCorrupt, SourceUnavailable
-from tgflow.streams.pace import Clock
 
 FIRST_WAIT, LAST_WAIT = 0.1, 30.0
 SAME_DAMAGE = 5

@@ -7,12 +7,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Set
 
+from tgflow.streams.clock import Clock
 from tgflow.streams.errors import SourceUnavailable, StreamError
 from tgflow.streams.kafka.config import KafkaConfig
 from tgflow.streams.kafka.patience import Patience, is_final
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.session import Chunk, NoTopicError, Session
-from tgflow.streams.pace import Clock
 
 IDLE = 2.0
 """Seconds without a record after which the broker is asked whether it is there."""

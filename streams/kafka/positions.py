@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tgflow.streams.arrivals import Position
+from tgflow.streams.rows.row_batch import Position
 
 
 @dataclass(frozen=True, slots=True)

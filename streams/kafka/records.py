@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.arrivals import Arrivals, BadRow, Origin
-from tgflow.streams.checks import Fault, Int64s
-from tgflow.streams.columns import EventColumns
-from tgflow.streams.event_ids import hashes
 from tgflow.streams.kafka.codecs import codec_of
 from tgflow.streams.kafka.codecs.codec import Codec, Parsed
 from tgflow.streams.kafka.config import KafkaConfig
 from tgflow.streams.kafka.fetched import Records
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.session import Chunk
-from tgflow.streams.validate import Form, validate
+from tgflow.streams.rows.checks import Fault, Int64s
+from tgflow.streams.rows.columns import EventColumns
+from tgflow.streams.rows.event_ids import hashes
+from tgflow.streams.rows.row_batch import BadRow, Origin, PolledRows
+from tgflow.streams.rows.validate import RowSchema, validate
 
 MAX_ROWS = 1 << 16
 """Rows that arrivals have at most."""
@@ -39,7 +39,7 @@ class RecordDecoder:
         self._event_id, self._limit = config.event_id, config.checks.max_record_bytes
         self._codec = codec_of(config)
 
-    def arrivals(self, chunk: Chunk, skip: int) -> list[Arrivals]:
+    def arrivals(self, chunk: Chunk, skip: int) -> list[PolledRows]:
         """Return the rows of `chunk`, a bounded number at a time; at least one, perhaps without.
 
         Args:
@@ -109,7 +109,9 @@ class _Checked:
     faults: Mapping[int, Fault]
 
 
-def _checked(batch: pa.RecordBatch, number: Int64s, form: Form, event_id: str | None) -> _Checked:
+def _checked(
+    batch: pa.RecordBatch, number: Int64s, form: RowSchema, event_id: str | None
+) -> _Checked:
     validated, ids = validate(batch, form), None
     if event_id is not None:
         validated, ids = hashes(batch[event_id], event_id, validated)
@@ -134,7 +136,7 @@ def _joined(parts: Sequence[_Checked]) -> _Checked:
     return _Checked(whole, index, np.concatenate(ids) if ids else None, {})
 
 
-def _no_rows(form: Form, event_id: str | None) -> pa.RecordBatch:
+def _no_rows(form: RowSchema, event_id: str | None) -> pa.RecordBatch:
     """Return a batch of no rows that passes every check."""
     text = form.ids == "string"
     columns = form.columns
@@ -193,13 +195,13 @@ class _Rows:
     faults: Mapping[int, Fault]
     num_rows: int
 
-    def piece(self, start: int, stop: int, places: _Places) -> Arrivals:
+    def piece(self, start: int, stop: int, places: _Places) -> PolledRows:
         """Return the rows `[start, stop)` as arrivals."""
         part = slice(start, stop)
         if self.index is not None:
             part = slice(*(int(i) for i in np.searchsorted(self.index, [start, stop])))
         faults = sorted(item for item in self.faults.items() if start <= item[0] < stop)
-        return Arrivals(
+        return PolledRows(
             partition=places.chunk.partition,
             events=self.events.take(part),
             index=None if self.index is None else self.index[part] - start,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from tgflow.ids import NodeIds
-from tgflow.streams.arrivals import Arrivals, Position
+from tgflow.streams.clock import Clock, SystemClock
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka.commits import GroupCommits
 from tgflow.streams.kafka.config import KafkaConfig, kafka_client
@@ -16,7 +16,7 @@ from tgflow.streams.kafka.poller import Poller
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.records import RecordDecoder
 from tgflow.streams.kafka.session import Chunk
-from tgflow.streams.pace import Clock, SystemClock
+from tgflow.streams.rows.row_batch import PolledRows, Position
 
 TURN = 0.2
 """Seconds after which one who waits asks whether to stop."""
@@ -125,7 +125,7 @@ class KafkaSource:
             self._begins[partition] = 0
         return sorted(new)
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[Arrivals]:
+    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
         """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
 
         Raises:
@@ -136,7 +136,7 @@ class KafkaSource:
             SourceMismatch: If it was, and is not.
         """
         self._watch()
-        arrived: list[Arrivals] = []
+        arrived: list[PolledRows] = []
         for chunk in self._take(wanted, timeout):
             arrived += self._decoder.arrivals(chunk, self._places[chunk.partition].row)
             self._places[chunk.partition] = chunk.place

@@ -19,9 +19,9 @@ from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
 from tgflow.runtime import runner
-from tgflow.streams import ingest
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
-from tgflow.streams.files import FileSource
+from tgflow.streams.files.file_source import FileSource
+from tgflow.streams.ingest import ingest
 from tgflow.train.learner import Learner, TrainingDiverged
 
 STEP = ("--checkpoint-batches", 1)

@@ -4,12 +4,12 @@ import json
 
 from crash_checks import Quick, explore
 
-from tgflow.streams.letters import DeadLetters, Letter
+from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
 from tgflow.testing.crash_states import RecordingFs
 
 
 def letter(i):
-    return Letter("edges", {"file": "a.csv", "byte": i}, "nan", f"row {i}", b"x" * (i % 7))
+    return DeadLetter("edges", {"file": "a.csv", "byte": i}, "nan", f"row {i}", b"x" * (i % 7))
 
 
 def check(state, directory):
@@ -17,7 +17,7 @@ def check(state, directory):
     if not state.notes:
         return
     promised = json.loads(state.notes[-1])
-    letters = DeadLetters(directory, fs=Quick())
+    letters = DeadLetterFiles(directory, fs=Quick())
     letters.truncate(promised["length"])
     files = sorted(directory.iterdir())
     found = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
@@ -27,7 +27,7 @@ def check(state, directory):
 
 
 def write(fs, polls, segment_bytes):
-    letters, count = DeadLetters(fs.root, fs=fs, segment_bytes=segment_bytes), 0
+    letters, count = DeadLetterFiles(fs.root, fs=fs, segment_bytes=segment_bytes), 0
     for size in polls:
         letters.write([letter(i) for i in range(count, count + size)])
         letters.sync()
@@ -52,6 +52,6 @@ def test_c2_r9_every_crash_state_of_cutting_dead_letters(tmp_path):
     promised = next(operation[1] for operation in before.operations if operation[0] == "note")
     fs = RecordingFs(root)
     fs.note(promised)
-    letters = DeadLetters(root, fs=fs, segment_bytes=250)
+    letters = DeadLetterFiles(root, fs=fs, segment_bytes=250)
     letters.truncate(json.loads(promised)["length"])
     assert explore(fs, check, tmp_path / "copy", known=1) > 3

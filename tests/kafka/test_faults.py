@@ -9,6 +9,7 @@ import pytest
 from chaos import ChaosProxy
 from kafka_help import Reading, edges, open_source, publish, read, read_all, read_on
 
+from tgflow.streams.clock import SystemClock
 from tgflow.streams.errors import (
     SourceCorrupt,
     SourceExpired,
@@ -16,15 +17,14 @@ from tgflow.streams.errors import (
     SourceTruncated,
     SourceUnavailable,
 )
-from tgflow.streams.ingest import Ingest
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.partition import PartitionState
+from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.kafka import poller as poller_module
 from tgflow.streams.kafka import session as session_module
 from tgflow.streams.kafka.patience import Patience
 from tgflow.streams.kafka.session import Session
-from tgflow.streams.ordering.config import OrderConfig
-from tgflow.streams.ordering.partition import PartitionState
-from tgflow.streams.pace import SystemClock
-from tgflow.streams.state import IngestState
 from tgflow.testing.broker import CUT, FETCH, OFFSET_COMMIT, MockBroker
 
 pytestmark = pytest.mark.timeout(60)
@@ -569,7 +569,7 @@ def test_rows_of_a_record_are_resumed_through_a_broker(broker):
     import numpy as np
     import pyarrow as pa
 
-    from tgflow.streams.checks import Checks
+    from tgflow.streams.rows.checks import Checks
 
     count = 70_000
     columns = [pa.array(np.arange(count)), pa.array(np.ones(count, np.int64))]

@@ -15,13 +15,13 @@ from kafka_help import Reading, edge, open_source, publish, read, read_all
 from tgflow.cli import main
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.arrivals import BadRow, Origin
-from tgflow.streams.ingest import Ingest
-from tgflow.streams.kafka.letters import TopicLetters
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.kafka.dead_letters import DeadLetterTopic
 from tgflow.streams.kafka.publish import Publisher, PublishError, Topic
-from tgflow.streams.letters import DeadLetters, Letter
 from tgflow.streams.open import open_stream
-from tgflow.streams.ordering.config import OrderConfig
+from tgflow.streams.rows.row_batch import BadRow, Origin
 
 pytestmark = pytest.mark.timeout(60)
 STREAM = Path(__file__).parents[2] / "examples/data/collegemsg.csv.gz"
@@ -138,9 +138,9 @@ def test_dead_letters_go_to_files_and_a_topic(shared_broker, topic, tmp_path):
     place = {"topic": "edges", "partition": 3, "offset": 4711, "row": 0}
     row = BadRow(0, "syntax", "not JSON", Origin(place, b"{\x1b[31m"))
     options = {"api_version": shared_broker.api_version, "fetch_max_wait_ms": 50}
-    files = DeadLetters(tmp_path / "dead-letters")
-    letters = TopicLetters(files, shared_broker.url(topic), options)
-    letters.write([Letter.of("topic edges", row)])
+    files = DeadLetterFiles(tmp_path / "dead-letters")
+    letters = DeadLetterTopic(files, shared_broker.url(topic), options)
+    letters.write([DeadLetter.of("topic edges", row)])
     letters.sync()
     length = letters.length
     letters.close()
@@ -161,10 +161,10 @@ def test_r8_dead_letters_that_the_topic_does_not_take_stop_the_stream(broker, tm
     broker.create("edges", 1)
     broker.create("dead", 1)
     publish(broker, "edges", [edge(1), b"{", edge(2)])
-    files = DeadLetters(tmp_path / "dead-letters")
+    files = DeadLetterFiles(tmp_path / "dead-letters")
     options = {"api_version": broker.api_version, "retries": 0, "delivery_timeout_ms": 1500}
     options |= {"request_timeout_ms": 1000, "enable_idempotence": False}
-    letters = TopicLetters(files, broker.url("dead"), options)
+    letters = DeadLetterTopic(files, broker.url("dead"), options)
     broker.fail(0, [87] * 100)  # the broker refuses every record
     source = open_source(broker, "edges")
     with pytest.raises(PublishError, match="did not take all records"):

@@ -17,13 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka_help import Reading, edge
 
-from tgflow.streams.checks import Checks
 from tgflow.streams.errors import CODES
 from tgflow.streams.kafka import KafkaConfig
 from tgflow.streams.kafka.fetched import taken_apart
 from tgflow.streams.kafka.positions import Place
 from tgflow.streams.kafka.records import MAX_ROWS, RecordDecoder
 from tgflow.streams.kafka.session import Chunk
+from tgflow.streams.rows.checks import Checks
 
 pytestmark = pytest.mark.timeout(60)
 LAYOUT = "src:<i8,dst:<i8,t:<i8,x:<f4[2]"

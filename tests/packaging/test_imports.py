@@ -34,6 +34,17 @@ LAYERS = {
     "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
     "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],
 }
+# The rooms of streams/, from the ground up: a file imports from its own line and the lines before.
+# Files, ingestion and Kafka meet in the modules of the last line only.
+STREAMS = (
+    {"errors", "clock", "prefetch"},
+    {"rows"},
+    {"files"},
+    {"ingest"},
+    {"kafka"},
+    {"open", "pacing", "source", "write"},
+)
+STRANGERS = {"ingest": {"files"}}
 # These put the rooms together, or test that they fit.
 COMPOSERS = ("tgflow.cli", "tgflow.runtime", "tgflow.bench", "tgflow.testing")
 
@@ -92,6 +103,15 @@ def test_a_layer_imports_only_what_is_below_it(package):
             ours = {m for m in imports(name, path) if within(m, ["tgflow"])}
             wrong = {m for m in ours if not within(m, [*GROUND, *LAYERS[package]])}
             assert not wrong, f"{name} imports {wrong}"
+
+
+def test_rooms_of_streams_import_downward():
+    heights = {room: height for height, rooms in enumerate(STREAMS) for room in rooms}
+    for _, name, path in (m for m in modules() if m[1].startswith("tgflow.streams.")):
+        room = name.split(".")[2]
+        known = {m.split(".")[2] for m in imports(name, path) if m.startswith("tgflow.streams.")}
+        wrong = {other for other in known if heights[other] > heights[room]}
+        assert not wrong | known & STRANGERS.get(room, set()), f"{name} imports {wrong or known}"
 
 
 def test_tgflow_knows_neither_streams_nor_models():

@@ -14,13 +14,13 @@ from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.durable.log import DurableLog
 from tgflow.ids import NodeIds
-from tgflow.streams.arrivals import Arrivals, Origin, Position
-from tgflow.streams.columns import EventColumns
-from tgflow.streams.ingest import Ingest
-from tgflow.streams.ordering.config import AFTER_ALL, OrderConfig
-from tgflow.streams.ordering.reorder import ReorderBuffer
-from tgflow.streams.ordering.rows import Rows, ranks
-from tgflow.streams.schema import IdKind
+from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.ordered_rows import Rows, ranks
+from tgflow.streams.ingest.reorder import ReorderBuffer
+from tgflow.streams.rows.columns import EventColumns
+from tgflow.streams.rows.row_batch import Origin, PolledRows, Position
+from tgflow.streams.rows.schema import IdKind
 
 EVENTS = 2_000_000
 BOUND = 100_000
@@ -144,12 +144,12 @@ class InMemory:
         """Return none."""
         return []
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[Arrivals]:
+    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
         """Return the next piece."""
         at, piece = next(self._pieces)
         self._left -= len(piece)
         position: Position = {"row": at + len(piece)}
-        return [Arrivals(0, piece, None, [], len(piece), position, _origin, {})]
+        return [PolledRows(0, piece, None, [], len(piece), position, _origin, {})]
 
     def ended(self) -> Set[int]:
         """Return the partition once it is read."""

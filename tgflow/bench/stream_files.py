@@ -17,10 +17,10 @@ from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
 from tgflow.durable.log import DurableLog
 from tgflow.streams import open_files
-from tgflow.streams.breaker import Breaker
-from tgflow.streams.ingest import Ingest
-from tgflow.streams.letters import DeadLetters
-from tgflow.streams.ordering.config import OrderConfig
+from tgflow.streams.ingest.breaker import CircuitBreaker
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
+from tgflow.streams.ingest.ingest import Ingest
 
 NUM_ROWS = 1_300_000
 NUM_BAD = 13
@@ -91,10 +91,10 @@ def read(path: Path) -> int:
 def into_log(path: Path, directory: Path) -> int:
     """Read a file into a log on the disk; returns the number of events."""
     with tempfile.TemporaryDirectory(dir=directory) as run_directory:
-        letters = DeadLetters(Path(run_directory) / "dead-letters")
+        letters = DeadLetterFiles(Path(run_directory) / "dead-letters")
         with DurableLog(Path(run_directory) / "log") as log:
             source = open_files(path, features="f")
-            breaker = Breaker(source.name)
+            breaker = CircuitBreaker(source.name)
             ingest = Ingest(source, OrderConfig(), letters=letters, breaker=breaker, log=log)
             num_events = sum(len(events) for events in ingest)
         letters.close()

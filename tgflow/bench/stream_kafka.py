@@ -21,10 +21,10 @@ import pyarrow as pa
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.durable.log import DurableLog
-from tgflow.streams.ingest import Ingest
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import CodecName, kafka_client
-from tgflow.streams.ordering.config import OrderConfig
 from tgflow.testing.broker import MockBroker
 
 PARTITIONS = 8

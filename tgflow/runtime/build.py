@@ -28,13 +28,13 @@ from tgflow.runtime.edge_table import open_table, set_aside
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.runtime.stream import FlowControl, PacedStream
-from tgflow.streams.arrivals import PartitionedSource, Stoppable
-from tgflow.streams.breaker import Breaker
-from tgflow.streams.counts import Counts
-from tgflow.streams.ingest import Ingest
-from tgflow.streams.letters import DeadLetters, Letters
-from tgflow.streams.ordering.config import OrderConfig
-from tgflow.streams.state import IngestState
+from tgflow.streams.ingest.breaker import CircuitBreaker
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.counts import Counts
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.state import IngestState
+from tgflow.streams.rows.row_batch import PartitionedSource, Stoppable
 from tgflow.tables import FeatureTable
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
@@ -67,7 +67,7 @@ class Session:
     store: CheckpointStore
     writer: CheckpointWriter
     log: DurableLog | None
-    letters: Letters
+    letters: DeadLetterSink
     build: dict[str, Any]
     """What the checkpoint says of machine and threads."""
     resumed_at: int | None = None
@@ -183,7 +183,7 @@ def _open(place: RunDirectory, recipe: RunInputs, notes: RunLog, valve: FlowCont
         order_config(config),
         letters=letters,
         counts=Counts(),
-        breaker=Breaker(recipe.source.name, config.checks.max_bad_ratio),
+        breaker=CircuitBreaker(recipe.source.name, config.checks.max_bad_ratio),
         log=log,
         state=start.state,
         skip_to=start.trainer.position,
@@ -306,16 +306,16 @@ def _dedup_window(config: Config) -> int:
     return window
 
 
-def _letters(config: Config, place: RunDirectory) -> Letters:
+def _letters(config: Config, place: RunDirectory) -> DeadLetterSink:
     """Return where dead letters go: to files, and to a topic if one is named."""
-    files, topic = DeadLetters(place.path / "dead-letters"), config.kafka.dead_letter_topic
+    files, topic = DeadLetterFiles(place.path / "dead-letters"), config.kafka.dead_letter_topic
     if topic is None:
         return files
     from tgflow.streams.kafka.config import parse_options
-    from tgflow.streams.kafka.letters import TopicLetters
+    from tgflow.streams.kafka.dead_letters import DeadLetterTopic
 
     url = config.stream.path.rpartition("/")[0] + f"/{topic}"
-    return TopicLetters(files, url, parse_options(config.kafka.options))
+    return DeadLetterTopic(files, url, parse_options(config.kafka.options))
 
 
 def _check_build(

@@ -8,7 +8,7 @@ from tgflow.checkpoint import Checkpoint, read_manifest
 from tgflow.durable.log import LogPosition
 from tgflow.runtime import resume
 from tgflow.runtime.build import Kept, Session
-from tgflow.streams.state import IngestState
+from tgflow.streams.ingest.state import IngestState
 
 
 class CheckpointScheduler:

@@ -12,7 +12,7 @@ from tgflow.runtime.checkpoints import CheckpointScheduler
 from tgflow.runtime.health import STATES, State
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.table_stats import table_figures
-from tgflow.streams.ordering.config import AFTER_ALL, BEFORE_ALL
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.units import parse_bytes, seconds_per_tick
 
 UNIX_SINCE = 631_152_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tgflow.streams.ordering.config import OrderConfig
+from tgflow.streams.ingest.config import OrderConfig
 from tgflow.testing.partitioned import Row
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.ids import NodeIds
-from tgflow.streams.arrivals import Arrivals, BadRow, Origin, Position
-from tgflow.streams.checks import Int64s
-from tgflow.streams.columns import EventColumns
-from tgflow.streams.schema import IdKind
+from tgflow.streams.rows.checks import Int64s
+from tgflow.streams.rows.columns import EventColumns
+from tgflow.streams.rows.row_batch import BadRow, Origin, PolledRows, Position
+from tgflow.streams.rows.schema import IdKind
 
 POLL_SIZES = (1, 2, 7, 50, 500)
 
@@ -100,7 +100,7 @@ class ListSource:
         self._next |= dict.fromkeys(new, 0)
         return new
 
-    def poll(self, wanted: Set[int], timeout: float) -> list[Arrivals]:
+    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
         """Return rows of some of the partitions `wanted` that have any; never waits."""
         self.polled.append(frozenset(wanted))
         ready = [p for p in sorted(wanted) if self._next[p] < self._stop(p)]
@@ -136,7 +136,7 @@ class ListSource:
     def _stop(self, partition: int) -> int:
         return self.silent.get(partition, len(self._columns[partition]))
 
-    def _take(self, partition: int, size: int) -> Arrivals:
+    def _take(self, partition: int, size: int) -> PolledRows:
         start = self._next[partition]
         stop = self._next[partition] = min(start + size, self._stop(partition))
         return self._columns[partition].arrivals(start, stop)
@@ -164,11 +164,11 @@ class _Partition:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def arrivals(self, start: int, stop: int) -> Arrivals:
+    def arrivals(self, start: int, stop: int) -> PolledRows:
         """Return rows `start` to `stop`."""
         first, last = np.searchsorted(self._good, (start, stop)).tolist()
         good = self._good[first:last] - start
-        return Arrivals(
+        return PolledRows(
             partition=self._number,
             events=self._events.take(slice(first, last)),
             index=None if len(good) == stop - start else good,

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.checks import Fault
 from tgflow.streams.kafka.codecs.arrow_header import BatchHeader, DamagedHeaderError
 from tgflow.streams.kafka.codecs.codec import Parsed, joined
 from tgflow.streams.kafka.codecs.fields import Fields
-from tgflow.streams.schema import listed
+from tgflow.streams.rows.checks import Fault
+from tgflow.streams.rows.schema import listed
 
 MAX_RECORD_ROWS = 1 << 20
 

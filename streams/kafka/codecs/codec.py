@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.checks import Fault, Int64s
+from tgflow.streams.rows.checks import Fault, Int64s
 
 
 @dataclass(frozen=True, slots=True)

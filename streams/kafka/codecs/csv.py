@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from tgflow.streams.checks import Fault
 from tgflow.streams.kafka.codecs.codec import BadRecordsError, Parsed, parse_searching
 from tgflow.streams.kafka.codecs.fields import Fields
-from tgflow.streams.schema import UNSCALED, listed
-from tgflow.streams.ticks import decimal_type
+from tgflow.streams.rows.checks import Fault
+from tgflow.streams.rows.schema import UNSCALED, listed
+from tgflow.streams.rows.ticks import decimal_type
 
 _INTEGER = re.compile(r"-?\d{1,4000}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?", re.ASCII)

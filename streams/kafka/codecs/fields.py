@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.checks import Fault
-from tgflow.streams.columns import id_fault
 from tgflow.streams.errors import shown
-from tgflow.streams.schema import UNSCALED, Scale
-from tgflow.streams.ticks import number_fault
-from tgflow.streams.validate import Form
+from tgflow.streams.rows.checks import Fault
+from tgflow.streams.rows.columns import id_fault
+from tgflow.streams.rows.schema import UNSCALED, Scale
+from tgflow.streams.rows.ticks import number_fault
+from tgflow.streams.rows.validate import RowSchema
 from tgflow.units import INT64_MAX
 
 MAX_FEATURE_DIGITS = 400
@@ -31,7 +31,7 @@ class Fields:
         event_id: The field that tells repeated events, or None.
     """
 
-    form: Form
+    form: RowSchema
     event_id: str | None = None
 
     @property

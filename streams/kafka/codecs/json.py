@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.checks import Fault
 from tgflow.streams.errors import shown
 from tgflow.streams.kafka.codecs.codec import BadRecordsError, Parsed, parse_searching
 from tgflow.streams.kafka.codecs.fields import Fields
+from tgflow.streams.rows.checks import Fault
 
 MAX_DEPTH = 8
 MAX_DIGITS = 4000

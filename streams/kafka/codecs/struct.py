@@ -9,10 +9,10 @@ from itertools import compress
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.checks import Fault
 from tgflow.streams.kafka.codecs.codec import Parsed
 from tgflow.streams.kafka.codecs.fields import Fields
-from tgflow.streams.schema import listed
+from tgflow.streams.rows.checks import Fault
+from tgflow.streams.rows.schema import listed
 
 KINDS = "iuf"
 """Integers, unsigned ones, and floats."""

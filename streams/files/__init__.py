@@ -1,0 +1,1 @@
+"""Files and tables as partitions of rows: one decoder a format."""

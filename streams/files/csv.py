@@ -1,0 +1,211 @@
+"""Comma- or tab-separated text with a header line."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from tgflow.streams.errors import StreamError, shown
+from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock
+from tgflow.streams.files.lines import Parser, Verdicts, parser_block
+from tgflow.streams.files.screen import screen
+from tgflow.streams.files.text import TextDecoder, undecodable
+from tgflow.streams.rows.checks import Checks, Fault
+from tgflow.streams.rows.columns import id_fault
+from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
+from tgflow.streams.rows.ticks import decimal_type, number_fault
+
+_ROW = re.compile(r"Row #(\d{1,9}):")
+_INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
+
+
+class CsvDecoder(TextDecoder):
+    """A file of delimited values; the first line names the columns.
+
+    Args:
+        path: The file, compressed if its name says so.
+        delimiter: What stands between two values.
+        max_bytes: As for `TextDecoder`.
+        block_bytes: As for `TextDecoder`.
+    """
+
+    num_header_lines = 1
+
+    def __init__(
+        self,
+        path: Path,
+        delimiter: str = ",",
+        max_bytes: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        super().__init__(path, max_bytes, block_bytes)
+        self._delimiter = delimiter
+
+    def names(self) -> Sequence[str]:
+        """Return the names in the header line.
+
+        Raises:
+            StreamError: If the file has no line, or its header is no text.
+        """
+        head = self.head()
+        if not head:
+            raise StreamError(self.name, "schema", "the file is empty, expected a header line")
+        fault = undecodable(head[0])
+        if fault is not None:
+            raise StreamError(f"{self.name}, line 1", *fault)
+        names = self._values(head[0])
+        if not names:
+            text = f"a quote is not closed in the header {shown(head[0].decode())}; mend it"
+            raise StreamError(f"{self.name}, line 1", "syntax", text)
+        return [name.strip() for name in names]
+
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return the values of some of the first lines; ids that look like numbers as numbers."""
+        names, rows = self.names(), []
+        for line in self.head()[self.num_header_lines :]:
+            values = [] if undecodable(line) else self._values(line)
+            if len(values) == len(names):
+                rows.append({n: _typed(v) for n, v in zip(names, values, strict=True)})
+        return rows
+
+    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
+        """Return how lines become typed columns: times decimal, so that they are never floats."""
+        names = list(self.names())
+        reading = pa.csv.ReadOptions(column_names=names)
+        parsing = pa.csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False)
+        types = _types(columns, ids, time)
+        converting = _strict(types)
+        both = [columns.src, columns.dst]
+        as_text = _strict(dict.fromkeys(both, pa.string()))
+
+        def table(lines: Text, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
+            table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
+            return table.combine_chunks().to_batches()[0]
+
+        def parse(block: TextBlock) -> pa.RecordBatch:
+            lines, num_lines = block.data, block.num_lines
+            if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
+                raise pa.ArrowInvalid("a line end of another kind")
+            if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
+                raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
+            reading.block_size = parser_block(len(lines), num_lines)
+            batch = table(lines, converting)
+            if len(batch) != num_lines:
+                raise pa.ArrowInvalid("a value holds a line end")
+            if ids == "int" and (b"x" in lines or b"X" in lines):
+                _refuse_hex(table(lines, as_text))
+            return batch
+
+        def explain(line: Text) -> Fault | None:
+            return self._fault(line, names, columns, ids, time)
+
+        def is_hopeless(line: Text) -> bool:
+            num_values = line.count(self._delimiter.encode()) + 1
+            return num_values != len(names) and b'"' not in line
+
+        def suspect(block: TextBlock) -> int | None:
+            one_by_one = pa.csv.ReadOptions(
+                column_names=names, use_threads=False, block_size=len(block.data) + 1
+            )
+            try:
+                pa.csv.read_csv(pa.BufferReader(block.data), one_by_one, parsing, converting)
+            except pa.ArrowInvalid as error:
+                found = _ROW.search(str(error))  # counted from 1, and only without threads
+                return int(found[1]) - 1 if found and int(found[1]) <= block.num_lines else None
+            return None
+
+        def screened(block: TextBlock) -> Verdicts | None:
+            return screen(block, names, self._delimiter, types)
+
+        schema = pa.schema(list(types.items()))
+        return Parser(parse, explain, is_hopeless, screened, suspect, schema, listed(names))
+
+    def _values(self, line: Text) -> list[str]:
+        try:
+            return next(csv.reader([line.decode()], delimiter=self._delimiter, strict=True))
+        except csv.Error:
+            return []
+
+    def _fault(
+        self, line: Text, names: Sequence[str], columns: Columns, ids: IdKind, time: Scale
+    ) -> Fault | None:
+        fault = undecodable(line)
+        if fault is not None:
+            return fault
+        line_end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
+        if b"\r" in line.removesuffix(line_end):
+            return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
+        if line.startswith(BOM):
+            return "encoding", "the line starts with a byte order mark; remove it"
+        values = self._values(line.removesuffix(line_end))
+        if not values:
+            return "syntax", "a quote is not closed on its line; values hold no line ends here"
+        if len(values) != len(names):
+            return "schema", self._wrong_width(line, len(values), names)
+        row = dict(zip(names, values, strict=True))
+        for name in (columns.src, columns.dst) if ids == "int" else ():
+            value = row[name]
+            if fault := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
+                return fault
+        for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
+            if column and (fault := number_fault(column, row[column], scale)):
+                return fault
+        for name in columns.features:
+            if not _is_number(row[name]):
+                return "type", f"{name} is {shown(row[name])}, expected a number"
+        return None
+
+    def _wrong_width(self, line: Text, count: int, names: Sequence[str]) -> str:
+        text = f"{count} values, expected {len(names)} ({listed(names)})"
+        if count < len(names) and not line.endswith(b"\n"):
+            return f"{text}; the file ends within this line: fetch it again, or remove the line"
+        return f"{text}; mend or remove the line"
+
+
+def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
+    types = dict.fromkeys(columns.features, pa.float32())
+    types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
+    types[columns.t] = decimal_type(time)
+    if columns.label:
+        types[columns.label] = decimal_type(UNSCALED)
+    if columns.event_id:
+        types.setdefault(columns.event_id, pa.string())
+    return types
+
+
+def _strict(types: Mapping[str, pa.DataType]) -> pa.csv.ConvertOptions:
+    """Return options under which no text means "missing"."""
+    return pa.csv.ConvertOptions(
+        column_types=types,
+        include_columns=list(types),
+        null_values=[],
+        strings_can_be_null=False,
+    )
+
+
+def _refuse_hex(batch: pa.RecordBatch) -> None:
+    """Raise `pa.ArrowInvalid` if an id is hexadecimal, which Arrow would read as a number."""
+    for column in batch.columns:
+        if pc.any(pc.match_substring_regex(column, r"^\s*0[xX]")).as_py():
+            raise pa.ArrowInvalid("a hexadecimal id")
+
+
+def _typed(value: str) -> int | float | str:
+    if _INTEGER.fullmatch(value):
+        return int(value)
+    return float(value) if _is_number(value) else value
+
+
+def _is_number(value: str) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return "_" not in value

@@ -1,0 +1,199 @@
+"""JSON lines: one object a line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json
+
+from tgflow.streams.errors import StreamError, shown
+from tgflow.streams.files.blocks import Text, TextBlock
+from tgflow.streams.files.lines import Parser, parser_block
+from tgflow.streams.files.text import TextDecoder, undecodable
+from tgflow.streams.rows.checks import Checks, Fault
+from tgflow.streams.rows.columns import id_fault
+from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
+from tgflow.streams.rows.ticks import decimal_type, number_fault
+
+
+class JsonlDecoder(TextDecoder):
+    """A file of JSON objects; the keys of the first one name the columns.
+
+    Args:
+        path: The file, compressed if its name says so.
+    """
+
+    def names(self) -> Sequence[str] | None:
+        """Return the keys of the first objects, or None if there is no line.
+
+        Raises:
+            StreamError: If none of the first lines is a JSON object.
+        """
+        first = self._first_values()
+        return None if first is None else list(first)
+
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return the objects among the first lines."""
+        return [value for value, fault in map(_object, self.head()) if fault is None]
+
+    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
+        """Return how lines become typed columns: times decimal, so that they are never floats."""
+        types = _types(columns, ids, time, self._first_values() or {})
+        schema = pa.schema(list(types.items()))
+        reading = pa.json.ReadOptions()
+        others = "error" if checks.unknown_keys == "reject" else "ignore"
+        parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+
+        def parse(block: TextBlock) -> pa.RecordBatch:
+            lines, num_lines = block.data, block.num_lines
+            _refuse_other_lines(lines, num_lines)
+            reading.block_size = parser_block(len(lines), num_lines)
+            table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
+            if len(table) != num_lines:
+                raise pa.ArrowInvalid("not one object a line")
+            batch = table.combine_chunks().to_batches()[0]
+            batch.validate(full=True)  # strings may hold bytes that are not UTF-8
+            return batch
+
+        def explain(line: Text) -> Fault | None:
+            return _fault(line, types, columns, time, others == "error")
+
+        def is_hopeless(line: Text) -> bool:
+            return not line.lstrip(b" \t").startswith(b"{")
+
+        names = listed(schema.names)
+        return Parser(parse, explain, is_hopeless, lambda _: None, lambda _: None, schema, names)
+
+    def _first_values(self) -> dict[str, Any] | None:
+        """Return the keys of the first objects with their first values."""
+        head = self.head()
+        values: dict[str, Any] = {}
+        objects = [value for value, fault in map(_object, head) if fault is None]
+        for key, value in chain.from_iterable(value.items() for value in objects):
+            if values.get(key) is None:
+                values[key] = value
+        if objects or not head:
+            return values if head else None
+        raise StreamError(self.first_place, *(_object(head[0])[1] or ("syntax", "no object")))
+
+
+def _types(
+    columns: Columns, ids: IdKind, time: Scale, first: Mapping[str, Any]
+) -> dict[str, pa.DataType]:
+    types = {}
+    for name in columns.features:
+        is_list = isinstance(first.get(name), list)
+        types[name] = pa.list_(pa.float32()) if is_list else pa.float32()
+    for name in (columns.src, columns.dst):
+        is_number = ids == "int" or isinstance(first.get(name), int)
+        types[name] = pa.int64() if is_number else pa.string()
+    types[columns.t] = decimal_type(time)
+    if columns.label:
+        types[columns.label] = decimal_type(UNSCALED)
+    if columns.event_id:
+        is_number = isinstance(first.get(columns.event_id), int)
+        types.setdefault(columns.event_id, pa.int64() if is_number else pa.string())
+    return types
+
+
+_AFTER_OBJECT = re.compile(rb"\}[ \t\r]*[^ \t\r\n{},\]]")
+
+
+def _refuse_other_lines(lines: Text, num_lines: int) -> None:
+    """Raise `pa.ArrowInvalid` unless each line is seen to be one object, or may well be.
+
+    Arrow takes any white space between objects, and a line end within them; anything else between
+    them, as `null`, makes it read memory that is not its own.
+    """
+    if not lines.lstrip(b" \t").startswith(b"{"):
+        raise pa.ArrowInvalid("no object")
+    if num_lines > 1 and lines.count(b"}\n{") + lines.count(b"}\r\n{") != num_lines - 1:
+        raise pa.ArrowInvalid("not one object a line")
+    if _AFTER_OBJECT.search(lines) and any(_object(line)[1] for line in lines.splitlines()):
+        raise pa.ArrowInvalid("something that is no object")
+
+
+def _object(line: Text) -> tuple[dict[str, Any], Fault | None]:
+    """Return the object on a line, or what is wrong with the line."""
+    if fault := undecodable(line):
+        return {}, fault
+    try:
+        value = json.loads(line.rstrip(b"\r\n"), parse_float=Decimal, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        what = f"not JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
+        return {}, ("syntax", f"{what}; write one object a line")
+    except KeyError as error:
+        return {}, ("schema", f"the key {shown(error.args[0])} is there twice; keep one")
+    except (RecursionError, ValueError):
+        text = "the JSON is nested too deep, or holds a number of thousands of digits"
+        return {}, ("syntax", f"{text}; write one flat object a line")
+    if not isinstance(value, dict):
+        return {}, ("syntax", f"{shown(value)} is no object; write one object a line")
+    return value, None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise KeyError(next(name for name in names if names.count(name) > 1))
+    return values
+
+
+def _fault(
+    line: Text, types: Mapping[str, pa.DataType], columns: Columns, time: Scale, only: bool
+) -> Fault | None:
+    row, fault = _object(line)
+    if fault is not None:
+        return fault
+    others = [name for name in row if name not in types] if only else []
+    if others:
+        return "schema", f"the key {shown(others[0])} is not one of {listed(list(types))}"
+    for name in (columns.src, columns.dst):
+        value = row.get(name)
+        if types[name] == pa.string() and value is not None and not isinstance(value, str):
+            return "type", f"{name} is {shown(value)}, expected a string as in the first line"
+        if types[name] == pa.int64() and (fault := id_fault(name, _plain(value))):
+            return fault
+    for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
+        if column and (fault := number_fault(column, row.get(column), scale)):
+            return fault
+    if fault := _event_id_fault(row, types, columns.event_id):
+        return fault
+    for name in columns.features:
+        expected = "a list of numbers" if pa.types.is_list(types[name]) else "a number"
+        value = _plain(row.get(name, 0))
+        if not _is_number(value, expected == "a list of numbers"):
+            return "type", f"{name} is {shown(value)}, expected {expected}"
+    return None
+
+
+def _event_id_fault(
+    row: Mapping[str, Any], types: Mapping[str, pa.DataType], name: str | None
+) -> Fault | None:
+    value = None if name is None else row.get(name)
+    if name is None or value is None or types[name] not in (pa.int64(), pa.string()):
+        return None
+    expected = "an integer" if types[name] == pa.int64() else "a string"
+    if isinstance(value, int if expected == "an integer" else str):
+        return None
+    return "type", f"{name} is {shown(_plain(value))}, expected {expected} as in the first line"
+
+
+def _plain(value: object) -> object:
+    """Return a parsed value as a message shows it."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _is_number(value: object, is_list: bool) -> bool:
+    if is_list:
+        return isinstance(value, list) and all(_is_number(v, False) for v in value)
+    return isinstance(value, int | float) and not isinstance(value, bool)

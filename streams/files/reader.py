@@ -1,0 +1,160 @@
+"""Rows of files (or a table), one file after another, validated: what all readers share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tgflow.streams.errors import RowFault, StreamError, shown
+from tgflow.streams.files.decoder import Places, Rows
+from tgflow.streams.files.file_list import Files
+from tgflow.streams.rows.checks import Checks, Int64s
+from tgflow.streams.rows.columns import AS_TEXT, EventColumns
+from tgflow.streams.rows.event_ids import hashes
+from tgflow.streams.rows.row_batch import BadRow, Origin, Position
+from tgflow.streams.rows.schema import Columns, IdKind, Schema
+from tgflow.streams.rows.validate import RowSchema, validate
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """A run of rows of one file, told apart.
+
+    Args:
+        events: The good ones.
+        index: Of each good row its number in the run, int64, increasing; None if all are good.
+        faults: What is wrong with each of the others, by number.
+        num_rows: How many rows the run has.
+        places: Where they stand.
+        position: Where to go on after them.
+        progress: Which share of all files has been read with them.
+        event_ids: Of each good row the hash of its event id, int64, or None.
+    """
+
+    events: EventColumns
+    index: Int64s | None
+    faults: Sequence[RowFault]
+    num_rows: int
+    places: Places
+    position: Position
+    progress: float
+    event_ids: Int64s | None = None
+
+    def origin(self, i: int) -> Origin:
+        """Return where good row `i` stands."""
+        return self.places.origin(i if self.index is None else int(self.index[i]))
+
+    def bad(self) -> list[BadRow]:
+        """Return the bad rows with their origins."""
+        return [BadRow(f.row, f.code, f.text, self.places.origin(f.row)) for f in self.faults]
+
+
+class Reader:
+    """Reads files in order, from any place on.
+
+    Args:
+        files: The files.
+        schema: Which columns make an event.
+        checks: Limits on the values.
+
+    Raises:
+        StreamError: If the first file lacks a column, or its first ids are neither integers nor
+            strings.
+    """
+
+    def __init__(self, files: Files, schema: Schema, checks: Checks) -> None:
+        self._files = files
+        self._schema = schema
+        self._checks = checks
+        self.id_kind: IdKind = schema.id_kind or "int"
+        self.widths: tuple[int, ...] = ()
+        self._look_ahead()
+        counts = [decoder.num_events for decoder in files.decoders]
+        known = [count for count in counts if count is not None]
+        self.num_events = sum(known) if len(known) == len(counts) else None
+
+    def read(self, start: Position | None = None) -> Iterator[ReadRows]:
+        """Return the rows of all files from `start` on.
+
+        Raises:
+            SourceExpired: If the file of `start` is gone.
+            SourceTruncated: If it ends before `start`.
+            SourceMismatch: If it is not the file that was read up to `start`.
+        """
+        current = 0 if start is None else self._files.find(start)
+        first = self._rows(current, start)
+        return self._all(current, first)
+
+    def _all(self, current: int, rows: Iterator[ReadRows]) -> Iterator[ReadRows]:
+        while True:
+            yield from rows
+            current += 1
+            if current == len(self._files.decoders):
+                self._files.refresh()
+            if current == len(self._files.decoders):
+                return
+            rows = self._rows(current, None)
+
+    def _rows(self, current: int, start: Position | None) -> Iterator[ReadRows]:
+        decoder = self._files.decoders[current]
+        columns = self._schema.select(decoder)
+        if columns is None:
+            return iter(())
+        time = self._schema.time
+        form = RowSchema(columns, self.id_kind, time, self.widths, self._checks)
+        rows = decoder.read(columns, self.id_kind, time, self._checks, start)
+        return (self._split_good_and_bad(run, form, current) for run in rows)
+
+    def _split_good_and_bad(self, rows: Rows, form: RowSchema, current: int) -> ReadRows:
+        found, event_ids = validate(rows.batch, form), None
+        if (name := form.columns.event_id) is not None:
+            found, event_ids = hashes(rows.batch[name], name, found)
+        index, faults = found.index, found.faults
+        if rows.index is not None:
+            index = rows.index if index is None else rows.index[index]
+            moved = (RowFault(int(rows.index[f.row]), f.code, f.text) for f in faults)
+            faults = sorted([*rows.faults, *moved], key=lambda fault: fault.row)
+        position = {**self._files.place(current), **rows.position}
+        done = self._files.progress(current)
+        return ReadRows(
+            found.events, index, faults, rows.num_rows, rows.places, position, done, event_ids
+        )
+
+    def _look_ahead(self) -> None:
+        """Learn the width of the features and the kind of ids from the first row that has both."""
+        for decoder in self._files.decoders:
+            columns = self._schema.select(decoder)
+            if columns is None:
+                continue
+            self.widths = (1,) * len(columns.features)
+            samples = decoder.samples(columns)
+            if samples:
+                self._learn(samples, columns, decoder.first_place)
+                return
+
+    def _learn(
+        self, samples: Sequence[Mapping[str, Any]], columns: Columns, first_place: str
+    ) -> None:
+        both = columns.src, columns.dst
+        wanted = [*both, *columns.features]
+        whole = [row for row in samples if all(row.get(name) is not None for name in wanted)]
+        good = [row for row in whole if all(_is_id(row[name]) for name in both)]
+        row = [*good, *whole, *samples][0]
+        values = [row.get(name) for name in columns.features]
+        self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
+        if self._schema.id_kind is None:
+            self.id_kind = _id_kind(first_place, {name: row.get(name) for name in both})
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def _id_kind(where: str, first: dict[str, object]) -> IdKind:
+    """Return "int" if all ids of a row are integers, "string" if one is a string."""
+    for column, value in first.items():
+        if value is not None and not _is_id(value):
+            text = f"{column} is {shown(value)}, expected an integer or a string"
+            raise StreamError(where, "type", f"{text}; {AS_TEXT}")
+    return "string" if any(isinstance(value, str) for value in first.values()) else "int"

@@ -1,0 +1,214 @@
+"""Tables in memory, and what the binary formats share with them: typed columns in batches."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated
+from tgflow.streams.files.anchor import check_digest, check_size, digest, tail
+from tgflow.streams.files.decoder import Rows
+from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.row_batch import Origin, Position
+from tgflow.streams.rows.schema import Columns, IdKind, Scale
+
+BATCH_ROWS = 1 << 15
+"""Torch checks more at a time in several threads, which wait for one another on a busy machine."""
+SAMPLES = 100
+
+
+class ColumnarDecoder(ABC):
+    """Typed columns, read in batches of at most `BATCH_ROWS` rows.
+
+    Args:
+        name: What messages call it.
+        size: Its bytes, or its rows.
+        names: Its columns.
+        num_events: Its rows, or None if unknown.
+    """
+
+    def __init__(self, name: str, size: int, names: Sequence[str], num_events: int | None) -> None:
+        self.name = name
+        self.size = size
+        self.num_events = num_events
+        self._names = names
+        self.first_place = f"{name}, row 0"
+        self._num_read = 0
+
+    @abstractmethod
+    def batches(
+        self, names: Sequence[str], num_rows: int, first: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the columns `names` from row `first` on, at most `num_rows` rows at a time."""
+
+    @abstractmethod
+    def anchor(self) -> dict[str, int | str]:
+        """Return what tells it from another one: its `size` and, of a file, its `sha256`."""
+
+    @abstractmethod
+    def check(self, start: Position) -> None:
+        """Raise `SourceTruncated` or `SourceMismatch` if it is not what gave `start`."""
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the columns."""
+        return self._names
+
+    def default_features(self) -> Sequence[str]:
+        """Return no features: they are read when asked for."""
+        return ()
+
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return some of the first rows, by column name, without those that cannot be read."""
+        for batch in self.batches(columns.names, SAMPLES):
+            if len(batch):
+                rows = (_values(batch, row) for row in range(len(batch)))
+                return [row for row, is_whole in rows if is_whole]
+        return []
+
+    def read(
+        self, columns: Columns, ids: IdKind, time: Scale, checks: Checks, start: Position | None
+    ) -> Iterator[Rows]:
+        """Return the rows; what type a column has is judged when it is converted."""
+        first = 0
+        if start is not None:
+            self.check(start)
+            first = int(start["row"] or 0)
+        return self._rows(columns.names, first)
+
+    def _rows(self, names: Sequence[str], first: int) -> Iterator[Rows]:
+        self._num_read = first
+        anchor = self.anchor()
+        for rows in self.batches(names, BATCH_ROWS, first):
+            places = _RowNumbers(self.name, self._num_read, rows)
+            self._num_read += len(rows)
+            position: Position = {"row": self._num_read, **anchor}
+            yield Rows(rows, None, [], len(rows), places, position)
+
+    def progress(self) -> float:
+        """Return which share of the rows the latest `read` has yielded, 0 if that is unknown."""
+        return min(1.0, self._num_read / self.num_events) if self.num_events else 0.0
+
+
+class BinaryDecoder(ColumnarDecoder):
+    """A file of typed columns.
+
+    Args:
+        path: The file.
+        names: Its columns.
+        num_events: Its rows, or None if unknown.
+        may_grow: Whether rows can be appended to it.
+    """
+
+    def __init__(
+        self, path: Path, names: Sequence[str], num_events: int | None, may_grow: bool
+    ) -> None:
+        super().__init__(str(path), path.stat().st_size, names, num_events)
+        self._path = path
+        self._may_grow = may_grow
+
+    def anchor(self) -> dict[str, int | str]:
+        """Return its size, and the digest of its end: of most formats its table of contents."""
+        size = self._path.stat().st_size
+        return {"size": size, "sha256": digest(tail(self._path, size))}
+
+    def check(self, start: Position) -> None:
+        """Raise `SourceTruncated` or `SourceMismatch` if it is not the file that gave `start`."""
+        size, before = self._path.stat().st_size, int(start["size"] or 0)
+        check_size(self.name, size, start)
+        check_digest(self.name, tail(self._path, before), start, f"byte {before}")
+        if size > before and not self._may_grow:
+            text = f"it has {size} bytes, but had {before} when it was read; put the old file back"
+            raise SourceMismatch(self.name, "schema", text)
+
+    def damaged(self, num_read: int, error: Exception) -> SourceCorrupt:
+        """Return the error of a file that cannot be read from row `num_read` on."""
+        where = f"{self.name}, from row {num_read} on"
+        text = f"the data is damaged ({error}); fetch the file again"
+        return SourceCorrupt(where, "syntax", text)
+
+
+class TableDecoder(ColumnarDecoder):
+    """A table in memory.
+
+    Args:
+        table: The rows.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__("table", len(table), table.schema.names, len(table))
+        self._table = table
+
+    def batches(
+        self, names: Sequence[str], num_rows: int, first: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield views of the table."""
+        yield from self._table.select(list(names)).slice(first).to_batches(num_rows)
+
+    def anchor(self) -> dict[str, int | str]:
+        """Return its number of rows."""
+        return {"size": len(self._table)}
+
+    def check(self, start: Position) -> None:
+        """Raise `SourceTruncated` if it has fewer rows than it had."""
+        if len(self._table) < int(start["size"] or 0):
+            text = f"it has {len(self._table)} rows, but had {start['size']} when it was read"
+            raise SourceTruncated(self.name, "schema", f"{text}; pass the same table")
+
+
+class _RowNumbers:
+    """The rows of a batch as places."""
+
+    def __init__(self, name: str, first: int, batch: pa.RecordBatch) -> None:
+        self._name = name
+        self._first = first
+        self._batch = batch
+
+    def where(self, row: int) -> str:
+        return f"{self._name}, row {self._first + row}"
+
+    def origin(self, row: int) -> Origin:
+        values, _ = _values(self._batch, row)
+        return Origin(
+            {"file": self._name, "row": self._first + row}, json.dumps(values, default=str).encode()
+        )
+
+
+def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
+    """Return the values of a row, None for those that cannot be read, and whether all can be."""
+    values, is_whole = {}, True
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        value = column.slice(row, 1)
+        try:
+            value.validate(full=True)
+            values[name] = value[0].as_py()
+        except (pa.ArrowInvalid, ValueError, OverflowError):
+            values[name], is_whole = None, False
+    return values, is_whole
+
+
+def as_table(data: Any) -> pa.Table | None:
+    """Return `data` as a table if it is one: Arrow's, a data frame, or a dict of columns.
+
+    A dict's columns may be NumPy arrays, torch tensors, Arrow arrays or lists; a 2-d one becomes
+    a column of lists.
+    """
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Mapping):
+        return pa.table({name: _array(column) for name, column in data.items()})
+    return pa.table(data) if hasattr(data, "__arrow_c_stream__") else None
+
+
+def _array(column: Any) -> Any:
+    if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):
+        return column
+    values = np.asarray(column)
+    if values.ndim != 2:
+        return pa.array(values)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])

@@ -1,0 +1,1 @@
+"""From partitions of rows to one sequence of events: admit, reorder, log, account."""

@@ -1,0 +1,105 @@
+"""The circuit breaker: so many bad rows mean a wrong schema, not bad data."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tgflow.streams.errors import TooManyBadRecords, escaped
+from tgflow.streams.rows.row_batch import BadRow
+
+WINDOW = 10_000
+FIRST = 1_000
+
+
+@dataclass(slots=True)
+class _Partition:
+    num_rows: int = 0
+    bad: deque[int] = field(default_factory=deque)  # the bad ones among the last `WINDOW` rows
+    num_good: int = 0
+
+
+class CircuitBreaker:
+    """Stops a run whose rows are bad too often.
+
+    It breaks where more than `max_bad_ratio` x 10,000 of the last 10,000 rows of a partition are
+    bad, or the first 1,000 all are. That is judged row by row, so how many rows come at a time
+    does not matter.
+
+    Args:
+        name: The source's, for messages.
+        max_bad_ratio: Share of bad rows to put up with, 0 to 1; 0 allows none.
+
+    Raises:
+        ValueError: If `max_bad_ratio` is not in [0, 1].
+    """
+
+    def __init__(self, name: str, max_bad_ratio: float = 0.05) -> None:
+        if not 0 <= max_bad_ratio <= 1:
+            raise ValueError(f"max_bad_ratio must be in [0, 1], got {max_bad_ratio}")
+        self._name = name
+        self._max_bad_ratio = max_bad_ratio
+        self._most = int(max_bad_ratio * WINDOW + 1e-9)
+        self._partitions: dict[int, _Partition] = {}
+
+    def see(self, partition: int, num_rows: int, bad: Sequence[BadRow]) -> None:
+        """Count the next rows of a partition, `bad` by increasing index among them.
+
+        Whoever keeps dead letters writes them before, so that they are there to be looked at.
+
+        Raises:
+            TooManyBadRecords: If one of the rows is a bad one too many.
+        """
+        seen = self._partitions.setdefault(partition, _Partition())
+        for row in bad:
+            number = seen.num_rows + row.index
+            while seen.bad and seen.bad[0] <= number - WINDOW:
+                seen.bad.popleft()
+            seen.bad.append(number)
+            if len(seen.bad) > self._most:
+                rows = f"the last {min(number + 1, WINDOW):,} rows"
+                raise self._broken(len(seen.bad), rows, bad)
+            if len(seen.bad) == number + 1 == FIRST:
+                raise self._broken(FIRST, "the first rows", bad)
+        seen.num_rows += num_rows
+        seen.num_good += num_rows - len(bad)
+
+    def end(self, partition: int) -> None:
+        """Hear that a partition has ended.
+
+        Raises:
+            TooManyBadRecords: If it had rows and none was good.
+        """
+        seen = self._partitions.get(partition)
+        if seen is not None and seen.num_rows and not seen.num_good:
+            raise self._broken(seen.num_rows, "all rows", [])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its state as JSON can hold it."""
+        return {
+            str(partition): {"rows": seen.num_rows, "good": seen.num_good, "bad": list(seen.bad)}
+            for partition, seen in self._partitions.items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `to_json` gave."""
+        self._partitions = {
+            int(partition): _Partition(seen["rows"], deque(seen["bad"]), seen["good"])
+            for partition, seen in state.items()
+        }
+
+    def _broken(self, num_bad: int, rows: str, bad: Sequence[BadRow]) -> TooManyBadRecords:
+        text = f"{num_bad:,} of {rows} are bad, more than max_bad_ratio={self._max_bad_ratio:g}"
+        if num_bad == FIRST and rows == "the first rows":
+            text = f"the first {FIRST:,} rows are all bad"
+        if bad:
+            code, _ = Counter(row.code for row in bad).most_common(1)[0]
+            text += f", most of them lately by {code!r} (as: {_example(bad, code)})"
+        way_out = "is the schema right? the dead letters hold the rows; else raise max_bad_ratio"
+        return TooManyBadRecords(self._name, "schema", f"{text}; {way_out}")
+
+
+def _example(bad: Sequence[BadRow], code: str) -> str:
+    return escaped(next(row.text for row in bad if row.code == code))

@@ -1,0 +1,181 @@
+"""The books of a run: every row that was read is accounted for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tgflow.streams.errors import escaped
+from tgflow.streams.rows.row_batch import Place
+
+NUM_EXAMPLES = 3
+
+
+class Unbalanced(RuntimeError):
+    """Rows that were read and that nobody can account for, or the other way round."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """The rows of one code in one partition.
+
+    Args:
+        count: How many.
+        first: Where the first stood.
+        last: Where the last stood.
+        examples: What was wrong with the first three, escaped.
+    """
+
+    count: int = 0
+    first: dict[str, int | str] = field(default_factory=dict)
+    last: dict[str, int | str] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, place: Place, text: str) -> None:
+        """Count one more."""
+        safe = {key: escaped(v) if isinstance(v, str) else v for key, v in place.items()}
+        self.count += 1
+        self.first = self.first or safe
+        self.last = safe
+        if len(self.examples) < NUM_EXAMPLES:
+            self.examples.append(escaped(text))
+
+
+@dataclass(slots=True)
+class PartitionCounts:
+    """What became of the rows of one partition.
+
+    Args:
+        read: Rows read.
+        accepted: Rows handed on as events.
+        duplicate: Rows dropped since they had come before.
+        forced: How often the watermark was forced on since the buffer was full.
+        refused: By code, the rows that are dead letters (or were dropped for being late).
+        other: What was met that is no row, such as tombstones, by name.
+        gaps: What the source skipped, `[begin, end)` in its own numbers.
+    """
+
+    read: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    forced: int = 0
+    refused: dict[str, Seen] = field(default_factory=dict)
+    other: Counter[str] = field(default_factory=Counter)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def late(self) -> int:
+        """Rows that came too late."""
+        return self.refused["late"].count if "late" in self.refused else 0
+
+    @property
+    def malformed(self) -> int:
+        """Rows that are no events."""
+        return sum(seen.count for seen in self.refused.values()) - self.late
+
+    def refuse(self, code: str, place: Place, text: str) -> None:
+        """Count a row that is no event, or one that came too `late`."""
+        self.refused.setdefault(code, Seen()).add(place, text)
+
+
+class Counts:
+    """What became of all rows: `read = accepted + late + malformed + duplicate + buffered`.
+
+    `counts[partition]` is what to count by; a new partition starts at 0.
+    """
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, PartitionCounts] = {}
+
+    def __getitem__(self, partition: int) -> PartitionCounts:
+        return self.partitions.setdefault(partition, PartitionCounts())
+
+    def total(self, name: str) -> int:
+        """Return the sum over the partitions: read, accepted, late, malformed, duplicate, forced.
+
+        Any other name is looked for among what was met that is no row.
+        """
+        if hasattr(PartitionCounts, name):
+            return sum(getattr(counts, name) for counts in self.partitions.values())
+        return sum(counts.other[name] for counts in self.partitions.values())
+
+    def by_code(self) -> dict[str, int]:
+        """Return how many rows were refused, by code, the most frequent first."""
+        sums: Counter[str] = Counter()
+        for counts in self.partitions.values():
+            sums.update({code: seen.count for code, seen in counts.refused.items()})
+        return dict(sums.most_common())
+
+    def check(self, num_buffered: int) -> None:
+        """Make sure that every row read is accounted for.
+
+        Raises:
+            Unbalanced: If one is not; that is an error of tgflow's.
+        """
+        names = ("accepted", "late", "malformed", "duplicate")
+        parts = {name: self.total(name) for name in names} | {"buffered": num_buffered}
+        if (read := self.total("read")) != sum(parts.values()):
+            sums = " + ".join(f"{count} {name}" for name, count in parts.items())
+            raise Unbalanced(f"{read} rows were read, but {sums} = {sum(parts.values())}")
+
+    def report(self, num_buffered: int = 0) -> dict[str, Any]:
+        """Return all counts for a report: the sums, and each partition as in `to_json`."""
+        names = ("read", "accepted", "late", "malformed", "duplicate", "forced")
+        sums = {name: self.total(name) for name in names} | {"buffered": num_buffered}
+        return sums | {"refused": self.by_code(), "partitions": self.to_json()}
+
+    def table(self) -> list[tuple[str, str, str, str, str, str]]:
+        """Return lines for people: code, partition, rows, first place, last place, an example."""
+        return [
+            (code, str(number), f"{seen.count:,}", _at(seen.first), _at(seen.last), example)
+            for number, counts in sorted(self.partitions.items())
+            for code, seen in sorted(counts.refused.items(), key=lambda item: -item[1].count)
+            for example in seen.examples[:1]
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all counts as JSON can hold them."""
+        return {str(number): _to_json(counts) for number, counts in self.partitions.items()}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Counts:
+        """Return the counts that gave `to_json()`."""
+        counts = cls()
+        counts.partitions = {int(number): _from_json(entry) for number, entry in state.items()}
+        return counts
+
+
+def _at(place: Place) -> str:
+    return ", ".join(f"{name} {value}" for name, value in place.items())
+
+
+def _to_json(counts: PartitionCounts) -> dict[str, Any]:
+    refused = {
+        code: {
+            "count": seen.count,
+            "first": seen.first,
+            "last": seen.last,
+            "examples": list(seen.examples),
+        }
+        for code, seen in counts.refused.items()
+    }
+    return {
+        "read": counts.read,
+        "accepted": counts.accepted,
+        "duplicate": counts.duplicate,
+        "forced": counts.forced,
+        "refused": refused,
+        "other": dict(counts.other),
+        "gaps": [list(gap) for gap in counts.gaps],
+    }
+
+
+def _from_json(entry: Mapping[str, Any]) -> PartitionCounts:
+    refused = {code: Seen(**seen) for code, seen in entry["refused"].items()}
+    for seen in refused.values():
+        seen.examples = list(seen.examples)
+    gaps = [(begin, end) for begin, end in entry["gaps"]]
+    numbers = {name: entry[name] for name in ("read", "accepted", "duplicate", "forced")}
+    return PartitionCounts(**numbers, refused=refused, other=Counter(entry["other"]), gaps=gaps)

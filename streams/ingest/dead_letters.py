@@ -1,0 +1,240 @@
+"""Dead letters: every row that was not accepted, with its place and the reason, kept in files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from tgflow.durable import fault
+from tgflow.durable.fs import Fs, RealFs
+from tgflow.streams.errors import escaped
+from tgflow.streams.rows.row_batch import BadRow, Place
+
+_log = logging.getLogger(__name__)
+
+MAX_RAW_BYTES = 4096
+
+Length: TypeAlias = dict[str, int]
+"""How much has been written: {"segment": 0, "byte": 1234}."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A row that was not accepted.
+
+    Args:
+        source: The source's name.
+        place: Where it stood.
+        code: Why, one of `tgflow.streams.errors.CODES`.
+        text: What was wrong and what arrived.
+        raw: Its bytes as they were.
+    """
+
+    source: str
+    place: Place
+    code: str
+    text: str
+    raw: bytes
+
+    @classmethod
+    def of(cls, source: str, row: BadRow) -> DeadLetter:
+        """Return the letter of a bad row."""
+        return cls(source, row.origin.place, row.code, row.text, row.origin.raw)
+
+    def line(self) -> bytes:
+        """Return it as a line of JSON, ASCII only, so that no terminal acts on what it holds."""
+        entry = {
+            "source": self.source,
+            "place": dict(self.place),
+            "code": self.code,
+            "message": escaped(self.text),
+            "num_bytes": len(self.raw),
+            "sha256": hashlib.sha256(self.raw).hexdigest(),
+            "raw": base64.b64encode(self.raw[:MAX_RAW_BYTES]).decode(),
+        }
+        return f"{json.dumps(entry)}\n".encode()
+
+
+class DeadLetterSink(Protocol):
+    """Where dead letters go; `DeadLetterFiles`, or what stands in for them."""
+
+    @property
+    def length(self) -> Length:
+        """How much has been written."""
+        ...
+
+    def write(self, letters: Iterable[DeadLetter]) -> None:
+        """Write letters; raises `OSError` if that fails."""
+        ...
+
+    def sync(self) -> None:
+        """Return once all letters are safe; raises `OSError` if that is not certain."""
+        ...
+
+    def truncate(self, length: Length) -> None:
+        """Take back what was written after `length`; raises `OSError` if that fails."""
+        ...
+
+    def close(self) -> None:
+        """Make sure of all letters and give back what is held."""
+        ...
+
+
+class DeadLetterFiles:
+    """Dead letters as JSON lines in files `000000.jsonl`, `000001.jsonl`, ....
+
+    Each letter comes to stand there exactly once: whoever keeps `length` with the positions of
+    its sources, and cuts the files to it by `truncate` when it goes on, finds there the letters of
+    what it has read, and no others. An entry has the keys source, place, code, message (at most
+    200 characters), num_bytes, sha256 (of all raw bytes) and raw (base64 of the first 4 KiB).
+
+    Once an operation has failed every later one fails too: it is unknown what the file holds then.
+
+    Args:
+        directory: Where the files are; made if it is not there.
+        fs: The file operations.
+        segment_bytes: From which size on another file is begun.
+
+    Raises:
+        OSError: If the directory cannot be made or read.
+    """
+
+    def __init__(
+        self, directory: Path, *, fs: Fs | None = None, segment_bytes: int = 64 << 20
+    ) -> None:
+        self._directory = directory
+        self._fs = fs or RealFs()
+        self._segment_bytes = segment_bytes
+        if not directory.exists():
+            self._fs.make_directory(directory)
+            self._fs.sync_directory(directory.parent)
+        segments = self._segments()
+        self._segment = segments[-1] if segments else 0
+        self._byte = self._path(self._segment).stat().st_size if segments else 0
+        self._fd: int | None = None
+        self._is_synced = True
+        self._failure: OSError | None = None
+
+    @property
+    def length(self) -> Length:
+        """How much has been written, all of it on the disk after `sync`."""
+        return {"segment": self._segment, "byte": self._byte}
+
+    def write(self, letters: Iterable[DeadLetter]) -> None:
+        """Append letters; `sync` puts them on the disk.
+
+        Raises:
+            OSError: If they cannot be written. None of them is counted in `length` then.
+        """
+        data = b"".join(letter.line() for letter in letters)
+        if not data:
+            return
+        self._refuse_after_failure()
+        try:
+            fd = self._open()
+            fault.point("letters.before_write")
+            self._is_synced = False
+            self._fs.write(fd, data)
+            self._byte += len(data)
+            fault.point("letters.after_write")
+        except OSError as error:
+            self._fail(error)
+            raise
+
+    def sync(self) -> None:
+        """Return once all letters are on the disk.
+
+        Raises:
+            OSError: If that is not certain.
+        """
+        self._refuse_after_failure()
+        if self._is_synced or self._fd is None:
+            return
+        try:
+            fault.point("letters.before_sync")
+            self._fs.sync(self._fd)
+            fault.point("letters.after_sync")
+        except OSError as error:
+            self._fail(error)
+            raise
+        self._is_synced = True
+
+    def truncate(self, length: Length) -> None:
+        """Take back all that was written after `length`.
+
+        Nothing but people needs the letters: where some are missing a warning says so, and a new
+        file is begun.
+
+        Raises:
+            OSError: If the files cannot be cut.
+        """
+        self._close()
+        segment, byte = length["segment"], length["byte"]
+        path = self._path(segment)
+        size = path.stat().st_size if path.exists() else 0
+        for later in reversed(self._segments()):  # a crash in between leaves no hole
+            if later > segment:
+                self._fs.unlink(self._path(later))
+        fault.point("letters.before_truncate")
+        if size > byte:
+            self._fs.truncate(path, byte)
+        elif size < byte:
+            text = "%s holds %d bytes, but %d had been written: dead letters are missing"
+            _log.warning(text, path, size, byte)
+            segment, byte = segment + 1, 0
+        self._fs.sync_directory(self._directory)
+        self._segment, self._byte, self._failure = segment, byte, None
+
+    def close(self) -> None:
+        """Put all on the disk and close the file.
+
+        Raises:
+            OSError: If that is not certain.
+        """
+        if self._failure is None:
+            self.sync()
+        self._close()
+
+    def _segments(self) -> list[int]:
+        """Return the numbers of the files there are, in order."""
+        names = (path.name for path in self._directory.iterdir() if path.suffix == ".jsonl")
+        return sorted(int(name[:-6]) for name in names if name[:-6].isdecimal())
+
+    def _path(self, segment: int) -> Path:
+        return self._directory / f"{segment:06}.jsonl"
+
+    def _open(self) -> int:
+        """Return the descriptor to write by, of a new file if the current one is full."""
+        if self._byte >= self._segment_bytes:
+            self.sync()
+            self._close()
+            self._segment, self._byte = self._segment + 1, 0
+        if self._fd is None:
+            path = self._path(self._segment)
+            if path.exists():
+                self._fd = self._fs.append_to(path)
+            else:
+                self._fd = self._fs.create(path)
+                self._fs.sync_directory(self._directory)
+        return self._fd
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            self._fs.close(self._fd)
+        self._fd, self._is_synced = None, True
+
+    def _fail(self, error: OSError) -> None:
+        self._failure = error
+
+    def _refuse_after_failure(self) -> None:
+        if self._failure is not None:
+            why = self._failure.strerror or str(self._failure)
+            text = f"dead letters could not be written before ({why})"
+            raise OSError(self._failure.errno, text, os.fspath(self._directory))

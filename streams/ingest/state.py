@@ -1,0 +1,192 @@
+"""All that ingestion knows between two polls, kept so that it can go on from there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from tgflow.durable.log import LogPosition
+from tgflow.streams.ingest.config import BEFORE_ALL
+from tgflow.streams.ingest.counts import Counts
+from tgflow.streams.ingest.dead_letters import Length
+from tgflow.streams.ingest.dedup import Seen, Window
+from tgflow.streams.ingest.ordered_rows import Rows
+from tgflow.streams.ingest.partition import PartitionState
+from tgflow.streams.ingest.reorder import BufferSnapshot, ReorderBuffer
+from tgflow.streams.rows.row_batch import Position
+
+MAX_MARKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class IngestState:
+    """What `Ingest` knows after one of its polls. It shares memory with others and never changes.
+
+    Args:
+        num_released: Events handed on.
+        watermark: All events before this time have been handed on.
+        last_t: Time of the last one.
+        partitions: How far each partition has come.
+        held: Events held back.
+        windows: Event ids remembered, by partition.
+        counts: `Counts.to_json()`.
+        breaker: `CircuitBreaker.to_json()`.
+        letters: Length of the dead letters.
+        log: The place in the log after all that came before.
+    """
+
+    num_released: int = 0
+    watermark: int = BEFORE_ALL
+    last_t: int = BEFORE_ALL
+    partitions: Mapping[int, PartitionState] = field(default_factory=dict)
+    held: BufferSnapshot = field(default_factory=lambda: BufferSnapshot((), {}))
+    windows: Mapping[int, Window] = field(default_factory=dict)
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    breaker: Mapping[str, Any] = field(default_factory=dict)
+    letters: Length | None = None
+    log: LogPosition | None = None
+
+    @property
+    def positions(self) -> dict[int, Position]:
+        """Where the source goes on; partitions at their beginning are not in it."""
+        found = ((p, state.position) for p, state in self.partitions.items())
+        return {p: position for p, position in found if position is not None}
+
+    def check(self) -> None:
+        """Make sure that every row read is accounted for.
+
+        Raises:
+            Unbalanced: If one is not; that is an error of tgflow's.
+        """
+        Counts.from_json(self.counts).check(len(self.held))
+
+    def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return it as tensors and JSON.
+
+        Returns:
+            Perhaps `rows` (uint8, the events held back as an Arrow IPC stream) and `seen` (int64
+            `[3, n]`: partition, row and event id), and the rest as plain values.
+        """
+        tensors = {}
+        if (rows := self.held.rows()) is not None:
+            tensors["rows"] = _to_tensor(rows)
+        if self.windows:
+            tensors["seen"] = _seen_tensor(self.windows)
+        return tensors, self.meta()
+
+    def meta(self) -> dict[str, Any]:
+        """Return the part of it that is plain values."""
+        return {
+            "num_released": self.num_released,
+            "watermark": self.watermark,
+            "last_t": self.last_t,
+            "partitions": {str(p): state.to_json() for p, state in self.partitions.items()},
+            "counts": dict(self.counts),
+            "breaker": dict(self.breaker),
+            "letters": self.letters,
+            "log": None if self.log is None else self.log.to_json(),
+        }
+
+    @classmethod
+    def from_checkpoint(cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> IngestState:
+        """Return the state that gave `to_checkpoint()`.
+
+        Raises:
+            ValueError: If it cannot have given this.
+        """
+        try:
+            buffer = ReorderBuffer()
+            if "rows" in tensors:
+                buffer.add(_from_tensor(tensors["rows"]))
+            log = meta["log"]
+            return cls(
+                num_released=meta["num_released"],
+                watermark=meta["watermark"],
+                last_t=meta["last_t"],
+                partitions={
+                    int(p): PartitionState.from_json(state)
+                    for p, state in meta["partitions"].items()
+                },
+                held=buffer.held(),
+                windows=_windows(tensors["seen"]) if "seen" in tensors else {},
+                counts=meta["counts"],
+                breaker=meta["breaker"],
+                letters=meta["letters"],
+                log=None if log is None else LogPosition.from_json(log),
+            )
+        except (LookupError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise ValueError(f"this is no state of ingestion: {error!r}") from None
+
+
+class StateHistory:
+    """The latest states, of which the trainer will ask for one that is not too new.
+
+    Asked seldom, it thins out what it keeps: an older state costs a longer way back to where the
+    trainer was. Any thread may ask.
+    """
+
+    def __init__(self, first: IngestState) -> None:
+        self._lock = threading.Lock()
+        self._states = [first]
+
+    def add(self, state: IngestState) -> None:
+        """Keep the newest state."""
+        with self._lock:
+            if self._states[-1].num_released == state.num_released:
+                self._states.pop()
+            self._states.append(state)
+            if len(self._states) > MAX_MARKS:
+                del self._states[1:-1:2]
+
+    def at(self, position: int) -> IngestState:
+        """Return the newest state with `num_released <= position` and forget those before it.
+
+        Raises:
+            ValueError: If all are newer: an earlier call has asked for a later position.
+        """
+        with self._lock:
+            kept = [i for i, s in enumerate(self._states) if s.num_released <= position]
+            if not kept:
+                first = self._states[0].num_released
+                raise ValueError(f"there is no state at {position}: the oldest kept is at {first}")
+            del self._states[: kept[-1]]
+            return self._states[0]
+
+
+def _to_tensor(rows: Rows) -> Tensor:
+    batch = rows.to_batch()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
+
+
+def _from_tensor(tensor: Tensor) -> Rows:
+    with pa.ipc.open_stream(pa.py_buffer(tensor.numpy())) as reader:
+        batch = reader.read_next_batch()
+    batch.validate(full=True)
+    return Rows.from_batch(batch)
+
+
+def _seen_tensor(windows: Mapping[int, Window]) -> Tensor:
+    columns = []
+    for partition, window in windows.items():
+        seen = window.seen()
+        columns.append(np.stack([np.full(len(seen.seq), partition), seen.seq, seen.ids]))
+    return torch.from_numpy(np.concatenate(columns, axis=1))
+
+
+def _windows(tensor: Tensor) -> dict[int, Window]:
+    partition, seq, ids = tensor.numpy()
+    windows = {}
+    for p in np.unique(partition).tolist():
+        own = partition == p
+        windows[p] = Window([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
+    return windows

@@ -1,0 +1,74 @@
+"""Work done ahead in a thread of its own, a bounded number of items at a time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Ended(Exception):
+    """Nothing more will come."""
+
+
+class Prefetcher(Generic[T]):
+    """The items of an iterator, made in a thread while the ones before are used.
+
+    Args:
+        items: What to run; it is used by the thread alone from now on.
+        depth: How many items may wait to be taken; one more is being made.
+    """
+
+    def __init__(self, items: Iterator[T], depth: int) -> None:
+        self._items = items
+        self._waiting: queue.Queue[T | BaseException] = queue.Queue(depth)
+        self._stopped = threading.Event()
+        self._end: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="tgflow-ahead", daemon=True)
+        self._thread.start()
+
+    def take(self, timeout: float) -> T | None:
+        """Return the next item, waiting for it up to `timeout` seconds; None if it takes longer.
+
+        Raises:
+            Ended: If there is none, now and ever after.
+            BaseException: Whatever the iterator raised, after all items before it.
+        """
+        if self._end is not None:
+            raise self._end
+        try:
+            item = self._waiting.get(timeout=timeout) if timeout > 0 else self._waiting.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(item, BaseException):
+            self._end = item
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Stop the thread; waits for the item being made, a few seconds at most."""
+        self._stopped.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        end: BaseException = Ended()
+        try:
+            for item in self._items:
+                if not self._put(item):
+                    return
+        except BaseException as error:  # it is raised again where the items are taken
+            end = error
+        self._put(end)
+
+    def _put(self, item: T | BaseException) -> bool:
+        """Return whether the item was put; False if that is not wanted any more."""
+        while not self._stopped.is_set():
+            try:
+                self._waiting.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False

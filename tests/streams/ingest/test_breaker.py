@@ -1,0 +1,125 @@
+"""The breaker: a function of the rows, not of how they come."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tgflow.streams.errors import TooManyBadRecords
+from tgflow.streams.ingest.breaker import CircuitBreaker
+from tgflow.streams.rows.row_batch import BadRow, Origin
+
+
+def feed(rows, sizes, ratio=0.05, partition=0):
+    """Feed rows (True for bad) in polls of `sizes`, through JSON each time; return where it broke.
+
+    The row is found by feeding the poll that broke once more, row by row.
+    """
+    breaker, start, i = CircuitBreaker("s", ratio), 0, 0
+    while start < len(rows):
+        part = rows[start : start + sizes[i % len(sizes)]]
+        state = json.loads(json.dumps(breaker.to_json()))
+        breaker = CircuitBreaker("s", ratio)
+        breaker.restore(state)
+        try:
+            breaker.see(partition, len(part), bad_rows(part))
+        except TooManyBadRecords:
+            if len(part) == 1:
+                return start
+            breaker.restore(state)
+            sizes, i = [1], 0
+            continue
+        start += len(part)
+        i += 1
+    return None
+
+
+def bad_rows(part):
+    origin = Origin({"byte": 0}, b"")
+    return [BadRow(i, "type", "src is 'x'", origin) for i, bad in enumerate(part) if bad]
+
+
+def slow(rows, ratio=0.05):
+    """Return the first row at which the rule is broken, by the rule's own words."""
+    for i in range(len(rows)):
+        if not rows[i]:
+            continue
+        if sum(rows[max(0, i - 9_999) : i + 1]) > ratio * 10_000:
+            return i
+        if i == 999 and all(rows[:1000]):
+            return i
+    return None
+
+
+def spread(share, size):
+    return [int((i + 1) * share) > int(i * share) for i in range(size)]
+
+
+def test_r7_more_than_five_percent_breaks_and_less_does_not():
+    assert feed(spread(0.051, 30_000), [1000]) is not None
+    assert feed(spread(0.049, 30_000), [1000]) is None
+    assert feed(spread(0.05, 30_000), [1000]) is None
+
+
+def test_r7_the_first_thousand_all_bad_break_whatever_the_ratio():
+    assert feed([True] * 999 + [False], [100], ratio=1) is None
+    assert feed([True] * 1000, [300], ratio=1) == 999
+    assert feed([False] + [True] * 5000, [300], ratio=1) is None
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.001])
+def test_r7_a_ratio_of_none_allows_none(ratio):
+    rows = [False] * 50 + [True] * 20
+    assert feed(rows, [7], ratio) == slow(rows, ratio)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 300)), max_size=12),
+    st.lists(st.integers(1, 20_000), min_size=1, max_size=4),
+)
+def test_r7_where_it_breaks_does_not_depend_on_the_polls(runs, sizes):
+    rows = [bad for good, num in runs for bad in [False] * good + [True] * num]
+    assert feed(rows, sizes) == slow_by_sums(rows)
+
+
+def slow_by_sums(rows):
+    sums = [0]
+    for bad in rows:
+        sums.append(sums[-1] + bad)
+    for i, bad in enumerate(rows):
+        if bad and sums[i + 1] - sums[max(0, i - 9_999)] > 500:
+            return i
+    return None
+
+
+def test_r7_partitions_are_judged_apart():
+    breaker = CircuitBreaker("s")
+    breaker.see(0, 500, bad_rows([True] * 500))
+    breaker.see(1, 500, bad_rows([True] * 500))
+    with pytest.raises(TooManyBadRecords, match=r"s: 501 of the last 501 rows are bad, more than"):
+        breaker.see(1, 1, bad_rows([True]))
+
+
+def test_r7_an_ended_partition_without_a_good_row_has_a_wrong_schema():
+    breaker = CircuitBreaker("s")
+    breaker.end(0)
+    breaker.see(0, 20, bad_rows([True] * 20))
+    with pytest.raises(TooManyBadRecords, match="20 of all rows are bad"):
+        breaker.end(0)
+    breaker.see(0, 1, [])
+    breaker.end(0)
+
+
+def test_r11_the_message_is_escaped():
+    breaker, row = CircuitBreaker("s", 0.0), BadRow(0, "type", "\x1b[2J" * 100, Origin({}, b""))
+    with pytest.raises(TooManyBadRecords) as caught:
+        breaker.see(0, 1, [row])
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+def test_a_ratio_is_a_share():
+    with pytest.raises(ValueError, match=r"max_bad_ratio must be in \[0, 1\], got 5"):
+        CircuitBreaker("s", 5)

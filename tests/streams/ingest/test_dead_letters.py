@@ -1,0 +1,180 @@
+"""Dead letters: complete, once each, and never lost without a word."""
+
+import base64
+import errno
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.durable import fault
+from tgflow.durable.fs import RealFs
+from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
+
+
+def letter(i, raw=b"1,x,3"):
+    return DeadLetter("events.csv", {"file": "events.csv", "byte": i}, "type", f"row {i}", raw)
+
+
+def entries(directory):
+    files = sorted(directory.glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def places(directory):
+    return [entry["place"]["byte"] for entry in entries(directory)]
+
+
+@pytest.fixture(autouse=True)
+def _disarm():
+    yield
+    fault.arm("")
+
+
+def test_a_letter_holds_all_that_is_needed_to_find_and_judge_the_row(tmp_path):
+    raw = bytes(range(256)) * 40
+    letters = DeadLetterFiles(tmp_path / "letters")
+    letters.write([DeadLetter("s", {"topic": "a", "offset": 7}, "type", "x" * 500, raw)])
+    letters.close()
+    (entry,) = entries(tmp_path / "letters")
+    assert entry == {
+        "source": "s",
+        "place": {"topic": "a", "offset": 7},
+        "code": "type",
+        "message": "x" * 197 + "...",
+        "num_bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "raw": base64.b64encode(raw[:4096]).decode(),
+    }
+
+
+def test_r11_no_control_character_reaches_the_file(tmp_path):
+    text = "\x1b[2J\x07\r\n\u202eevil\ud800é"
+    letters = DeadLetterFiles(tmp_path / "letters")
+    letters.write([DeadLetter(text, {"file": text}, "type", text, text.encode(errors="replace"))])
+    letters.close()
+    data = (tmp_path / "letters" / "000000.jsonl").read_bytes()
+    assert all(32 <= byte < 127 for byte in data.removesuffix(b"\n"))
+    message = entries(tmp_path / "letters")[0]["message"]
+    assert message == r"\x1b[2J\x07\r\n\u202eevil\ud800é"
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 3), st.just("mark"), st.just("crash")), max_size=20),
+    st.integers(1, 900),
+)
+def test_r9_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, segment_bytes):
+    directory = tmp_path_factory.mktemp("run") / "letters"
+    letters = DeadLetterFiles(directory, segment_bytes=segment_bytes)
+    marked, mark, written = 0, letters.length, 0
+    for step in steps:
+        if step == "mark":
+            letters.sync()
+            marked, mark = written, letters.length
+        elif step == "crash":
+            letters = DeadLetterFiles(directory, segment_bytes=segment_bytes)
+            letters.truncate(mark)
+            written = marked
+        else:
+            letters.write(letter(written + i) for i in range(step))
+            written += step
+    letters.close()
+    assert places(directory) == list(range(written))
+
+
+WRITE_AND_DIE = """
+import sys
+from pathlib import Path
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetter
+letters = DeadLetterFiles(Path(sys.argv[1]), segment_bytes=400)
+letters.truncate({"segment": int(sys.argv[2]), "byte": int(sys.argv[3])})
+for i in range(int(sys.argv[4]), 6):
+    letters.write([DeadLetter("s", {"byte": i}, "type", "bad", b"raw")])
+    letters.sync()
+    print(letters.length["segment"], letters.length["byte"], i + 1, flush=True)
+"""
+POINTS = ["before_write", "after_write", "before_sync", "after_sync"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_r9_killed_at_every_point(tmp_path, point):
+    directory, mark = tmp_path / "letters", ["0", "0", "0"]
+    for spec in (f"letters.{point}:3:kill", f"letters.{point}:2:kill", ""):
+        done = subprocess.run(
+            [sys.executable, "-c", WRITE_AND_DIE, str(directory), *mark],
+            env=os.environ | {"TGFLOW_FAULT": spec},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (-signal.SIGKILL if spec else 0)
+        mark = done.stdout.splitlines()[-1].split() if done.stdout else mark
+    assert places(directory) == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["enospc", "eio"])
+@pytest.mark.parametrize("point", POINTS)
+def test_r8_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
+    letters = DeadLetterFiles(tmp_path / "letters")
+    letters.write([letter(0)])
+    letters.sync()
+    before = letters.length
+    fault.arm(f"letters.{point}:1:{kind}")
+    with pytest.raises(OSError, match=os.strerror(getattr(errno, kind.upper()))):
+        write_one(letters)
+    with pytest.raises(OSError, match="dead letters could not be written before"):
+        write_one(letters)
+    letters.close()
+    again = DeadLetterFiles(tmp_path / "letters")
+    again.truncate(before)
+    write_one(again)
+    again.close()
+    assert places(tmp_path / "letters") == [0, 1]
+
+
+def write_one(letters):
+    letters.write([letter(1)])
+    letters.sync()
+
+
+def test_r8_a_disk_that_fills_up_in_the_middle_of_a_letter(tmp_path):
+    class Full(RealFs):
+        def write(self, fd, data):
+            super().write(fd, data[:10])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    letters = DeadLetterFiles(tmp_path / "letters", fs=Full())
+    with pytest.raises(OSError, match="No space left"):
+        letters.write([letter(0)])
+    assert letters.length == {"segment": 0, "byte": 0}
+    again = DeadLetterFiles(tmp_path / "letters")
+    again.truncate(letters.length)
+    again.write([letter(0)])
+    again.close()
+    assert places(tmp_path / "letters") == [0]
+
+
+def test_r8_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
+    (tmp_path / "letters").write_text("no directory")
+    with pytest.raises(OSError, match="Not a directory"):
+        DeadLetterFiles(tmp_path / "letters")
+    with pytest.raises(OSError, match="No such file"):
+        DeadLetterFiles(tmp_path / "nowhere" / "letters")
+
+
+def test_missing_letters_are_told_and_a_new_file_begun(tmp_path, caplog):
+    letters = DeadLetterFiles(tmp_path / "letters")
+    letters.write([letter(0)])
+    letters.close()
+    length = letters.length
+    (tmp_path / "letters" / "000000.jsonl").write_bytes(b"")
+    letters = DeadLetterFiles(tmp_path / "letters")
+    letters.truncate(length)
+    assert "dead letters are missing" in caplog.text
+    assert letters.length == {"segment": 1, "byte": 0}

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import logging
+import random
+
+import pytest
+import torch
+from ingest_world import MemoryDeadLetters, MemoryLog, Ticking, World, events_of, made_partitions
+from made_streams import made_events
+
+from tgflow.durable.errors import DiskFull
+from tgflow.durable.log import DurableLog
+from tgflow.streams.errors import TooManyBadRecords
+from tgflow.streams.ingest import ingest as ingest_module
+from tgflow.streams.ingest import wal
+from tgflow.streams.ingest.breaker import CircuitBreaker
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.counts import Unbalanced
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.state import MAX_MARKS, IngestState, StateHistory
+from tgflow.testing.digest import EventDigest
+from tgflow.testing.partitioned import ListSource, Row
+
+
+def rows_at(times, **columns):
+    return [Row(1, 2, t, **columns) for t in times]
+
+
+def times(ingest):
+    return [t for events in ingest for t in events.t.tolist()]
+
+
+def replayed(log, config, partitions):
+    """Return what the log alone gives."""
+    source = ListSource(partitions, silent=dict.fromkeys(partitions, 0))
+    polled = []
+    ingest = Ingest(source, config, log=log, stop=lambda: True)
+    polled += events_of(ingest, ingest.ids)
+    return polled
+
+
+# Lateness
+
+
+@pytest.mark.parametrize("late", ["dead_letter", "drop"])
+def test_r5_counts_are_exact_for_each_policy(late):
+    config, letters = OrderConfig(allowed_lateness=10, late=late), MemoryDeadLetters()
+    source = ListSource({0: rows_at([100, 90, 89, 95])}, poll_sizes=(1,))
+    ingest = Ingest(source, config, letters=letters)
+    assert times(ingest) == [90, 95, 100]
+    assert ingest.report()["counts"]["late"] == 1
+    assert letters.places() == ([(0, 2)] if late == "dead_letter" else [])
+
+
+def test_letters_stand_in_the_order_of_the_rows():
+    rows = [*rows_at([50]), *rows_at([1], bad="type"), *rows_at([9]), *rows_at([2], bad="schema")]
+    letters = MemoryDeadLetters()
+    source = ListSource({0: rows}, poll_sizes=(4,))
+    list(Ingest(source, OrderConfig(), letters=letters))
+    codes = [letter.code for letter in letters.letters]
+    assert codes == ["type", "late", "schema"]
+    assert letters.letters[1].raw == repr(rows[2]).encode()
+
+
+def test_the_breaker_breaks_after_the_letters_are_written():
+    letters = MemoryDeadLetters()
+    source = ListSource({0: rows_at(range(2000), bad="type")}, poll_sizes=(500,))
+    with pytest.raises(TooManyBadRecords):
+        list(Ingest(source, OrderConfig(), letters=letters, breaker=CircuitBreaker("list")))
+    assert len(letters.letters) >= 1000
+    assert source.is_closed
+
+
+# Partitions that come, fall silent, or end
+
+
+@pytest.mark.parametrize("with_log", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_k9_partitions_join_while_it_runs(seed, with_log):
+    rng = random.Random(seed)
+    partitions = made_partitions(rng, num_partitions=3, max_rows=80)
+    world = World(OrderConfig(allowed_lateness=5), MemoryLog() if with_log else None)
+    sources = []
+
+    def make_source():
+        joined = bool(sources) and 2 in sources[-1].partitions()
+        joins = {} if joined else {2: 2}
+        sources.append(ListSource(partitions, seed=rng.random(), joins=joins, poll_sizes=(1, 7)))
+        return sources[-1]
+
+    learned = world.run(make_source, rng, crashes=0.1, checkpoints=0.3)
+    assert [event[2] for event in learned] == sorted(event[2] for event in learned)
+    counts = world.ingest.report()["counts"]
+    assert counts["accepted"] == len(learned)
+    for p in sources[-1].partitions():
+        assert counts["partitions"].get(str(p), {"read": 0})["read"] == len(partitions[p])
+    if with_log:
+        assert replayed(world.log, world.config, partitions) == learned
+
+
+def test_events_before_what_was_released_are_late_in_a_partition_that_joins():
+    partitions = {0: rows_at([10, 20, 30, 40]), 1: rows_at([5, 29, 30, 35, 1])}
+    source = ListSource(partitions, joins={1: 1}, silent={0: 4}, poll_sizes=(1,))
+    ingest = Ingest(source, OrderConfig(allowed_lateness=10))
+    events = iter(ingest)
+    released = next(events).t.tolist() + next(events).t.tolist()
+    assert released == [10, 20]
+    ingest.state_at(2)
+    source.silent.clear()
+    assert [t for batch in events for t in batch.t.tolist()] == [30, 30, 35, 40]
+    counts = ingest.report()["counts"]["partitions"]["1"]
+    assert counts["refused"]["late"]["count"] == 3
+
+
+def test_k11_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
+    source = Ticking(
+        {0: rows_at(range(5000)), 1: rows_at([0])}, silent={0: 5000, 1: 0}, poll_sizes=(50,)
+    )
+    config = OrderConfig(buffer_events=400)
+    ingest = Ingest(source, config, stop=lambda: source.seconds >= 100, clock=source.clock)
+    with caplog.at_level(logging.WARNING):
+        assert times(ingest) == []
+    assert 200 <= ingest.num_buffered <= 400 + 50
+    assert source.polled[-1] == {1}
+    assert [record.message for record in caplog.records] == [
+        "list: partition 1 has been silent for 60 s and holds the others back; "
+        "set idle_timeout to go on without it"
+    ]
+
+
+def test_k11_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
+    partitions = {0: rows_at(range(100)), 1: rows_at([0, 50, 90, 95])}
+    config = OrderConfig(idle_timeout=10.0)
+    world = World(config, MemoryLog())
+    source = Ticking(partitions, silent={1: 1}, poll_sizes=(1,))
+    events = world.start(source, clock=source.clock)
+    for batch in events:
+        world.learn(batch)
+        if world.learned[-1][2] == 60:
+            source.silent.clear()  # it speaks again, and what it says first is late
+    assert world.ingest.report()["counts"]["partitions"]["1"]["refused"]["late"]["count"] == 1
+    assert [event[2] for event in world.learned] == sorted([*range(100), 0, 90, 95])
+    assert replayed(world.log, config, partitions) == world.learned
+
+
+def test_an_idle_timeout_needs_the_log():
+    with pytest.raises(ValueError, match="idle_timeout needs the log"):
+        Ingest(ListSource({}), OrderConfig(idle_timeout=1.0))
+
+
+def test_partitions_that_are_ahead_are_paused_when_the_buffer_is_full():
+    partitions = {0: rows_at(range(2000)), 1: rows_at(range(2000)), 2: rows_at(range(2000))}
+    source = ListSource(partitions, poll_sizes=(100, 1))
+    ingest = Ingest(source, OrderConfig(buffer_events=300))
+    most = max(ingest.num_buffered for _ in ingest)
+    assert most <= 300 + 3 * 100
+    assert ingest.num_released == 6000
+    assert any(len(wanted) < 3 for wanted in source.polled[:100])
+
+
+@pytest.mark.parametrize("bound", [{"buffer_events": 50}, {"buffer_bytes": 50 * 40}])
+def test_a_partition_that_alone_is_too_much_is_forced_on(bound):
+    rng = random.Random(0)
+    order = sorted(range(1000), key=lambda t: t + rng.uniform(0, 200))
+    released = set()
+    for seed in range(5):
+        source = ListSource({0: rows_at(order)}, seed=seed)
+        ingest = Ingest(source, OrderConfig(allowed_lateness=10**6, **bound))
+        released.add(tuple(times(ingest)))
+        counts = ingest.report()["counts"]
+        assert counts["forced"] > 0
+        assert counts["late"] + counts["accepted"] == 1000
+    assert len(released) == 1
+
+
+def test_an_appended_source_goes_on_where_it_ended():
+    config, log = OrderConfig(allowed_lateness=5), MemoryLog()
+    world = World(config, log)
+    rows = rows_at([1, 8, 9])
+    for batch in world.start(ListSource({0: rows, 1: []})):
+        world.learn(batch)
+    world.save(3)
+    rows += rows_at([8, 9, 12])
+    for batch in world.start(ListSource({0: rows, 1: []})):
+        world.learn(batch)
+    assert [event[2] for event in world.learned] == [1, 8, 9, 9, 12]
+    assert world.ingest.report()["counts"]["late"] == 1
+
+
+# What could go wrong
+
+
+def test_an_empty_source_gives_nothing():
+    for partitions in ({}, {0: []}, {0: rows_at([1], bad="type")}):
+        source = ListSource(partitions)
+        assert list(Ingest(source, OrderConfig())) == []
+        assert source.is_closed
+
+
+def test_a_row_that_vanishes_is_noticed():
+    ingest = Ingest(ListSource({0: rows_at(range(10))}), OrderConfig())
+    events = iter(ingest)
+    next(events)
+    ingest.counts[0].read += 1
+    with pytest.raises(Unbalanced, match="rows were read"):
+        list(events)
+
+
+def test_a_log_that_gives_another_sequence_is_noticed():
+    log = MemoryLog()
+    list(Ingest(ListSource({0: rows_at(range(9))}), OrderConfig(), log=log))
+    rows, footer = log.frames[-1]
+    log.frames[-1] = rows, json.dumps(json.loads(footer) | {"num_released": 7})
+    with pytest.raises(Unbalanced, match="9 events were released"):
+        list(Ingest(ListSource({0: rows_at(range(9))}), OrderConfig(), log=log))
+
+
+def test_closing_early_closes_the_source():
+    source = ListSource({0: rows_at(range(100))}, poll_sizes=(10,))
+    ingest = Ingest(source, OrderConfig())
+    next(iter(ingest))
+    ingest.close()
+    assert source.is_closed
+    assert list(ingest) == []
+
+
+def test_stop_ends_it_at_a_poll_and_it_goes_on_from_there():
+    world = World(OrderConfig(allowed_lateness=3))
+    source = ListSource({0: rows_at(range(100))}, poll_sizes=(10,))
+    for batch in world.start(source, stop=lambda: world.ingest.num_released >= 20):
+        world.learn(batch)
+    assert 20 <= len(world.learned) < 100
+    world.save(len(world.learned))
+    for batch in world.start(source):
+        world.learn(batch)
+    assert [event[2] for event in world.learned] == list(range(100))
+
+
+def test_batches_are_bounded(monkeypatch):
+    monkeypatch.setattr(ingest_module, "MAX_BATCH", 16)
+    ingest = Ingest(ListSource({0: rows_at(range(100))}, poll_sizes=(100,)), OrderConfig())
+    assert [len(events) for events in ingest] == [16] * 6 + [4]
+
+
+def test_c6_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
+    monkeypatch.setattr(wal, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(ingest_module, "DISK_FULL_SECONDS", 0.01)
+    source = Ticking({0: rows_at(range(30))}, poll_sizes=(10,))
+
+    class FullLog(MemoryLog):
+        fails = 3
+
+        def append(self, rows, footer):
+            if self.fails:
+                self.fails -= 1
+                raise DiskFull("no room", "log")
+            return super().append(rows, footer)
+
+    log = FullLog()
+    assert times(Ingest(source, OrderConfig(), log=log, clock=source.clock)) == list(range(30))
+    source.start({})
+    log = FullLog()
+    log.fails = 10**6
+    with pytest.raises(DiskFull):
+        list(Ingest(source, OrderConfig(), log=log, clock=source.clock))
+    assert log.frames == []
+
+
+def test_states_are_thinned_out_and_forgotten():
+    marks = StateHistory(IngestState())
+    for i in range(1, 1000):
+        marks.add(IngestState(num_released=i))
+    assert len(marks._states) <= MAX_MARKS
+    assert marks.at(999).num_released == 999
+    assert len(marks._states) == 1
+    with pytest.raises(ValueError, match="there is no state at 998: the oldest kept is at 999"):
+        marks.at(998)
+
+
+def test_a_state_that_is_none_is_refused():
+    tensors, meta = IngestState().to_checkpoint()
+    for key in meta:
+        with pytest.raises(ValueError, match="no state of ingestion"):
+            IngestState.from_checkpoint(tensors, {k: v for k, v in meta.items() if k != key})
+    with pytest.raises(ValueError, match="no state of ingestion"):
+        IngestState.from_checkpoint({"rows": torch.zeros(9, dtype=torch.uint8)}, meta)
+
+
+def test_the_source_hears_of_checkpoints():
+    source = ListSource({0: rows_at(range(50))}, poll_sizes=(10,))
+    ingest = Ingest(source, OrderConfig())
+    events = iter(ingest)
+    next(events)
+    ingest.committed(ingest.state_at(ingest.num_released))
+    next(events)
+    assert source.committed_positions == {0: {"row": 10}}
+
+
+# With the files of a real run
+
+
+def test_r9_a_run_is_killed_and_its_files_hold_each_row_once(tmp_path):
+    rng = random.Random(1)
+    partitions = made_partitions(rng, num_partitions=2, max_rows=200, x_dim=2)
+    config = OrderConfig(allowed_lateness=5)
+    whole = Ingest(ListSource(partitions), config)
+    expected = events_of(whole, whole.ids)
+    for seed in range(10):
+        with DurableLog(tmp_path / "log", segment_bytes=4096) as log:
+            letters = DeadLetterFiles(tmp_path / "letters")
+            ingest = Ingest(ListSource(partitions, seed=seed), config, letters=letters, log=log)
+            events = iter(ingest)
+            found = events_of(itertools.islice(events, 3 * seed), ingest.ids)
+            assert found == expected[: len(found)]
+            ingest.close()
+    with DurableLog(tmp_path / "log") as log:
+        letters = DeadLetterFiles(tmp_path / "letters")
+        ingest = Ingest(ListSource(partitions), config, letters=letters, log=log)
+        assert events_of(ingest, ingest.ids) == expected
+    lines = [line for f in (tmp_path / "letters").iterdir() for line in f.read_text().splitlines()]
+    assert (
+        len(lines)
+        == len(set(lines))
+        == ingest.counts.total("late") + ingest.counts.total("malformed")
+    )
+
+
+def test_a_digest_does_not_depend_on_batches_or_dense_ids():
+    events = made_events(50)
+    rows = [
+        Row(int(events.src[i]), int(events.dst[i]), int(events.t[i]), events.x[i].tolist())
+        for i in range(50)
+    ]
+
+    def digest(rows, size, known):
+        source = ListSource({0: rows}, poll_sizes=(size,))
+        source.ids.encode(known, known)
+        digest = EventDigest(source.ids)
+        for batch in Ingest(source, OrderConfig()):
+            digest.add(batch)
+        return digest.hexdigest()
+
+    assert digest(rows, 1, []) == digest(rows, 50, [31, 12, 5])
+    for change in ({"src": 99}, {"dst": 99}, {"x": (0.0, 1.0)}):
+        changed = [*rows[:20], dataclasses.replace(rows[20], **change), *rows[21:]]
+        assert digest(changed, 50, []) != digest(rows, 50, [])

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.streams.ingest import payload
+from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
+from tgflow.streams.ingest.dedup import RecentIds, Seen
+from tgflow.streams.ingest.ordered_rows import MAX_PARTITION, Rows, partitions, ranks, sequence
+from tgflow.streams.ingest.reorder import ReorderBuffer
+from tgflow.streams.ingest.watermark import BoundedWindow, PartitionProgress, classify
+from tgflow.streams.rows.columns import EventColumns
+from tgflow.testing.order_reference import judge_rows
+from tgflow.testing.partitioned import Row
+
+SMALL = st.integers(-10, 40)
+HUGE = st.sampled_from([BEFORE_ALL, BEFORE_ALL + 1, -1, 0, 7, AFTER_ALL - 7, AFTER_ALL - 1])
+CONFIGS = st.builds(
+    OrderConfig,
+    allowed_lateness=st.sampled_from([0, 1, 5, 2**62, AFTER_ALL]),
+    max_time_jump=st.sampled_from([None, 0, 3, 2**62, AFTER_ALL]),
+    time_min=st.sampled_from([None, 0]),
+    time_max=st.sampled_from([None, 30]),
+)
+
+
+def cut(items, at):
+    """Cut a list at the given places."""
+    edges = [0, *sorted({place % (len(items) + 1) for place in at}), len(items)]
+    return [items[a:b] for a, b in itertools.pairwise(edges) if b > a]
+
+
+@given(
+    t=st.one_of(st.lists(SMALL, max_size=40), st.lists(st.one_of(SMALL, HUGE), max_size=40)),
+    config=CONFIGS,
+    at=st.lists(st.integers(0, 40), max_size=5),
+    share=st.sampled_from([None, 1, 3]),
+)
+def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share):
+    expected = judge_rows([Row(0, 0, tick) for tick in t], config, share)
+    front, done, late, bad, forced = PartitionProgress(), 0, [], {}, 0
+    crowd = None if share is None else BoundedWindow(share, 10**9)
+    for piece in cut(t, at):
+        judged = classify(np.array(piece), front, config, crowd=crowd, sizes=1)
+        late += [done + r.row for r in judged.refused if r.code == "late"]
+        bad |= {done + r.row: r.code for r in judged.refused if r.code != "late"}
+        front, forced, done = judged.front, forced + judged.forced, done + len(piece)
+    assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
+
+
+def test_r5_an_event_at_the_watermark_is_taken_and_one_tick_before_is_late():
+    config = OrderConfig(allowed_lateness=10)
+    judged = classify(np.array([100, 90, 89, 110, 100, 99]), PartitionProgress(), config)
+    assert [(r.row, r.code) for r in judged.refused] == [(2, "late"), (5, "late")]
+    assert judged.refused[0].text.startswith("t is 89, 1 ticks before the watermark 90")
+
+
+def test_r4_an_event_100_years_ahead_makes_none_late():
+    year = 365 * 86_400
+    config = OrderConfig(allowed_lateness=60, max_time_jump=year)
+    judged = classify(np.array([10, 20, 100 * year, 15, 30]), PartitionProgress(), config)
+    assert [(r.row, r.code) for r in judged.refused] == [(2, "time_jump")]
+    assert judged.front == PartitionProgress(30)
+
+
+def test_r3_times_at_the_edges_of_int64_are_out_of_range():
+    t = np.array([BEFORE_ALL, 0, AFTER_ALL])
+    judged = classify(t, PartitionProgress(), OrderConfig())
+    assert [(r.row, r.code) for r in judged.refused] == [(0, "time_range"), (2, "time_range")]
+
+
+def test_a_crowd_forces_the_watermark_over_its_earliest():
+    crowd = BoundedWindow(2, 10**9)
+    judged = classify(
+        np.array([10, 12, 11, 11, 30]),
+        PartitionProgress(),
+        OrderConfig(allowed_lateness=100),
+        crowd=crowd,
+    )
+    # 10 goes when 11 comes; then the second 11 is a third one at or after 11, so both 11 go
+    assert (judged.front, judged.forced, judged.refused) == (PartitionProgress(30, 12), 2, [])
+
+
+@given(
+    rows=st.lists(st.tuples(SMALL, st.integers(0, 3)), max_size=60),
+    at=st.lists(st.integers(0, 60), max_size=8),
+    watermarks=st.lists(SMALL, min_size=9, max_size=9),
+    columns=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    slab_rows=st.sampled_from([4, 1 << 18]),
+)
+def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, columns, slab_rows):
+    buffer, waiting, total = ReorderBuffer(), [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payload, "MIN_SLAB_ROWS", slab_rows)
+        patch.setattr(payload, "SLAB_BYTES", slab_rows)
+        numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
+        for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
+            buffer.add(made_rows(piece, *columns))
+            waiting = sorted(waiting + piece)
+            before, held = len(waiting), buffer.held()
+            released = buffer.release(watermark)
+            expected = [key for key in waiting if key[0] < watermark]
+            assert content(released) == content(made_rows(expected, *columns))
+            assert content(held.rows()) == content(made_rows(waiting, *columns))
+            waiting = waiting[len(expected) :]
+            assert (len(held), len(buffer)) == (before, len(waiting))
+            for p in range(4):
+                since = buffer.rows_since(p, 5)
+                assert keys(since) == [key for key in waiting if key[1] == p and key[0] >= 5]
+                assert buffer.num_rows(p) == sum(key[1] == p for key in waiting)
+            total += len(expected)
+    assert content(buffer.release(AFTER_ALL)) == content(made_rows(waiting, *columns))
+    assert (len(buffer), buffer.num_bytes) == (0, 0)
+
+
+def made_rows(rows, has_strings, has_label, has_x):
+    t, p, seq = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    src = pa.array([str(s) for s in seq] if has_strings else seq, None if len(rows) else pa.int64())
+    dst = src.take(pa.array(np.arange(len(rows))[::-1]))[::-1] if len(rows) else src
+    x = np.stack([seq, -seq], 1).astype(np.float32) if has_x else None
+    return Rows(ranks(p, seq), EventColumns(src, dst, t, seq * 2 if has_label else None, x))
+
+
+def keys(rows):
+    if rows is None:
+        return []
+    columns = rows.t, partitions(rows.rank), sequence(rows.rank)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def content(rows):
+    """Return rows as plain values; none at all is None."""
+    if rows is None or not len(rows):
+        return None
+    e = rows.events
+    optional = [None if c is None else c.tolist() for c in (e.label, e.x)]
+    return keys(rows), e.src.to_pylist(), e.dst.to_pylist(), *optional
+
+
+def test_a_buffer_of_few_rows_keeps_no_large_slabs():
+    buffer = ReorderBuffer()
+    for i in range(60):  # of each poll one row stays for long
+        n = 50_000
+        t = np.full(n, i)
+        t[0] = 10**9
+        buffer.add(Rows(ranks(0, np.arange(i * n, (i + 1) * n)), events_at(t)))
+        buffer.release(i + 1)
+    assert len(buffer) == 60
+    assert buffer._payload.num_rows < 4 * 60 + (2 << 18) + n
+    rows = buffer.release(AFTER_ALL)
+    assert sequence(rows.rank).tolist() == list(range(0, 60 * 50_000, 50_000))
+
+
+def events_at(t):
+    ids = pa.array(np.arange(len(t)))
+    return EventColumns(ids, ids, t, None, None)
+
+
+def test_runs_stay_few_when_nothing_is_released():
+    buffer = ReorderBuffer()
+    for i in range(1000):
+        buffer.add(Rows(ranks(0, np.array([i])), events_at(np.array([(i * 7919) % 1000]))))
+    assert len(buffer.held().runs) < 40
+    assert buffer.release(AFTER_ALL).t.tolist() == list(range(1000))
+
+
+@given(
+    ids=st.lists(st.integers(-3, 12), max_size=60),
+    at=st.lists(st.integers(0, 60), max_size=8),
+    window=st.integers(1, 20),
+)
+def test_duplicates_are_those_first_seen_within_the_window(ids, at, window):
+    expected = judge_rows(
+        [Row(0, 0, 0, event_id=key) for key in ids], OrderConfig(dedup_window=window)
+    ).duplicate
+    recent, found = RecentIds(window), []
+    for piece in cut(list(enumerate(ids)), at):
+        seq, keys = np.array(piece, np.int64).T
+        is_duplicate = recent.duplicates(Seen(seq, keys))
+        found += seq[is_duplicate].tolist()
+        again = RecentIds(window)
+        again.remember(recent.window().seen())
+        recent = again
+    assert found == expected
+
+
+def test_remembered_ids_are_bounded_by_the_window():
+    recent = RecentIds(100)
+    windows = []
+    for i in range(0, 10_000, 10):
+        recent.duplicates(Seen(np.arange(i, i + 10), np.arange(i, i + 10)))
+        windows.append(recent.window())
+    assert len(recent._seq_of) <= 2 * 100 + 2048
+    assert windows[-1].seen().seq.tolist() == list(range(9_900, 10_000))
+    assert windows[500].seen().seq.tolist() == list(range(4_910, 5_010))
+
+
+def test_ids_are_remembered_by_the_last_row_that_had_them():
+    recent = RecentIds(5)
+    recent.remember(Seen(np.array([10, 11]), np.array([7, 8])))
+    recent.remember(Seen(np.array([2]), np.array([7])))  # of the same poll, but late
+    assert recent.window().seen().seq.tolist() == [10, 11]
+    for remembered in (recent, RecentIds(5)):
+        remembered.remember(recent.window().seen())
+        assert remembered.duplicates(Seen(np.array([14]), np.array([7]))).tolist() == [True]
+
+
+def test_what_a_log_makes_remembered_is_bounded_by_the_window():
+    recent = RecentIds(100)
+    for i in range(0, 10_000, 10):
+        recent.remember(Seen(np.arange(i, i + 10), np.arange(i, i + 10)))
+    assert len(recent._seq_of) <= 2 * 100 + 2048
+    assert recent.window().seen().seq.tolist() == list(range(9_900, 10_000))
+
+
+def test_rows_go_through_a_record_batch():
+    rows = made_rows([(1, 0, 5), (2, MAX_PARTITION, 9)], True, True, True)
+    rows = dataclasses.replace(rows, event_ids=np.array([-7, 7]))
+    again = Rows.from_batch(rows.to_batch())
+    assert content(again) == content(rows)
+    assert again.event_ids.tolist() == [-7, 7]
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ({"allowed_lateness": -1}, "allowed_lateness must be from 0"),
+        ({"max_time_jump": 2**63}, "max_time_jump must be from 0"),
+        ({"buffer_events": 0}, "buffer_events must be at least 1, got 0"),
+        ({"idle_timeout": 0.0}, "idle_timeout must be above 0"),
+        ({"late": "clamp"}, "late must be dead_letter, drop or error, got 'clamp'"),
+        ({"time_min": 5, "time_max": 4}, "time_min 5 is after time_max 4"),
+    ],
+)
+def test_settings_out_of_range_are_refused(setting, text):
+    with pytest.raises(ValueError, match=text):
+        OrderConfig(**setting)

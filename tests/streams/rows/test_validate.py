@@ -1,0 +1,253 @@
+"""All bad rows of a batch, each with its code, and the good ones beside them."""
+
+import math
+import tracemalloc
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.streams.errors import CODES
+from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.schema import Columns, Scale
+from tgflow.streams.rows.validate import RowSchema, validate
+
+INT64_MAX = 2**63 - 1
+GOOD = {"src": 1, "dst": 2, "t": 3, "label": 0, "f": 0.5}
+TYPES = {
+    "src": pa.int64(),
+    "dst": pa.int64(),
+    "t": pa.int64(),
+    "label": pa.int64(),
+    "f": pa.float64(),
+}
+
+
+def form(features=("f",), widths=(1,), ids="int", unit="s", tick=None, **checks):
+    columns = Columns("src", "dst", "t", "label", tuple(features))
+    return RowSchema(columns, ids, Scale.between(unit, tick or unit), widths, Checks(**checks))
+
+
+def batch(rows, **types):
+    types = TYPES | types
+    columns = {name: pa.array([row[name] for row in rows], types[name]) for name in types}
+    return pa.record_batch(columns)
+
+
+def one(changes, form=None, **types):
+    """Return what is wrong with a row among good ones: a code, or None."""
+    rows = [GOOD, GOOD | changes, GOOD]
+    form = form or globals()["form"]()
+    found = validate(batch(rows, **types), form)
+    assert len(found.events) + len(found.faults) == 3
+    if not found.faults:
+        assert found.index is None
+        return None
+    (fault,) = found.faults
+    assert fault.row == 1
+    assert fault.code in CODES
+    assert found.index.tolist() == [0, 2]
+    assert found.events.t.tolist() == [3, 3]
+    return fault.code
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (-math.inf, "inf"),
+        (1e39, "inf"),
+        (3e38, None),
+        (None, "null"),
+    ],
+)
+def test_r1_features_are_finite_in_float32(value, code):
+    assert one({"f": value}) == code
+
+
+@pytest.mark.parametrize(("value", "code"), [(100.0, None), (-100.5, "range"), (1e9, "range")])
+def test_r1_features_keep_to_max_abs(value, code):
+    assert one({"f": value}, form(max_abs=100)) == code
+
+
+@pytest.mark.parametrize("column", ["src", "dst"])
+@pytest.mark.parametrize(
+    ("value", "kind", "max_id", "code"),
+    [
+        (-1, pa.int64(), INT64_MAX, "negative_id"),
+        (-(2**63), pa.int64(), INT64_MAX, "negative_id"),
+        (2**31, pa.int64(), INT64_MAX, None),
+        (2**31, pa.int64(), 2**31 - 1, "huge_id"),
+        (2**63, pa.uint64(), INT64_MAX, "huge_id"),
+        (INT64_MAX, pa.uint64(), INT64_MAX, None),
+        (None, pa.int32(), INT64_MAX, "null"),
+        (None, pa.uint64(), INT64_MAX, "null"),
+    ],
+)
+def test_r2_ids_are_in_their_range(column, value, kind, max_id, code):
+    assert one({column: value}, form(max_node_id=max_id), **{column: kind}) == code
+
+
+@pytest.mark.parametrize("values", [[12.0, 1.0], [True, False], ["7", "8"], [b"7", b"8"]])
+def test_r2_a_column_that_holds_no_ids_makes_all_rows_bad(values):
+    rows = pa.record_batch({"src": values, "dst": [1, 2], "t": [3, 4]})
+    found = validate(rows, RowSchema(Columns("src", "dst", "t", None, ()), "int", Scale("s", "s")))
+    assert [(fault.row, fault.code) for fault in found.faults] == [(0, "type"), (1, "type")]
+    assert (len(found.events), found.index.tolist()) == (0, [])
+
+
+def test_r2_a_huge_id_allocates_nothing_for_the_ids_below_it():
+    rows = batch([GOOD | {"src": 2**62}] * 10)
+    tracemalloc.start()
+    validate(rows, form(max_node_id=2**31))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "code"),
+    [
+        (2**63, pa.uint64(), "time_range"),
+        (-(2**63), pa.int64(), "time_range"),
+        (-INT64_MAX, pa.int64(), None),
+        (math.nan, pa.float64(), "time_type"),
+        (math.inf, pa.float64(), "time_type"),
+        (1e300, pa.float64(), "time_range"),
+        (1.5, pa.float64(), "time_precision"),
+        (2.0**54, pa.float64(), "time_precision"),
+        (Decimal("1.5"), pa.decimal128(20, 1), "time_precision"),
+        (Decimal(2**63), pa.decimal128(22, 0), "time_range"),
+        (Decimal(3), pa.decimal128(22, 0), None),
+        (None, pa.timestamp("s"), "null"),
+        (None, pa.decimal128(22, 0), "null"),
+    ],
+)
+def test_r3_times_are_int64_ticks(value, kind, code):
+    assert one({"t": value}, t=kind) == code
+
+
+@pytest.mark.parametrize("values", [["2026-01-01", "now"], [b"1", b"2"], [[1], [2]]])
+def test_r3_a_column_that_holds_no_times_makes_all_rows_bad(values):
+    rows = pa.record_batch({"src": [1, 2], "dst": [1, 2], "t": values})
+    found = validate(rows, RowSchema(Columns("src", "dst", "t", None, ()), "int", Scale("s", "s")))
+    assert [fault.code for fault in found.faults] == ["time_type"] * 2
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "code"),
+    [
+        (-1, pa.int64(), "range"),
+        (9, pa.int64(), "range"),
+        (8, pa.int64(), None),
+        (0.5, pa.float64(), "type"),
+        (math.nan, pa.float64(), "type"),
+        (2**63, pa.uint64(), "range"),
+        (None, pa.int64(), "null"),
+    ],
+)
+def test_labels_are_whole_and_in_their_range(value, kind, code):
+    assert one({"label": value}, form(min_label=0, max_label=8), label=kind) == code
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ([1.0, 2.0], None),
+        ([1.0], "width"),
+        ([1.0, 2.0, 3.0], "width"),
+        ([], "width"),
+        ([1.0, None], "null"),
+        ([1.0, math.nan], "nan"),
+        (None, "null"),
+    ],
+)
+def test_lists_of_features_have_one_width(value, code):
+    rows = [GOOD | {"f": [0.0, 1.0]}, GOOD | {"f": value}]
+    found = validate(batch(rows, f=pa.list_(pa.float32())), form(widths=(2,)))
+    assert [fault.code for fault in found.faults] == ([code] if code else [])
+
+
+def test_bad_text_among_names_is_isolated():
+    names = pa.array([b"ann", b"\xff", b"", b"bob", b"\xc3"]).view(pa.string())
+    rows = pa.record_batch({"src": names, "dst": ["x"] * 5, "t": range(5)})
+    found = validate(
+        rows, RowSchema(Columns("src", "dst", "t", None, ()), "string", Scale("s", "s"))
+    )
+    assert [(fault.row, fault.code) for fault in found.faults] == [
+        (1, "encoding"),
+        (2, "null"),
+        (4, "encoding"),
+    ]
+    assert found.events.src.to_pylist() == ["ann", "bob"]
+
+
+def test_a_dictionary_with_an_index_out_of_range_is_isolated():
+    broken = pa.DictionaryArray.from_arrays([0, 7, 1], ["ann", "bob"], safe=False)
+    rows = pa.record_batch({"src": broken, "dst": ["x"] * 3, "t": range(3)})
+    found = validate(
+        rows, RowSchema(Columns("src", "dst", "t", None, ()), "string", Scale("s", "s"))
+    )
+    assert [(fault.row, fault.code) for fault in found.faults] == [(1, "encoding")]
+
+
+values = {
+    "src": st.sampled_from([0, 7, INT64_MAX, -1, None]),
+    "dst": st.sampled_from([0, 7, 100, 101, None]),
+    "t": st.sampled_from([0, -5, -(2**63), INT64_MAX, None]),
+    "label": st.sampled_from([0, 5, 6, None]),
+    "f": st.sampled_from([0.0, 2.0, -2.1, math.nan, math.inf, 1e39, None]),
+}
+CHECKS = {"max_node_id": INT64_MAX, "max_label": 5, "max_abs": 2.0}
+
+
+def expected(row):
+    """Return the code of a row, by rules written out one by one."""
+    for name in ("src", "dst"):
+        if row[name] is None:
+            return "null"
+        if row[name] < 0:
+            return "negative_id"
+    if row["t"] is None:
+        return "null"
+    if row["t"] == -(2**63):
+        return "time_range"
+    if row["label"] is None:
+        return "null"
+    if row["label"] > 5:
+        return "range"
+    f = row["f"]
+    if f is None:
+        return "null"
+    if math.isnan(f):
+        return "nan"
+    if abs(f) > 3.4028235e38:
+        return "inf"
+    return "range" if abs(f) > 2 else None
+
+
+@given(st.lists(st.fixed_dictionaries(values), max_size=12), st.integers(0, 12))
+def test_validate_finds_what_a_row_by_row_check_finds_wherever_it_is_cut(rows, cut):
+    found = []
+    for start, part in ((0, rows[:cut]), (cut, rows[cut:])):
+        validated = validate(batch(part), form(**CHECKS))
+        found += [(start + fault.row, fault.code) for fault in validated.faults]
+        good = [row for row in part if expected(row) is None]
+        assert validated.events.src.to_pylist() == [row["src"] for row in good]
+        assert validated.events.t.tolist() == [row["t"] for row in good]
+        assert np.array_equal(validated.events.x[:, 0], [row["f"] for row in good])
+        index = range(len(part)) if validated.index is None else validated.index.tolist()
+        assert list(index) == [i for i, row in enumerate(part) if expected(row) is None]
+    assert found == [(i, expected(row)) for i, row in enumerate(rows) if expected(row)]
+
+
+def test_limits_are_sane():
+    for limits in ({"max_node_id": -1}, {"max_abs": math.nan}, {"max_record_bytes": 0}):
+        with pytest.raises(ValueError, match="must be at least"):
+            Checks(**limits)
+    with pytest.raises(ValueError, match="unknown_keys is 'ignore' or 'reject', got 'drop'"):
+        Checks(unknown_keys="drop")
