@@ -28,7 +28,6 @@ class Activity(tg.TemporalModel):
     """
 
     strategy = "recent"
-    memory = None
 
     def __init__(self, *, neighbors: int = 10, embedding_dim: int = 64, **_: Any) -> None:
         super().__init__()

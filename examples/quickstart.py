@@ -26,7 +26,7 @@ def main() -> None:
     torch.manual_seed(0)
     stream = tg.open_stream(DATA, time_unit="s")
     graph = tg.TemporalGraph()
-    model = tg.TGN(tg.TGNConfig(history=100_000))  # memory rows kept for replayed events
+    model = tg.TGN()
     trainer = tg.ContinualTrainer(model, graph, tg.ContinualConfig(seed=0))
 
     for step in trainer.steps(stream):

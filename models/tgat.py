@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from tgflow.model import Scores, TemporalModel, node_features
+from tgflow.model import Embeddings, TemporalModel
 from tgflow.nn import AttentionLayer, LinkDecoder, TimeEncoding
 from tgflow.plan.batch import Batch
 from tgflow.sampling.sampler import STRATEGIES, Strategy
@@ -70,13 +70,14 @@ class TGAT(TemporalModel):
         config: Settings.
     """
 
-    memory = None
+    config_type = TGATConfig
 
     def __init__(self, config: TGATConfig | None = None) -> None:
         super().__init__()
         self.config = c = TGATConfig() if config is None else config
         self.fanouts = (c.neighbors,) * c.layers
         self.strategy = c.strategy
+        self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         time = TimeEncoding(c.time_dim)
         widths = [c.node_x_dim] + [c.embedding_dim] * (c.layers - 1)
         self.layers = nn.ModuleList(  # the roots' first, like the blocks
@@ -92,11 +93,10 @@ class TGAT(TemporalModel):
         )
         self.decoder = LinkDecoder(c.embedding_dim)
 
-    def forward(self, batch: Batch) -> Scores:
-        """Return the logits of the batch's events and of their negatives."""
-        h = node_features(batch, self.config.node_x_dim)
+    def embed(self, batch: Batch) -> Embeddings:
+        """Return the embeddings of the batch's nodes at their times."""
+        h = batch.node_x
         for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
             h = layer(h, block)
         assert h is not None
-        scores: Scores = self.decoder(h, batch)
-        return scores
+        return Embeddings(h)

@@ -17,11 +17,12 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tgflow.model import Scores, TemporalModel, node_features
+from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import (
     AttentionLayer,
     LinkDecoder,
@@ -56,8 +57,6 @@ class TGNConfig:
     """Share of attention weights dropped in training."""
     cell: Cell = "gru"
     aggregator: Aggregator = "last"
-    history: int = 0
-    """Overwritten memory rows to keep for replay; 0 if nothing is replayed."""
     memory_place: MemoryPlace = "model"
     """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
     memory_cache: int | str | None = None
@@ -69,7 +68,7 @@ class TGNConfig:
         for name in ("memory_dim", "time_dim", "embedding_dim", "heads", "layers", "neighbors"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("edge_x_dim", "node_x_dim", "history"):
+        for name in ("edge_x_dim", "node_x_dim"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.dropout < 1:
@@ -85,13 +84,12 @@ class TGNConfig:
             raise ValueError(f"seconds_per_tick must be positive, got {self.seconds_per_tick}")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Inputs:
-    """What `forward` found of a batch's nodes, and `commit` may write."""
+class _Inputs(NamedTuple):
+    """What `embed` found of a batch's nodes, which `commit` may write."""
 
-    batch: Batch
     rows: MemoryRows
     memory: Tensor
+    """float32 `[U, memory_dim]`: the memory of `rows` after their mail, without gradients."""
 
 
 class TGN(TemporalModel):
@@ -102,15 +100,17 @@ class TGN(TemporalModel):
     """
 
     strategy = "recent"
-    memory: NodeMemory
+    config_type = TGNConfig
+    state: NodeMemory
 
     def __init__(self, config: TGNConfig | None = None) -> None:
         super().__init__()
         self.config = c = TGNConfig() if config is None else config
         self.fanouts = (c.neighbors,) * c.layers
+        self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         mail_dim = c.memory_dim + c.edge_x_dim
         rows = memory_table(c.memory_dim + mail_dim, c.memory_place, c.memory_cache)
-        self.memory = NodeMemory(c.memory_dim, mail_dim, c.history, rows)
+        self.state = NodeMemory(c.memory_dim, mail_dim, rows)
         time = TimeEncoding(c.time_dim)
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.cell, c.seconds_per_tick)
         self.of_node_x = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
@@ -127,48 +127,36 @@ class TGN(TemporalModel):
             for width in reversed(widths)
         )
         self.decoder = LinkDecoder(c.embedding_dim)
-        self._seen: _Inputs | None = None
 
-    def forward(self, batch: Batch) -> Scores:
-        """Return the logits of the batch's events and of their negatives; changes no state."""
-        self._seen = inputs = self._read(batch)
-        h, node_x = inputs.memory, node_features(batch, self.config.node_x_dim)
+    def embed(self, batch: Batch) -> Embeddings:
+        """Return the embeddings of the batch's nodes at their times; changes no state."""
+        rows = self.state.read(batch.nodes, batch.position)
+        h = memory = self.updater(rows)
         if self.of_node_x is not None:
-            h = h + self.of_node_x(node_x)
+            h = h + self.of_node_x(batch.node_x)
         for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
             h = layer(h, block)
-        scores: Scores = self.decoder(h, batch)
-        return scores
-
-    def _read(self, batch: Batch) -> _Inputs:
-        rows = self.memory.read(batch.nodes, batch.position)
-        return _Inputs(batch, rows, self.updater(rows))
+        return Embeddings(h, _Inputs(rows, memory.detach()))
 
     @torch.no_grad()
-    def commit(self, batch: Batch) -> None:
+    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
         """Store the updated memory of the new events' nodes, and leave them these events as mail.
 
-        Memory is what the last `forward` on this batch computed, or else what it would compute now.
+        The memory that is stored is the one that `found` was computed from.
         """
-        seen = (
-            self._seen
-            if self._seen is not None and self._seen.batch is batch
-            else self._read(batch)
-        )
-        self._seen = None
-        n = batch.num_new
+        n, inputs = batch.num_new, found.carry
         if n == 0:
             return
         row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
         for block in batch.blocks:  # from the top frontier down to the inputs
             row = block.target.index_select(0, row)
-        own = seen.memory.detach().index_select(0, row)
+        own = inputs.memory.index_select(0, row)
         other = own.view(n, 2, -1).flip(1).view(2 * n, -1)
         if batch.x is not None:
             other = torch.cat([other, batch.x[:n].repeat_interleave(2, dim=0)], dim=1)
         mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], other, self.config.aggregator)
-        before = seen.rows.select(row.index_select(0, mail.row))
-        self.memory.write(
+        before = inputs.rows.select(row.index_select(0, mail.row))
+        self.state.write(
             mail.node,
             own.index_select(0, mail.row),
             torch.where(before.has_mail, before.mail_t, mail.t),

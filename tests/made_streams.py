@@ -41,8 +41,8 @@ def pieces(events: EventBatch, *sizes: int) -> Iterator[EventBatch]:
 
 
 def small_tgn(seed: int = 0, **changes: Any) -> TGN:
-    """A TGN that trains in milliseconds, with dropout, and history enough for replay."""
-    widths = {"memory_dim": 8, "time_dim": 4, "embedding_dim": 8, "neighbors": 3, "history": 10_000}
+    """A TGN that trains in milliseconds, with dropout."""
+    widths = {"memory_dim": 8, "time_dim": 4, "embedding_dim": 8, "neighbors": 3}
     settings: dict[str, Any] = {"edge_x_dim": 2, "dropout": 0.1, **widths, **changes}
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -6,6 +6,7 @@ import pytest
 from devices import needs_cuda, opened
 
 from tgflow.cache import cached
+from tgflow.nn import NodeMemory
 from tgflow.nn.memory_table import MemoryTable
 from tgflow.tables import FeatureTable
 
@@ -43,3 +44,9 @@ def memory_table_of(kind: str, dim: int) -> MemoryTable:
     if cache is None:
         return table
     return cached(table, rows=3, device=gpu or (opened(cache) if cache else None))
+
+
+def with_past(memory: NodeMemory, num_rows: int) -> NodeMemory:
+    """Return `memory`, which now keeps this many overwritten rows."""
+    memory.keep_rows(num_rows)
+    return memory

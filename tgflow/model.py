@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
 
+from tgflow.graph import TemporalGraph
 from tgflow.plan.batch import Batch
 from tgflow.sampling import Strategy
+from tgflow.state import StreamState
 
-if TYPE_CHECKING:
-    from tgflow.nn.memory import NodeMemory
+
+class Embeddings(NamedTuple):
+    """What an encoder makes of a batch, for any decoder to read."""
+
+    z: Tensor
+    """float32 `[N, dim]`: a row for each (node, time) of the top frontier, which `src_row`,
+    `dst_row`, `negative_src_row` and `negative_dst_row` of the batch index."""
+    carry: Any = None
+    """What `commit` needs of this pass, without gradients; only the model knows its type."""
 
 
 class Scores(NamedTuple):
@@ -20,40 +30,100 @@ class Scores(NamedTuple):
     """float32 `[B]`: the batch's events."""
     negative: Tensor
     """float32 `[B, m]`: the events that did not happen."""
-
-
-def node_features(batch: Batch, dim: int) -> Tensor | None:
-    """Return the features of `batch.nodes`, float32 `[U, dim]`; None where a model has none.
-
-    Raises:
-        ValueError: If those of the batch have another width than the model's `dim`.
-    """
-    found = 0 if batch.node_x is None else batch.node_x.shape[1]
-    if found != dim:
-        raise ValueError(
-            f"the model reads node features of width {dim}, the graph has {found}: make them agree "
-            "with TemporalGraph(node_x=...) and the model's node_x_dim"
-        )
-    return batch.node_x
+    carry: Any = None
+    """As `Embeddings.carry`."""
 
 
 class TemporalModel(nn.Module):
     """A model that scores the events of a batch, and then may take them in.
 
-    A trainer calls `forward`, learns from the scores or not, then calls `commit` on the same batch:
-    predict, then learn, then store.
+    A trainer calls the model, learns from the scores or not, then calls `commit` with the same
+    batch and its scores: predict, then learn, then store.
+
+    A model defines `forward`; or it defines `embed` and has a module `decoder`, called as
+    `decoder(z, batch)`, so that other tasks and serving can use the same encoder.
     """
 
     fanouts: tuple[int, ...]
     """Neighbors per hop the plan must sample, the roots' hop first; one block each."""
     strategy: Strategy
     """How the paper samples them; see `tgflow.sampling.Sampler`."""
-    memory: NodeMemory | None
-    """Per-node state, or None for a model that only reads the graph."""
+    config_type: type[Any]
+    """The dataclass of a model's settings, for models that are called as `Model(config)`."""
+    edge_x_dim: int | None
+    """Width of the edge features it reads; None for a model that takes any."""
+    node_x_dim: int | None
+    """Width of the node features it reads, likewise."""
+    state: StreamState | None
+    """What it keeps of the stream; None for a model that only reads the graph."""
+    decoder: nn.Module
+    """Turns embeddings into `Scores`, for models that define `embed`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.edge_x_dim = self.node_x_dim = None
+        self.state = None
+
+    @classmethod
+    def for_graph(cls, graph: TemporalGraph, **settings: Any) -> Self:
+        """Return a model that reads the features that `graph` has.
+
+        Args:
+            graph: Gives `edge_x_dim` and `node_x_dim`, 0 where it has no such features.
+            settings: The other fields of `config_type`.
+        """
+        model: Callable[[Any], Self] = cls
+        return model(cls.config_type(**feature_widths(graph), **settings))
+
+    def embed(self, batch: Batch) -> Embeddings:
+        """Return the embeddings of the batch's nodes at their times; changes no state."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither forward nor embed")
 
     def forward(self, batch: Batch) -> Scores:
-        """Return the logits of the batch's events and of their negatives; changes no state."""
-        raise NotImplementedError
+        """Return the logits of the batch's events and of their negatives; changes no state.
 
-    def commit(self, batch: Batch) -> None:
-        """Write what the batch's first `num_new` events change into `memory`, without gradients."""
+        Raises:
+            ValueError: As `check_widths`.
+        """
+        self.check_widths(batch)
+        embeddings = self.embed(batch)
+        scores: Scores = self.decoder(embeddings.z, batch)
+        return scores._replace(carry=embeddings.carry)
+
+    def check_widths(self, batch: Batch) -> None:
+        """Raise unless `batch` has features of the widths that the model reads.
+
+        Raises:
+            ValueError: If not; it names both widths, and how to set them.
+        """
+        for kind, x, dim in (
+            ("edge", batch.x, self.edge_x_dim),
+            ("node", batch.node_x, self.node_x_dim),
+        ):
+            width = 0 if x is None else x.shape[1]
+            if dim is not None and width != dim:
+                raise width_error(kind, dim, width)
+
+    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
+        """Write what the batch's first `num_new` events change into `state`, without gradients.
+
+        Args:
+            batch: The batch.
+            found: What `forward` or `embed` returned for this very batch.
+        """
+
+
+def feature_widths(graph: TemporalGraph) -> dict[str, int]:
+    """Return the widths of a graph's edge and node features, as models' settings name them."""
+    return {
+        "edge_x_dim": 0 if graph.edge_x is None else graph.edge_x.dim,
+        "node_x_dim": 0 if graph.node_x is None else graph.node_x.dim,
+    }
+
+
+def width_error(kind: str, dim: int, found: int) -> ValueError:
+    """Return the error of a model that reads features of width `dim` where there are `found`."""
+    return ValueError(
+        f"the model reads {kind} features of width {dim}, the graph has {found}: build the model "
+        f"by its for_graph(graph), or make {kind}_x_dim of the model and of the graph agree"
+    )

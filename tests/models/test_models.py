@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from tgflow.events import EventBatch
 from tgflow.models import MODELS, TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.plan.batch import Batch
 from tgflow.testing.batches import slow_batch
 
 SMALL = {"time_dim": 8, "embedding_dim": 8, "neighbors": 4, "dropout": 0.0}
@@ -29,6 +30,10 @@ def made_model(name: str, x_dim: int = 0, **settings: object) -> TGN | TGAT:
     return entry.model(entry.config(edge_x_dim=x_dim, **SMALL, **memory, **settings))
 
 
+def take_in(model: TGN | TGAT, batch: Batch) -> None:
+    model.commit(batch, model(batch))
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("x_dim", [0, 3])
 def test_model_overfits_a_tiny_stream(name, x_dim):
@@ -39,15 +44,15 @@ def test_model_overfits_a_tiny_stream(name, x_dim):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(60):
         labels, scores = [], []
-        if model.memory is not None:
-            model.memory.reset()
+        if model.state is not None:
+            model.state.reset()
         for batch in batches:
             result = model(batch)
             loss = F.softplus(-result.positive).mean() + F.softplus(result.negative).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            model.commit(batch)
+            model.commit(batch, result)
             real = {(int(a), int(b)) for a, b in zip(events.src, events.dst, strict=True)}
             pairs = zip(batch.src.tolist(), batch.negative_dst[:, 0].tolist(), strict=True)
             false = torch.tensor([pair not in real for pair in pairs])  # else it may be true
@@ -66,7 +71,7 @@ def test_model_shapes_and_finite_gradients(name, layers):
         assert scores.positive.shape == (20,)
         assert scores.negative.shape == (20, 3)
         (scores.positive.sum() + scores.negative.sum()).backward()
-        model.commit(batch)
+        model.commit(batch, scores)
     for name_of, parameter in model.named_parameters():
         assert parameter.grad is not None, name_of
         assert bool(parameter.grad.isfinite().all()), name_of
@@ -101,7 +106,7 @@ def test_model_of_no_events(name, dim):
     node_x = torch.ones(0, dim) if dim else None
     batch = slow_batch(made_events(0), 0, 20, model.fanouts, node_x=node_x)
     scores = model(batch)
-    model.commit(batch)
+    model.commit(batch, scores)
     assert scores.positive.shape == (0,)
     assert scores.negative.shape == (0, 1)
 
@@ -110,7 +115,7 @@ def test_model_of_no_events(name, dim):
 def test_forward_is_deterministic_and_changes_no_state(name):
     events, model = made_events(60, 2), made_model(name, 2).eval()
     for index in range(2):
-        model.commit(slow_batch(events, index, 20, model.fanouts))
+        take_in(model, slow_batch(events, index, 20, model.fanouts))
     batch = slow_batch(events, 2, 20, model.fanouts)
     assert torch.equal(model(batch).positive, model(batch).positive)
 
@@ -127,8 +132,9 @@ def test_what_comes_later_changes_nothing(name):
         model, scores = made_model(name, 2).eval(), []
         for index in range(3):  # up to event 60
             batch = slow_batch(stream, index, 20, model.fanouts)
-            scores.append(model(batch).positive)
-            model.commit(batch)
+            found = model(batch)
+            scores.append(found.positive)
+            model.commit(batch, found)
         runs.append(torch.cat(scores))
     assert torch.equal(*runs)
 
@@ -139,8 +145,8 @@ def test_commit_leaves_mail_for_the_new_events_alone(aggregator):
         torch.tensor([0, 0, 3]), torch.tensor([1, 2, 4]), torch.tensor([5, 6, 9]), torch.eye(3)
     )
     model = made_model("tgn", 3, aggregator=aggregator)
-    model.commit(slow_batch(events, 0, 2, model.fanouts))
-    rows = model.memory.read(torch.arange(5), torch.full((5,), 2))
+    take_in(model, slow_batch(events, 0, 2, model.fanouts))
+    rows = model.state.read(torch.arange(5), torch.full((5,), 2))
     assert rows.has_mail.tolist() == [True, True, True, False, False]
     assert rows.mail_t[:3].tolist() == [6, 5, 6]
     assert rows.last_update[:3].tolist() == [6, 5, 6]  # a first message is 0 s after it
@@ -154,9 +160,8 @@ def test_mail_holds_the_other_ends_updated_memory():
     model = made_model("tgn")
     for index in range(3):
         batch = slow_batch(events, index, 1, model.fanouts)
-        model(batch)
-        model.commit(batch)
-    rows = model.memory.read(torch.arange(3), torch.full((3,), 3))
+        model.commit(batch, model(batch))
+    rows = model.state.read(torch.arange(3), torch.full((3,), 3))
     assert torch.equal(rows.mail[2], rows.memory[0])
     assert rows.memory[0].abs().sum() > 0
     assert rows.last_update[:2].tolist() == [2, 1]
@@ -165,31 +170,35 @@ def test_mail_holds_the_other_ends_updated_memory():
 
 def test_replayed_events_read_memory_as_it_was_and_are_not_committed():
     events = made_events(60)
-    model = made_model("tgn", history=1000).eval()
+    model = made_model("tgn").eval()
+    model.state.keep_past(1000)
     first = []
     for index in range(2):
         batch = slow_batch(events, index, 20, model.fanouts)
-        first.append(model(batch).positive)
-        model.commit(batch)
+        found = model(batch)
+        first.append(found.positive)
+        model.commit(batch, found)
     both = slow_batch(events, 2, 20, model.fanouts, replayed=[3, 25, 39])
-    again = model(both).positive[20:]
-    torch.testing.assert_close(again, torch.cat(first)[[3, 25, 39]])
-    model.commit(both)
-    state = model.memory.state()
-    alone = made_model("tgn", history=1000).eval()
+    found = model(both)
+    torch.testing.assert_close(found.positive[20:], torch.cat(first)[[3, 25, 39]])
+    model.commit(both, found)
+    state = model.state.state_dict()
+    alone = made_model("tgn").eval()
+    alone.state.keep_past(1000)
     for index in range(3):
-        alone.commit(slow_batch(events, index, 20, model.fanouts))
-    for key, value in alone.memory.state().items():
+        take_in(alone, slow_batch(events, index, 20, model.fanouts))
+    for key, value in alone.state.state_dict().items():
         torch.testing.assert_close(state[key], value)
 
 
 def test_only_replayed_events_change_no_memory():
     events = made_events(40)
-    model = made_model("tgn", history=100)
-    model.commit(slow_batch(events, 0, 20, model.fanouts))
-    before = model.memory.state()
-    model.commit(slow_batch(events, 2, 20, model.fanouts, replayed=[3, 4]))
-    assert all(torch.equal(before[key], value) for key, value in model.memory.state().items())
+    model = made_model("tgn")
+    model.state.keep_past(100)
+    take_in(model, slow_batch(events, 0, 20, model.fanouts))
+    before = model.state.state_dict()
+    take_in(model, slow_batch(events, 2, 20, model.fanouts, replayed=[3, 4]))
+    assert all(torch.equal(before[key], value) for key, value in model.state.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,15 @@ def test_dropout_drops_weights_in_training_only():
     torch.testing.assert_close(draws.mean(0), exact, atol=0.5, rtol=0)
 
 
+@pytest.mark.parametrize(("h_dim", "x_dim"), [(3, 0), (3, 1), (3, 4), (0, 2), (2, 2), (4, 2)])
+def test_inputs_of_other_widths_are_refused(h_dim, x_dim):
+    layer = AttentionLayer(
+        TimeEncoding(3), h_dim=h_dim, edge_x_dim=x_dim, dim=4, heads=2, dropout=0.0
+    )
+    with pytest.raises(ValueError, match=rf"of width ({x_dim}|{h_dim}).* (2|got some of 3)"):
+        layer(torch.randn(6, 3), made_block(4, 2, 6, 2, seed=0))
+
+
 def test_heads_must_divide_dim():
     with pytest.raises(ValueError, match="heads must divide dim, got 3 heads and dim 4"):
         made_layer(0, 0, heads=3)

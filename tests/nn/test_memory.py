@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_tables import with_past
 
 from tgflow.nn import NodeMemory
 
@@ -51,7 +52,7 @@ def write(memory: NodeMemory, nodes: list[int], value: float, position: int) -> 
 
 
 def written(writes, history: int) -> tuple[NodeMemory, DictMemory, int]:
-    memory, expected, position = NodeMemory(2, 1, history), DictMemory(history), 0
+    memory, expected, position = with_past(NodeMemory(2, 1), history), DictMemory(history), 0
     for i, (nodes, step) in enumerate(writes):
         position += step
         write(memory, sorted(nodes), float(i + 1), position)
@@ -77,9 +78,9 @@ def test_versions_match_a_dict(writes, history):
 @given(writes=WRITES, more=WRITES)
 def test_state_survives_a_checkpoint(writes, more):
     memory, _, last = written(writes, 5)
-    restored = NodeMemory(2, 1, 5)
+    restored = NodeMemory(2, 1)
     write(restored, [9], 3.0, 4)  # what was there before is gone
-    restored.load_state(memory.state())
+    restored.load_state_dict(memory.state_dict())
     for step, (nodes, _) in enumerate(more):
         write(memory, sorted(nodes), 50.0 + step, last + step + 1)
         write(restored, sorted(nodes), 50.0 + step, last + step + 1)
@@ -91,7 +92,7 @@ def test_state_survives_a_checkpoint(writes, more):
 
 
 def test_long_chains_are_found_in_few_steps():
-    memory = NodeMemory(1, 0, history=5000)
+    memory = with_past(NodeMemory(1, 0), 5000)
     for position in range(1, 1001):
         write(memory, [0], float(position), position)
     steps = 0
@@ -119,7 +120,7 @@ def test_unknown_nodes_have_the_initial_state():
 
 
 def test_nothing_read_and_nothing_written():
-    memory = NodeMemory(2, 3, history=4)
+    memory = with_past(NodeMemory(2, 3), 4)
     none = torch.empty(0, dtype=torch.int64)
     memory.write(none, torch.empty(0, 2), none, torch.empty(0, 3), none, 1)
     assert len(memory.read(none, none)) == 0
@@ -142,15 +143,38 @@ def test_old_position_without_history_is_an_error():
         memory.read(torch.tensor([3]), torch.tensor([10]))
 
 
-def test_other_widths_and_histories_are_refused():
-    state = NodeMemory(2, 1, 5).state()
-    with pytest.raises(ValueError, match="has 3 columns, this one 4"):
-        NodeMemory(2, 2, 5).load_state(state)
-    memory = NodeMemory(2, 1, 6)
+def test_other_widths_are_refused_and_change_nothing():
+    memory = NodeMemory(2, 2)
     write(memory, [3], 1.0, 20)
-    with pytest.raises(ValueError, match="keeps 5 old rows, this one 6"):
-        memory.load_state(state)
+    with pytest.raises(ValueError, match="has 3 columns, this one 4"):
+        memory.load_state_dict(NodeMemory(2, 1).state_dict())
     assert memory.read(torch.tensor([3]), torch.tensor([20])).memory.tolist() == [[1.0, 1.0]]
+
+
+def test_an_event_overwrites_at_most_two_rows():
+    memory = NodeMemory(2, 1)
+    memory.keep_past(7)
+    assert memory.history.capacity == 14
+
+
+@settings(max_examples=40, deadline=None)
+@given(writes=WRITES, before=st.sampled_from([2, 5, 9]), after=st.sampled_from([1, 4, 20]))
+def test_another_number_of_rows_keeps_the_latest_versions(writes, before, after):
+    memory, _, last = written(writes, before)
+    same, expected, _ = written(writes, min(before, after))
+    memory.keep_rows(after)
+    queries = [(node, at) for node in range(7) for at in range(last + 2)]
+    nodes, position = torch.tensor(queries).t()
+    assert torch.equal(memory.read(nodes, position).state, same.read(nodes, position).state)
+    assert memory.num_rows == memory.num_nodes + min(len(expected.overwritten), before, after)
+    for step in range(1, 6):
+        write(memory, [step % 3], float(step), last + step)
+    assert memory.history.capacity == after
+
+
+def test_the_state_of_a_memory_is_no_parameter_of_its_model():
+    memory = with_past(NodeMemory(2, 1), 3)
+    assert torch.nn.ModuleList([memory]).state_dict() == {}
 
 
 def test_sizes_are_checked():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_tables import for_each_kind, home_of, memory_table_of
+from memory_tables import for_each_kind, home_of, memory_table_of, with_past
 
 from tgflow.cache import CachedTable
 from tgflow.models.tgn import TGN, TGNConfig
@@ -53,8 +53,8 @@ def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 @settings(max_examples=25)
 @given(steps=STEPS, data=st.data())
 def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
-    at, plain = home_of(kind), NodeMemory(2, 1, 7)
-    placed = NodeMemory(2, 1, 7, memory_table_of(kind, 3)).to(at)
+    at, plain = home_of(kind), with_past(NodeMemory(2, 1), 7)
+    placed = with_past(NodeMemory(2, 1, memory_table_of(kind, 3)), 7).to(at)
     saved = [plain.state(), placed.state()]
     for step, (what, nodes) in enumerate(steps, start=1):
         if what == "save":
@@ -65,7 +65,7 @@ def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
             elif what == "reset":
                 each.reset()
             elif what == "load":
-                each.load_state(saved[1 - i])  # the other's
+                each.load_state_dict(saved[1 - i])  # the other's
         if what == "read":
             at = data.draw(st.lists(st.integers(0, step), min_size=len(nodes), max_size=len(nodes)))
             asked = torch.tensor([nodes, at], dtype=torch.int64)
@@ -78,7 +78,7 @@ def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
 @for_each_kind
 def test_each_write_is_a_version_of_the_table(kind):
     table = memory_table_of(kind, 3)
-    placed = NodeMemory(2, 1, 0, table).to(home_of(kind))
+    placed = NodeMemory(2, 1, table).to(home_of(kind))
     for step in range(1, 4):
         write(placed, [5, 0, 70], step)
         assert table.version == step
@@ -88,7 +88,7 @@ def test_each_write_is_a_version_of_the_table(kind):
 def test_old_rows_are_read_while_memory_grows(kind):
     """Row `i` is `i` all over, from when it was written."""
     table = memory_table_of(kind, 3)
-    placed = NodeMemory(2, 1, 0, table)
+    placed = NodeMemory(2, 1, table)
     wrong, done, known = [], threading.Event(), 0
 
     def read() -> None:
@@ -111,7 +111,7 @@ def test_old_rows_are_read_while_memory_grows(kind):
 
 def test_a_table_that_cannot_serve_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r'on disk, whose rows never change; use place="uva"'):
-        NodeMemory(2, 1, 0, FeatureTable(3, place="disk"))
+        NodeMemory(2, 1, FeatureTable(3, place="disk"))
     used = FeatureTable(3)
     used.append(torch.zeros(2, 3))
     for table, told in (
@@ -120,11 +120,11 @@ def test_a_table_that_cannot_serve_is_refused(tmp_path):
         (FeatureTable(3, torch.float64), "got 0 rows of 3 float64"),
     ):
         with pytest.raises(ValueError, match=rf"must be empty and of 3 float32.*{told}"):
-            NodeMemory(2, 1, 0, table)
+            NodeMemory(2, 1, table)
 
 
 def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
-    placed = NodeMemory(2, 1, 0, FeatureTable(3, budget=12 * 200))
+    placed = NodeMemory(2, 1, FeatureTable(3, budget=12 * 200))
     write(placed, [100], 1)
     with pytest.raises(MemoryError, match="of 301 nodes has outgrown its table, which went on to"):
         write(placed, [300], 2)
@@ -147,17 +147,17 @@ def test_one_line_says_where_memory_is():
 
 def test_models_are_copied_unless_their_memory_is_in_a_table():
     model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1))
-    write(model.memory, [3], 1)
+    write(model.state, [3], 1)
     twin = copy.deepcopy(model)
-    write(model.memory, [3], 2)
-    assert twin.memory.state()["clock"][3].tolist() == [0, 1, 1, 1]
+    write(model.state, [3], 2)
+    assert twin.state.state_dict()["clock"][3].tolist() == [0, 1, 1, 1]
     model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1, memory_place="host"))
     with pytest.raises(TypeError, match="such as a model whose memory is in a table; make a new"):
         copy.deepcopy(model)
 
 
 def test_default_memory_follows_the_module():
-    placed = NodeMemory(2, 1, 3)
+    placed = with_past(NodeMemory(2, 1), 3)
     write(placed, [1], 1)
     assert placed.to(torch.device("meta")).table.rows.device.type == "meta"
     assert "rows" not in str(placed.state_dict().keys())
@@ -185,7 +185,7 @@ def anonymous_bytes() -> int:
 
 def test_a_snapshot_of_a_large_table_is_not_in_memory_twice(monkeypatch):
     monkeypatch.undo()  # pages of their own size
-    placed = NodeMemory(1_000, 1_000, 0, FeatureTable(2_000))
+    placed = NodeMemory(1_000, 1_000, FeatureTable(2_000))
     placed.resize(10_000)  # 80 MB
     before = anonymous_bytes()
     state = placed.state()

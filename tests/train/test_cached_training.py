@@ -21,7 +21,7 @@ EVENTS = made_events(400)
 NODE_X = torch.randn(25, 3, generator=torch.Generator().manual_seed(1))
 """Not of all nodes: the last 7 have no row."""
 MODELS = {
-    "tgn": lambda: small_tgn(history=0, node_x_dim=3),
+    "tgn": lambda: small_tgn(node_x_dim=3),
     "tgat": lambda: small_tgat(node_x_dim=3),
 }
 PLACES = ("host", "disk")

@@ -91,7 +91,7 @@ def test_a_short_last_micro_batch_is_learned_too():
     trainer, steps, _ = run(made_events(47))
     assert [step["stop"] - step["start"] for step in steps] == [20, 20, 7]
     assert steps[-1]["loss"] is not None
-    clock = trainer.model.memory.clock
+    clock = trainer.model.state.clock
     assert int(clock[:, -1].max()) == 47  # it is stored, too
 
 
@@ -100,7 +100,7 @@ def test_learning_nothing_still_predicts_and_stores():
     assert all(step["loss"] is None for step in steps)
     fresh = small_tgn().state_dict()
     assert all(torch.equal(x, fresh[name]) for name, x in trainer.model.state_dict().items())
-    assert trainer.model.memory.state()["rows"].any()
+    assert trainer.model.state.state_dict()["rows"].any()
     assert "prequential.ap" in result
 
 
@@ -297,8 +297,8 @@ def test_a_sources_error_surfaces():
 
 def test_replay_without_history_is_refused_at_once():
     with pytest.raises(ValueError, match=r"keeps no history; build it with one.*replay_ratio=0"):
-        trainer_of(model=small_tgn(history=0))
-    trainer_of(model=small_tgn(history=0), replay_ratio=0.0).run([made_events(30)])
+        trainer_of(model=small_tgn())
+    trainer_of(model=small_tgn(), replay_ratio=0.0).run([made_events(30)])
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,6 @@ class Memoryless(TemporalModel):
 
     fanouts = (2,)
     strategy = "uniform"
-    memory = None
 
     def __init__(self):
         super().__init__()

@@ -45,7 +45,7 @@ def test_predicting_changes_nothing():
     assert torch.equal(first.positive, second.positive)
     assert not first.positive.requires_grad
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
-    assert not model.memory.state()["rows"].any()
+    assert not model.state.state_dict()["rows"].any()
 
 
 def test_learning_lowers_the_loss_of_the_same_batch():

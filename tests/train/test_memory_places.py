@@ -23,8 +23,8 @@ for_each_kind_here = pytest.mark.parametrize("kind", [kind for kind in KINDS if 
 def tgn_in(kind: str | None) -> TGN:
     model = small_tgn()
     if kind is not None:
-        width = model.memory.table.dim
-        model.memory = NodeMemory(8, width - 8, 10_000, memory_table_of(kind, width))
+        width = model.state.table.dim
+        model.state = NodeMemory(8, width - 8, memory_table_of(kind, width))
     return model
 
 
@@ -33,7 +33,7 @@ def continual(model: TGN) -> list[Any]:
     config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3, replay_ratio=0.5)
     trainer = ContinualTrainer(model, TemporalGraph(edge_x_dim=2), config)
     trainer.run(pieces(EVENTS, 30), losses)
-    return [losses.seen, {k: v.tolist() for k, v in model.memory.state().items()}]
+    return [losses.seen, {k: v.tolist() for k, v in model.state.state_dict().items()}]
 
 
 def offline(model: TGN) -> list[Any]:

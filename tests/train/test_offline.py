@@ -36,7 +36,7 @@ class Recorder(Callback):
 def trainer_of(events=None, model=None, **changes):
     settings = {"batch_size": 20, "learning_rate": 1e-2, "epochs": 2, "mrr_negatives": 5}
     graph = TemporalGraph.from_events(made_events(300) if events is None else events)
-    model = small_tgn(history=0) if model is None else model
+    model = small_tgn() if model is None else model
     recorder = Recorder()
     return OfflineTrainer(model, graph, OfflineConfig(**settings | changes), recorder), recorder
 
@@ -81,7 +81,7 @@ def test_tiny_data_are_overfitted():
     src = torch.arange(100) % 4
     _, recorder, result = fit(
         EventBatch(src, src + 4, torch.arange(100) * 10),
-        model=small_tgn(dropout=0.0, edge_x_dim=0, history=0),
+        model=small_tgn(dropout=0.0, edge_x_dim=0),
         batch_size=10,
         epochs=25,
         patience=25,
@@ -119,7 +119,7 @@ def test_training_sees_training_events_alone():
 
 def test_memory_goes_from_training_to_validation_to_test_and_each_epoch_starts_empty():
     trainer, _ = trainer_of()
-    memory, split = trainer.model.memory, trainer.split
+    memory, split = trainer.model.state, trainer.split
     seen = []
 
     def note(batch, _):
@@ -231,7 +231,7 @@ def test_a_changed_event_changes_nothing_earlier(visibility, changed):
 def test_a_fitted_model_can_be_saved_and_served(tmp_path):
     trainer, _, _ = fit()
     saved = ckpt.load(ckpt.save(tmp_path / "c", trainer.checkpoint()))
-    model, graph = small_tgn(seed=5, history=0), graph_of(saved)
+    model, graph = small_tgn(seed=5), graph_of(saved)
     load_model(model, saved)
     assert graph.num_events == 300
     graph.append(made_events(320)[300:])

@@ -114,7 +114,7 @@ def test_d10_a_batch_that_cannot_be_predicted_does_not_reach_memory():
     result = trainer.run([events])
     assert result["num_skipped"] >= 1
     assert all(p.isfinite().all() for p in trainer.model.parameters())
-    assert trainer.model.memory.state()["rows"].isfinite().all()
+    assert trainer.model.state.state_dict()["rows"].isfinite().all()
 
 
 def test_d10_parameters_that_are_lost_stop_in_any_case():
@@ -145,5 +145,5 @@ def test_a_model_can_start_afresh_with_the_events_kept():
     other = small_tgn(memory_dim=6)
     again = ContinualTrainer.from_checkpoint(other, trainer.checkpoint(), keep_model=False)
     assert again.position == 200
-    assert not again.model.memory.state()["rows"].any()
+    assert not again.model.state.state_dict()["rows"].any()
     assert again.run([events[200:]])["num_events"] == 400

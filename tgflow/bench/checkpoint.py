@@ -16,15 +16,13 @@ from tgflow.bench.row import Params, Row
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.models.tgn import TGN, TGNConfig
+from tgflow.models.tgn import TGN
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.train.observe import StepRecord
 
 EVERY_SECONDS = 60.0
 """How often `tgflow run` takes a checkpoint."""
 SLOWER_TARGET = 2.0
-HISTORY = 100_000
-"""Rows of past memory that `tgflow run` keeps, and that a checkpoint holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def _windows(
 ) -> Iterator[Window]:
     """Train on all events; yield windows without a checkpoint and with one, as A B B A."""
     torch.manual_seed(0)
-    model = TGN(TGNConfig(history=HISTORY))
+    model = TGN()
     trainer = ContinualTrainer(model, TemporalGraph(), ContinualConfig())
     writer = CheckpointWriter(CheckpointStore(directory))
     steps = trainer.steps([events])

@@ -38,7 +38,7 @@ class Own:
             visibility="batch",
             negatives=NegativeSampler("random"),
             seconds_per_tick=1.0,
-            with_memory=model.memory is not None,
+            with_memory=model.state is not None,
         )
         self.learner = Learner(model, seed=task.seed, learning_rate=task.lr)
         self.seconds = 0.0
@@ -53,8 +53,9 @@ class Own:
         stop = min(self._next + num_batches, self.task.num_batches)
         losses = []
         for batch in self._load(self._next, stop):
-            losses.append(2 * self.learner.learn(batch).loss)  # a mean over both kinds of events
-            self.learner.commit(batch)
+            step = self.learner.learn(batch)
+            losses.append(2 * step.loss)  # a mean over both kinds of events
+            self.learner.commit(batch, step.scores)
         self._next = stop
         self.seconds += time.perf_counter() - begin
         self.torch_seconds += self.learner.compute_seconds - computed
@@ -65,9 +66,8 @@ class Own:
         scores = []
         for batch in self._load(self._next, len(self.plan)):
             scores.append(self.learner.predict(batch))
-            self.learner.commit(batch)
-        positive, negative = zip(*scores, strict=True)
-        return torch.cat(positive), torch.cat(negative)
+            self.learner.commit(batch, scores[-1])
+        return torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores])
 
     def _load(self, start: int, stop: int) -> Loader:
         return Loader(self.plan, 0, range(start, stop), num_threads=self.num_threads)

@@ -22,7 +22,7 @@ class Checkpoint:
     """
 
     sections: dict[str, Tensors]
-    """Sections such as "model", "optimizer" and "memory"; names match [a-z0-9_-]."""
+    """Sections such as "model", "optimizer" and "state"; names match [a-z0-9_-]."""
     meta: dict[str, Any] = field(default_factory=dict)
     """Configuration, seeds and counters: dicts, lists, strings, numbers, bools, None."""
     sealed: dict[str, Callable[[], Tensors]] = field(default_factory=dict)

@@ -235,7 +235,6 @@ def make_model(config: Config, edge_x_dim: int, unit: str) -> TemporalModel:
         "neighbors": config.model.neighbors,
         "dropout": config.model.dropout,
         "strategy": config.plan.strategy,
-        "history": 2 * config.train.replay_horizon if config.train.replay_ratio else 0,
         "seconds_per_tick": seconds_per_tick(unit),
     }
     settings = {name: value for name, value in settings.items() if value is not None}

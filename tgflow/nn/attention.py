@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tgflow.model import width_error
 from tgflow.nn.attend import attend
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.time_encoding import TimeEncoding
@@ -44,7 +45,8 @@ class TemporalAttention(nn.Module):
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"heads must divide dim, got {heads} heads and dim {dim}")
-        self.h_dim, self.heads, self.dropout = h_dim, heads, dropout
+        self.h_dim, self.edge_x_dim = h_dim, edge_x_dim
+        self.heads, self.dropout = heads, dropout
         self.time = time
         self.query = nn.Linear(h_dim, dim, bias=False) if h_dim else None
         self.query_time = nn.Linear(time.dim, dim)
@@ -63,7 +65,11 @@ class TemporalAttention(nn.Module):
             target: Inputs of the targets, float32 `[N, h_dim]`, or None if `h_dim` is 0.
             below: Inputs of the frontier below, float32 `[F, h_dim]`, or None if `h_dim` is 0.
             block: The neighbors.
+
+        Raises:
+            ValueError: If `below` or the block's edge features have another width.
         """
+        self._check_widths(below, block)
         keep = None
         if self.training and self.dropout > 0:
             ones = block.dt.new_ones((self.heads, *block.dt.shape))
@@ -74,6 +80,16 @@ class TemporalAttention(nn.Module):
         bias = self.value.bias.view(self.heads, 1, -1)
         gathered = torch.addcmul(gathered, attended.weight.unsqueeze(-1), bias)
         return gathered.transpose(0, 1).flatten(1)
+
+    def _check_widths(self, below: Tensor | None, block: Block) -> None:
+        found = 0 if block.edge_table is None else block.edge_table.shape[1]
+        if found != self.edge_x_dim:
+            raise width_error("edge", self.edge_x_dim, found)
+        found = 0 if below is None else below.shape[1]
+        if found != self.h_dim:
+            raise ValueError(
+                f"attention over inputs of width {self.h_dim} got some of {found}; see its h_dim"
+            )
 
     def _input_queries(self, target: Tensor | None) -> Tensor:
         """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""

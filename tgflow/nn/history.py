@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +39,24 @@ class VersionHistory(nn.Module):
         self.register_buffer("clock", int_table, persistent=False)
         self.register_buffer("link", int_table.new_zeros(0, LINK_WIDTH), persistent=False)
         self.register_buffer("head", int_table.new_zeros(0), persistent=False)
+
+    def __len__(self) -> int:
+        return min(self.next, self.capacity)
+
+    def with_capacity(self, capacity: int) -> VersionHistory:
+        """Return a history of the same rows, or of the last `capacity` of them, numbered from 0."""
+        other = VersionHistory(capacity, self.rows.shape[1], self.clock.shape[1])
+        other.to(self.rows.device)
+        size = min(len(self), capacity)
+        first, other.next = self.next - size, size
+        other._reserve(size)
+        slot = torch.arange(first, self.next, device=self.rows.device) % self.capacity
+        for name in ("rows", "clock", "link"):
+            getattr(other, name)[:size] = getattr(self, name).index_select(0, slot)
+        other.head = self.head.clone()
+        for numbers in (other.head, other.link[:size, PREVIOUS], other.link[:size, JUMP]):
+            numbers.copy_(torch.where(numbers < first, NO_VERSION, numbers - first))
+        return other
 
     def resize(self, num_nodes: int) -> None:
         """Make room for `num_nodes` nodes."""
@@ -131,35 +151,20 @@ class VersionHistory(nn.Module):
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def state(self, num_nodes: int) -> dict[str, Tensor]:
-        """Return copies of the kept rows, in slot order, and of the links."""
-        size = min(self.next, self.capacity)
+    def state_dict(self, num_nodes: int) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return copies of the kept rows, in slot order, and of the links of `num_nodes` nodes."""
+        size = len(self)
         state = {name: getattr(self, name)[:size].clone() for name in ("rows", "clock", "link")}
         return state | {
             "head": self.head[:num_nodes].clone(),
             "next": torch.tensor([self.next, self.capacity]),
         }
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Become what `state` returned.
-
-        Raises:
-            ValueError: If the saved history is missing or has another capacity.
-        """
-        self.check_state(state)
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+        """Become what `state_dict` returned of a history of the same capacity."""
         self.reset()
-        size = len(state["rows"])
-        self._reserve(size)
+        self._reserve(len(state["rows"]))
         for name in ("rows", "clock", "link", "head"):
             table = getattr(self, name)
             table[: len(state[name])] = state[name].to(table.device)
         self.next = int(state["next"][0])
-
-    def check_state(self, state: dict[str, Tensor]) -> None:
-        """Raise ValueError unless `load_state` can take it."""
-        if "next" not in state or int(state["next"][1]) != self.capacity:
-            saved = int(state["next"][1]) if "next" in state else 0
-            raise ValueError(
-                f"the saved memory keeps {saved} old rows, this one {self.capacity}; "
-                f"set history={saved}"
-            )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,10 @@ from tgflow.nn.spill import write_spill
 
 LAST_UPDATE, MAIL_T, HAS_MAIL, POSITION = range(4)
 CLOCK_WIDTH = 4
+ROWS_PER_EVENT = 2
+"""Rows that an event overwrites at most: those of its two nodes."""
 _PAGE_BYTES = 4 << 20
+_HISTORY = "history."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,36 +70,34 @@ class MemoryRows:
 class NodeMemory(nn.Module):
     """A row of memory and mail per node, in versions: each holds from a log position on.
 
-    Rows start at zero, at position 0, and appear as nodes do. A row that is written over moves
-    into a bounded history, from which replayed events read their nodes as they were. It holds
-    the last `history` rows over all nodes; a version that has left it reads as the initial state,
-    never as a later one: what is forgotten may cost accuracy, but nothing leaks from the future.
+    Rows start at zero, at position 0, and appear as nodes do. After `keep_past` a row that is
+    written over moves into a bounded history, from which replayed events read their nodes as they
+    were. A version that has left it reads as the initial state, never as a later one: what is
+    forgotten may cost accuracy, but nothing leaks from the future.
 
     Rows are in a table; the default one is a buffer that follows `Module.to`, as clocks (32 bytes
     a node) and history always do. Another table stays where it is, so that memory may be larger
-    than a GPU's; what is read never depends on it. None of it is part of `state_dict`; see `state`.
+    than a GPU's; what is read never depends on it.
 
     Args:
         dim: Width of the memory, at least 1.
         mail_dim: Width of the mail, at least 0.
-        history: Overwritten rows to keep; 0 keeps none, and only current positions can be read.
         table: Where rows are: an empty `FeatureTable` or `CachedTable` of `dim + mail_dim` float32
             that is not on disk, to be changed by this memory alone. None: with the module.
 
     Raises:
-        ValueError: If a width or `history` is too small, or the table cannot hold the rows.
+        ValueError: If a width is too small, or the table cannot hold the rows.
     """
 
     clock: Tensor
+    history: VersionHistory | None
+    """Overwritten rows, of which there are none before `keep_past`."""
 
-    def __init__(
-        self, dim: int, mail_dim: int, history: int = 0, table: MemoryTable | None = None
-    ) -> None:
+    def __init__(self, dim: int, mail_dim: int, table: MemoryTable | None = None) -> None:
         super().__init__()
-        if dim < 1 or mail_dim < 0 or history < 0:
+        if dim < 1 or mail_dim < 0:
             raise ValueError(
-                "dim must be at least 1, mail_dim and history at least 0, "
-                f"got {dim}, {mail_dim} and {history}"
+                f"dim must be at least 1 and mail_dim at least 0, got {dim} and {mail_dim}"
             )
         self.dim, self.mail_dim = dim, mail_dim
         self.num_nodes = 0
@@ -103,7 +105,41 @@ class NodeMemory(nn.Module):
         _check_table(self.table, dim + mail_dim)
         clock = torch.zeros(0, CLOCK_WIDTH, dtype=torch.int64)
         self.register_buffer("clock", clock, persistent=False)
-        self.history = VersionHistory(history, dim + mail_dim, CLOCK_WIDTH) if history else None
+        self.history = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are held: one for each node, and the overwritten ones."""
+        return self.num_nodes + (0 if self.history is None else len(self.history))
+
+    def keep_past(self, num_events: int) -> None:
+        """Keep the rows that the last `num_events` events have overwritten: two for each, at most.
+
+        Only current positions can be read before. See `keep_rows`.
+        """
+        self.keep_rows(ROWS_PER_EVENT * num_events)
+
+    def keep_rows(self, num_rows: int) -> None:
+        """Keep the last `num_rows` overwritten rows, over all nodes; 0 keeps none.
+
+        Rows that are kept already stay, the latest ones where they are more.
+
+        Raises:
+            ValueError: If `num_rows` is below 0.
+        """
+        if num_rows < 0:
+            raise ValueError(f"rows to keep must be at least 0, got {num_rows}")
+        if num_rows == 0:
+            self.history = None
+        elif self.history is None:
+            self.history = self._new_history(num_rows)
+        elif self.history.capacity != num_rows:
+            self.history = self.history.with_capacity(num_rows)
+
+    def _new_history(self, capacity: int) -> VersionHistory:
+        history = VersionHistory(capacity, self.table.dim, CLOCK_WIDTH).to(self.clock.device)
+        history.resize(len(self.clock))
+        return history
 
     def resize(self, num_nodes: int) -> None:
         """Make room for `num_nodes` nodes; never shrinks. Amortised.
@@ -170,7 +206,7 @@ class NodeMemory(nn.Module):
             raise ValueError(
                 f"node {int(nodes[row])} is asked for as of position {int(position[row])}, but was "
                 f"written at {int(clock[row, POSITION])} and no history is kept; "
-                "set history to the number of overwritten rows to keep"
+                "call keep_past(num_events) first, for as many events as are looked back on"
             )
         old_rows, old_clock = self.history.read(
             nodes.index_select(0, stale), position.index_select(0, stale)
@@ -213,17 +249,21 @@ class NodeMemory(nn.Module):
         nodes = nodes[(version > 0) & (version < position)]
         self.history.append(nodes, self.table.gather(nodes), self.clock.index_select(0, nodes))
 
-    def state(self) -> dict[str, Tensor]:
-        """Return all of it as tensors, for a checkpoint; copies, which `load_state` takes back.
+    def state_dict(  # type: ignore[override]
+        self, *, destination: dict[str, Any] | None = None, **_: Any
+    ) -> dict[str, Tensor]:
+        """Return all of it as tensors: copies, which `load_state_dict` takes back.
 
         The rows of a table come as a tensor in a temporary file, so that a large memory is never in
-        host memory twice.
+        host memory twice. To the `state_dict` of a model around it, which has the parameters and
+        calls this with `destination`, it adds nothing.
         """
+        if destination is not None:
+            return destination
         state = {"rows": self._copied_rows(), "clock": self.clock[: self.num_nodes].clone()}
         if self.history is not None:
-            state |= {
-                f"history.{name}": x for name, x in self.history.state(self.num_nodes).items()
-            }
+            kept = self.history.state_dict(self.num_nodes)
+            state |= {_HISTORY + name: x for name, x in kept.items()}
         return state
 
     def _copied_rows(self) -> Tensor:
@@ -233,32 +273,34 @@ class NodeMemory(nn.Module):
         pages = (table.read(page.start, page.stop) for page in self._pages(size))
         return write_spill(pages, (size, table.dim), table.dtype)
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Become what `state` returned, also on another device.
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+        """Become what `state_dict` returned, also on another device; the past is kept as it was.
 
         Raises:
-            ValueError: If it was saved with other widths, or with another length of history.
-                Nothing is changed then.
+            KeyError: If a tensor is missing. Nothing is changed then.
+            ValueError: If it was saved with other widths. Nothing is changed then.
         """
-        num_nodes, width = state["rows"].shape
+        rows, clock = state["rows"], state["clock"]
+        num_nodes, width = rows.shape
         if width != self.table.dim:
             raise ValueError(
                 f"the saved memory has {width} columns, this one {self.table.dim}; "
                 "build the model with the saved configuration"
             )
-        prefix = "history."
-        history = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        if self.history is not None:
-            self.history.check_state(history)
+        history = {k.removeprefix(_HISTORY): v for k, v in state.items() if k.startswith(_HISTORY)}
+        capacity = int(history["next"][1]) if history else 0
+        if history and capacity < 1:
+            raise ValueError(f"the saved memory keeps a history of {capacity} rows")
         self.resize(num_nodes)
         self.reset()
+        self.keep_rows(capacity)
         self.num_nodes = num_nodes
         ids = torch.arange(num_nodes)
         for page in self._pages(num_nodes):
-            self.table.scatter_(ids[page], state["rows"][page].cpu())
-        self.clock[:num_nodes] = state["clock"].to(self.clock.device)
+            self.table.scatter_(ids[page], rows[page].cpu())
+        self.clock[:num_nodes] = clock.to(self.clock.device)
         if self.history is not None:
-            self.history.load_state(history)
+            self.history.load_state_dict(history)
 
     def _cover(self, nodes: Tensor) -> None:
         if len(nodes):

@@ -164,19 +164,13 @@ class RunMetrics:
 
     def _store(self) -> dict[str, Any]:
         stats = self._session.trainer.graph.stats()
-        memory = self._session.trainer.model.memory
-        rows = None
-        if memory is not None:
-            history = memory.history
-            kept = 0 if history is None else min(history.next, history.capacity)
-            rows = memory.num_nodes + kept
         return {
             "store.entries": stats.num_entries,
             "store.bytes": stats.bytes,
             "store.blocks": stats.num_blocks,
             "store.slack": stats.slack,
             "store.hit_rate": {tier.name: tier.hit_rate for tier in stats.tiers},
-            "memory_rows": rows,
+            "memory_rows": getattr(self._session.trainer.model.state, "num_rows", None),
         }
 
     def _tables(self) -> dict[str, Any]:

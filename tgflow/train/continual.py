@@ -50,7 +50,7 @@ class ContinualConfig:
     grad_clip: float | None = None
     """Largest norm of the gradients, or None."""
     replay_ratio: float = 0.5
-    """Replayed events per new one. With a memory its history must be kept (see `NodeMemory`)."""
+    """Replayed events per new one. They read the model's state as it was when they happened."""
     replay_horizon: int = 50_000
     """Events to look back for replay."""
     replay_half_life: float = 10_000.0
@@ -99,19 +99,18 @@ class ContinualTrainer:
         config: Settings.
 
     Raises:
-        ValueError: If events are to be replayed, and the model's memory keeps no history to read
-            them with; or if features of the graph are cached with `policy="belady"`, which needs to
-            know what comes next. Rows of a stream are written through to their table as they come,
-            and `policy="lru"` follows recency.
+        ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
+            what comes next. Rows of a stream are written through to their table as they come, and
+            `policy="lru"` follows recency.
     """
 
     def __init__(
         self, model: TemporalModel, graph: TemporalGraph, config: ContinualConfig | None = None
     ) -> None:
         self.config = c = ContinualConfig() if config is None else config
-        _check_history(model, c)
         check_unplanned(graph)
         self.model = model
+        self._keep_past()
         self.graph = graph
         self.position = graph.num_events
         """Events predicted, learned and stored (or history); the graph's others wait their turn."""
@@ -163,6 +162,12 @@ class ContinualTrainer:
             for batch in batches:
                 yield self._step(batch, batches, feeder)
 
+    def _keep_past(self) -> None:
+        """Let the model's state keep what replayed events read of it."""
+        c = self.config
+        if self.model.state is not None and c.replay_ratio > 0 and c.updates > 0:
+            self.model.state.keep_past(c.replay_horizon)
+
     def _plans(self) -> MicroBatchPlans:
         c = self.config
         common: dict[str, Any] = {
@@ -173,7 +178,7 @@ class ContinualTrainer:
             "visibility": c.visibility,
             "seconds_per_tick": c.seconds_per_tick,
             "start": self._stretch_start,
-            "with_memory": self.model.memory is not None,
+            "with_memory": self.model.state is not None,
             "seed": key(c.seed, self._stretch_start),
         }
         replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life)
@@ -199,7 +204,9 @@ class ContinualTrainer:
             if scores is not None:
                 learned = self._tried(self._learner.learn, batch)
         if scores is not None:
-            self._learner.commit(batch)
+            if self.config.updates:
+                scores = None if learned is None else learned.scores
+            self._learner.commit(batch, scores)
             self._lost = 0
         start, self.position = self.position, self.position + batch.num_new
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
@@ -335,19 +342,11 @@ class ContinualTrainer:
         trainer = cls(model, graph, saved if config is None else config)
         if keep_model:
             load_learner(trainer._learner, checkpoint)
+            trainer._keep_past()
         if trainer.config.batch_size == saved.batch_size:
             trainer._stretch_start, trainer._index = meta["stretch_start"], meta["index"]
         trainer.progress = Progress.of(meta["progress"])
         return trainer
-
-
-def _check_history(model: TemporalModel, config: ContinualConfig) -> None:
-    replays = config.replay_ratio > 0 and config.updates > 0
-    if replays and model.memory is not None and model.memory.history is None:
-        raise ValueError(
-            f"replay_ratio is {config.replay_ratio}, but the model's memory keeps no history; "
-            "build it with one, such as TGNConfig(history=200_000), or set replay_ratio=0"
-        )
 
 
 def _replay_ap(learned: StepResult, num_new: int) -> float | None:

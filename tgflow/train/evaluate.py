@@ -41,7 +41,7 @@ def evaluate(
     kept: list[tuple[Tensor, Tensor]] = []
     for batch in batches:
         scores = learner.predict(batch)
-        learner.commit(batch)
+        learner.commit(batch, scores)
         metrics.add(scores.positive, scores.negative)
         new = touches_new.index_select(0, batch.eid)
         kept.append((scores.positive[new], scores.negative[new]))

@@ -38,7 +38,7 @@ class StepResult:
     loss: float
     """Mean binary cross-entropy of the batch before the update, positives and negatives alike."""
     scores: Scores
-    """Detached logits, in training mode (with dropout)."""
+    """Detached logits in training mode (with dropout), and what `commit` needs."""
 
 
 class Learner:
@@ -71,6 +71,7 @@ class Learner:
         self.optimizer = torch.optim.Adam(
             self._parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
         )
+        self._checked = False
         self.compute_seconds = 0.0
         """Time in forward, backward and optimizer; all else is a trainer's overhead."""
 
@@ -79,19 +80,34 @@ class Learner:
 
         Raises:
             TrainingDiverged: If a score is not finite.
+            ValueError: If the model reads features of other widths than the batch has.
         """
+        scores = self._scored(batch)
+        _check_finite(batch, scores)
+        return scores
+
+    def _scored(self, batch: Batch) -> Scores:
+        """Return the scores of `batch` in evaluation mode, without gradients."""
+        self._check(batch)
         self._set_mode(training=False)
         with torch.no_grad(), self._computing():
             scores: Scores = self.model(batch)
-        _check_finite(batch, scores)
         return scores
+
+    def _check(self, batch: Batch) -> None:
+        """Refuse the first batch if its features have other widths than the model's."""
+        if not self._checked:
+            self.model.check_widths(batch)
+            self._checked = True
 
     def learn(self, batch: Batch) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is left as it is.
 
         Raises:
             TrainingDiverged: If the loss or a score is not finite; the parameters are unchanged.
+            ValueError: If the model reads features of other widths than the batch has.
         """
+        self._check(batch)
         self._set_mode(training=True)
         with _keyed_draws(key(self.seed, batch.epoch, batch.index)), self._computing():
             scores = self.model(batch)
@@ -103,11 +119,18 @@ class Learner:
             if self.grad_clip is not None:
                 torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
             self.optimizer.step()
-        return StepResult(loss.item(), Scores(scores.positive.detach(), scores.negative.detach()))
+        detached = Scores(scores.positive.detach(), scores.negative.detach(), scores.carry)
+        return StepResult(loss.item(), detached)
 
-    def commit(self, batch: Batch) -> None:
-        """Store the batch's new events in the model's memory."""
-        self.model.commit(batch)
+    def commit(self, batch: Batch, scores: Scores | None) -> None:
+        """Store the batch's new events in the model's state.
+
+        Args:
+            batch: The batch.
+            scores: What `predict` or `learn` returned of it; None, if that was not finite, stores
+                what the model computes now.
+        """
+        self.model.commit(batch, self._scored(batch) if scores is None else scores)
 
     def _set_mode(self, *, training: bool) -> None:
         if self.model.training != training:  # a walk over all modules

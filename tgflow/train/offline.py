@@ -82,7 +82,7 @@ class _Best:
     epoch: int
     val: dict[str, float]
     parameters: dict[str, Tensor]
-    memory: dict[str, Tensor] | None
+    state: dict[str, Tensor] | None
 
 
 @dataclass(slots=True)
@@ -98,9 +98,9 @@ class _Totals:
 class OfflineTrainer:
     """Trains on the first 70 % of a log, chooses the epoch on the next 15 %, tests on the last.
 
-    Training samples a graph of training events alone; evaluation samples the whole graph. Memory
-    starts each epoch empty, and goes on from training into validation and from there into the test,
-    so that nothing evaluated leaves a trace in what training sees.
+    Training samples a graph of training events alone; evaluation samples the whole graph. The
+    model's state starts each epoch empty, and continues from training into validation and from
+    there into the test, so that nothing evaluated leaves a trace in what training sees.
 
     Args:
         model: Model to train, memory included.
@@ -160,7 +160,7 @@ class OfflineTrainer:
         out = self._summary(best) | _named("val", best.val)
         self.model.load_state_dict(best.parameters)
         for kind in self.config.negatives:
-            self._load_memory(best.memory)
+            self._load_state(best.state)
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
             out |= _named(name, self._evaluate("test", best.epoch, plan))
@@ -193,22 +193,22 @@ class OfflineTrainer:
         )
         if best is not None and not is_best:
             return best
-        memory = self.model.memory
+        state = self.model.state
         parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
-        return _Best(epoch, val, parameters, None if memory is None else memory.state())
+        return _Best(epoch, val, parameters, None if state is None else state.state_dict())
 
     def _train(self, epoch: int) -> float:
-        """Learn from all training events, from an empty memory; return the mean loss."""
-        if self.model.memory is not None:
-            self.model.memory.reset()
+        """Learn from all training events, from an empty state; return the mean loss."""
+        if self.model.state is not None:
+            self.model.state.reset()
         begin, compute = time.perf_counter(), self._learner.compute_seconds
         total = 0.0
         told = self._teller("train", epoch, self._train_plan)
         for batch in self._load(self._train_plan, epoch):
-            loss = self._learner.learn(batch).loss
-            self._learner.commit(batch)
-            total += loss
-            told(batch, loss)
+            step = self._learner.learn(batch)
+            self._learner.commit(batch, step.scores)
+            total += step.loss
+            told(batch, step.loss)
         self._totals.epochs += 1
         self._totals.events += len(self.split.train)
         self._totals.seconds += time.perf_counter() - begin
@@ -232,9 +232,9 @@ class OfflineTrainer:
         c = self.config
         return Loader(plan, epoch, num_threads=c.num_threads, lookahead=c.lookahead)
 
-    def _load_memory(self, state: dict[str, Tensor] | None) -> None:
-        if self.model.memory is not None and state is not None:
-            self.model.memory.load_state(state)
+    def _load_state(self, state: dict[str, Tensor] | None) -> None:
+        if self.model.state is not None and state is not None:
+            self.model.state.load_state_dict(state)
 
     def _teller(self, stage: Stage, epoch: int, plan: Plan) -> Callable[..., None]:
         """Return what tells the observer of a batch, and of its loss if there is one."""
@@ -284,7 +284,7 @@ class OfflineTrainer:
             seconds_per_tick=c.seconds_per_tick,
             start=start,
             stop=stop,
-            with_memory=self.model.memory is not None,
+            with_memory=self.model.state is not None,
         )
 
     def _summary(self, best: _Best) -> dict[str, Any]:

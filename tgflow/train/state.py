@@ -56,8 +56,8 @@ def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoin
         "events": _event_tensors(graph, sealed_stop, position, with_x),
         "mutations": deleted,
     }
-    if learner.model.memory is not None:
-        sections["memory"] = learner.model.memory.state()
+    if learner.model.state is not None:
+        sections["state"] = learner.model.state.state_dict()
     sealed: dict[str, Callable[[], Tensors]] = {
         _piece_name(start, size, with_x or not dim): functools.partial(
             _event_tensors, graph, start, start + size, with_x
@@ -157,8 +157,8 @@ def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
     """
     try:
         model.load_state_dict(checkpoint.sections["model"])
-        if model.memory is not None:
-            model.memory.load_state(checkpoint.sections["memory"])
+        if model.state is not None:
+            model.state.load_state_dict(checkpoint.sections["state"])
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(
             "the checkpoint does not fit this model; build it with the saved configuration: "

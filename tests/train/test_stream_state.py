@@ -1,0 +1,173 @@
+"""A model with a state of its own: trainers and checkpoints know no more than its four methods."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from losses import Losses
+from made_streams import made_events, pieces, small_tgn
+from torch import Tensor, nn
+
+from tgflow import checkpoint as ckpt
+from tgflow.graph import TemporalGraph
+from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.models import TGAT, TGN
+from tgflow.plan.batch import Batch
+from tgflow.tables import FeatureTable
+from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.offline import OfflineConfig, OfflineTrainer
+
+EVENTS = made_events(300)
+CONTINUAL = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+
+
+class Popularity:
+    """How often each node was a destination: no module, just tensors in a dict."""
+
+    def __init__(self) -> None:
+        self.tensors = {"count": torch.zeros(32)}
+        self.resets = 0
+        self.past: int | None = None
+
+    def reset(self) -> None:
+        self.resets += 1
+        self.tensors["count"].zero_()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: x.clone() for name, x in self.tensors.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.tensors = {name: state[name].clone() for name in self.tensors}
+
+    def keep_past(self, num_events: int) -> None:
+        self.past = num_events
+
+
+class Popular(TemporalModel):
+    """Scores a destination by how popular it was, as it learns to."""
+
+    fanouts = (1,)
+    strategy = "recent"
+    state: Popularity
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = Popularity()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, batch: Batch) -> Scores:
+        count = self.state.tensors["count"].log1p()
+        positive = self.scale * count[batch.dst]
+        return Scores(positive, self.scale * count[batch.negative_dst], batch.dst[: batch.num_new])
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
+        ones = torch.ones(len(found.carry))
+        self.state.tensors["count"].index_add_(0, found.carry, ones)
+
+
+def node_rows(dim: int) -> FeatureTable:
+    table = FeatureTable(dim)
+    table.append(torch.ones(32, dim))
+    return table
+
+
+def counts_of(stop: int, start: int = 0) -> Tensor:
+    return torch.bincount(EVENTS.dst[start:stop], minlength=32).float()
+
+
+def test_a_continual_trainer_fills_it_and_asks_for_the_past_that_it_replays():
+    model = Popular()
+    trainer = ContinualTrainer(model, TemporalGraph(edge_x_dim=2), CONTINUAL)
+    assert model.state.past == CONTINUAL.replay_horizon
+    trainer.run(pieces(EVENTS, 64))
+    assert torch.equal(model.state.tensors["count"], counts_of(300))
+
+
+def test_without_replay_no_past_is_asked_for():
+    model = Popular()
+    ContinualTrainer(model, TemporalGraph(), ContinualConfig(replay_ratio=0.0))
+    assert model.state.past is None
+
+
+def test_it_resumes_with_the_same_bits(tmp_path):
+    straight, losses = Popular(), Losses()
+    ContinualTrainer(straight, TemporalGraph(edge_x_dim=2), CONTINUAL).run([EVENTS], losses)
+    first, first_losses = Popular(), Losses()
+    trainer = ContinualTrainer(first, TemporalGraph(edge_x_dim=2), CONTINUAL)
+    trainer.run([EVENTS[:120]], first_losses)
+    path = ckpt.save(tmp_path / "c", trainer.checkpoint())
+    second = Popular()
+    trainer = ContinualTrainer.from_checkpoint(second, ckpt.load(path))
+    assert second.state.past == CONTINUAL.replay_horizon
+    trainer.run([EVENTS[120:]], first_losses)
+    assert first_losses.seen == losses.seen
+    assert torch.equal(second.scale, straight.scale)
+    assert torch.equal(second.state.tensors["count"], straight.state.tensors["count"])
+
+
+def test_an_offline_trainer_resets_it_before_each_epoch_and_tests_from_that_of_the_best():
+    model = Popular()
+    config = OfflineConfig(batch_size=20, epochs=3, learning_rate=1e-2, mrr_negatives=3)
+    trainer = OfflineTrainer(model, TemporalGraph.from_events(EVENTS), config)
+    trainer.fit()
+    assert model.state.resets == 3
+    trained = torch.bincount(EVENTS.dst[trainer.split.train], minlength=32).float()
+    expected = trained + counts_of(300, trainer.split.val_start)
+    assert torch.equal(model.state.tensors["count"], expected)
+
+
+def test_a_state_of_another_model_is_refused():
+    trainer = ContinualTrainer(Popular(), TemporalGraph(edge_x_dim=2), CONTINUAL)
+    trainer.run([EVENTS[:40]])
+    saved = trainer.checkpoint()
+    saved.sections["state"] = {}
+    with pytest.raises(ckpt.CheckpointError, match="does not fit this model"):
+        ContinualTrainer.from_checkpoint(Popular(), saved)
+
+
+def test_the_defaults_work_together():
+    ContinualTrainer(TGN(), TemporalGraph()).run([made_events(300, x_dim=0)])
+
+
+def test_a_resumed_run_may_look_back_further(tmp_path):
+    trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), CONTINUAL)
+    trainer.run([EVENTS[:200]])
+    path = ckpt.save(tmp_path / "c", trainer.checkpoint())
+    further = ContinualConfig(batch_size=20, replay_horizon=70_000)
+    model = small_tgn()
+    ContinualTrainer.from_checkpoint(model, ckpt.load(path), further).run([EVENTS[200:]])
+    assert model.state.history.capacity == 140_000
+
+
+@pytest.mark.parametrize("model", [TGN, TGAT])
+@pytest.mark.parametrize(("edge_x_dim", "node_x_dim"), [(0, 0), (2, 0), (2, 3)])
+def test_a_model_for_a_graph_reads_its_features(model, edge_x_dim, node_x_dim):
+    node_x = node_rows(node_x_dim) if node_x_dim else None
+    graph = TemporalGraph(edge_x_dim=edge_x_dim, node_x=node_x)
+    made = model.for_graph(graph, embedding_dim=8, time_dim=4, neighbors=3)
+    assert (made.config.edge_x_dim, made.config.node_x_dim) == (edge_x_dim, node_x_dim)
+    assert made.config.embedding_dim == 8
+    trainer = ContinualTrainer(made, graph, CONTINUAL)
+    assert trainer.run([made_events(60, x_dim=edge_x_dim)])["num_events"] == 60
+
+
+@pytest.mark.parametrize("model", [TGN, TGAT])
+@pytest.mark.parametrize("reads", [0, 1, 172])
+def test_the_first_batch_names_the_widths_that_disagree(model, reads):
+    graph = TemporalGraph(edge_x_dim=2)
+    trainer = ContinualTrainer(model(model.config_type(edge_x_dim=reads)), graph, CONTINUAL)
+    with pytest.raises(
+        ValueError,
+        match=rf"reads edge features of width {reads}, the graph has 2: .* for_graph\(graph\)",
+    ):
+        trainer.run([EVENTS])
+    assert trainer.position == 0
+
+
+@pytest.mark.parametrize("reads", [0, 5])
+def test_the_first_batch_of_an_epoch_names_the_widths_of_node_features(reads):
+    graph = TemporalGraph.from_events(EVENTS, node_x=node_rows(3))
+    model = TGN(TGN.config_type(edge_x_dim=2, node_x_dim=reads))
+    with pytest.raises(ValueError, match=f"node features of width {reads}, the graph has 3"):
+        OfflineTrainer(model, graph, OfflineConfig(epochs=1)).fit()

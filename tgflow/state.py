@@ -1,0 +1,44 @@
+"""What a model keeps of the stream it has seen, beside its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+
+class StreamState(Protocol):
+    """What `TemporalModel.commit` writes: a memory per node, a table of counts, a set of pairs.
+
+    A trainer resets it at the start of an epoch, and a checkpoint has all of it as tensors; neither
+    knows more of it than this. A `torch.nn.Module` may be one (`tgflow.nn.NodeMemory` is) and then
+    follows the model's `to`; any other class keeps its tensors where the model runs by itself.
+
+    A state with an attribute `num_rows` is counted in a run's metrics.
+    """
+
+    def reset(self) -> None:
+        """Forget every event; what `keep_past` has asked for stays asked for."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all of it as tensors by name: copies, so that later events do not change them.
+
+        The names match `[a-z0-9_.-]`. Equal states give equal tensors, by which runs are compared.
+        """
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Become what `state_dict` returned, perhaps on another device; earlier content is gone.
+
+        Raises:
+            KeyError: If a tensor is missing.
+            ValueError: If the state is one of another shape; nothing has changed then.
+        """
+
+    def keep_past(self, num_events: int) -> None:
+        """Keep from now on what is needed to read the state as of up to `num_events` events ago.
+
+        A trainer that replays calls it before the first event, or after `load_state_dict`, so that
+        replayed events read what was known when they happened (`Batch.position`). A state that
+        cannot look back may do nothing: then replay reads its present.
+        """
