@@ -41,6 +41,7 @@ STREAMS = (
     {"rows"},
     {"files"},
     {"ingest"},
+    {"transports"},
     {"kafka"},
     {"open", "pacing", "source", "write"},
 )
