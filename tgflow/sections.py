@@ -72,11 +72,8 @@ class StreamConfig(_Section):
     event_id: str | None = Field(
         default=None, description="Column of an id by which an event that comes twice is dropped."
     )
-    codec: Literal["json", "csv", "struct", "arrow"] = Field(
+    codec: Literal["json", "csv", "arrow"] = Field(
         default="json", description="Kafka: how records are written; arrow carries many edges each."
-    )
-    layout: str | None = Field(
-        default=None, description="Kafka, codec struct: the fields of a record in their order."
     )
     until_end: bool = Field(
         default=False,

@@ -1,4 +1,4 @@
-"""Offsets told to a consumer group, so that Kafka's tools show the lag; nothing rests on them."""
+"""Offsets committed to a consumer group, so that Kafka's tools show the lag; no more."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class GroupCommits:
         self._thread = threading.Thread(target=self._run, name="tgflow-kafka-group", daemon=True)
         self._thread.start()
 
-    def tell(self, offsets: Mapping[int, int]) -> None:
-        """Commit `offsets` when there is time, unless newer ones come before."""
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Commit `offsets` in the background, unless newer ones come first."""
         with self._state:
             self._waiting = offsets
             self._state.notify_all()
 
     def close(self, timeout: float) -> None:
-        """Stop; a commit that takes longer than `timeout` seconds is left behind."""
+        """Stop; a commit that takes longer than `timeout` seconds is abandoned."""
         with self._state:
             self._closed = True
             self._state.notify_all()
@@ -53,7 +53,9 @@ class GroupCommits:
                 self.done += 1
             except Exception as error:
                 self.failed += 1
-                text = "topic %s: offsets not told to group %s (%s: %s); training is not affected"
+                text = (
+                    "topic %s: offsets not committed to group %s (%s: %s); training is not affected"
+                )
                 name, group = self._config.topic, self._config.group_id
                 _log.warning(text, name, group, type(error).__name__, error)
                 _close(consumer)
@@ -73,12 +75,12 @@ class GroupCommits:
     def _commit(self, consumer: Any, offsets: Mapping[int, int]) -> None:
         kafka = kafka_client()
         topic = self._config.topic
-        told = {
+        committed = {
             kafka.TopicPartition(topic, p): kafka.OffsetAndMetadata(offset, "", -1)
             for p, offset in offsets.items()
         }
-        consumer.assign(list(told))
-        consumer.commit(told, timeout_ms=COMMIT_MS)
+        consumer.assign(list(committed))
+        consumer.commit(committed, timeout_ms=COMMIT_MS)
 
 
 def _close(consumer: Any) -> None:

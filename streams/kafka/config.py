@@ -1,4 +1,4 @@
-"""Where a topic is, what its records hold, and what kafka-python is told."""
+"""Where a topic is, what its records hold, and the options of kafka-python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tgflow.streams.rows.checks import Checks
 from tgflow.streams.rows.schema import Columns, IdKind, Scale
 from tgflow.streams.rows.validate import RowSchema
 
-CodecName = Literal["json", "csv", "struct", "arrow"]
-CODECS: tuple[CodecName, ...] = ("json", "csv", "struct", "arrow")
+CodecName = Literal["json", "csv", "arrow"]
+CODECS: tuple[CodecName, ...] = ("json", "csv", "arrow")
 _URL = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]{1,249})/?")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):\d{1,5}")
 _FEATURE = re.compile(r"(.*)\[(\d{1,7})\]")
@@ -49,11 +49,8 @@ class KafkaConfig:
 
     Args:
         url: `kafka://HOST:PORT[,HOST:PORT...]/TOPIC`.
-        codec: What a record holds: "json", one object; "csv", one line or several; "struct", one
-            packed structure or several; "arrow", an Arrow IPC stream, the fast one.
-        layout: Of "struct" its fields as NumPy writes them, such as
-            "src:<i8,dst:<i8,t:<i8,x:<f4[4]"; of "csv" the names of its columns, by default src,
-            dst, t, label and the features.
+        codec: What a record holds: "json", one object; "csv", one line or several, of src, dst,
+            t, label, the features and the event id; "arrow", an Arrow IPC stream, the fast one.
         src: Name of the field of source nodes.
         dst: Name of the field of destination nodes.
         t: Name of the field of times.
@@ -65,9 +62,9 @@ class KafkaConfig:
         time_unit: Unit of the times.
         tick_unit: Unit of the stream's ticks, `time_unit` if None.
         checks: Limits on records and values.
-        until_end: Stop where the topic ended when the run began, also if it is killed and goes on;
-            once it has stopped there, going on reads up to the end of that moment. Else it never
-            ends.
+        until_end: Stop where the topic ended when the run started, also after a crash and a resume;
+            once it has stopped there, a resume reads up to the end of that moment. Otherwise it
+            never ends.
         on_expired: What to do if records that come next are no longer kept.
         max_outage: Seconds without the broker, at the start or later, after which the source gives
             up; a broker that hands out no records although there are more counts as away.
@@ -84,7 +81,6 @@ class KafkaConfig:
 
     url: str
     codec: CodecName = "json"
-    layout: str | None = None
     src: str = "src"
     dst: str = "dst"
     t: str = "t"
@@ -159,7 +155,7 @@ def feature_width(feature: str) -> tuple[str, int]:
     """Return the field of a feature and how many numbers it holds: "x[172]" is ("x", 172).
 
     Raises:
-        ValueError: If its width is not told.
+        ValueError: If its width is unknown.
     """
     if feature.endswith("*"):
         text = "a topic has no header to look for it; name each, or the width of a list as x[172]"

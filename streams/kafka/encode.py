@@ -15,8 +15,8 @@ from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.kafka.config import CodecName
 
-ROWS = {"json": 1, "csv": 1, "struct": 1, "arrow": 1000}
-"""How many events a record holds where nothing else is said."""
+ROWS = {"json": 1, "csv": 1, "arrow": 1000}
+"""How many events a record holds by default."""
 
 Encode = Callable[[pa.RecordBatch], bytes]
 
@@ -37,23 +37,11 @@ def event_rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:
 
 
 def records(rows: pa.RecordBatch, codec: CodecName, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield records of at most `size` rows, each with how many it holds.
-
-    Raises:
-        ValueError: If the codec cannot hold them: text ids in structures.
-    """
+    """Yield records of at most `size` rows, each with how many it holds."""
     encode = _ENCODERS[codec]
     for start in range(0, len(rows), size):
         part = rows.slice(start, size)
         yield encode(part), len(part)
-
-
-def layout_of(schema: pa.Schema) -> str:
-    """Return the layout of structures that hold rows of a schema."""
-    parts = [f"{name}:<i8" for name in schema.names if name != "x"]
-    if "x" in schema.names:
-        parts.append(f"x:<f4[{schema.field('x').type.list_size}]")
-    return ",".join(parts)
 
 
 def _json(rows: pa.RecordBatch) -> bytes:
@@ -70,20 +58,6 @@ def _csv(rows: pa.RecordBatch) -> bytes:
     return out.getvalue().removesuffix("\n").encode()
 
 
-def _struct(rows: pa.RecordBatch) -> bytes:
-    from tgflow.streams.kafka.codecs.struct import struct_dtype
-
-    if not pa.types.is_integer(rows.schema.field("src").type):
-        raise ValueError("structures hold integer ids only, and these are text: choose arrow")
-    out = np.empty(len(rows), dtype=struct_dtype(layout_of(rows.schema)))
-    for name in rows.schema.names:
-        column = rows[name]
-        out[name] = (
-            column.flatten().to_numpy().reshape(len(rows), -1) if name == "x" else column.to_numpy()
-        )
-    return out.tobytes()
-
-
 def _arrow(rows: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -92,7 +66,7 @@ def _arrow(rows: pa.RecordBatch) -> bytes:
     return data
 
 
-_ENCODERS: dict[str, Encode] = {"json": _json, "csv": _csv, "struct": _struct, "arrow": _arrow}
+_ENCODERS: dict[str, Encode] = {"json": _json, "csv": _csv, "arrow": _arrow}
 
 
 def partition_of(src: pa.Array, num_partitions: int) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.kafka.config import CODECS, CodecName, kafka_client, parse_url
-from tgflow.streams.kafka.encode import ROWS, event_rows, layout_of, partition_of, records
+from tgflow.streams.kafka.encode import ROWS, event_rows, partition_of, records
 
 PartitionBy = Literal["src", "round_robin"]
 
@@ -180,7 +180,6 @@ class Publisher:
         """Send events soon, in their order within each partition.
 
         Raises:
-            ValueError: If the codec cannot hold them.
             PublishError: If earlier ones were not taken.
         """
         if not len(events):
@@ -213,8 +212,6 @@ class Publisher:
             found["label"] = "label"
         if "x" in schema.names:
             found["features"] = f"x[{schema.field('x').type.list_size}]"
-        if self._codec == "struct":
-            found["layout"] = layout_of(schema)
         if pa.types.is_string(schema.field("src").type):
             found["id_kind"] = "string"
         return found

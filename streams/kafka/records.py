@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from tgflow.streams.kafka.chunk import Chunk
 from tgflow.streams.kafka.codecs import codec_of
 from tgflow.streams.kafka.codecs.codec import Codec, Parsed
 from tgflow.streams.kafka.config import KafkaConfig
-from tgflow.streams.kafka.fetched import Records
-from tgflow.streams.kafka.positions import Place
-from tgflow.streams.kafka.session import Chunk
+from tgflow.streams.kafka.cursor import Anchor, Cursor, Record
 from tgflow.streams.rows.checks import Fault, Int64s
 from tgflow.streams.rows.columns import EventColumns
 from tgflow.streams.rows.event_ids import hashes
@@ -29,9 +28,6 @@ class RecordDecoder:
 
     Args:
         config: The topic and its schema.
-
-    Raises:
-        ValueError: If its layout does not fit the schema.
     """
 
     def __init__(self, config: KafkaConfig) -> None:
@@ -47,20 +43,18 @@ class RecordDecoder:
             skip: How many rows of its first record were handed out before.
         """
         counts = dict(chunk.counts)
-        values = [value for value in chunk.records.values if value is not None]
-        records = chunk.records
-        if len(values) < len(records):
-            counts["tombstone"] = len(records) - len(values)
-            kept = np.array([value is not None for value in records.values], dtype=np.bool_)
-            records = records.where(kept)
+        records = [record for record in chunk.records if record.value is not None]
+        values = [record.value for record in records if record.value is not None]
+        if len(values) < len(chunk.records):
+            counts["tombstone"] = len(chunk.records) - len(values)
         parsed = self._parse(values)
         empty = len(parsed.num_rows) - int(np.count_nonzero(parsed.num_rows))
         if empty:
             counts["empty"] = empty
         rows = self._rows(parsed)
-        places = _Places(self._topic, chunk, records, np.cumsum(parsed.num_rows), self._codec)
+        cursors = _Places(self._topic, chunk, records, np.cumsum(parsed.num_rows), self._codec)
         starts = range(skip, max(rows.num_rows, skip + 1), MAX_ROWS)
-        pieces = [rows.piece(at, min(at + MAX_ROWS, rows.num_rows), places) for at in starts]
+        pieces = [rows.piece(at, min(at + MAX_ROWS, rows.num_rows), cursors) for at in starts]
         pieces[0] = replace(pieces[0], counts=counts, gaps=chunk.gaps)
         return pieces
 
@@ -156,28 +150,28 @@ class _Places:
 
     topic: str
     chunk: Chunk
-    records: Records
+    records: Sequence[Record]
     ends: Int64s
     codec: Codec
 
     def origin(self, row: int) -> Origin:
         """Return where a row came from."""
         record, within = self._find(row)
-        value = self.records.values[record] or b""
+        value = self.records[record].value or b""
         where: dict[str, int | str] = {"topic": self.topic, "partition": self.chunk.partition}
-        where |= {"offset": int(self.records.offsets[record]), "row": within}
+        where |= {"offset": self.records[record].offset, "row": within}
         is_alone = self.ends[record] == 1 + (self.ends[record - 1] if record else 0)
         return Origin(where, value if is_alone else self.codec.raw(value, within))
 
-    def before(self, row: int) -> Place:
-        """Return where the partition goes on at a row, or behind all of them."""
-        last = self.chunk.place
+    def before(self, row: int) -> Cursor:
+        """Return where the partition continues at a row, or behind all of them."""
+        last = self.chunk.cursor
         if not len(self.ends) or row >= self.ends[-1]:
             return last
         record, within = self._find(row)
         if within:
-            return last.within(self.records.anchor(record), within)
-        return last.after(self.records.anchor(record - 1))
+            return last.within(Anchor.from_record(self.records[record]), within)
+        return last.after(Anchor.from_record(self.records[record - 1]))
 
     def _find(self, row: int) -> tuple[int, int]:
         """Return the record of a row, and the row's number in it."""
@@ -195,26 +189,26 @@ class _Rows:
     faults: Mapping[int, Fault]
     num_rows: int
 
-    def piece(self, start: int, stop: int, places: _Places) -> PolledRows:
+    def piece(self, start: int, stop: int, cursors: _Places) -> PolledRows:
         """Return the rows `[start, stop)` as arrivals."""
         part = slice(start, stop)
         if self.index is not None:
             part = slice(*(int(i) for i in np.searchsorted(self.index, [start, stop])))
         faults = sorted(item for item in self.faults.items() if start <= item[0] < stop)
         return PolledRows(
-            partition=places.chunk.partition,
+            partition=cursors.chunk.partition,
             events=self.events.take(part),
             index=None if self.index is None else self.index[part] - start,
-            bad=[BadRow(row - start, *fault, places.origin(row)) for row, fault in faults],
+            bad=[BadRow(row - start, *fault, cursors.origin(row)) for row, fault in faults],
             num_rows=max(0, stop - start),
-            position=places.before(stop).to_position(),
-            origin=self._origin(part.start, start, places),
+            position=cursors.before(stop).to_position(),
+            origin=self._origin(part.start, start, cursors),
             counts={},
             event_ids=None if self.event_ids is None else self.event_ids[part],
         )
 
-    def _origin(self, first: int, start: int, places: _Places) -> Callable[[int], Origin]:
+    def _origin(self, first: int, start: int, cursors: _Places) -> Callable[[int], Origin]:
         index = self.index
         if index is None:
-            return lambda i: places.origin(start + i)
-        return lambda i: places.origin(int(index[first + i]))
+            return lambda i: cursors.origin(start + i)
+        return lambda i: cursors.origin(int(index[first + i]))

@@ -8,7 +8,10 @@ import time
 import numpy as np
 
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
+from tgflow.streams.kafka.retry import RetryPolicy
 
+QUICK = RetryPolicy(first_wait=0.05, last_wait=0.4, idle=0.3, answer=2.0, starved=2.0)
+"""Pauses and limits for a broker on this machine that fails."""
 FAST = {"fetch_max_wait_ms": 50, "retry_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
 
 
@@ -47,13 +50,13 @@ def edges(count, first=0):
     return [edge(i, 1, 10 * i) for i in range(first, first + count)]
 
 
-def open_source(broker, topic, *, options=None, servers=None, **settings):
+def open_source(broker, topic, *, options=None, servers=None, retry=QUICK, **settings):
     url = f"kafka://{','.join(servers or broker.servers)}/{topic}"
     chosen = FAST | (options or {})
     if broker.api_version:
         chosen["api_version"] = broker.api_version
     settings = {"until_end": True, "poll_timeout": 0.1} | settings
-    return KafkaSource(KafkaConfig(url=url, options=chosen, **settings))
+    return KafkaSource(KafkaConfig(url=url, options=chosen, **settings), retry=retry)
 
 
 class Reading:

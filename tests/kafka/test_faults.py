@@ -21,10 +21,8 @@ from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.partition import PartitionState
 from tgflow.streams.ingest.state import IngestState
-from tgflow.streams.kafka import poller as poller_module
-from tgflow.streams.kafka import session as session_module
-from tgflow.streams.kafka.patience import Patience
-from tgflow.streams.kafka.session import Session
+from tgflow.streams.kafka.consumer import ConsumerConnection
+from tgflow.streams.kafka.retry import RetryPolicy, RetryState
 from tgflow.testing.broker import CUT, FETCH, OFFSET_COMMIT, MockBroker
 
 pytestmark = pytest.mark.timeout(60)
@@ -45,13 +43,7 @@ def after(rows):
     return lambda reading: len(reading.src()) >= rows
 
 
-@pytest.fixture
-def quick_probe(monkeypatch):
-    monkeypatch.setattr(poller_module, "IDLE", 0.5)
-    monkeypatch.setattr(session_module, "ANSWER_MS", 2000)
-
-
-def test_k1_brokers_down_in_mid_read(broker, quick_probe):
+def test_k1_brokers_down_in_mid_read(broker):
     broker.create("edges", 1)
     publish(broker, "edges", edges(2000), batch_size=4000)
     source = open_source(broker, "edges", options=PATIENT | SMALL, queue_records=400)
@@ -81,7 +73,7 @@ def test_k2_connections_cut_every_40_kb(broker, seed):
     assert reading.counts == {}
 
 
-def test_k3_a_black_hole(broker, proxy, quick_probe):
+def test_k3_a_black_hole(broker, proxy):
     broker.create("edges", 1)
     publish(broker, "edges", edges(2000), batch_size=4000)
     options = PATIENT | SMALL | {"request_timeout_ms": 1500}
@@ -250,7 +242,7 @@ def test_k9_partitions_added_while_running_join_when_looked_for(broker, monkeypa
     for partition in range(3):
         publish(broker, "edges", edges(50, 100 * partition), partition)
     known = {0}
-    monkeypatch.setattr(Session, "partitions", lambda self: frozenset(known))
+    monkeypatch.setattr(ConsumerConnection, "partitions", lambda self: frozenset(known))
     source = open_source(broker, "edges", until_end=False)
     reading = read(source, stop=after(50))
     assert source.look_for_partitions() == []
@@ -272,16 +264,16 @@ def test_k9_a_partition_that_comes_during_a_rebuild_is_read(broker, monkeypatch)
     for partition in (0, 1):
         publish(broker, "edges", edges(50, 100 * partition), partition)
     known, opening, joined = {0}, threading.Event(), threading.Event()
-    session_open = Session.open
-    monkeypatch.setattr(Session, "partitions", lambda self: frozenset(known))
+    open_connection = ConsumerConnection.open
+    monkeypatch.setattr(ConsumerConnection, "partitions", lambda self: frozenset(known))
 
     def slow_open(self, join):
-        session_open(self, join)
+        open_connection(self, join)
         if opening.is_set():
             opening.clear()
             assert joined.wait(20)
 
-    monkeypatch.setattr(Session, "open", slow_open)
+    monkeypatch.setattr(ConsumerConnection, "open", slow_open)
     source = open_source(broker, "edges", until_end=False)
     reading = read(source, stop=after(50))
     known.add(1)
@@ -314,7 +306,6 @@ def test_k13_offsets_that_go_back_are_dropped_and_counted(broker, monkeypatch):
 def test_k13_gaps_in_the_offsets_are_accepted(broker, monkeypatch):
     from kafka import KafkaConsumer
 
-    monkeypatch.setattr(session_module, "whole_batches", lambda consumer: False)
     broker.create("edges", 1)
     publish(broker, "edges", edges(100))
     poll = KafkaConsumer.poll
@@ -375,7 +366,7 @@ def test_fetches_cut_and_refused_are_asked_again(broker):
     assert read_all(broker, "edges", options=SMALL).src() == list(range(1000))
 
 
-def test_a_broker_away_for_too_long_is_an_error(broker, quick_probe):
+def test_a_broker_away_for_too_long_is_an_error(broker):
     broker.create("edges", 1)
     publish(broker, "edges", edges(50))
     source = open_source(broker, "edges", until_end=False, max_outage=2.0, options=PATIENT)
@@ -386,7 +377,7 @@ def test_a_broker_away_for_too_long_is_an_error(broker, quick_probe):
     source.close()
 
 
-def test_a_topic_deleted_while_reading_is_missed(broker, quick_probe):
+def test_a_topic_deleted_while_reading_is_missed(broker):
     broker.create("edges", 1)
     publish(broker, "edges", edges(50))
     options = PATIENT | {"metadata_max_age_ms": 500}
@@ -412,8 +403,6 @@ def test_fetches_refused_for_ever_are_an_outage(broker, caplog):
 def test_fetches_refused_for_a_while_are_borne(broker, monkeypatch, caplog):
     from kafka import KafkaConsumer
 
-    monkeypatch.setattr(poller_module, "IDLE", 0.3)
-    monkeypatch.setattr(poller_module, "STARVED", 1.0)
     broker.create("edges", 1)
     publish(broker, "edges", edges(50))
     poll, refused = KafkaConsumer.poll, [True]
@@ -475,38 +464,38 @@ def test_who_waits_for_records_is_stopped_at_once(shared_broker, topic):
     source.close()
 
 
-class TestPatience:
-    def damage(self, patience, *offsets, text="2 bytes are left"):
+class TestRetryState:
+    def damage(self, retry, *offsets, text="2 bytes are left"):
         for offset in offsets:
-            patience.failed(ValueError(text), {0: offset, 1: 9})
+            retry.note_failure(ValueError(text), {0: offset, 1: 9})
 
     def test_the_same_damage_at_the_same_place_is_an_error(self):
-        patience = Patience("topic edges", 600.0, SystemClock())
-        self.damage(patience, 7, 7, 7, 7)
+        retry = RetryState("topic edges", 600.0, RetryPolicy(), SystemClock())
+        self.damage(retry, 7, 7, 7, 7)
         with pytest.raises(SourceCorrupt, match="came damaged 5 times"):
-            self.damage(patience, 7)
+            self.damage(retry, 7)
 
     def test_damage_elsewhere_is_counted_for_itself(self):
-        patience = Patience("topic edges", 600.0, SystemClock())
+        retry = RetryState("topic edges", 600.0, RetryPolicy(), SystemClock())
         for first in range(0, 1000, 100):
             for _ in range(2):
-                patience.failed(ValueError("2 bytes are left"), {0: first})
+                retry.note_failure(ValueError("2 bytes are left"), {0: first})
 
     def test_damage_that_was_read_past_is_forgotten(self):
-        patience = Patience("topic edges", 600.0, SystemClock())
+        retry = RetryState("topic edges", 600.0, RetryPolicy(), SystemClock())
         for offset in range(20):
-            patience.failed(ValueError("2 bytes are left"), {0: offset})
-            patience.failed(ValueError("3 bytes are left"), {0: offset})
-        assert patience.corrupt == 40
+            retry.note_failure(ValueError("2 bytes are left"), {0: offset})
+            retry.note_failure(ValueError("3 bytes are left"), {0: offset})
+        assert retry.corrupt == 40
 
     def test_what_fails_for_ever_without_a_place_is_an_outage(self):
         clock = FakeClock()
-        patience = Patience("topic edges", 600.0, clock)
+        retry = RetryState("topic edges", 600.0, RetryPolicy(), clock)
         for clock.now in range(0, 600, 100):
-            patience.failed(AttributeError("no such thing"), {})
+            retry.note_failure(AttributeError("no such thing"), {})
         clock.now = 600
         with pytest.raises(SourceUnavailable, match="AttributeError"):
-            patience.failed(AttributeError("no such thing"), {})
+            retry.note_failure(AttributeError("no such thing"), {})
 
 
 class FakeClock:
@@ -541,9 +530,6 @@ def test_trap_1_an_exception_while_unpacking_never_hangs(broker, monkeypatch):
 def test_a_call_that_never_returns_is_left_behind(broker, monkeypatch):
     from kafka import KafkaConsumer
 
-    from tgflow.streams.kafka import source as source_module
-
-    monkeypatch.setattr(source_module, "HANG_SECONDS", 1.0)
     broker.create("edges", 1)
     publish(broker, "edges", edges(500), batch_size=1000)
     poll, calls, forever = KafkaConsumer.poll, [], threading.Event()
@@ -555,7 +541,7 @@ def test_a_call_that_never_returns_is_left_behind(broker, monkeypatch):
         return poll(self, **options)
 
     monkeypatch.setattr(KafkaConsumer, "poll", hangs)
-    source = open_source(broker, "edges", options=SMALL)
+    source = open_source(broker, "edges", options=SMALL, retry=RetryPolicy(hang=0.7))
     reading = read(source)
     forever.set()
     source.close()

@@ -25,7 +25,7 @@ from tgflow.streams.rows.row_batch import BadRow, Origin
 
 pytestmark = pytest.mark.timeout(60)
 STREAM = Path(__file__).parents[2] / "examples/data/collegemsg.csv.gz"
-CODECS = ("json", "csv", "struct", "arrow")
+CODECS = ("json", "csv", "arrow")
 
 
 def published(broker, topic, codec, source, batches, **settings):
@@ -84,13 +84,6 @@ def test_text_ids_are_published_as_they_are(shared_broker, topic, codec):
     reading = read_all(shared_broker, topic, **how)
     rows = [row for rows in reading.rows.values() for row in rows]
     assert sorted(src for src, _, _ in rows) == sorted(ids.decode(events.src))
-
-
-def test_structures_hold_no_text(shared_broker, topic):
-    ids, events = some_events(5, text=True)
-    shared_broker.create(topic, 1)
-    with pytest.raises(ValueError, match="integer ids only"):
-        published(shared_broker, topic, "struct", ids, [events])
 
 
 def test_publishing_where_nobody_listens_is_said_in_time():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import random
-import struct
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -19,20 +17,16 @@ from kafka_help import Reading, edge
 
 from tgflow.streams.errors import CODES
 from tgflow.streams.kafka import KafkaConfig
-from tgflow.streams.kafka.fetched import taken_apart
-from tgflow.streams.kafka.positions import Place
+from tgflow.streams.kafka.chunk import Chunk, new_records
+from tgflow.streams.kafka.cursor import Anchor, Cursor
 from tgflow.streams.kafka.records import MAX_ROWS, RecordDecoder
-from tgflow.streams.kafka.session import Chunk
 from tgflow.streams.rows.checks import Checks
 
 pytestmark = pytest.mark.timeout(60)
-LAYOUT = "src:<i8,dst:<i8,t:<i8,x:<f4[2]"
 
 
 def config(codec, **settings):
     settings = {"time_unit": "s", "features": ["x[2]"]} | settings
-    if codec == "struct":
-        settings.setdefault("layout", LAYOUT)
     return KafkaConfig(url="kafka://h:1/edges", codec=codec, **settings)
 
 
@@ -43,9 +37,8 @@ def record(value, offset):
 def decode(values, codec, skip=0, **settings):
     """Return what a chunk of records gives."""
     polled = [record(value, 10 + i) for i, value in enumerate(values)]
-    records, _ = taken_apart(polled, 10)
-    place = Place(9).after(records.anchor(-1)) if values else Place(10)
-    chunk = Chunk(0, records, place, 0, {})
+    cursor = Cursor(9).after(Anchor.from_record(polled[-1])) if values else Cursor(10)
+    chunk = Chunk(0, new_records(polled, 10), cursor, {})
     reading = Reading()
     for arrivals in RecordDecoder(config(codec, **settings)).arrivals(chunk, skip):
         reading.add(arrivals)
@@ -80,12 +73,10 @@ def row(codec, src, dst, t, x=(0.5, 1.5)):
         return json.dumps({"src": src, "dst": dst, "t": t, "x": list(x)}).encode()
     if codec == "csv":
         return ",".join(str(v) for v in (src, dst, t, *x)).encode()
-    if codec == "struct":
-        return struct.pack("<qqq2f", src, dst, t, *x)
     return arrow([src], [dst], [t], [list(x)])
 
 
-CODECS = ("json", "csv", "struct", "arrow")
+CODECS = ("json", "csv", "arrow")
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -103,10 +94,7 @@ def test_every_codec_gives_the_same_events(codec):
 @pytest.mark.parametrize("codec", CODECS)
 def test_labels_ids_and_event_ids(codec):
     settings = {"label": "kind", "event_id": "eid", "features": ()}
-    if codec == "struct":
-        settings["layout"] = "src:<i4,dst:<u2,t:>i8,kind:<i1,eid:<i8"
-        values = [struct.pack("<iH", 5, 6) + struct.pack(">q", 7) + struct.pack("<bq", 8, 9)] * 2
-    elif codec == "csv":
+    if codec == "csv":
         values = [b"5,6,7,8,9"] * 2
     elif codec == "json":
         values = [b'{"src":5,"dst":6,"t":7,"kind":8,"eid":9}'] * 2
@@ -331,32 +319,6 @@ def test_csv_records_of_several_lines(records):
         assert origin.raw in (line, line + b"\n")
 
 
-def test_struct_records_of_several_rows():
-    values = [row("struct", i, 2, 3) * i for i in range(1, 5)]
-    values[2] += b"x"
-    values.append(b"")
-    reading = decode(values, "struct")
-    assert reading.src() == [1, 2, 2, 4, 4, 4, 4]
-    assert reading.codes == ["syntax", "syntax"]
-    bad = row("struct", 5, 2, 3) + row("struct", -5, 2, 3, (math.nan, 1.0))
-    reading = decode([bad], "struct")
-    assert reading.codes == ["negative_id"]
-    [(_, _, origin)] = reading.bad
-    assert (origin.place["offset"], origin.place["row"]) == (10, 1)
-    assert json.loads(origin.raw)["src"] == -5
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [None, "src:<i8,dst:<i8", "src:O,dst:<i8,t:<i8,x:<f4[2]", "src:<i8,dst:<i8,t:<i8,x:<f4[3]"],
-)
-def test_layouts_that_do_not_fit(layout):
-    with pytest.raises(ValueError, match="layout"):
-        RecordDecoder(
-            KafkaConfig(url="kafka://h:1/t", codec="struct", layout=layout, features=["x[2]"])
-        )
-
-
 def zeros_compressed(num_rows):
     column = pa.array(np.zeros(num_rows, dtype=np.int64))
     batch = pa.RecordBatch.from_arrays([column] * 3, names=["src", "dst", "t"])
@@ -459,8 +421,8 @@ def test_r10_large_records_are_split_and_resumed_in_their_middle():
     position = whole.arrivals[0].position
     assert (position["offset"], position["row"]) == (10, MAX_ROWS)
     assert position["anchor"] == 10
-    place = Place.from_position(position)
-    rest = decode(values, "arrow", skip=place.row, **settings)
+    cursor = Cursor.from_position(position)
+    rest = decode(values, "arrow", skip=cursor.row, **settings)
     assert rest.src() == whole.src()[MAX_ROWS:]
     assert rest.codes == whole.codes == ["negative_id"]
     assert [o.place for _, _, o in rest.bad] == [o.place for _, _, o in whole.bad]

@@ -124,7 +124,6 @@ def _open_topic(config: Config) -> PartitionedSource:
             KafkaConfig(
                 url=c.path,
                 codec=c.codec,
-                layout=c.layout,
                 src=c.src,
                 dst=c.dst,
                 t=c.t,

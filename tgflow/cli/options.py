@@ -32,7 +32,7 @@ PANELS = {
 STREAM_OF_FILES = tuple(
     f"stream.{key}"
     for key in StreamConfig.model_fields
-    if key not in ("codec", "layout", "until_end", "event_id")
+    if key not in ("codec", "until_end", "event_id")
 )
 """Settings of the stream for commands that read files only."""
 ALIASES = {

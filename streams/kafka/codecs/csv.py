@@ -1,4 +1,4 @@
-"""CSV: one line a record, or several; what the columns are is told by the layout."""
+"""CSV: one line a record, or several; the columns are the fields in their order."""
 
 from __future__ import annotations
 
@@ -29,19 +29,11 @@ class CsvCodec:
 
     Args:
         fields: The fields.
-        layout: The names of the columns with commas between; None for the fields in order.
-
-    Raises:
-        ValueError: If the layout lacks a field, or has none.
     """
 
-    def __init__(self, fields: Fields, layout: str | None) -> None:
+    def __init__(self, fields: Fields) -> None:
         self._fields = fields
-        self._names = [n.strip() for n in layout.split(",")] if layout else _columns(fields)
-        for name in _columns(fields):
-            if self._names.count(name) != 1:
-                text = f"layout {layout!r} must name the column {name!r} once"
-                raise ValueError(f"{text}; it names {listed(self._names)}")
+        self._names = _columns(fields)
         self._reading = pa.csv.ReadOptions(column_names=self._names, use_threads=False)
         self._parsing = pa.csv.ParseOptions(quote_char=False, ignore_empty_lines=False)
         types = {name: self._type(name) for name in _columns(fields)}
@@ -151,7 +143,7 @@ def _list_columns(fields: Fields) -> dict[str, list[str]]:
 
 
 def _columns(fields: Fields) -> list[str]:
-    """Return the columns of a line that hold the fields, where nothing else is said."""
+    """Return the columns of a line."""
     lists = _list_columns(fields)
     return [column for name in fields.names for column in lists.get(name, [name])]
 

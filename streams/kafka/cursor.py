@@ -1,10 +1,31 @@
-"""Where a partition goes on, and by which record one knows that it is the same partition."""
+"""Where a partition continues, and the record by which one knows that it is the same partition."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tgflow.streams.rows.row_batch import Position
+
+
+class Record(Protocol):
+    """A record as `KafkaConsumer.poll` returns it."""
+
+    @property
+    def offset(self) -> int:
+        """Its offset in the partition."""
+
+    @property
+    def timestamp(self) -> int:
+        """Its timestamp in milliseconds, -1 without one."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value, None for a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +33,7 @@ class Anchor:
     """The last record that was read: if it has changed, so has the topic.
 
     Args:
-        offset: Where it stands.
+        offset: Its offset.
         crc: The CRC-32C of its key and value.
         t: Its own timestamp in milliseconds, -1 without one.
     """
@@ -22,16 +43,17 @@ class Anchor:
     t: int
 
     @classmethod
-    def of(cls, offset: int, key: bytes | None, t: int, value: bytes | None) -> Anchor:
+    def from_record(cls, record: Record) -> Anchor:
         """Return the anchor that a record makes."""
         from crc32c import crc32c
 
-        return cls(offset, crc32c(value or b"", crc32c(key or b"")), t)
+        crc = crc32c(record.value or b"", crc32c(record.key or b""))
+        return cls(record.offset, crc, record.timestamp)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a partition goes on.
+class Cursor:
+    """Where a partition continues.
 
     Args:
         offset: Of the next record, or of one that was handed out in part.
@@ -55,12 +77,12 @@ class Place:
         """Whether nothing more comes."""
         return self.end is not None and self.offset >= self.end
 
-    def after(self, anchor: Anchor) -> Place:
-        """Return the place after the whole of a record."""
+    def after(self, anchor: Anchor) -> Cursor:
+        """Return the cursor after the whole of a record."""
         return replace(self, offset=anchor.offset + 1, row=0, anchor=anchor)
 
-    def within(self, anchor: Anchor, row: int) -> Place:
-        """Return the place before a row of a record."""
+    def within(self, anchor: Anchor, row: int) -> Cursor:
+        """Return the cursor before a row of a record."""
         return replace(self, offset=anchor.offset, row=row, anchor=anchor)
 
     def to_position(self) -> Position:
@@ -76,8 +98,8 @@ class Place:
         }
 
     @classmethod
-    def from_position(cls, position: Position) -> Place:
-        """Return the place that `to_position` wrote.
+    def from_position(cls, position: Position) -> Cursor:
+        """Return the cursor that `to_position` wrote.
 
         Raises:
             ValueError: If it cannot have written it.
@@ -85,10 +107,10 @@ class Place:
         names = ("offset", "row", "anchor", "anchor_crc", "anchor_t", "end")
         values = [position.get(name) for name in names]
         if any(v is not None and (not isinstance(v, int) or isinstance(v, bool)) for v in values):
-            raise ValueError(f"{position!r} is no position in a Kafka partition")
+            raise ValueError(f"{position!r} is not a position in a Kafka partition")
         offset, row, anchor, crc, t, end = (v if isinstance(v, int) else None for v in values)
         if offset is None or row is None or offset < 0 or row < 0:
-            raise ValueError(f"{position!r} is no position in a Kafka partition")
+            raise ValueError(f"{position!r} is not a position in a Kafka partition")
         if anchor is None or crc is None or t is None:
             return cls(offset, row, None, end)
         return cls(offset, row, Anchor(anchor, crc, t), end)

@@ -1,31 +1,64 @@
-"""How failures of the broker are borne: how long to wait, and when to give up."""
+"""How failures of the broker are handled: how long to wait, and when to give up."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tgflow.streams.clock import Clock
 from tgflow.streams.errors import SourceCorrupt, SourceUnavailable
 
-FIRST_WAIT, LAST_WAIT = 0.1, 30.0
-SAME_DAMAGE = 5
-"""How often the same bytes may come damaged before they are taken to be so on the broker."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How long to wait for what; all times are in seconds.
+
+    Args:
+        first_wait: Pause after the first failure; each further one doubles it.
+        last_wait: The longest pause.
+        answer: How long a request other than a fetch may take.
+        idle: Time without a record after which the broker is asked whether it is there.
+        slow: Time after which an answer counts as an outage that ended.
+        starved: Time without a record, although the broker holds more, after which the consumer is
+            replaced.
+        verify: How long the records that were read last may take to arrive again.
+        hang: Time beyond three poll timeouts after which a call of kafka-python is abandoned.
+        same_damage: How often the same bytes may arrive damaged before the partition counts as
+            corrupt.
+    """
+
+    first_wait: float = 0.1
+    last_wait: float = 30.0
+    answer: float = 10.0
+    idle: float = 2.0
+    slow: float = 1.0
+    starved: float = 60.0
+    verify: float = 10.0
+    hang: float = 30.0
+    same_damage: int = 5
+
+    @property
+    def answer_ms(self) -> int:
+        """`answer` in milliseconds, as kafka-python wants it."""
+        return int(1000 * self.answer)
 
 
-class Patience:
+class RetryState:
     """Counts failures and the time without a broker. Thread-safe.
 
     Args:
         name: What messages call the source.
         max_outage: Seconds without the broker after which it gives up.
+        policy: Pauses and limits.
         clock: What to measure by.
     """
 
-    def __init__(self, name: str, max_outage: float, clock: Clock) -> None:
+    def __init__(self, name: str, max_outage: float, policy: RetryPolicy, clock: Clock) -> None:
         self._name, self._max_outage, self._clock = name, max_outage, clock
+        self.policy = policy
         self._lock = threading.Lock()
-        self._wait = FIRST_WAIT
+        self._wait = policy.first_wait
         self._last_contact = clock.monotonic()
         self._out = False
         self._outage_seconds = 0.0
@@ -35,12 +68,12 @@ class Patience:
 
     @property
     def outage_seconds(self) -> float:
-        """Seconds without the broker so far, those of an outage that goes on included."""
+        """Seconds without the broker so far, a current outage included."""
         with self._lock:
             current = self._clock.monotonic() - self._last_contact if self._out else 0.0
             return self._outage_seconds + current
 
-    def contact(self, since: float | None = None) -> None:
+    def note_contact(self, since: float | None = None) -> None:
         """Note that the broker answered; `since` is when a slow answer was asked for."""
         with self._lock:
             now = self._clock.monotonic()
@@ -48,14 +81,14 @@ class Patience:
                 self._outage_seconds += now - self._last_contact
             elif since is not None:
                 self._outage_seconds += now - since
-            self._out, self._wait, self._last_contact = False, FIRST_WAIT, now
+            self._out, self._wait, self._last_contact = False, self.policy.first_wait, now
 
-    def failed(self, error: BaseException, behind: Mapping[int, int] | None = None) -> float:
+    def note_failure(self, error: BaseException, behind: Mapping[int, int] | None = None) -> float:
         """Note a failure and return how many seconds to wait before the next attempt.
 
         Args:
             error: What was raised.
-            behind: The partitions that hold more, and the offset where each goes on.
+            behind: The partitions that hold more, and the offset where each continues.
 
         Raises:
             SourceCorrupt: If the same bytes came damaged too often.
@@ -64,20 +97,20 @@ class Patience:
         if is_damage(error):
             self._damaged(error, behind or {})
         self._unreachable(error)
-        wait, self._wait = self._wait, min(2 * self._wait, LAST_WAIT)
+        wait, self._wait = self._wait, min(2 * self._wait, self.policy.last_wait)
         self.rebuilds += 1
         return wait
 
     def _damaged(self, error: BaseException, behind: Mapping[int, int]) -> None:
-        """Count damage that has come before; that of partitions which went on is forgotten."""
+        """Count repeated damage; forget that of partitions which were read past it."""
         self.corrupt += 1
         what = f"{type(error).__name__}: {error}"
         stuck = {w: (n, dict(p.items() & behind.items())) for w, (n, p) in self._damage.items()}
-        self._damage = {w: (n, places) for w, (n, places) in stuck.items() if places}
-        count, places = self._damage.get(what, (0, behind))
-        self._damage[what] = count + 1, places
-        if count + 1 >= SAME_DAMAGE:
-            text = f"the same bytes came damaged {SAME_DAMAGE} times ({what}); mend the partition"
+        self._damage = {w: (n, cursors) for w, (n, cursors) in stuck.items() if cursors}
+        count, cursors = self._damage.get(what, (0, behind))
+        self._damage[what] = count + 1, cursors
+        if count + 1 >= self.policy.same_damage:
+            text = f"the same bytes came damaged {count + 1} times ({what}); mend the partition"
             raise SourceCorrupt(
                 self._name, "corrupt", f"{text}, or start a run after it"
             ) from error
@@ -88,7 +121,7 @@ class Patience:
             away = self._clock.monotonic() - self._last_contact
         if away >= self._max_outage:
             text = f"no answer from the broker for {away:.0f} s ({type(error).__name__}: {error})"
-            way_out = "see that it runs, and start again to go on where this stopped"
+            way_out = "see that it runs, then start again to continue here"
             raise SourceUnavailable(self._name, "unavailable", f"{text}; {way_out}") from error
 
 
