@@ -2,6 +2,7 @@ from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 from typing_extensions import Buffer
 
 class Direction(Enum):
@@ -209,48 +210,48 @@ class EventList:
 
 def unique_events(lists: list[EventList], out: int) -> list[int]: ...
 
-class Attention:
-    def __init__(
-        self,
-        *,
-        num_targets: int,
-        k: int,
-        num_heads: int,
-        query: int,
-        shared_query: bool,
-        below: int,
-        num_below: int,
-        h_dim: int,
-        neighbor: int,
-        edge_table: int,
-        x_dim: int,
-        edge_row: int,
-        mask: int,
-        dt: int,
-        frequency: int,
-        time_dim: int,
-        keep: int,
-    ) -> None: ...
-
-def attend(attention: Attention, *, weight: int, inputs: int, total: int) -> None: ...
-def attend_backward(
-    attention: Attention,
+# nn: csrc/bindings/bind_attention.cpp and bind_gru.cpp
+def attend(
     *,
-    weight: int,
-    grad_inputs: int,
-    grad_total: int,
-    grad_query: int,
-    grad_below: int,
+    query: Tensor,
+    below: Tensor | None,
+    neighbor: Tensor,
+    edge_table: Tensor | None,
+    edge_row: Tensor | None,
+    mask: Tensor,
+    dt: Tensor,
+    frequency: Tensor,
+    keep: Tensor | None,
+    weight: Tensor,
+    inputs: Tensor,
+    total: Tensor,
 ) -> None: ...
-
-class Gru:
-    def __init__(
-        self, *, num_rows: int, dim: int, memory: int, memory_stride: int, own: int
-    ) -> None: ...
-
-def gru_forward(gru: Gru, *, gates: int, out: int) -> None: ...
+def attend_backward(
+    *,
+    query: Tensor,
+    below: Tensor | None,
+    neighbor: Tensor,
+    edge_table: Tensor | None,
+    edge_row: Tensor | None,
+    mask: Tensor,
+    dt: Tensor,
+    frequency: Tensor,
+    keep: Tensor | None,
+    weight: Tensor,
+    grad_inputs: Tensor,
+    grad_total: Tensor,
+    grad_query: Tensor,
+    grad_below: Tensor | None,
+) -> None: ...
+def gru_forward(*, memory: Tensor, own: Tensor, gates: Tensor, out: Tensor) -> None: ...
 def gru_backward(
-    gru: Gru, *, gates: int, grad_out: int, grad_gates: int, grad_own: int
+    *,
+    memory: Tensor,
+    own: Tensor,
+    gates: Tensor,
+    grad_out: Tensor,
+    grad_gates: Tensor,
+    grad_own: Tensor,
 ) -> None: ...
 
 # tables: csrc/bindings/bind_tables.cpp. Rows and `out` are addresses of bytes.

@@ -1,53 +1,118 @@
 #include "bindings.hpp"
 #include "tgflow/attention.hpp"
 
+namespace {
+
 using tgflow::Attention;
 using tgflow::AttentionGradients;
 using tgflow::AttentionOut;
+using Optional = std::optional<TensorArg>;
+
+/// Tensors that both passes read; see tgflow/attention.hpp for their shapes.
+struct Arguments {
+  const TensorArg& query;
+  const Optional& below;
+  const TensorArg& neighbor;
+  const Optional& edge_table;
+  const Optional& edge_row;
+  const TensorArg& mask;
+  const TensorArg& dt;
+  const TensorArg& frequency;
+  const Optional& keep;
+};
+
+/// Raises IndexError if a slot that holds a neighbor names a row that the table does not have.
+void check_rows(const char* name, const int64_t* row, const bool* mask, int64_t num_slots, int64_t num_rows) {
+  const auto* filled = reinterpret_cast<const unsigned char*>(mask);
+  bool wrong = false;
+  for (int64_t s = 0; s < num_slots; ++s) {
+    wrong |= (filled[s] != 0) & (static_cast<uint64_t>(row[s]) >= static_cast<uint64_t>(num_rows));
+  }
+  if (!wrong) return;
+  for (int64_t s = 0; s < num_slots; ++s) {
+    if (filled[s] != 0) check_range(name, {row + s, 1}, 0, num_rows);
+  }
+}
+
+/// The widths of the parts, h_dim and x_dim, make up the query's; a model of other widths is refused here.
+void check_widths(const Attention& a, int64_t query_width) {
+  const int64_t width = a.h_dim + a.x_dim + a.time_dim;
+  if (query_width == width) return;
+  throw std::invalid_argument(
+      "query has width " + std::to_string(query_width) + ", but a neighbor's inputs are " +
+      std::to_string(width) + " wide: " + std::to_string(a.h_dim) + " of node states, " +
+      std::to_string(a.x_dim) + " of edge features (edge_x) and " + std::to_string(a.time_dim) +
+      " of the time encoding; build the model for the widths of its inputs");
+}
+
+Attention checked(const Arguments& in) {
+  Attention a{};
+  if (in.mask.dims() == 2) a.num_targets = in.mask.length(0), a.k = in.mask.length(1);
+  a.mask = in.mask.data<const bool>("mask", {"N", "k"});
+  const int64_t n = a.num_targets, num_slots = n * a.k;
+  a.neighbor = in.neighbor.data<const int64_t>("neighbor", {n, a.k});
+  a.dt = in.dt.data<const float>("dt", {n, a.k});
+  const auto frequency = in.frequency.vector<const float>("frequency");
+  a.frequency = frequency.data, a.time_dim = frequency.size;
+  if (in.below) {
+    a.below = in.below->data<const float>("below", {"F", "h_dim"});
+    a.num_below = in.below->length(0), a.h_dim = in.below->length(1);
+    check_rows("neighbor", a.neighbor, a.mask, num_slots, a.num_below);
+  }
+  if (in.edge_table) {
+    a.edge_table = in.edge_table->data<const float>("edge_table", {"R", "x_dim"});
+    a.x_dim = in.edge_table->length(1);
+    if (!in.edge_row) throw std::invalid_argument("edge_row must come with edge_table, got None");
+    a.edge_row = in.edge_row->data<const int64_t>("edge_row", {n, a.k});
+    check_rows("edge_row", a.edge_row, a.mask, num_slots, in.edge_table->length(0));
+  }
+  a.query = in.query.data<const float>("query", {"H", "N or 1", "D"});
+  a.num_heads = in.query.length(0);
+  a.shared_query = in.query.length(1) == 1 && n != 1;
+  if (!a.shared_query) in.query.data<const float>("query", {"H", n, "D"});
+  check_widths(a, in.query.length(2));
+  a.keep = data_or_null<const float>(in.keep, "keep", {a.num_heads, n, a.k});
+  return a;
+}
+
+void attend(const TensorArg& query, const Optional& below, const TensorArg& neighbor,
+            const Optional& edge_table, const Optional& edge_row, const TensorArg& mask, const TensorArg& dt,
+            const TensorArg& frequency, const Optional& keep, const TensorArg& weight,
+            const TensorArg& inputs, const TensorArg& total) {
+  const Attention a = checked({query, below, neighbor, edge_table, edge_row, mask, dt, frequency, keep});
+  const int64_t heads = a.num_heads, n = a.num_targets;
+  tgflow::attend(a, AttentionOut{weight.data<float>("weight", {heads, n, a.k}),
+                                 inputs.data<float>("inputs", {heads, n, query.length(2)}),
+                                 total.data<float>("total", {heads, n})});
+}
+
+void attend_backward(const TensorArg& query, const Optional& below, const TensorArg& neighbor,
+                     const Optional& edge_table, const Optional& edge_row, const TensorArg& mask,
+                     const TensorArg& dt, const TensorArg& frequency, const Optional& keep,
+                     const TensorArg& weight, const TensorArg& grad_inputs, const TensorArg& grad_total,
+                     const TensorArg& grad_query, const Optional& grad_below) {
+  const Attention a = checked({query, below, neighbor, edge_table, edge_row, mask, dt, frequency, keep});
+  const int64_t heads = a.num_heads, n = a.num_targets, width = query.length(2);
+  if (a.below != nullptr && !grad_below) {
+    throw std::invalid_argument("grad_below must come with below, got None");
+  }
+  tgflow::attend_backward(
+      a, AttentionGradients{weight.data<const float>("weight", {heads, n, a.k}),
+                            grad_inputs.data<const float>("grad_inputs", {heads, n, width}),
+                            grad_total.data<const float>("grad_total", {heads, n}),
+                            grad_query.data<float>("grad_query", {heads, query.length(1), width}),
+                            data_or_null<float>(grad_below, "grad_below", {a.num_below, a.h_dim})});
+}
+
+}  // namespace
 
 void bind_attention(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> no_gil;
-  py::class_<Attention>(m, "Attention")
-      .def(py::init([](int64_t num_targets, int64_t k, int64_t num_heads, address_t query, bool shared_query,
-                       address_t below, int64_t num_below, int64_t h_dim, address_t neighbor,
-                       address_t edge_table, int64_t x_dim, address_t edge_row, address_t mask, address_t dt,
-                       address_t frequency, int64_t time_dim, address_t keep) {
-             return Attention{num_targets,
-                              k,
-                              num_heads,
-                              at<const float>(query),
-                              shared_query,
-                              at<const float>(below),
-                              num_below,
-                              h_dim,
-                              at<const int64_t>(neighbor),
-                              at<const float>(edge_table),
-                              x_dim,
-                              at<const int64_t>(edge_row),
-                              at<const bool>(mask),
-                              at<const float>(dt),
-                              at<const float>(frequency),
-                              time_dim,
-                              at<const float>(keep)};
-           }),
-           py::kw_only(), py::arg("num_targets"), py::arg("k"), py::arg("num_heads"), py::arg("query"),
-           py::arg("shared_query"), py::arg("below"), py::arg("num_below"), py::arg("h_dim"),
-           py::arg("neighbor"), py::arg("edge_table"), py::arg("x_dim"), py::arg("edge_row"), py::arg("mask"),
-           py::arg("dt"), py::arg("frequency"), py::arg("time_dim"), py::arg("keep"));
-  m.def(
-      "attend",
-      [](const Attention& attention, address_t weight, address_t inputs, address_t total) {
-        attend(attention, AttentionOut{at<float>(weight), at<float>(inputs), at<float>(total)});
-      },
-      py::arg("attention"), py::kw_only(), py::arg("weight"), py::arg("inputs"), py::arg("total"), no_gil);
-  m.def(
-      "attend_backward",
-      [](const Attention& attention, address_t weight, address_t grad_inputs, address_t grad_total,
-         address_t grad_query, address_t grad_below) {
-        attend_backward(attention, AttentionGradients{at<const float>(weight), at<const float>(grad_inputs),
-                                                      at<const float>(grad_total), at<float>(grad_query),
-                                                      at<float>(grad_below)});
-      },
-      py::arg("attention"), py::kw_only(), py::arg("weight"), py::arg("grad_inputs"), py::arg("grad_total"),
-      py::arg("grad_query"), py::arg("grad_below"), no_gil);
+  m.def("attend", &attend, py::kw_only(), py::arg("query"), py::arg("below"), py::arg("neighbor"),
+        py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"), py::arg("frequency"),
+        py::arg("keep"), py::arg("weight"), py::arg("inputs"), py::arg("total"), no_gil);
+  m.def("attend_backward", &attend_backward, py::kw_only(), py::arg("query"), py::arg("below"),
+        py::arg("neighbor"), py::arg("edge_table"), py::arg("edge_row"), py::arg("mask"), py::arg("dt"),
+        py::arg("frequency"), py::arg("keep"), py::arg("weight"), py::arg("grad_inputs"),
+        py::arg("grad_total"), py::arg("grad_query"), py::arg("grad_below"), no_gil);
 }

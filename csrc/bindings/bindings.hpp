@@ -1,14 +1,11 @@
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <cstdint>
 
+#include "tensor_arg.hpp"
 #include "tgflow/events.hpp"
 
-namespace py = pybind11;
-
-/// A tensor's storage as it crosses the binding: its address. Python checks dtype, size and contiguity.
+/// Where tensors still cross as addresses; new bindings take a TensorArg.
 using address_t = std::uintptr_t;
 
 template <typename T>

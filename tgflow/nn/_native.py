@@ -30,10 +30,10 @@ class Attend(torch.autograd.Function):
         weight, inputs = query.new_empty(heads, size, k), query.new_empty(heads, size, width)
         total = query.new_empty(heads, size)
         _core.attend(
-            _arguments(query, below, frequency, keep, block),
-            weight=weight.data_ptr(),
-            inputs=inputs.data_ptr(),
-            total=total.data_ptr(),
+            **_inputs(query, below, frequency, keep, block),
+            weight=weight,
+            inputs=inputs,
+            total=total,
         )
         ctx.save_for_backward(query, below, frequency, keep, weight)
         ctx.block = block
@@ -45,16 +45,17 @@ class Attend(torch.autograd.Function):
         """Return the gradients of query and below."""
         query, below, frequency, keep, weight = ctx.saved_tensors
         grad_inputs, grad_total = grad_inputs.contiguous(), grad_total.contiguous()
-        gradients = [None if x is None else torch.empty_like(x) for x in (query, below)]
+        grad_query = torch.empty_like(query)
+        grad_below = None if below is None else torch.empty_like(below)
         _core.attend_backward(
-            _arguments(query, below, frequency, keep, ctx.block),
-            weight=weight.data_ptr(),
-            grad_inputs=grad_inputs.data_ptr(),
-            grad_total=grad_total.data_ptr(),
-            grad_query=_address(gradients[0]),
-            grad_below=_address(gradients[1]),
+            **_inputs(query, below, frequency, keep, ctx.block),
+            weight=weight,
+            grad_inputs=grad_inputs,
+            grad_total=grad_total,
+            grad_query=grad_query,
+            grad_below=grad_below,
         )
-        return *gradients, None, None, None
+        return grad_query, grad_below, None, None, None
 
 
 class GruStep(torch.autograd.Function):
@@ -68,8 +69,7 @@ class GruStep(torch.autograd.Function):
         `own` is `[R, dim]`; `memory` is `[R, dim]`, and has no gradient.
         """
         out = torch.empty_like(own)
-        gru = _gru(own, memory)
-        _core.gru_forward(gru, gates=gates.data_ptr(), out=out.data_ptr())
+        _core.gru_forward(memory=memory, own=own, gates=gates, out=out)
         ctx.save_for_backward(gates.detach(), own, memory)
         return out
 
@@ -84,11 +84,12 @@ class GruStep(torch.autograd.Function):
             torch.empty_like(own),
         )
         _core.gru_backward(
-            _gru(own, memory),
-            gates=gates.data_ptr(),
-            grad_out=grad_out.data_ptr(),
-            grad_gates=grad_gates.data_ptr(),
-            grad_own=grad_own.data_ptr(),
+            memory=memory,
+            own=own,
+            gates=gates,
+            grad_out=grad_out,
+            grad_gates=grad_gates,
+            grad_own=grad_own,
         )
         return grad_gates, grad_own, None
 
@@ -96,16 +97,6 @@ class GruStep(torch.autograd.Function):
 def can_step(memory: Tensor) -> bool:
     """Return whether `GruStep` serves memory like this."""
     return memory.device.type == "cpu" and memory.dtype == torch.float32
-
-
-def _gru(own: Tensor, memory: Tensor) -> _core.Gru:
-    return _core.Gru(
-        num_rows=len(own),
-        dim=own.shape[1],
-        memory=memory.data_ptr(),
-        memory_stride=memory.stride(0),
-        own=own.data_ptr(),
-    )
 
 
 def can_attend(query: Tensor, block: Block) -> bool:
@@ -120,35 +111,22 @@ def can_attend(query: Tensor, block: Block) -> bool:
     )
 
 
-def _arguments(
+def _inputs(
     query: Tensor,
     below: Tensor | None,
     frequency: Tensor,
     keep: Tensor | None,
     block: Block,
-) -> _core.Attention:
-    size, k = block.mask.shape
-    table = block.edge_table
-    return _core.Attention(
-        num_targets=size,
-        k=k,
-        num_heads=len(query),
-        query=query.data_ptr(),
-        shared_query=query.shape[1] == 1 and size != 1,
-        below=_address(below),
-        num_below=0 if below is None else len(below),
-        h_dim=0 if below is None else below.shape[1],
-        neighbor=block.neighbor.data_ptr(),
-        edge_table=_address(table),
-        x_dim=0 if table is None else table.shape[1],
-        edge_row=block.edge_row.data_ptr(),
-        mask=block.mask.data_ptr(),
-        dt=block.dt.data_ptr(),
-        frequency=frequency.data_ptr(),
-        time_dim=len(frequency),
-        keep=_address(keep),
-    )
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+) -> dict[str, Any]:
+    """Return what both passes read, by the core's names."""
+    return {
+        "query": query,
+        "below": below,
+        "neighbor": block.neighbor,
+        "edge_table": block.edge_table,
+        "edge_row": block.edge_row,
+        "mask": block.mask,
+        "dt": block.dt,
+        "frequency": frequency,
+        "keep": keep,
+    }

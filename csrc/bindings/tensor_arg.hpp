@@ -1,0 +1,194 @@
+// Tensors as arguments of bindings: what arrives is checked in full before anything reads or writes it.
+//
+//   m.def("gather", [](const EventLog& log, const TensorArg& eid, const TensorArg& src,
+//                      const std::optional<TensorArg>& label) {
+//     const auto ids = eid.vector<const int64_t>("eid");                       // any length
+//     auto* out = src.data<int64_t>("src", {ids.size});                        // the same length
+//     auto* types = data_or_null<int64_t>(label, "label", {ids.size});         // None gives null
+//     check_range("eid", ids, 0, log.size());                                  // they index native memory
+//     log.gather(ids.data, ids.size, out, ...);
+//   }, py::arg("eid"), ..., py::call_guard<py::gil_scoped_release>());
+//
+// An argument is a `torch.Tensor` in memory of the CPU or, for input alone, anything with Python's buffer
+// protocol (a numpy array). Elements are `const T` to be read and `T` to be written. Whatever does not fit
+// raises ValueError (TypeError if it is no tensor at all), naming the argument, what it must be and what it
+// is:
+//
+//   edge_x must be float32 [R, 172], got float32 [R, 100]          table must be on the CPU, got cuda
+//
+// The checks need no GIL and cost nanoseconds. A view is good until the call returns and no longer: no object
+// may keep one, for Python is free to let go of the tensor. Where native work outlives the call, bind with
+// `py::keep_alive` and say so.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+
+#include "dlpack.hpp"
+
+namespace py = pybind11;
+
+template <typename T>
+struct Span {
+  T* data;
+  int64_t size;
+};
+
+template <typename T>
+struct Matrix {
+  T* data;
+  int64_t rows;
+  int64_t width;
+  int64_t stride;  ///< Elements from one row to the next.
+};
+
+/// A length that a dimension must have, or the letter of one that may be any.
+class Dim {
+ public:
+  Dim(int64_t length) : length_(length) {}  // NOLINT: meant to be written as a number
+  Dim(int length) : length_(length) {}      // NOLINT
+  Dim(const char* letter) : letter_(letter) {}
+
+  bool fits(int64_t length) const { return letter_ != nullptr || length == length_; }
+  std::string text() const { return letter_ == nullptr ? std::to_string(length_) : letter_; }
+
+ private:
+  int64_t length_ = 0;
+  const char* letter_ = nullptr;
+};
+
+template <typename T>
+constexpr dlpack::DataType dtype_of() {
+  using V = std::remove_cv_t<T>;
+  constexpr auto code = std::is_same_v<V, bool>       ? dlpack::kBool
+                        : std::is_floating_point_v<V> ? dlpack::kFloat
+                        : std::is_signed_v<V>         ? dlpack::kInt
+                                                      : dlpack::kUInt;
+  return {code, 8 * sizeof(V), 1};
+}
+
+/// A dense tensor of up to 8 dimensions, or what arrived in its place.
+class TensorArg {
+ public:
+  static constexpr int kMaxDims = 8;
+  static constexpr std::size_t kAnyDims = ~std::size_t{0};
+  using Shape = std::initializer_list<Dim>;
+
+  TensorArg() = default;
+  /// Describes `object`, whatever it is. With the GIL.
+  explicit TensorArg(py::handle object);
+
+  /// The elements of a contiguous tensor of this shape.
+  template <typename T>
+  T* data(const char* name, Shape shape) const {
+    check(name, dtype_of<T>(), shape, shape.size(), !std::is_const_v<T>);
+    return static_cast<T*>(data_);
+  }
+
+  /// A contiguous tensor of one dimension.
+  template <typename T>
+  Span<T> vector(const char* name) const {
+    return {data<T>(name, {"N"}), shape_[0]};
+  }
+
+  /// A tensor of two dimensions in which each row is contiguous.
+  template <typename T>
+  Matrix<T> matrix(const char* name, Dim rows = "R", Dim width = "D") const {
+    check(name, dtype_of<T>(), {rows, width}, 1, !std::is_const_v<T>);
+    return {static_cast<T*>(data_), shape_[0], shape_[1], strides_[0]};
+  }
+
+  /// The elements of a contiguous tensor of any shape, in row-major order.
+  template <typename T>
+  Span<T> elements(const char* name) const {
+    check(name, dtype_of<T>(), {"..."}, kAnyDims, !std::is_const_v<T>);
+    return {static_cast<T*>(data_), numel()};
+  }
+
+  /// All bytes of a contiguous tensor of whatever type and shape, `num_bytes` of them.
+  template <typename T>
+  T* bytes(const char* name, int64_t num_bytes) const {
+    static_assert(sizeof(T) == 1);
+    check_bytes(name, num_bytes, !std::is_const_v<T>);
+    return static_cast<T*>(data_);
+  }
+
+  /// The bytes of a contiguous tensor, and how many there are.
+  template <typename T>
+  Span<T> bytes(const char* name) const {
+    static_assert(sizeof(T) == 1);
+    check_bytes(name, nbytes(), !std::is_const_v<T>);
+    return {static_cast<T*>(data_), nbytes()};
+  }
+
+  int dims() const { return ndim_; }
+  int64_t length(int dim) const { return shape_[static_cast<std::size_t>(dim)]; }
+  int64_t numel() const;
+  int64_t nbytes() const { return numel() * dtype_.bits / 8; }
+
+ private:
+  enum class Kind : uint8_t { kOther, kDense, kReadOnly };
+
+  void describe_dlpack(py::handle object, const dlpack::ExchangeApi& api);
+  void describe_attributes(py::handle object);
+  void describe_buffer(py::handle object);
+  /// Takes it for a dense tensor, unless it has too many dimensions.
+  void set_dense(void* data, dlpack::DataType dtype, int32_t ndim, Kind kind);
+
+  /// Raises unless it is such a tensor, whose last `num_packed` dimensions are contiguous; of any shape if
+  /// that is `kAnyDims`.
+  void check(const char* name, dlpack::DataType dtype, Shape shape, std::size_t num_packed,
+             bool writes) const;
+  void check_bytes(const char* name, int64_t num_bytes, bool writes) const;
+  void check_memory(const char* name, bool writes) const;
+  bool is_packed(std::size_t num_packed) const;
+  std::string text() const;
+
+  void* data_ = nullptr;
+  std::array<int64_t, kMaxDims> shape_{};
+  std::array<int64_t, kMaxDims> strides_{};
+  dlpack::DataType dtype_{};
+  int32_t ndim_ = 0;
+  Kind kind_ = Kind::kOther;
+  bool is_tensor_ = false;
+  std::string other_;                  ///< What it is, where it is no dense tensor on the CPU.
+  std::shared_ptr<Py_buffer> buffer_;  ///< Keeps a buffer's memory; let go of with the GIL.
+};
+
+/// The elements of an optional argument, null for None.
+template <typename T>
+T* data_or_null(const std::optional<TensorArg>& tensor, const char* name, TensorArg::Shape shape) {
+  return tensor ? tensor->data<T>(name, shape) : nullptr;
+}
+
+/// Raises IndexError unless all of `values` are in [low, high), naming the first that is not.
+void check_range(const char* name, Span<const int64_t> values, int64_t low, int64_t high);
+
+/// Raises ValueError unless low <= value <= high.
+void check_number(const char* name, int64_t value, int64_t low, int64_t high = INT64_MAX);
+
+/// a * b, or ValueError where 64 bits do not hold it.
+int64_t product(int64_t a, int64_t b);
+
+namespace pybind11::detail {
+
+template <>
+struct type_caster<TensorArg> {
+  PYBIND11_TYPE_CASTER(TensorArg, const_name("torch.Tensor"));
+
+  /// Never refuses, so that the binding can name the argument.
+  bool load(handle source, bool) {
+    value = TensorArg(source);
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail
