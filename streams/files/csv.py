@@ -60,7 +60,7 @@ class CsvDecoder(TextDecoder):
         fault = undecodable(head[0])
         if fault is not None:
             raise StreamError(f"{self.name}, line 1", *fault)
-        names = self._values(head[0])
+        names = split_values(head[0], self._delimiter)
         if not names:
             text = f"a quote is not closed in the header {shown(head[0].decode())}; mend it"
             raise StreamError(f"{self.name}, line 1", "syntax", text)
@@ -70,103 +70,125 @@ class CsvDecoder(TextDecoder):
         """Return the values of some of the first lines; ids that look like numbers as numbers."""
         names, rows = self.names(), []
         for line in self.head()[self.num_header_lines :]:
-            values = [] if undecodable(line) else self._values(line)
+            values = [] if undecodable(line) else split_values(line, self._delimiter)
             if len(values) == len(names):
                 rows.append({n: _typed(v) for n, v in zip(names, values, strict=True)})
         return rows
 
     def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
-        """Return how lines become typed columns: times decimal, so that they are never floats."""
-        names = list(self.names())
-        reading = pa.csv.ReadOptions(column_names=names)
-        parsing = pa.csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False)
-        types = _types(columns, ids, time)
-        converting = _strict(types)
-        both = [columns.src, columns.dst]
-        as_text = _strict(dict.fromkeys(both, pa.string()))
+        """Return how lines become typed columns."""
+        return csv_parser(self.names(), self._delimiter, columns, ids, time)
 
-        def table(lines: Text, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
-            table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
-            return table.combine_chunks().to_batches()[0]
 
-        def parse(block: TextBlock) -> pa.RecordBatch:
-            lines, num_lines = block.data, block.num_lines
-            if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
-                raise pa.ArrowInvalid("a line end of another kind")
-            if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
-                raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
-            reading.block_size = parser_block(len(lines), num_lines)
-            batch = table(lines, converting)
-            if len(batch) != num_lines:
-                raise pa.ArrowInvalid("a value holds a line end")
-            if ids == "int" and (b"x" in lines or b"X" in lines):
-                _refuse_hex(table(lines, as_text))
-            return batch
+def csv_parser(
+    names: Sequence[str], delimiter: str, columns: Columns, ids: IdKind, time: Scale
+) -> Parser:
+    """Return how lines become typed columns: times decimal, so that they are never floats.
 
-        def explain(line: Text) -> Fault | None:
-            return self._fault(line, names, columns, ids, time)
+    Args:
+        names: The columns of a line, in order.
+        delimiter: What stands between two values, one byte.
+        columns: Which of them make an event.
+        ids: What the node ids are.
+        time: From the times to ticks.
+    """
+    names = list(names)
+    reading = pa.csv.ReadOptions(column_names=names)
+    parsing = pa.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
+    types = _types(columns, ids, time)
+    converting = _strict(types)
+    both = [columns.src, columns.dst]
+    as_text = _strict(dict.fromkeys(both, pa.string()))
 
-        def is_hopeless(line: Text) -> bool:
-            num_values = line.count(self._delimiter.encode()) + 1
-            return num_values != len(names) and b'"' not in line
+    def table(lines: Text, options: pa.csv.ConvertOptions) -> pa.RecordBatch:
+        table = pa.csv.read_csv(pa.BufferReader(lines), reading, parsing, options)
+        return table.combine_chunks().to_batches()[0]
 
-        def suspect(block: TextBlock) -> int | None:
-            one_by_one = pa.csv.ReadOptions(
-                column_names=names, use_threads=False, block_size=len(block.data) + 1
-            )
-            try:
-                pa.csv.read_csv(pa.BufferReader(block.data), one_by_one, parsing, converting)
-            except pa.ArrowInvalid as error:
-                found = _ROW.search(str(error))  # counted from 1, and only without threads
-                return int(found[1]) - 1 if found and int(found[1]) <= block.num_lines else None
-            return None
+    def parse(block: TextBlock) -> pa.RecordBatch:
+        lines, num_lines = block.data, block.num_lines
+        if b"\r" in lines and lines.count(b"\r") != lines.count(b"\r\n"):
+            raise pa.ArrowInvalid("a line end of another kind")
+        if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
+            raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
+        reading.block_size = parser_block(len(lines), num_lines)
+        batch = table(lines, converting)
+        if len(batch) != num_lines:
+            raise pa.ArrowInvalid("a value holds a line end")
+        if ids == "int" and (b"x" in lines or b"X" in lines):
+            _refuse_hex(table(lines, as_text))
+        return batch
 
-        def screened(block: TextBlock) -> Verdicts | None:
-            return screen(block, names, self._delimiter, types)
+    def explain(line: Text) -> Fault | None:
+        return _fault(line, names, delimiter, columns, ids, time)
 
-        schema = pa.schema(list(types.items()))
-        return Parser(parse, explain, is_hopeless, screened, suspect, schema, listed(names))
+    def is_hopeless(line: Text) -> bool:
+        num_values = line.count(delimiter.encode()) + 1
+        return num_values != len(names) and b'"' not in line
 
-    def _values(self, line: Text) -> list[str]:
+    def suspect(block: TextBlock) -> int | None:
+        one_by_one = pa.csv.ReadOptions(
+            column_names=names, use_threads=False, block_size=len(block.data) + 1
+        )
         try:
-            return next(csv.reader([line.decode()], delimiter=self._delimiter, strict=True))
-        except csv.Error:
-            return []
-
-    def _fault(
-        self, line: Text, names: Sequence[str], columns: Columns, ids: IdKind, time: Scale
-    ) -> Fault | None:
-        fault = undecodable(line)
-        if fault is not None:
-            return fault
-        line_end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
-        if b"\r" in line.removesuffix(line_end):
-            return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
-        if line.startswith(BOM):
-            return "encoding", "the line starts with a byte order mark; remove it"
-        values = self._values(line.removesuffix(line_end))
-        if not values:
-            return "syntax", "a quote is not closed on its line; values hold no line ends here"
-        if len(values) != len(names):
-            return "schema", self._wrong_width(line, len(values), names)
-        row = dict(zip(names, values, strict=True))
-        for name in (columns.src, columns.dst) if ids == "int" else ():
-            value = row[name]
-            if fault := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
-                return fault
-        for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
-            if column and (fault := number_fault(column, row[column], scale)):
-                return fault
-        for name in columns.features:
-            if not _is_number(row[name]):
-                return "type", f"{name} is {shown(row[name])}, expected a number"
+            pa.csv.read_csv(pa.BufferReader(block.data), one_by_one, parsing, converting)
+        except pa.ArrowInvalid as error:
+            found = _ROW.search(str(error))  # counted from 1, and only without threads
+            return int(found[1]) - 1 if found and int(found[1]) <= block.num_lines else None
         return None
 
-    def _wrong_width(self, line: Text, count: int, names: Sequence[str]) -> str:
-        text = f"{count} values, expected {len(names)} ({listed(names)})"
-        if count < len(names) and not line.endswith(b"\n"):
-            return f"{text}; the file ends within this line: fetch it again, or remove the line"
-        return f"{text}; mend or remove the line"
+    def screened(block: TextBlock) -> Verdicts | None:
+        return screen(block, names, delimiter, types)
+
+    schema = pa.schema(list(types.items()))
+    return Parser(parse, explain, is_hopeless, screened, suspect, schema, listed(names))
+
+
+def split_values(line: Text, delimiter: str) -> list[str]:
+    """Return the values of a line, none if a quote is not closed on it."""
+    try:
+        return next(csv.reader([line.decode()], delimiter=delimiter, strict=True))
+    except csv.Error:
+        return []
+
+
+def _fault(
+    line: Text,
+    names: Sequence[str],
+    delimiter: str,
+    columns: Columns,
+    ids: IdKind,
+    time: Scale,
+) -> Fault | None:
+    fault = undecodable(line)
+    if fault is not None:
+        return fault
+    line_end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
+    if b"\r" in line.removesuffix(line_end):
+        return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
+    values = split_values(line.removesuffix(line_end), delimiter)
+    if not values:
+        return "syntax", "a quote is not closed on its line; values hold no line ends here"
+    if len(values) != len(names):
+        return "schema", _wrong_width(line, len(values), names)
+    row = dict(zip(names, values, strict=True))
+    for name in (columns.src, columns.dst) if ids == "int" else ():
+        value = row[name]
+        if fault := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
+            return fault
+    for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
+        if column and (fault := number_fault(column, row[column], scale)):
+            return fault
+    for name in columns.features:
+        if not _is_number(row[name]):
+            return "type", f"{name} is {shown(row[name])}, expected a number"
+    return None
+
+
+def _wrong_width(line: Text, count: int, names: Sequence[str]) -> str:
+    text = f"{count} values, expected {len(names)} ({listed(names)})"
+    if count < len(names) and not line.endswith(b"\n"):
+        return f"{text}; the file ends within this line: fetch it again, or remove the line"
+    return f"{text}; mend or remove the line"
 
 
 def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mode
 
 from tgflow.streams.files.blocks import TextFile
-from tgflow.streams.files.csv import CsvDecoder
+from tgflow.streams.files.csv import CsvDecoder, split_values
 from tgflow.streams.files.text import undecodable
 
 HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
@@ -24,7 +24,7 @@ class JodieDecoder(CsvDecoder):
 
     def names(self) -> Sequence[str]:
         """Return src, dst, t, label, and one name for each further value of most first rows."""
-        widths = [len(self._values(line)) for line in self.head()[1:] if not undecodable(line)]
+        widths = [len(split_values(line, ",")) for line in self.head()[1:] if not undecodable(line)]
         num_features = max(mode(widths) - 4, 0) if widths else 0
         return ["src", "dst", "t", "label", *(f"f{i}" for i in range(num_features))]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -40,52 +41,67 @@ class JsonlDecoder(TextDecoder):
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return the objects among the first lines."""
-        return [value for value, fault in map(_object, self.head()) if fault is None]
+        return [value for value, fault in map(parse_object, self.head()) if fault is None]
 
     def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
-        """Return how lines become typed columns: times decimal, so that they are never floats."""
-        types = _types(columns, ids, time, self._first_values() or {})
-        schema = pa.schema(list(types.items()))
-        reading = pa.json.ReadOptions()
-        others = "error" if checks.unknown_keys == "reject" else "ignore"
-        parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
-
-        def parse(block: TextBlock) -> pa.RecordBatch:
-            lines, num_lines = block.data, block.num_lines
-            _refuse_other_lines(lines, num_lines)
-            reading.block_size = parser_block(len(lines), num_lines)
-            table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
-            if len(table) != num_lines:
-                raise pa.ArrowInvalid("not one object a line")
-            batch = table.combine_chunks().to_batches()[0]
-            batch.validate(full=True)  # strings may hold bytes that are not UTF-8
-            return batch
-
-        def explain(line: Text) -> Fault | None:
-            return _fault(line, types, columns, time, others == "error")
-
-        def is_hopeless(line: Text) -> bool:
-            return not line.lstrip(b" \t").startswith(b"{")
-
-        names = listed(schema.names)
-        return Parser(parse, explain, is_hopeless, lambda _: None, lambda _: None, schema, names)
+        """Return how lines become typed columns."""
+        types = json_types(columns, ids, time, self._first_values() or {})
+        return json_parser(types, columns, time, checks)
 
     def _first_values(self) -> dict[str, Any] | None:
         """Return the keys of the first objects with their first values."""
         head = self.head()
         values: dict[str, Any] = {}
-        objects = [value for value, fault in map(_object, head) if fault is None]
+        objects = [value for value, fault in map(parse_object, head) if fault is None]
         for key, value in chain.from_iterable(value.items() for value in objects):
             if values.get(key) is None:
                 values[key] = value
         if objects or not head:
             return values if head else None
-        raise StreamError(self.first_place, *(_object(head[0])[1] or ("syntax", "no object")))
+        raise StreamError(self.first_place, *(parse_object(head[0])[1] or ("syntax", "no object")))
 
 
-def _types(
+def json_parser(
+    types: Mapping[str, pa.DataType], columns: Columns, time: Scale, checks: Checks
+) -> Parser:
+    """Return how lines become typed columns: times decimal, so that they are never floats.
+
+    Args:
+        types: What each column is read as, from `json_types`.
+        columns: Which keys make an event.
+        time: From the times to ticks.
+        checks: Whether other keys make a line bad.
+    """
+    schema = pa.schema(list(types.items()))
+    reading = pa.json.ReadOptions()
+    others = "error" if checks.unknown_keys == "reject" else "ignore"
+    parsing = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+
+    def parse(block: TextBlock) -> pa.RecordBatch:
+        lines, num_lines = block.data, block.num_lines
+        _refuse_other_lines(lines, num_lines)
+        reading.block_size = parser_block(len(lines), num_lines)
+        table = pa.json.read_json(pa.BufferReader(lines), reading, parsing)
+        if len(table) != num_lines:
+            raise pa.ArrowInvalid("not one object a line")
+        batch = table.combine_chunks().to_batches()[0]
+        batch.validate(full=True)  # strings may hold bytes that are not UTF-8
+        return batch
+
+    def explain(line: Text) -> Fault | None:
+        return _fault(line, types, columns, time, others == "error")
+
+    def is_hopeless(line: Text) -> bool:
+        return not line.lstrip(b" \t").startswith(b"{")
+
+    names = listed(schema.names)
+    return Parser(parse, explain, is_hopeless, lambda _: None, lambda _: None, schema, names)
+
+
+def json_types(
     columns: Columns, ids: IdKind, time: Scale, first: Mapping[str, Any]
 ) -> dict[str, pa.DataType]:
+    """Return the types of the columns, of features and ids as in `first`, the first object."""
     types = {}
     for name in columns.features:
         is_list = isinstance(first.get(name), list)
@@ -115,11 +131,11 @@ def _refuse_other_lines(lines: Text, num_lines: int) -> None:
         raise pa.ArrowInvalid("no object")
     if num_lines > 1 and lines.count(b"}\n{") + lines.count(b"}\r\n{") != num_lines - 1:
         raise pa.ArrowInvalid("not one object a line")
-    if _AFTER_OBJECT.search(lines) and any(_object(line)[1] for line in lines.splitlines()):
+    if _AFTER_OBJECT.search(lines) and any(parse_object(line)[1] for line in lines.splitlines()):
         raise pa.ArrowInvalid("something that is no object")
 
 
-def _object(line: Text) -> tuple[dict[str, Any], Fault | None]:
+def parse_object(line: Text) -> tuple[dict[str, Any], Fault | None]:
     """Return the object on a line, or what is wrong with the line."""
     if fault := undecodable(line):
         return {}, fault
@@ -135,7 +151,18 @@ def _object(line: Text) -> tuple[dict[str, Any], Fault | None]:
         return {}, ("syntax", f"{text}; write one flat object a line")
     if not isinstance(value, dict):
         return {}, ("syntax", f"{shown(value)} is no object; write one object a line")
+    if b"\\u" in line and not _is_whole(value):
+        return {}, ("encoding", "a text holds half of a character; write whole ones")
     return value, None
+
+
+def _is_whole(value: object) -> bool:
+    """Return whether no text holds half of a surrogate pair."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -149,7 +176,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _fault(
     line: Text, types: Mapping[str, pa.DataType], columns: Columns, time: Scale, only: bool
 ) -> Fault | None:
-    row, fault = _object(line)
+    row, fault = parse_object(line)
     if fault is not None:
         return fault
     others = [name for name in row if name not in types] if only else []
@@ -158,7 +185,7 @@ def _fault(
     for name in (columns.src, columns.dst):
         value = row.get(name)
         if types[name] == pa.string() and value is not None and not isinstance(value, str):
-            return "type", f"{name} is {shown(value)}, expected a string as in the first line"
+            return "type", f"{name} is {shown(value)}, expected a string"
         if types[name] == pa.int64() and (fault := id_fault(name, _plain(value))):
             return fault
     for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
@@ -171,6 +198,8 @@ def _fault(
         value = _plain(row.get(name, 0))
         if not _is_number(value, expected == "a list of numbers"):
             return "type", f"{name} is {shown(value)}, expected {expected}"
+        if any(map(math.isinf, value if isinstance(value, list) else [value])):
+            return "inf", f"{name} is {shown(value)} in float32; features must be finite"
     return None
 
 
@@ -183,7 +212,7 @@ def _event_id_fault(
     expected = "an integer" if types[name] == pa.int64() else "a string"
     if isinstance(value, int if expected == "an integer" else str):
         return None
-    return "type", f"{name} is {shown(_plain(value))}, expected {expected} as in the first line"
+    return "type", f"{name} is {shown(_plain(value))}, expected {expected}"
 
 
 def _plain(value: object) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.errors import RowFault, shown
-from tgflow.streams.files.blocks import BLOCK_BYTES, Text, TextBlock, TextFile
+from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock, TextFile
 from tgflow.streams.files.decoder import Rows
 from tgflow.streams.files.lines import Parser, parse_lines
 from tgflow.streams.rows.checks import Checks, Fault, Int64s
@@ -82,14 +83,38 @@ class TextDecoder(ABC):
             position = self._file.position(block)
             body = block.without_head(self.num_header_lines if block.line == 1 else 0)
             if body.data:
-                yield _parsed(body, parser, longest, _Lines(self.name, body, longest), position)
+                parsed = parse_block(body, parser, longest)
+                places = _Lines(self.name, body, longest)
+                yield Rows(
+                    parsed.batch, parsed.index, parsed.faults, parsed.num_rows, places, position
+                )
 
 
-def _parsed(
-    block: TextBlock, parser: Parser, longest: int, places: _Lines, position: Position
-) -> Rows:
+@dataclass(frozen=True, slots=True)
+class ParsedBlock:
+    """The rows of a block, one a line.
+
+    Args:
+        batch: The lines that are rows.
+        index: Of each of them its number in the block, increasing; None if all are rows.
+        faults: What is wrong with the others, by number.
+    """
+
+    batch: pa.RecordBatch
+    index: Int64s | None
+    faults: Sequence[RowFault]
+
+    @property
+    def num_rows(self) -> int:
+        """How many lines the block has."""
+        return len(self.batch) + len(self.faults)
+
+
+def parse_block(block: TextBlock, parser: Parser, longest: int) -> ParsedBlock:
+    """Return the rows of a block; a line of more than `longest` bytes is not looked at."""
     batches, numbers = [], []
     faults = []
+    ends: list[int] = []
     for piece in _with_long_lines_alone(block, longest):
         if piece.left_out or (len(piece.data) > longest and piece.num_lines == 1):
             size = len(piece.data) + piece.left_out
@@ -99,19 +124,19 @@ def _parsed(
         for found, batch in parse_lines(piece, parser):
             rows = found + (piece.line - block.line)
             if batch is None:
-                faults.append(RowFault(int(rows[0]), *_fault(places, int(rows[0]), parser)))
+                ends = ends or [0, *block.line_ends().tolist()]
+                line = bytes(block.data[ends[rows[0]] : ends[rows[0] + 1]])
+                faults.append(RowFault(int(rows[0]), *_fault(line, parser)))
             else:
                 batches.append(batch)
                 numbers.append(rows)
     batch = _concat(batches, parser.schema)
-    index: Int64s | None = None
-    if faults:
-        index = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
-        if (np.diff(index) < 0).any():
-            order = np.argsort(index)
-            batch, index = batch.take(pa.array(order)), index[order]
-        faults.sort(key=lambda fault: fault.row)
-    return Rows(batch, index, faults, len(batch) + len(faults), places, position)
+    index = np.concatenate(numbers) if numbers else np.empty(0, dtype=np.int64)
+    if len(numbers) > 1 and (np.diff(index) < 0).any():
+        order = np.argsort(index)
+        batch, index = batch.take(pa.array(order)), index[order]
+    faults.sort(key=lambda fault: fault.row)
+    return ParsedBlock(batch, index if faults else None, faults)
 
 
 def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
@@ -121,8 +146,7 @@ def _concat(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBa
     return next(iter(table.to_batches()), pa.RecordBatch.from_pylist([], schema))
 
 
-def _fault(lines: _Lines, row: int, parser: Parser) -> Fault:
-    line = lines.data(row)
+def _fault(line: bytes, parser: Parser) -> Fault:
     what = shown(line.decode(errors="replace").rstrip("\r\n"))
     return parser.explain(line) or ("syntax", f"the line is no row of {parser.columns}: {what}")
 
@@ -178,10 +202,12 @@ class _Lines:
 
 
 def undecodable(line: Text) -> Fault | None:
-    """Return the fault of a line that is not UTF-8 or is blank, None if it is neither."""
+    """Return the fault of a line that is no plain UTF-8 or is blank, None if it is neither."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
         what = f"byte {error.start + 1} of the line (0x{line[error.start]:02x}) is not UTF-8"
         return "encoding", f"{what}; write the file as UTF-8"
+    if line.startswith(BOM):
+        return "encoding", "the line starts with a byte order mark; remove it"
     return None if text.strip() else ("syntax", "the line is blank; remove it")

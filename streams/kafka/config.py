@@ -6,14 +6,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from tgflow.streams.kafka.codecs import CodecName
 from tgflow.streams.rows.checks import Checks
 from tgflow.streams.rows.schema import Columns, IdKind, Scale
 from tgflow.streams.rows.validate import RowSchema
 
-CodecName = Literal["json", "csv", "arrow"]
-CODECS: tuple[CodecName, ...] = ("json", "csv", "arrow")
+CODECS: tuple[CodecName, ...] = get_args(CodecName)
 _URL = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]{1,249})/?")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):\d{1,5}")
 _FEATURE = re.compile(r"(.*)\[(\d{1,7})\]")
@@ -106,7 +106,7 @@ class KafkaConfig:
             raise ValueError(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
         parse_url(self.url)
         check_options(self.options)
-        _ = self.form
+        _ = self.schema
 
     @property
     def servers(self) -> list[str]:
@@ -119,14 +119,14 @@ class KafkaConfig:
         return parse_url(self.url)[1]
 
     @property
-    def form(self) -> RowSchema:
+    def schema(self) -> RowSchema:
         """What a row must be to become an event."""
         names, widths = [], []
         for feature in self.features:
             name, width = feature_width(feature)
             names.append(name)
             widths.append(width)
-        columns = Columns(self.src, self.dst, self.t, self.label, tuple(names))
+        columns = Columns(self.src, self.dst, self.t, self.label, tuple(names), self.event_id)
         time = Scale.between(self.time_unit, self.tick_unit or self.time_unit)
         return RowSchema(columns, self.id_kind, time, tuple(widths), self.checks)
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.kafka.config import CODECS, CodecName, kafka_client, parse_url
+from tgflow.streams.kafka.codecs import CodecName
+from tgflow.streams.kafka.config import CODECS, kafka_client, parse_url
 from tgflow.streams.kafka.encode import ROWS, event_rows, partition_of, records
 
 PartitionBy = Literal["src", "round_robin"]

@@ -50,11 +50,11 @@ class KafkaSource:
     ) -> None:
         kafka_client()
         self.stop = stop
-        form = config.form
+        schema = config.schema
         self.name = f"topic {config.topic}"
-        self.unit = form.time.tick
-        self.x_dim = sum(form.widths)
-        self.id_kind = form.ids
+        self.unit = schema.time.tick
+        self.x_dim = sum(schema.widths)
+        self.id_kind = schema.ids
         self.ids = NodeIds(config.bipartite)
         self.num_events: int | None = None
         self._config = config
@@ -139,7 +139,7 @@ class KafkaSource:
         self._watch()
         arrived: list[PolledRows] = []
         for chunk in self._take(wanted, timeout):
-            arrived += self._decoder.arrivals(chunk, self._cursors[chunk.partition].row)
+            arrived += self._decoder.decode(chunk, self._cursors[chunk.partition].row)
             self._cursors[chunk.partition] = chunk.cursor
             self._unreported.discard(chunk.partition)
         return arrived

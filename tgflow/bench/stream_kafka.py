@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,8 @@ from tgflow.durable.log import DurableLog
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
-from tgflow.streams.kafka.config import CodecName, kafka_client
+from tgflow.streams.kafka.codecs import CodecName
+from tgflow.streams.kafka.config import kafka_client
 from tgflow.testing.broker import MockBroker
 
 PARTITIONS = 8
@@ -143,12 +143,7 @@ def read_bare(broker: MockBroker, codec: str, total: int) -> int:
 
 
 def _decode_json(records: list[bytes]) -> int:
-    loads: Any = json.loads
-    if importlib.util.find_spec("orjson") is not None:
-        import orjson
-
-        loads = orjson.loads
-    objects = [loads(record) for record in records]
+    objects = [json.loads(record) for record in records]
     columns = [np.array([found[name] for found in objects]) for name in ("src", "dst", "t")]
     return len(columns[0])
 

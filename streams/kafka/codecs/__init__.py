@@ -1,27 +1,27 @@
-"""What the records of a topic hold, one module for each form."""
+"""What the records of a topic hold, by the name of their form."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 from tgflow.streams.kafka.codecs.arrow import ArrowCodec
-from tgflow.streams.kafka.codecs.codec import Codec
-from tgflow.streams.kafka.codecs.csv import CsvCodec
-from tgflow.streams.kafka.codecs.fields import Fields
-from tgflow.streams.kafka.codecs.json import JsonCodec
+from tgflow.streams.kafka.codecs.codec import Codec, Decoded
+from tgflow.streams.kafka.codecs.text import CsvCodec, JsonCodec
+from tgflow.streams.rows.validate import RowSchema
 
-if TYPE_CHECKING:
-    from tgflow.streams.kafka.config import KafkaConfig
+CodecName = Literal["json", "csv", "arrow"]
+
+_CODECS: Mapping[CodecName, Callable[[RowSchema], Codec]] = {
+    "json": JsonCodec,
+    "csv": CsvCodec,
+    "arrow": ArrowCodec,
+}
 
 
-def codec_of(config: KafkaConfig) -> Codec:
-    """Return the codec that reads the records of `config`."""
-    fields = Fields(config.form, config.event_id)
-    reject = config.checks.unknown_keys == "reject"
-    match config.codec:
-        case "json":
-            return JsonCodec(fields, reject)
-        case "csv":
-            return CsvCodec(fields)
-        case "arrow":
-            return ArrowCodec(fields, reject)
+def make_codec(name: CodecName, schema: RowSchema) -> Codec:
+    """Return the codec of that name, for records whose rows must fit `schema`."""
+    return _CODECS[name](schema)
+
+
+__all__ = ["Codec", "CodecName", "Decoded", "make_codec"]

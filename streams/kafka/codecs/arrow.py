@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tgflow.streams.files.jsonl import json_types
 from tgflow.streams.kafka.codecs.arrow_header import BatchHeader, DamagedHeaderError
-from tgflow.streams.kafka.codecs.codec import Parsed, joined
-from tgflow.streams.kafka.codecs.fields import Fields
+from tgflow.streams.kafka.codecs.codec import Decoded
 from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.schema import listed
+from tgflow.streams.rows.validate import RowSchema
 
 MAX_RECORD_ROWS = 1 << 20
 
@@ -36,16 +39,17 @@ class ArrowCodec:
     """Arrow streams with the columns of an event.
 
     Args:
-        fields: The fields.
-        reject_unknown: Whether other columns make a record bad.
+        schema: What a row must be.
     """
 
-    def __init__(self, fields: Fields, reject_unknown: bool) -> None:
-        self._fields, self._reject_unknown = fields, reject_unknown
+    def __init__(self, schema: RowSchema) -> None:
+        self.schema = schema
+        self._names = schema.columns.names
+        self._reject_unknown = schema.checks.unknown_keys == "reject"
         self._schema_bytes = b""
         self._schema: pa.Schema | None = None
 
-    def parse(self, values: Sequence[bytes]) -> Parsed:
+    def decode(self, values: Sequence[bytes]) -> Decoded:
         """Return the rows of all batches of each record."""
         batches: list[pa.RecordBatch] = []
         num_rows = np.ones(len(values), dtype=np.int64)
@@ -60,12 +64,13 @@ class ArrowCodec:
                 batches += found
         ends = np.cumsum(num_rows)
         faults = {int(ends[i]) - 1: fault for i, fault in bad}
-        return Parsed(joined([batch for batch in batches if len(batch)]), num_rows, faults)
+        batches = _joined([batch for batch in batches if len(batch)]) or [self._no_rows()]
+        return Decoded(batches, num_rows, faults)
 
     def raw(self, value: bytes, row: int) -> bytes:
         """Return the row as JSON, or a record that cannot be read as it is."""
         try:
-            [batch] = joined(self._batches(value))
+            [batch] = _joined(self._batches(value))
         except (_FaultError, ValueError):
             return value
         [fields] = batch.slice(row, 1).to_pylist()
@@ -105,12 +110,20 @@ class ArrowCodec:
             raise _FaultError("schema", "its buffers are compressed; compress the topic instead")
         if header.num_rows > MAX_RECORD_ROWS:
             raise _FaultError(*_too_many(header.num_rows))
-        batch = pa.ipc.read_record_batch(message, schema).select(self._fields.names)
+        batch = pa.ipc.read_record_batch(message, schema).select(self._names)
         batch.validate(full=True)
         return batch
 
+    def _no_rows(self) -> pa.RecordBatch:
+        """Return a batch of no rows that passes every check."""
+        schema = self.schema
+        widths = zip(schema.columns.features, schema.widths, strict=True)
+        lists: dict[str, Any] = {name: [] for name, width in widths if width > 1}
+        types = json_types(schema.columns, schema.ids, schema.time, lists)
+        return pa.RecordBatch.from_pylist([], pa.schema(list(types.items())))
+
     def _check(self, schema: pa.Schema) -> None:
-        names = self._fields.names
+        names = self._names
         for name in names:
             if schema.names.count(name) != 1:
                 text = f"there must be one column {name!r}; the columns are {listed(schema.names)}"
@@ -121,6 +134,12 @@ class ArrowCodec:
         unknown = sorted(set(schema.names) - set(names)) if self._reject_unknown else []
         if unknown:
             raise _FaultError("schema", f"the column {unknown[0]!r} is none of {names}")
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Return the same rows in as few batches as their types allow."""
+    groups = [list(group) for _, group in groupby(batches, lambda batch: batch.schema)]
+    return [group[0] if len(group) == 1 else pa.concat_batches(group) for group in groups]
 
 
 def _next(messages: pa.ipc.MessageReader) -> pa.ipc.Message | None:

@@ -163,7 +163,7 @@ JSON_ROWS = {
     b'{"src": 1, "dst": 2, "t": 3, "x": [1], "y": ' + b"[" * 10_000 + b"}": "syntax",
     b'{"src": \xff1, "dst": 2, "t": 3, "x": [1]}': "encoding",
     b'{"src": 1, "dst": 2, "t": 3\0, "x": [1]}': "syntax",
-    b'\xef\xbb\xbf{"src": 1, "dst": 2, "t": 3, "x": [1]}': "syntax",
+    b'\xef\xbb\xbf{"src": 1, "dst": 2, "t": 3, "x": [1]}': "encoding",
 }
 JSON_GOOD = b'{"src": 1, "dst": 2, "t": 3, "x": [1]}'
 
