@@ -57,6 +57,7 @@ def open_stream(
         time_unit: Unit of the file's times: s, ms, us, ns, m, h, d, day, or tick.
         tick_unit: Unit of the stream's int64 ticks, `time_unit` if None. Times that fall between
             two ticks are an error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals.
+            The least and the largest int64 are no times.
         format: csv, tsv, jodie, parquet, arrow or jsonl; None goes by the name's ending.
         id_kind: "int" or "string"; None goes by the first row.
         bipartite: Whether sources and destinations are separate name spaces; None means only for
@@ -79,7 +80,7 @@ def open_stream(
     if ids is None:
         ids = NodeIds(_is_bipartite(files) if bipartite is None else bipartite)
     reader = Reader(files, schema, Checks())
-    return EventSource(reader, schema.time.tick, ids, sort)
+    return EventSource(_name(source, files), reader, schema.time.tick, ids, sort)
 
 
 def open_files(
@@ -132,9 +133,8 @@ def open_files(
     schema = _schema(src, dst, t, label, features, id_kind, time_unit, tick_unit, event_id)
     files = _files(source, format, max_file_bytes, block_bytes)
     reader = Reader(files, schema, checks or Checks())
-    name = str(source) if isinstance(source, str | os.PathLike) else files.names[0]
     bipartite = _is_bipartite(files) if bipartite is None else bipartite
-    return FileSource(name, reader, schema.time.tick, bipartite)
+    return FileSource(_name(source, files), reader, schema.time.tick, NodeIds(bipartite))
 
 
 def _schema(
@@ -152,6 +152,10 @@ def _schema(
         raise ValueError(f"unknown id_kind {id_kind!r}; choose 'int', 'string' or None")
     time = Scale.between(time_unit, tick_unit or time_unit)
     return Schema(src, dst, t, label, features, id_kind, time, event_id)
+
+
+def _name(source: Any, files: Files) -> str:
+    return str(source) if isinstance(source, str | os.PathLike) else files.names[0]
 
 
 def _is_bipartite(files: Files) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -51,6 +52,8 @@ class Prefetcher(Generic[T]):
     def close(self) -> None:
         """Stop the thread; waits for the item being made, a few seconds at most."""
         self._stopped.set()
+        with suppress(queue.Empty):
+            self._waiting.get_nowait()  # the thread may be waiting for room
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
@@ -70,5 +73,5 @@ class Prefetcher(Generic[T]):
                 self._waiting.put(item, timeout=0.1)
             except queue.Full:
                 continue
-            return True
+            return not self._stopped.is_set()
         return False

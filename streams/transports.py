@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from tgflow.streams.ingest.dead_letters import DeadLetterSink
-from tgflow.streams.rows.row_batch import PartitionedSource
+from tgflow.streams.rows.partitioned import PartitionedSource
 
 SCHEMES = {"kafka": "tgflow.streams.kafka"}
 """Of each URL scheme the module whose `TRANSPORT` serves it. A new transport is one such line."""

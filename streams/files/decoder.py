@@ -1,50 +1,13 @@
-"""The one shape every format is decoded to, and what a format must offer."""
+"""What a format must offer to be read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pyarrow as pa
-
-from tgflow.streams.errors import RowFault
-from tgflow.streams.rows.checks import Checks, Int64s
-from tgflow.streams.rows.row_batch import Origin, Position
-from tgflow.streams.rows.schema import Columns, IdKind, Scale, Tabular
-
-
-class Places(Protocol):
-    """Where the rows of a run stand, looked up only where someone asks."""
-
-    def where(self, row: int) -> str:
-        """Return the place of a row for a message, as `events.csv, line 812`."""
-        ...
-
-    def origin(self, row: int) -> Origin:
-        """Return the place of a row and its bytes."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A run of rows of one file.
-
-    Args:
-        batch: Those that could be decoded: the selected columns under their own names; any types.
-        index: Of each of them its number in the run, increasing; None if all were decoded.
-        faults: What is wrong with the others, by number.
-        num_rows: How many rows the run has.
-        places: Where they stand.
-        position: Where the file goes on after them.
-    """
-
-    batch: pa.RecordBatch
-    index: Int64s | None
-    faults: Sequence[RowFault]
-    num_rows: int
-    places: Places
-    position: Position
+from tgflow.streams.rows.row_batch import Position, RowBatch
+from tgflow.streams.rows.schema import Columns, Tabular
+from tgflow.streams.rows.validate import RowSchema
 
 
 class Decoder(Tabular, Protocol):
@@ -62,10 +25,10 @@ class Decoder(Tabular, Protocol):
         """Return some of the first rows, by column name, without those that cannot be read."""
         ...
 
-    def read(
-        self, columns: Columns, ids: IdKind, time: Scale, checks: Checks, start: Position | None
-    ) -> Iterator[Rows]:
+    def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows in order, from `start` on, a bounded number of them at a time.
+
+        Positions lack the file, which the reader adds.
 
         Raises:
             SourceTruncated: If the file ends before `start`.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from tgflow.ids import NodeIds
-from tgflow.streams.files.reader import Reader, ReadRows
+from tgflow.streams.files.reader import Reader
 from tgflow.streams.prefetch import Ended, Prefetcher
-from tgflow.streams.rows.row_batch import PolledRows, Position
+from tgflow.streams.rows.row_batch import PolledRows, Position, RowBatch
 
 PARTITION = 0
 DEPTH = 2
@@ -25,18 +25,18 @@ class FileSource:
         name: What messages and reports call it.
         reader: What reads the files.
         unit: What a tick is.
-        bipartite: Whether sources and destinations are separate name spaces.
+        ids: The map that node ids go through; a new one where the order of events is its own.
     """
 
-    def __init__(self, name: str, reader: Reader, unit: str, bipartite: bool) -> None:
+    def __init__(self, name: str, reader: Reader, unit: str, ids: NodeIds) -> None:
         self.name = name
         self.unit = unit
         self.x_dim = sum(reader.widths)
         self.id_kind = reader.id_kind
-        self.ids = NodeIds(bipartite)
+        self.ids = ids
         self.num_events = reader.num_events
         self._reader = reader
-        self._ahead: Prefetcher[ReadRows] | None = None
+        self._ahead: Prefetcher[tuple[RowBatch, float]] | None = None
         self._progress = 0.0
         self._has_ended = False
 
@@ -71,14 +71,14 @@ class FileSource:
         if PARTITION not in wanted or self._has_ended or self._ahead is None:
             return []
         try:
-            rows = self._ahead.take(timeout)
+            read = self._ahead.take(timeout)
         except Ended:
             self._has_ended, self._progress = True, 1.0
             return []
-        if rows is None:
+        if read is None:
             return []
-        self._progress = rows.progress
-        return [_arrivals(rows)]
+        rows, self._progress = read
+        return [PolledRows(PARTITION, rows)]
 
     def ended(self) -> Set[int]:
         """Return partition 0 once all files have been read to their ends."""
@@ -104,17 +104,3 @@ class FileSource:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-
-
-def _arrivals(rows: ReadRows) -> PolledRows:
-    return PolledRows(
-        partition=PARTITION,
-        events=rows.events,
-        index=rows.index,
-        bad=rows.bad(),
-        num_rows=rows.num_rows,
-        position=rows.position,
-        origin=rows.origin,
-        counts={},
-        event_ids=rows.event_ids,
-    )

@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from tgflow.streams.errors import RowFault, StreamError, shown
-from tgflow.streams.files.decoder import Places, Rows
+from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.file_list import Files
-from tgflow.streams.rows.checks import Checks, Int64s
-from tgflow.streams.rows.columns import AS_TEXT, EventColumns
-from tgflow.streams.rows.event_ids import hashes
-from tgflow.streams.rows.row_batch import BadRow, Origin, Position
+from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.columns import AS_TEXT
+from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.rows.schema import Columns, IdKind, Schema
-from tgflow.streams.rows.validate import RowSchema, validate
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRows:
-    """A run of rows of one file, told apart.
-
-    Args:
-        events: The good ones.
-        index: Of each good row its number in the run, int64, increasing; None if all are good.
-        faults: What is wrong with each of the others, by number.
-        num_rows: How many rows the run has.
-        places: Where they stand.
-        position: Where to go on after them.
-        progress: Which share of all files has been read with them.
-        event_ids: Of each good row the hash of its event id, int64, or None.
-    """
-
-    events: EventColumns
-    index: Int64s | None
-    faults: Sequence[RowFault]
-    num_rows: int
-    places: Places
-    position: Position
-    progress: float
-    event_ids: Int64s | None = None
-
-    def origin(self, i: int) -> Origin:
-        """Return where good row `i` stands."""
-        return self.places.origin(i if self.index is None else int(self.index[i]))
-
-    def bad(self) -> list[BadRow]:
-        """Return the bad rows with their origins."""
-        return [BadRow(f.row, f.code, f.text, self.places.origin(f.row)) for f in self.faults]
+from tgflow.streams.rows.validate import RowSchema
 
 
 class Reader:
@@ -74,8 +39,10 @@ class Reader:
         known = [count for count in counts if count is not None]
         self.num_events = sum(known) if len(known) == len(counts) else None
 
-    def read(self, start: Position | None = None) -> Iterator[ReadRows]:
+    def read(self, start: Position | None = None) -> Iterator[tuple[RowBatch, float]]:
         """Return the rows of all files from `start` on.
+
+        With each batch comes which share of all files has been read with it.
 
         Raises:
             SourceExpired: If the file of `start` is gone.
@@ -86,7 +53,9 @@ class Reader:
         first = self._rows(current, start)
         return self._all(current, first)
 
-    def _all(self, current: int, rows: Iterator[ReadRows]) -> Iterator[ReadRows]:
+    def _all(
+        self, current: int, rows: Iterator[tuple[RowBatch, float]]
+    ) -> Iterator[tuple[RowBatch, float]]:
         while True:
             yield from rows
             current += 1
@@ -96,30 +65,17 @@ class Reader:
                 return
             rows = self._rows(current, None)
 
-    def _rows(self, current: int, start: Position | None) -> Iterator[ReadRows]:
+    def _rows(self, current: int, start: Position | None) -> Iterator[tuple[RowBatch, float]]:
         decoder = self._files.decoders[current]
         columns = self._schema.select(decoder)
         if columns is None:
             return iter(())
-        time = self._schema.time
-        form = RowSchema(columns, self.id_kind, time, self.widths, self._checks)
-        rows = decoder.read(columns, self.id_kind, time, self._checks, start)
-        return (self._split_good_and_bad(run, form, current) for run in rows)
+        schema = RowSchema(columns, self.id_kind, self._schema.time, self.widths, self._checks)
+        return (self._placed(rows, current) for rows in decoder.read(schema, start))
 
-    def _split_good_and_bad(self, rows: Rows, form: RowSchema, current: int) -> ReadRows:
-        found, event_ids = validate(rows.batch, form), None
-        if (name := form.columns.event_id) is not None:
-            found, event_ids = hashes(rows.batch[name], name, found)
-        index, faults = found.index, found.faults
-        if rows.index is not None:
-            index = rows.index if index is None else rows.index[index]
-            moved = (RowFault(int(rows.index[f.row]), f.code, f.text) for f in faults)
-            faults = sorted([*rows.faults, *moved], key=lambda fault: fault.row)
+    def _placed(self, rows: RowBatch, current: int) -> tuple[RowBatch, float]:
         position = {**self._files.place(current), **rows.position}
-        done = self._files.progress(current)
-        return ReadRows(
-            found.events, index, faults, rows.num_rows, rows.places, position, done, event_ids
-        )
+        return replace(rows, position=position), self._files.progress(current)
 
     def _look_ahead(self) -> None:
         """Learn the width of the features and the kind of ids from the first row that has both."""

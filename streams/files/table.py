@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ import pyarrow as pa
 
 from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated
 from tgflow.streams.files.anchor import check_digest, check_size, digest, tail
-from tgflow.streams.files.decoder import Rows
-from tgflow.streams.rows.checks import Checks
-from tgflow.streams.rows.row_batch import Origin, Position
-from tgflow.streams.rows.schema import Columns, IdKind, Scale
+from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
+from tgflow.streams.rows.schema import Columns
+from tgflow.streams.rows.validate import RowSchema, validate
 
 BATCH_ROWS = 1 << 15
 """Torch checks more at a time in several threads, which wait for one another on a busy machine."""
@@ -71,24 +71,22 @@ class ColumnarDecoder(ABC):
                 return [row for row, is_whole in rows if is_whole]
         return []
 
-    def read(
-        self, columns: Columns, ids: IdKind, time: Scale, checks: Checks, start: Position | None
-    ) -> Iterator[Rows]:
+    def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows; what type a column has is judged when it is converted."""
         first = 0
         if start is not None:
             self.check(start)
             first = int(start["row"] or 0)
-        return self._rows(columns.names, first)
+        return self._rows(schema, first)
 
-    def _rows(self, names: Sequence[str], first: int) -> Iterator[Rows]:
+    def _rows(self, schema: RowSchema, first: int) -> Iterator[RowBatch]:
         self._num_read = first
         anchor = self.anchor()
-        for rows in self.batches(names, BATCH_ROWS, first):
-            places = _RowNumbers(self.name, self._num_read, rows)
-            self._num_read += len(rows)
+        for batch in self.batches(schema.columns.names, BATCH_ROWS, first):
+            locate = partial(_origin, self.name, self._num_read, batch)
+            self._num_read += len(batch)
             position: Position = {"row": self._num_read, **anchor}
-            yield Rows(rows, None, [], len(rows), places, position)
+            yield validate(batch, schema, locate=locate, position=position)
 
     def progress(self) -> float:
         """Return which share of the rows the latest `read` has yielded, 0 if that is unknown."""
@@ -161,22 +159,10 @@ class TableDecoder(ColumnarDecoder):
             raise SourceTruncated(self.name, "schema", f"{text}; pass the same table")
 
 
-class _RowNumbers:
-    """The rows of a batch as places."""
-
-    def __init__(self, name: str, first: int, batch: pa.RecordBatch) -> None:
-        self._name = name
-        self._first = first
-        self._batch = batch
-
-    def where(self, row: int) -> str:
-        return f"{self._name}, row {self._first + row}"
-
-    def origin(self, row: int) -> Origin:
-        values, _ = _values(self._batch, row)
-        return Origin(
-            {"file": self._name, "row": self._first + row}, json.dumps(values, default=str).encode()
-        )
+def _origin(name: str, first: int, batch: pa.RecordBatch, row: int) -> Origin:
+    """Return where a row of a batch stands, of which the first is row `first`."""
+    values, _ = _values(batch, row)
+    return Origin({"file": name, "row": first + row}, json.dumps(values, default=str).encode())
 
 
 def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from tgflow.streams.errors import RowFault, shown
 from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock, TextFile
-from tgflow.streams.files.decoder import Rows
 from tgflow.streams.files.lines import Parser, parse_lines
 from tgflow.streams.rows.checks import Checks, Fault, Int64s
-from tgflow.streams.rows.row_batch import Origin, Position
+from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
 from tgflow.streams.rows.schema import Columns, IdKind, Scale
+from tgflow.streams.rows.validate import RowSchema, validate
 
 SAMPLES = 100
 
@@ -70,23 +70,28 @@ class TextDecoder(ABC):
         """Return which share of the file's bytes the latest `read` has consumed."""
         return self._file.progress()
 
-    def read(
-        self, columns: Columns, ids: IdKind, time: Scale, checks: Checks, start: Position | None
-    ) -> Iterator[Rows]:
+    def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows, block after block, from line `start` on."""
-        longest = checks.max_record_bytes
-        blocks = self._file.blocks(self._block_bytes, start, longest)
-        return self._rows(blocks, self.parser(columns, ids, time, checks), longest)
+        blocks = self._file.blocks(self._block_bytes, start, schema.checks.max_record_bytes)
+        parser = self.parser(schema.columns, schema.ids, schema.time, schema.checks)
+        return self._rows(blocks, parser, schema)
 
-    def _rows(self, blocks: Iterator[TextBlock], parser: Parser, longest: int) -> Iterator[Rows]:
+    def _rows(
+        self, blocks: Iterator[TextBlock], parser: Parser, schema: RowSchema
+    ) -> Iterator[RowBatch]:
+        longest = schema.checks.max_record_bytes
         for block in blocks:
             position = self._file.position(block)
             body = block.without_head(self.num_header_lines if block.line == 1 else 0)
             if body.data:
                 parsed = parse_block(body, parser, longest)
-                places = _Lines(self.name, body, longest)
-                yield Rows(
-                    parsed.batch, parsed.index, parsed.faults, parsed.num_rows, places, position
+                yield validate(
+                    parsed.batch,
+                    schema,
+                    index=parsed.index,
+                    faults=parsed.faults,
+                    locate=_Lines(self.name, body, longest).origin,
+                    position=position,
                 )
 
 
@@ -103,11 +108,6 @@ class ParsedBlock:
     batch: pa.RecordBatch
     index: Int64s | None
     faults: Sequence[RowFault]
-
-    @property
-    def num_rows(self) -> int:
-        """How many lines the block has."""
-        return len(self.batch) + len(self.faults)
 
 
 def parse_block(block: TextBlock, parser: Parser, longest: int) -> ParsedBlock:
@@ -180,9 +180,6 @@ class _Lines:
         self._block = block
         self._longest = longest
         self._ends: Int64s | None = None
-
-    def where(self, row: int) -> str:
-        return f"{self._name}, line {self._block.line + row}"
 
     def origin(self, row: int) -> Origin:
         byte, line = self._block.offset + self._span(row)[0], self._block.line + row

@@ -14,7 +14,7 @@ from tgflow.streams.ingest.partition import PartitionState
 from tgflow.streams.ingest.reorder import ReorderBuffer
 from tgflow.streams.ingest.watermark import BoundedWindow, Classified, classify
 from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.row_batch import BadRow, PolledRows
+from tgflow.streams.rows.row_batch import BadRow, PolledRows, RowBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Admission:
         self._config = config
         self._buffer = buffer
         self._held: dict[int, tuple[int, int]] = {}
-        self._crowds: dict[int, BoundedWindow] = {}
+        self._windows: dict[int, BoundedWindow] = {}
 
     def join(self, partition: int) -> None:
         """Begin with a partition.
@@ -107,30 +107,28 @@ class Admission:
             return self.behind()
         return self.partitions.keys() - self.ended
 
-    def admit(self, arrivals: PolledRows) -> Admitted:
+    def admit(self, polled: PolledRows) -> Admitted:
         """Judge the next rows of a partition."""
-        partition, events = arrivals.partition, arrivals.events
+        partition, batch = polled.partition, polled.rows
         state = self.partitions[partition]
-        index = np.arange(len(events)) if arrivals.index is None else arrivals.index
-        rows = Rows(ranks(partition, state.seq + index), events, self._ids_of(arrivals))
+        index = np.arange(len(batch.events)) if batch.index is None else batch.index
+        event_ids = batch.event_ids if self._config.dedup_window else None
+        rows = Rows(ranks(partition, state.seq + index), batch.events, event_ids)
         good = self._new_ones(partition, state.seq + index, rows)
         fresh = rows if good is None else rows.take(good)
         sizes = fresh.sizes()
-        judged = classify(
+        classified = classify(
             fresh.t,
             state.front,
             self._config,
             released=self.released,
-            crowd=self._crowd_for(partition, fresh, sizes),
+            window=self._window_for(partition, fresh, sizes),
             sizes=sizes,
         )
         self.partitions[partition] = PartitionState(
-            arrivals.position, state.seq + arrivals.num_rows, judged.front
+            batch.position, state.seq + batch.num_rows, classified.front
         )
-        return _admitted(arrivals, index, good, fresh, judged)
-
-    def _ids_of(self, arrivals: PolledRows) -> Int64s | None:
-        return arrivals.event_ids if self._config.dedup_window else None
+        return _admitted(batch, index, good, fresh, classified)
 
     def _new_ones(self, partition: int, seq: Int64s, rows: Rows) -> Int64s | None:
         """Return the numbers of the rows that are no duplicates, None if that is all."""
@@ -140,7 +138,7 @@ class Admission:
         is_duplicate = recent.duplicates(Seen(seq, rows.event_ids))
         return np.flatnonzero(~is_duplicate) if is_duplicate.any() else None
 
-    def _crowd_for(self, partition: int, rows: Rows, sizes: int | Int64s) -> BoundedWindow | None:
+    def _window_for(self, partition: int, rows: Rows, sizes: int | Int64s) -> BoundedWindow | None:
         """Return the partition's events at or after its watermark, if with `rows` too many may be.
 
         Counting them takes a look at all that is held back. So they are known only roughly, and
@@ -154,51 +152,53 @@ class Admission:
             rows_fit = times * (held[0] + len(rows)) <= most_rows
             return rows_fit and times * (held[1] + num_bytes) <= most_bytes
 
-        if (crowd := self._crowds.pop(partition, None)) is not None:
-            if not fits((len(crowd), crowd.num_bytes), 2):
-                self._crowds[partition] = crowd
-                crowd.most_rows, crowd.most_bytes = most_rows, most_bytes
-                return crowd
-            self._held[partition] = len(crowd), crowd.num_bytes
+        if (window := self._windows.pop(partition, None)) is not None:
+            if not fits((len(window), window.num_bytes), 2):
+                self._windows[partition] = window
+                window.most_rows, window.most_bytes = most_rows, most_bytes
+                return window
+            self._held[partition] = len(window), window.num_bytes
         buffer = self._buffer
         known = self._held.get(partition)
         held = known or (buffer.num_rows(partition), buffer.bytes_of(partition))
         if not fits(held):
             watermark = self.partitions[partition].front.watermark(self._config.allowed_lateness)
-            crowd = BoundedWindow.of(buffer.rows_since(partition, watermark), most_rows, most_bytes)
-            held = len(crowd), crowd.num_bytes
+            window = BoundedWindow.of(
+                buffer.rows_since(partition, watermark), most_rows, most_bytes
+            )
+            held = len(window), window.num_bytes
             if not fits(held):
-                self._crowds[partition] = crowd
-                return crowd
+                self._windows[partition] = window
+                return window
         self._held[partition] = held[0] + len(rows), held[1] + num_bytes
         return None
 
 
 def _admitted(
-    arrivals: PolledRows, index: Int64s, good: Int64s | None, fresh: Rows, judged: Classified
+    batch: RowBatch, index: Int64s, good: Int64s | None, fresh: Rows, classified: Classified
 ) -> Admitted:
     """Sort the rows by what became of them.
 
     Args:
-        arrivals: The rows.
+        batch: The rows.
         index: Of each good row its number among all rows.
-        good: Of each row judged its number among the good ones; None if all were judged.
-        fresh: The rows judged.
-        judged: The verdict on them.
+        good: Of each row classified its number among the good ones; None if all were classified.
+        fresh: The rows classified.
+        classified: The verdict on them.
     """
     late: list[BadRow] = []
-    bad = list(arrivals.bad)
-    for refused in judged.refused:
-        row = refused.row if good is None else int(good[refused.row])
-        entry = BadRow(int(index[row]), refused.code, refused.text, arrivals.origin(row))
-        (late if refused.code == "late" else bad).append(entry)
+    bad = batch.bad()
+    for rejected in classified.rejected:
+        row = rejected.row if good is None else int(good[rejected.row])
+        entry = BadRow(int(index[row]), rejected.code, rejected.text, batch.origin(row))
+        (late if rejected.code == "late" else bad).append(entry)
     unlogged = None
     rows = fresh
-    if judged.refused:
-        out = np.array([refused.row for refused in judged.refused])
+    if classified.rejected:
+        out = np.array([rejected.row for rejected in classified.rejected])
         rows = fresh.take(np.delete(np.arange(len(fresh)), out))
         bad.sort(key=lambda entry: entry.index)
         if fresh.event_ids is not None:
             unlogged = Seen(sequence(fresh.rank[out]), fresh.event_ids[out])
-    num_duplicates = len(arrivals.events) - len(fresh)
-    return Admitted(rows, bad, late, num_duplicates, judged.forced, unlogged)
+    num_duplicates = len(batch.events) - len(fresh)
+    return Admitted(rows, bad, late, num_duplicates, classified.forced, unlogged)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from tgflow.durable import fault
 from tgflow.durable.fs import Fs, RealFs
 from tgflow.streams.errors import escaped
-from tgflow.streams.rows.row_batch import BadRow, Place
+from tgflow.streams.rows.row_batch import BadRow, Location
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class DeadLetter:
     """
 
     source: str
-    place: Place
+    place: Location
     code: str
     text: str
     raw: bytes

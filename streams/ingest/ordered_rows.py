@@ -133,19 +133,6 @@ def concat(parts: Sequence[Rows]) -> Rows:
     ids = [part.event_ids for part in parts if part.event_ids is not None]
     return Rows(
         np.concatenate([part.rank for part in parts]),
-        concat_events([part.events for part in parts]),
+        EventColumns.concat([part.events for part in parts]),
         np.concatenate(ids) if ids else None,
-    )
-
-
-def concat_events(parts: Sequence[EventColumns]) -> EventColumns:
-    """Return at least one part, one after another; all have the same columns."""
-    label = [part.label for part in parts if part.label is not None]
-    x = [part.x for part in parts if part.x is not None]
-    return EventColumns(
-        pa.concat_arrays([part.src for part in parts]),
-        pa.concat_arrays([part.dst for part in parts]),
-        np.concatenate([part.t for part in parts]),
-        np.concatenate(label) if label else None,
-        np.concatenate(x) if x else None,
     )

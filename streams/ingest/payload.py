@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
-from tgflow.streams.ingest.ordered_rows import Rows, concat_events
+from tgflow.streams.ingest.ordered_rows import Rows
 from tgflow.streams.rows.checks import Int64s
 from tgflow.streams.rows.columns import EventColumns
 
@@ -55,6 +55,22 @@ class Slab:
         )
 
 
+class SharedSlab:
+    """A stretch of rows that was made elsewhere; it is not copied, and never changes.
+
+    Args:
+        events: The rows.
+    """
+
+    def __init__(self, events: EventColumns) -> None:
+        self.size = len(events)
+        self._events = events
+
+    def take(self, rows: slice | Int64s, t: Int64s) -> EventColumns:
+        """Return rows with the times `t`; views if `rows` is a slice."""
+        return replace(self._events.take(rows), t=t)
+
+
 class _IntIds:
     def __init__(self, capacity: int) -> None:
         self._values = np.empty(capacity, np.int64)
@@ -88,7 +104,7 @@ def _ids_like(ids: pa.Array, capacity: int) -> _IntIds | _StringIds:
     return _IntIds(capacity) if pa.types.is_integer(ids.type) else _StringIds()
 
 
-Slabs = Mapping[int, Slab]
+Slabs = Mapping[int, Slab | SharedSlab]
 """Slabs by number."""
 
 
@@ -96,27 +112,33 @@ Slabs = Mapping[int, Slab]
 class Payload:
     """Slabs, each kept for as long as one of its rows is wanted."""
 
-    slabs: dict[int, Slab] = field(default_factory=dict)
+    slabs: dict[int, Slab | SharedSlab] = field(default_factory=dict)
     _wanted: dict[int, int] = field(default_factory=dict)
-    _last: int = -1
+    _open: Slab | None = None
+    _open_number: int = -1
+    _next: int = 0
 
     @property
     def num_rows(self) -> int:
         """How many rows its slabs hold, wanted or not."""
         return sum(slab.size for slab in self.slabs.values())
 
-    def add(self, rows: Rows) -> Int64s:
-        """Store rows and return where they are."""
-        places, start = [], 0
+    def add(self, rows: Rows, *, copy: bool = False) -> Int64s:
+        """Store rows and return where they are; many at a time are only copied if `copy`."""
+        parts, start = [], 0
         while start < len(rows):
-            slab = self._open(rows)
-            size = min(slab.capacity - slab.size, len(rows) - start)
-            first = (self._last << SLAB_BITS) + slab.size
-            slab.append(rows.events.stretch(start, start + size))
-            self._wanted[self._last] += size
-            places.append(np.arange(first, first + size))
+            if len(rows) - start >= MIN_SLAB_ROWS and not copy:
+                size = min(len(rows) - start, 1 << SLAB_BITS)
+                number, first = self._put(SharedSlab(rows.events.stretch(start, start + size))), 0
+            else:
+                slab, number = self._writable(rows)
+                first, size = slab.size, min(slab.capacity - slab.size, len(rows) - start)
+                slab.append(rows.events.stretch(start, start + size))
+            self._wanted[number] += size
+            first += number << SLAB_BITS
+            parts.append(np.arange(first, first + size))
             start += size
-        return places[0] if len(places) == 1 else np.concatenate(places)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def forget(self, index: Int64s) -> None:
         """Give back the rows at `index`, at least one."""
@@ -125,22 +147,27 @@ class Payload:
         for number, count in enumerate(np.bincount(numbers - first).tolist(), first):
             if count:
                 self._wanted[number] -= count
-                if not self._wanted[number] and number != self._last:
+                if not self._wanted[number] and number != self._open_number:
                     del self.slabs[number], self._wanted[number]
 
-    def _open(self, rows: Rows) -> Slab:
-        """Return the slab to write to, which has room."""
-        slab = self.slabs.get(self._last)
+    def _put(self, slab: Slab | SharedSlab) -> int:
+        """Add a slab and return its number."""
+        number, self._next = self._next, self._next + 1
+        self.slabs[number], self._wanted[number] = slab, 0
+        return number
+
+    def _writable(self, rows: Rows) -> tuple[Slab, int]:
+        """Return the slab to write to, which has room, and its number."""
+        slab = self._open
         if slab is not None and slab.size < slab.capacity:
-            return slab
-        if slab is not None and not self._wanted[self._last]:
-            del self.slabs[self._last], self._wanted[self._last]
-        self._last += 1
-        self._wanted[self._last] = 0
+            return slab, self._open_number
+        if slab is not None and not self._wanted[self._open_number]:
+            del self.slabs[self._open_number], self._wanted[self._open_number]
         row_bytes = int(np.mean(rows.sizes()))
         capacity = min(max(SLAB_BYTES // row_bytes, MIN_SLAB_ROWS), 1 << SLAB_BITS)
-        self.slabs[self._last] = Slab(rows.events, capacity)
-        return self.slabs[self._last]
+        self._open = Slab(rows.events, capacity)
+        self._open_number = self._put(self._open)
+        return self._open, self._open_number
 
 
 def take(slabs: Slabs, index: Int64s, t: Int64s) -> EventColumns:
@@ -157,7 +184,7 @@ def take(slabs: Slabs, index: Int64s, t: Int64s) -> EventColumns:
             origins.append(rows)
     order = np.empty(len(index), np.int64)
     order[np.concatenate(origins)] = np.arange(len(index))
-    return concat_events(parts).take(order)
+    return EventColumns.concat(parts).take(order)
 
 
 def _as_slice(places: Int64s) -> slice | Int64s:

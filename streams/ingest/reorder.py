@@ -17,6 +17,8 @@ from tgflow.streams.rows.checks import Int64s
 
 FANOUT_BITS = 3
 """Runs whose lengths have equally many digits to this base of 2 are merged, 8 at a time."""
+LONG_RUN = 4096
+"""From which average length on runs that do not overlap are released one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,14 +113,13 @@ class ReorderBuffer:
         self._runs.add(_sorted(rows, self._payload.add(rows)))
         self._merge_alike()
 
-    def release(self, watermark: int) -> Rows | None:
-        """Take out all rows with `t < watermark` and return them in order, None if there are none.
+    def release(self, watermark: int) -> list[Rows]:
+        """Take out all rows with `t < watermark` and return them in order, in pieces.
 
-        They may share memory with rows still in it, which never changes.
+        Long runs that do not overlap, as those of a file in order, come one after the other as they
+        are. Pieces may share memory with rows still in it, which never changes.
         """
         num_runs = self._runs.bisect_key_left(watermark)
-        if not num_runs:
-            return None
         touched = list(self._runs[:num_runs])
         del self._runs[:num_runs]
         heads = []
@@ -127,13 +128,14 @@ class ReorderBuffer:
             heads.append(run.head(size))
             if size < len(run):
                 self._runs.add(run.tail(size))
-        run = merged(heads)
-        rows = _gather(self._payload.slabs, run)
-        self._payload.forget(run.index)
-        self._tally(rows, -1)
+        pieces = []
+        for run in _in_sequence(heads):
+            pieces.append(_gather(self._payload.slabs, run))
+            self._payload.forget(run.index)
+            self._tally(pieces[-1], -1)
         if self._payload.num_rows > 4 * self._size + (2 << SLAB_BITS):
             self._compact()
-        return rows
+        return pieces
 
     def rows_since(self, partition: int, t: int) -> Rows | None:
         """Return the rows of a partition at or after `t`, None if there are none."""
@@ -176,7 +178,7 @@ class ReorderBuffer:
         self._runs.clear()
         for run in runs:
             rows = _gather(old.slabs, run)
-            self._runs.add(SortedRun(run.t, run.rank, self._payload.add(rows), run.room))
+            self._runs.add(SortedRun(run.t, run.rank, self._payload.add(rows, copy=True), run.room))
 
 
 def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, int, int]]:
@@ -193,6 +195,15 @@ def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, 
     found = np.flatnonzero(counts)
     columns = found + first, counts[found], totals[found]
     return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _in_sequence(runs: Sequence[SortedRun]) -> Sequence[SortedRun]:
+    """Return runs as they are if they are long and do not overlap, else as one."""
+    runs = sorted(runs, key=lambda run: run.first)
+    is_long = sum(map(len, runs)) >= LONG_RUN * len(runs)
+    if is_long and not any(a.last > b.first for a, b in itertools.pairwise(runs)):
+        return runs
+    return [merged(runs)] if runs else []
 
 
 def merged(runs: Sequence[SortedRun]) -> SortedRun:

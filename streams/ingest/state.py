@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tgflow.durable.log import LogPosition
+from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.config import BEFORE_ALL
-from tgflow.streams.ingest.counts import Counts
 from tgflow.streams.ingest.dead_letters import Length
 from tgflow.streams.ingest.dedup import Seen, Window
 from tgflow.streams.ingest.ordered_rows import Rows
@@ -36,7 +36,7 @@ class IngestState:
         partitions: How far each partition has come.
         held: Events held back.
         windows: Event ids remembered, by partition.
-        counts: `Counts.to_json()`.
+        counts: `RowAccounting.to_json()`.
         breaker: `CircuitBreaker.to_json()`.
         letters: Length of the dead letters.
         log: The place in the log after all that came before.
@@ -65,7 +65,7 @@ class IngestState:
         Raises:
             Unbalanced: If one is not; that is an error of tgflow's.
         """
-        Counts.from_json(self.counts).check(len(self.held))
+        RowAccounting.from_json(self.counts).check(len(self.held))
 
     def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return it as tensors and JSON.

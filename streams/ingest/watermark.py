@@ -39,7 +39,7 @@ class Rejected:
     """An event that is not taken.
 
     Args:
-        row: Its number among those judged.
+        row: Its number among those classified.
         code: `late`, `time_jump` or `time_range`.
         text: What was wrong, what arrived, and the way out.
     """
@@ -55,12 +55,12 @@ class Classified:
 
     Args:
         front: How far the partition has come with them.
-        refused: Those not taken, in order.
+        rejected: Those not taken, in order.
         forced: How often its watermark was forced on.
     """
 
     front: PartitionProgress
-    refused: list[Rejected] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
     forced: int = 0
 
 
@@ -80,12 +80,12 @@ class BoundedWindow:
 
     @classmethod
     def of(cls, rows: Rows | None, most_rows: int, most_bytes: int) -> BoundedWindow:
-        """Return a crowd of `rows`."""
-        crowd = cls(most_rows, most_bytes)
+        """Return a window of `rows`."""
+        window = cls(most_rows, most_bytes)
         if rows is not None:
             for t, size in zip(rows.t.tolist(), _each(rows.sizes(), len(rows)), strict=True):
-                crowd.add(t, size)
-        return crowd
+                window.add(t, size)
+        return window
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -115,7 +115,7 @@ def classify(
     config: OrderConfig,
     *,
     released: int = BEFORE_ALL,
-    crowd: BoundedWindow | None = None,
+    window: BoundedWindow | None = None,
     sizes: int | Int64s = 0,
 ) -> Classified:
     """Return which of the next events of a partition are taken.
@@ -125,28 +125,28 @@ def classify(
         front: How far the partition had come.
         config: What is too late, too far ahead, or no time at all.
         released: All before it has been released already.
-        crowd: Its events at or after its watermark, if they could become too many; it is changed.
-        sizes: Bytes of each event, for the crowd.
+        window: Its events at or after its watermark, if they could become too many; it is changed.
+        sizes: Bytes of each event, for the window.
     """
     if not len(t):
         return Classified(front)
-    if crowd is not None:
-        return _judge_each(t, front, config, released, crowd, sizes)
+    if window is not None:
+        return _classify_each(t, front, config, released, window, sizes)
     if int(t.min()) < config.first_t or int(t.max()) > config.last_t:
-        return _judge_in_range(t, front, config, released)
+        return _classify_in_range(t, front, config, released)
     before = np.empty_like(t)
     before[0] = front.max_t
     np.maximum.accumulate(np.maximum(t[:-1], front.max_t), out=before[1:])
     jump = config.max_time_jump
     if jump is not None and _is_beyond(t, before, jump, front).any():
-        return _judge_each(t, front, config, released, None, sizes)
+        return _classify_each(t, front, config, released, None, sizes)
     least = max(front.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > config.allowed_lateness))
-    refused = [
+    rejected = [
         _late(row, int(t[row]), max(least, int(before[row]) - config.allowed_lateness), config)
         for row in np.flatnonzero(late).tolist()
     ]
-    return Classified(PartitionProgress(max(int(before[-1]), int(t[-1])), front.floor), refused)
+    return Classified(PartitionProgress(max(int(before[-1]), int(t[-1])), front.floor), rejected)
 
 
 def _is_beyond(
@@ -164,47 +164,47 @@ def _distance(later: Int64s, earlier: Int64s) -> npt.NDArray[np.uint64]:
     return later.view(np.uint64) - earlier.view(np.uint64)
 
 
-def _judge_in_range(
+def _classify_in_range(
     t: Int64s, front: PartitionProgress, config: OrderConfig, released: int
 ) -> Classified:
     """Judge as if events outside of the range of times were not there."""
     is_out = (t < config.first_t) | (t > config.last_t)
     rows = np.flatnonzero(~is_out)
-    judged = classify(t[rows], front, config, released=released)
-    refused = [Rejected(int(rows[r.row]), r.code, r.text) for r in judged.refused]
-    refused += [_out_of_range(row, int(t[row]), config) for row in np.flatnonzero(is_out).tolist()]
-    return Classified(judged.front, sorted(refused, key=lambda r: r.row))
+    classified = classify(t[rows], front, config, released=released)
+    rejected = [Rejected(int(rows[r.row]), r.code, r.text) for r in classified.rejected]
+    rejected += [_out_of_range(row, int(t[row]), config) for row in np.flatnonzero(is_out).tolist()]
+    return Classified(classified.front, sorted(rejected, key=lambda r: r.row))
 
 
-def _judge_each(
+def _classify_each(
     t: Int64s,
     front: PartitionProgress,
     config: OrderConfig,
     released: int,
-    crowd: BoundedWindow | None,
+    window: BoundedWindow | None,
     sizes: int | Int64s,
 ) -> Classified:
     """Judge one event after the other."""
-    refused: list[Rejected] = []
+    rejected: list[Rejected] = []
     max_t, floor, forced = front.max_t, front.floor, 0
     jump, lateness = config.max_time_jump, config.allowed_lateness
     for row, (at, size) in enumerate(zip(t.tolist(), _each(sizes, len(t)), strict=True)):
         watermark = max(floor, max_t - lateness, released)
         if not config.first_t <= at <= config.last_t:
-            refused.append(_out_of_range(row, at, config))
+            rejected.append(_out_of_range(row, at, config))
         elif jump is not None and max_t != BEFORE_ALL and at > max_t + jump:
-            refused.append(_jump(row, at, max_t, jump))
+            rejected.append(_jump(row, at, max_t, jump))
         elif at < watermark:
-            refused.append(_late(row, at, watermark, config))
+            rejected.append(_late(row, at, watermark, config))
         else:
             max_t = max(max_t, at)
-            if crowd is None:
+            if window is None:
                 continue
-            crowd.add(at, size)
-            crowd.leave(max_t - lateness)
-            if (to := crowd.force()) is not None:
+            window.add(at, size)
+            window.leave(max_t - lateness)
+            if (to := window.force()) is not None:
                 floor, forced = to, forced + 1
-    return Classified(PartitionProgress(max_t, floor), refused, forced)
+    return Classified(PartitionProgress(max_t, floor), rejected, forced)
 
 
 def _each(sizes: int | Int64s, num: int) -> Iterator[int]:

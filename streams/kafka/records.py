@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 
 import numpy as np
-import pyarrow as pa
 
+from tgflow.streams.errors import RowFault
 from tgflow.streams.kafka.chunk import Chunk
 from tgflow.streams.kafka.codecs import Codec, Decoded, make_codec
 from tgflow.streams.kafka.config import KafkaConfig
 from tgflow.streams.kafka.cursor import Anchor, Cursor, Record
 from tgflow.streams.rows.checks import Fault, Int64s
 from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.event_ids import hashes
-from tgflow.streams.rows.row_batch import BadRow, Origin, PolledRows
+from tgflow.streams.rows.row_batch import Origin, PolledRows, RowBatch
 from tgflow.streams.rows.validate import RowSchema, validate
 
 MAX_ROWS = 1 << 16
@@ -81,38 +80,22 @@ def _validate(decoded: Decoded, schema: RowSchema) -> _Rows:
     num_rows = int(decoded.num_rows.sum())
     numbers = np.delete(np.arange(num_rows), list(decoded.faults))
     faults = dict(decoded.faults)
-    events, index, event_ids = [], [], []
+    parts: list[RowBatch] = []
     done = 0
     for batch in decoded.batches:
-        number = numbers[done : done + len(batch)]
+        part = validate(batch, schema, index=numbers[done : done + len(batch)])
         done += len(batch)
-        found = validate(batch, schema)
-        if (name := schema.columns.event_id) is not None:
-            found, ids = hashes(batch[name], name, found)
-            event_ids.append(ids)
-        events.append(found.events)
-        index.append(number if found.index is None else number[found.index])
-        faults |= {int(number[fault.row]): (fault.code, fault.text) for fault in found.faults}
+        faults |= {fault.row: (fault.code, fault.text) for fault in part.faults}
+        parts.append(part)
+    ids = [part.event_ids for part in parts if part.event_ids is not None]
     return _Rows(
-        _concat(events),
-        np.concatenate(index) if faults else None,
-        np.concatenate(event_ids) if event_ids else None,
+        EventColumns.concat([part.events for part in parts]),
+        np.concatenate([part.index for part in parts if part.index is not None])
+        if faults
+        else None,
+        np.concatenate(ids) if ids else None,
         faults,
         num_rows,
-    )
-
-
-def _concat(events: Sequence[EventColumns]) -> EventColumns:
-    if len(events) == 1:
-        return events[0]
-    labels = [part.label for part in events if part.label is not None]
-    x = [part.x for part in events if part.x is not None]
-    return EventColumns(
-        pa.concat_arrays([part.src for part in events]),
-        pa.concat_arrays([part.dst for part in events]),
-        np.concatenate([part.t for part in events]),
-        np.concatenate(labels) if labels else None,
-        np.concatenate(x) if x else None,
     )
 
 
@@ -167,20 +150,13 @@ class _Rows:
         if self.index is not None:
             part = slice(*(int(i) for i in np.searchsorted(self.index, [start, stop])))
         faults = sorted(item for item in self.faults.items() if start <= item[0] < stop)
-        return PolledRows(
-            partition=origins.chunk.partition,
+        rows = RowBatch(
             events=self.events.take(part),
             index=None if self.index is None else self.index[part] - start,
-            bad=[BadRow(row - start, *fault, origins.origin(row)) for row, fault in faults],
+            faults=[RowFault(row - start, *fault) for row, fault in faults],
             num_rows=max(0, stop - start),
+            locate=lambda row: origins.origin(start + row),
             position=origins.before(stop).to_position(),
-            origin=self._origin(part.start, start, origins),
-            counts={},
             event_ids=None if self.event_ids is None else self.event_ids[part],
         )
-
-    def _origin(self, first: int, start: int, origins: _Origins) -> Callable[[int], Origin]:
-        index = self.index
-        if index is None:
-            return lambda i: origins.origin(start + i)
-        return lambda i: origins.origin(int(index[first + i]))
+        return PolledRows(origins.chunk.partition, rows)

@@ -11,7 +11,7 @@ from tgflow.streams.rows.checks import Float32s, Int64s
 from tgflow.streams.rows.columns import EventColumns
 
 
-def event_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
+def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
     """Return events with dense ids; `ids` gives new ones to nodes not yet seen."""
     src, dst = ids.encode(events.src, events.dst)
     return EventBatch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,21 @@ class EventColumns:
             self.t[rows],
             None if self.label is None else self.label[rows],
             None if self.x is None else self.x[rows],
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence[EventColumns]) -> EventColumns:
+        """Return at least one part, one after another; all have the same columns."""
+        if len(parts) == 1:
+            return parts[0]
+        label = [part.label for part in parts if part.label is not None]
+        x = [part.x for part in parts if part.x is not None]
+        return cls(
+            pa.concat_arrays([part.src for part in parts]),
+            pa.concat_arrays([part.dst for part in parts]),
+            np.concatenate([part.t for part in parts]),
+            np.concatenate(label) if label else None,
+            np.concatenate(x) if x else None,
         )
 
 

@@ -11,32 +11,38 @@ import pyarrow.compute as pc
 from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.checks import Int64s
 from tgflow.streams.rows.columns import is_text
-from tgflow.streams.rows.validate import Validated
 
 
-def hashes(column: pa.Array, name: str, rows: Validated) -> tuple[Validated, Int64s]:
-    """Return the hashes of the good rows, and `rows` without those that have no event id.
+def hash_event_ids(
+    column: pa.Array, name: str, kept: Int64s | None
+) -> tuple[Int64s | None, Int64s, list[RowFault]]:
+    """Return the hashes of the event ids of good rows.
 
     Args:
         column: The event ids of all rows, good and bad, of any Arrow type.
         name: What it is called.
-        rows: What became of these rows otherwise.
+        kept: Of each good row its number in `column`; None if all are good.
+
+    Returns:
+        Which of the good rows have an id, by their number among the good ones, None if all have;
+        the hashes of those; and the faults of the others, by their number in `column`.
     """
-    index = np.arange(len(column)) if rows.index is None else rows.index
+    index = np.arange(len(column)) if kept is None else kept
     code, text = "null", f"{name} is missing; every event needs its id"
     if _can_be_ids(column.type):
         texts = column.take(pa.array(index)).cast(pa.string())  # bad rows may not even be readable
     else:
         texts = pa.nulls(len(index), pa.string())
         code, text = "type", f"{name} is of type {column.type}; event ids are texts or integers"
-    kept = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
-    if not pc.all(kept).as_py():
-        good = kept.to_numpy(zero_copy_only=False)
-        faults = [RowFault(row, code, text) for row in index[~good].tolist()]
-        events = rows.events.take(np.flatnonzero(good))
-        merged = sorted([*rows.faults, *faults], key=lambda fault: fault.row)
-        rows, texts = Validated(events, index[good], merged), texts.filter(kept)
-    return rows, np.fromiter(map(_hash, texts.to_pylist()), dtype=np.int64, count=len(texts))
+    has_id = pc.fill_null(pc.greater(pc.binary_length(texts), 0), False)
+    good, faults = None, []
+    if not pc.all(has_id).as_py():
+        found = has_id.to_numpy(zero_copy_only=False)
+        good = np.flatnonzero(found)
+        faults = [RowFault(row, code, text) for row in index[~found].tolist()]
+        texts = texts.filter(has_id)
+    hashes = np.fromiter(map(_hash, texts.to_pylist()), dtype=np.int64, count=len(texts))
+    return good, hashes, faults
 
 
 def _can_be_ids(kind: pa.DataType) -> bool:

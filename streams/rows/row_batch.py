@@ -1,20 +1,19 @@
-"""What a source that can be trusted hands on: rows of one partition, each with its place."""
+"""Rows between decoder and ingestion: a batch of one partition, each row with its location."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from tgflow.ids import NodeIds
+from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.checks import Int64s
 from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.schema import IdKind
 
 Position: TypeAlias = dict[str, int | float | str | None]
 """Where a partition goes on, as its source writes it: plain values that JSON can hold."""
 
-Place: TypeAlias = Mapping[str, int | str]
+Location: TypeAlias = Mapping[str, int | str]
 """Where a row stood, for a person: {"topic", "partition", "offset", "row"} or {"file", "byte"}."""
 
 
@@ -23,20 +22,28 @@ class Origin:
     """Where a row came from.
 
     Args:
-        place: Its place.
+        place: Its location.
         raw: Its bytes as they were; of a row in a binary table, the row as JSON.
     """
 
-    place: Place
+    place: Location
     raw: bytes
+
+    @property
+    def where(self) -> str:
+        """Its location in a message, as `events.csv, line 812`."""
+        if "file" in self.place:
+            unit = "line" if "line" in self.place else "row"
+            return f"{self.place['file']}, {unit} {self.place[unit]}"
+        return ", ".join(f"{name} {value}" for name, value in self.place.items())
 
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is no event.
+    """A row that was rejected.
 
     Args:
-        index: Its index among the rows of the arrivals.
+        index: Its number in its batch.
         code: Why, one of the codes in `tgflow.streams.errors`.
         text: What was wrong and what arrived.
         origin: Where it came from.
@@ -48,114 +55,59 @@ class BadRow:
     origin: Origin
 
 
+def nowhere(row: int) -> Origin:
+    """Return the origin of a row of which only its number is known."""
+    return Origin({"row": row}, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """Rows of one partition in the order they stand there: events, and what is wrong with others.
+
+    Rows are numbered from 0 within the batch, good and bad ones alike.
+
+    Args:
+        events: The good rows.
+        index: Of each good row its number, int64, increasing; None if all are good.
+        faults: What is wrong with each of the others, by number.
+        num_rows: How many rows there are.
+        locate: Returns where a row came from, by number; slow, for messages and dead letters.
+        position: Where the partition goes on after these rows.
+        event_ids: Of each good row an id by which duplicates are found, a 64-bit hash as int64, or
+            None.
+    """
+
+    events: EventColumns
+    index: Int64s | None = None
+    faults: Sequence[RowFault] = ()
+    num_rows: int = 0
+    locate: Callable[[int], Origin] = nowhere
+    position: Position = field(default_factory=dict)
+    event_ids: Int64s | None = None
+
+    def origin(self, i: int) -> Origin:
+        """Return where good row `i` came from."""
+        return self.locate(i if self.index is None else int(self.index[i]))
+
+    def bad(self) -> list[BadRow]:
+        """Return the bad rows with their origins."""
+        return [BadRow(f.row, f.code, f.text, self.locate(f.row)) for f in self.faults]
+
+
 @dataclass(frozen=True, slots=True)
 class PolledRows:
-    """Rows of one partition in the order they stand there.
+    """What a poll brought of one partition.
 
-    Rows are numbered from 0 within the arrivals, good and bad ones alike. Records that are no
-    rows, as Kafka's tombstones, are not numbered.
+    Records that are no rows, as Kafka's tombstones, are not numbered among the rows.
 
     Args:
         partition: The partition.
-        events: The good rows.
-        index: Of each good row its number among all rows, int64, increasing; None if all are good.
-        bad: The others, by number.
-        num_rows: How many rows there are.
-        position: Where the partition goes on after these rows.
-        origin: Returns where good row `i` of `events` came from; slow, for rows that come too late.
+        rows: Its next rows.
         counts: What else was met on the way, such as {"tombstone": 2}; not rows.
-        event_ids: Of each good row an id that tells duplicates, a 64-bit hash as int64, or None.
         gaps: What was skipped just before, `[begin, end)` in the source's own numbers.
     """
 
     partition: int
-    events: EventColumns
-    index: Int64s | None
-    bad: Sequence[BadRow]
-    num_rows: int
-    position: Position
-    origin: Callable[[int], Origin]
-    counts: Mapping[str, int]
-    event_ids: Int64s | None = None
+    rows: RowBatch
+    counts: Mapping[str, int] = field(default_factory=dict)
     gaps: Sequence[tuple[int, int]] = ()
-
-
-class PartitionedSource(Protocol):
-    """Partitions of rows, each in an order of its own that never changes.
-
-    Files, one after another, are one partition; a Kafka topic has its own. Not thread-safe.
-    """
-
-    name: str
-    """What messages and reports call it."""
-    unit: str
-    """What a tick is, one of `tgflow.units.UNITS`."""
-    x_dim: int
-    """Width of the edge features, 0 without them."""
-    id_kind: IdKind
-    """What the node ids are."""
-    ids: NodeIds
-    """An empty map for the ids (bipartite if the source is); whoever orders the events fills it."""
-    num_events: int | None
-    """How many rows there will be, or None if that is not known."""
-
-    def start(self, positions: Mapping[int, Position]) -> None:
-        """Begin, or go on, at `positions`; a partition without one is read from its beginning.
-
-        Raises:
-            SourceExpired: If a partition no longer holds what comes next.
-            SourceTruncated: If a partition ends before its position.
-            SourceMismatch: If what stood before a position is no longer what it was.
-            SourceUnavailable: If it cannot be reached in time.
-        """
-        ...
-
-    def partitions(self) -> Sequence[int]:
-        """Return the partitions there are, known after `start`."""
-        ...
-
-    def look_for_partitions(self) -> Sequence[int]:
-        """Return the partitions that came since, and read them from their beginning from now on."""
-        ...
-
-    def poll(self, wanted: Set[int], timeout: float) -> list[PolledRows]:
-        """Return what has arrived in the partitions `wanted`, waiting up to `timeout` seconds.
-
-        The others are paused: they keep what they have. An empty list means that nothing came.
-
-        Raises:
-            StreamError: If the source cannot go on, one of its kinds in `tgflow.streams.errors`.
-        """
-        ...
-
-    def ended(self) -> Set[int]:
-        """Return the partitions of which nothing more will ever come."""
-        ...
-
-    def lag(self) -> Mapping[int, int]:
-        """Return how many records each partition holds that were not polled yet, where known."""
-        ...
-
-    def progress(self) -> float:
-        """Return which share of it has been polled, 0 to 1; 0 where that is not known."""
-        ...
-
-    def counters(self) -> Mapping[str, float]:
-        """Return what it has met so far, such as {"rebuilds": 2, "outage_seconds": 3.5}."""
-        ...
-
-    def committed(self, positions: Mapping[int, Position]) -> None:
-        """Hear that a checkpoint holds all before `positions`; never raises."""
-        ...
-
-    def close(self) -> None:
-        """Give back what it holds; never waits for more than a few seconds."""
-        ...
-
-
-@runtime_checkable
-class Stoppable(Protocol):
-    """A source that may wait long, as for a broker, and asks whether it should."""
-
-    stop: Callable[[], bool]
-    """Asked while it waits; once it returns True, `start` returns with nothing begun."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,9 @@ from tgflow.streams.rows.checks import (
     refuse_each,
 )
 from tgflow.streams.rows.columns import EventColumns, id_column, is_text
+from tgflow.streams.rows.event_ids import hash_event_ids
 from tgflow.streams.rows.features import feature_columns
+from tgflow.streams.rows.row_batch import Origin, Position, RowBatch, nowhere
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale
 from tgflow.streams.rows.ticks import tick_column
 
@@ -43,51 +45,66 @@ class RowSchema:
     checks: Checks = field(default_factory=Checks)
 
 
-@dataclass(frozen=True, slots=True)
-class Validated:
-    """The rows of a batch, told apart.
+def validate(
+    batch: pa.RecordBatch,
+    schema: RowSchema,
+    *,
+    index: Int64s | None = None,
+    faults: Sequence[RowFault] = (),
+    locate: Callable[[int], Origin] = nowhere,
+    position: Position | None = None,
+) -> RowBatch:
+    """Return the events among decoded rows, and what is wrong with each of the others.
 
-    Args:
-        events: The good rows.
-        index: Of each good row its number in the batch, int64, increasing; None if all are good.
-        faults: What is wrong with each of the others, by number.
-    """
-
-    events: EventColumns
-    index: Int64s | None
-    faults: Sequence[RowFault]
-
-
-def validate(batch: pa.RecordBatch, form: RowSchema) -> Validated:
-    """Return the events of `batch` and all of its rows that are none.
-
-    Of a bad row the first fault is told, in the order src, dst, t, label, features. What a row
-    becomes depends on that row alone, not on its neighbors. A batch without bad rows is checked
+    Of a bad row the first fault counts, in the order src, dst, t, label, features, event id. What a
+    row becomes depends on that row alone, not on its neighbors. A batch without bad rows is checked
     once, column by column; others once more for each kind of fault in them.
 
     Args:
-        batch: Decoded rows with at least the columns of `form`, of any Arrow types and from
+        batch: Decoded rows with at least the columns of `schema`, of any Arrow types and from
             anywhere: text that is not UTF-8, and values that lie outside of the buffers, are bad
             rows too. (A batch whose buffers lie about their own sizes does not pass
             `pa.ipc.open_stream`.)
-        form: What a row must be.
+        schema: What a row must be.
+        index: Of each decoded row its number, increasing; None if all rows could be decoded.
+        faults: What is wrong with the rows that could not be decoded, by number.
+        locate: Returns where a row came from, by number.
+        position: Where the partition goes on after these rows.
     """
+    num_rows = len(batch) + len(faults)
+    events, kept, found = _checked(batch, schema)
+    event_ids = None
+    if (name := schema.columns.event_id) is not None:
+        good, event_ids, missing = hash_event_ids(batch[name], name, kept)
+        if good is not None:
+            events, kept = events.take(good), np.arange(len(batch)) if kept is None else kept
+            kept, found = kept[good], found + missing
+    if index is not None:
+        found = [RowFault(int(index[fault.row]), fault.code, fault.text) for fault in found]
+        index = index if kept is None else index[kept]
+    else:
+        index = kept
+    found = sorted([*faults, *found], key=lambda fault: fault.row)
+    return RowBatch(events, index, found, num_rows, locate, position or {}, event_ids)
+
+
+def _checked(
+    batch: pa.RecordBatch, schema: RowSchema
+) -> tuple[EventColumns, Int64s | None, list[RowFault]]:
+    """Return the events, of each its number in `batch` (None if all are events), and the faults."""
     index: Int64s | None = None
     faults: list[RowFault] = []
     while True:
         try:
             if index is None:
-                _refuse_invalid(batch, form.columns.names)
-            events = _events(batch, form)
-            break
+                _refuse_invalid(batch, schema.columns.names)
+            return _events(batch, schema), index, faults
         except BadRows as bad:
             index = np.arange(len(batch)) if index is None else index
             found = np.flatnonzero(bad.rows).tolist()
             faults += [RowFault(int(index[row]), *bad.fault(row)) for row in found]
             good = np.flatnonzero(~bad.rows)
             batch, index = batch.take(pa.array(good)), index[good]
-    faults.sort(key=lambda fault: fault.row)
-    return Validated(events, index, faults)
 
 
 def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
@@ -105,22 +122,22 @@ def _refuse_invalid(batch: pa.RecordBatch, names: Sequence[str]) -> None:
     refuse_each(np.logical_or.reduce(list(invalid.values())), fault)
 
 
-def _events(batch: pa.RecordBatch, form: RowSchema) -> EventColumns:
+def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
     """Return all rows as events; raise `BadRows` at the first check that some do not pass."""
-    columns, checks = form.columns, form.checks
+    columns, checks = schema.columns, schema.checks
     return EventColumns(
-        src=id_column(batch[columns.src], columns.src, form.ids, checks.max_node_id),
-        dst=id_column(batch[columns.dst], columns.dst, form.ids, checks.max_node_id),
-        t=tick_column(batch[columns.t], columns.t, form.time),
-        label=_labels(batch, form),
-        x=feature_columns(batch, columns.features, form.widths, checks.max_abs)
+        src=id_column(batch[columns.src], columns.src, schema.ids, checks.max_node_id),
+        dst=id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id),
+        t=tick_column(batch[columns.t], columns.t, schema.time),
+        label=_labels(batch, schema),
+        x=feature_columns(batch, columns.features, schema.widths, checks.max_abs)
         if columns.features
         else None,
     )
 
 
-def _labels(batch: pa.RecordBatch, form: RowSchema) -> Int64s | None:
-    name, checks = form.columns.label, form.checks
+def _labels(batch: pa.RecordBatch, schema: RowSchema) -> Int64s | None:
+    name, checks = schema.columns.label, schema.checks
     if not name:
         return None
     values = tick_column(batch[name], name, UNSCALED)

@@ -155,7 +155,7 @@ def test_every_setting_has_an_effect_and_every_error_a_code():
         ("tgflow.streams.errors", "SourceUnavailable", 75),
         ("tgflow.streams.errors", "SourceCorrupt", 76),
         ("tgflow.streams.kafka.consumer", "NoTopicError", 66),
-        ("tgflow.streams.ingest.counts", "Unbalanced", 70),
+        ("tgflow.streams.ingest.accounting", "Unbalanced", 70),
         ("tgflow.train.learner", "TrainingDiverged", 70),
         ("tgflow.runtime.memory", "MemoryLimit", 71),
         ("tgflow.runtime.build", "StrictResume", 2),

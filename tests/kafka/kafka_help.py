@@ -71,16 +71,20 @@ class Reading:
 
     def add(self, arrivals):
         self.arrivals.append(arrivals)
-        events = arrivals.events
+        events = arrivals.rows.events
         rows = zip(events.src.to_pylist(), events.dst.to_pylist(), events.t.tolist(), strict=True)
         self.rows.setdefault(arrivals.partition, []).extend(rows)
-        self.bad += [(arrivals.partition, row.code, row.origin) for row in arrivals.bad]
+        self.bad += [(arrivals.partition, row.code, row.origin) for row in arrivals.rows.bad()]
         for name, count in arrivals.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
-        self.positions[arrivals.partition] = arrivals.position
-        index = np.arange(arrivals.num_rows) if arrivals.index is None else arrivals.index
-        numbers = sorted([*index.tolist(), *(row.index for row in arrivals.bad)])
-        assert numbers == list(range(arrivals.num_rows))  # each row is one or the other
+        self.positions[arrivals.partition] = arrivals.rows.position
+        index = (
+            np.arange(arrivals.rows.num_rows)
+            if arrivals.rows.index is None
+            else arrivals.rows.index
+        )
+        numbers = sorted([*index.tolist(), *(row.index for row in arrivals.rows.bad())])
+        assert numbers == list(range(arrivals.rows.num_rows))  # each row is one or the other
 
     def src(self, partition=0):
         return [src for src, _, _ in self.rows.get(partition, [])]

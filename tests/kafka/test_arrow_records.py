@@ -118,7 +118,7 @@ def test_large_records_are_split_and_resumed_in_their_middle():
     settings = {"features": (), "checks": Checks(max_record_bytes=16 << 20)}
     whole = decode(values, "arrow", **settings)
     assert len(whole.arrivals) == 2
-    position = whole.arrivals[0].position
+    position = whole.arrivals[0].rows.position
     assert (position["offset"], position["row"]) == (10, MAX_ROWS)
     assert position["anchor"] == 10
     cursor = Cursor.from_position(position)
@@ -126,7 +126,7 @@ def test_large_records_are_split_and_resumed_in_their_middle():
     assert rest.src() == whole.src()[MAX_ROWS:]
     assert rest.codes == whole.codes == ["negative_id"]
     assert [o.place for _, _, o in rest.bad] == [o.place for _, _, o in whole.bad]
-    assert rest.arrivals[0].origin(0).place == {
+    assert rest.arrivals[0].rows.origin(0).place == {
         "topic": "edges", "partition": 0, "offset": 10, "row": MAX_ROWS,
     }  # fmt: skip
 

@@ -19,7 +19,7 @@ def test_every_codec_gives_the_same_events(codec):
     reading = decode([row(codec, *r) for r in rows], codec)
     assert reading.rows[0] == [r[:3] for r in rows]
     assert reading.bad == []
-    x = np.concatenate([arrivals.events.x for arrivals in reading.arrivals])
+    x = np.concatenate([arrivals.rows.events.x for arrivals in reading.arrivals])
     assert x.dtype == np.float32
     assert x.tolist() == [list(r[3]) for r in rows]
     assert reading.positions[0]["offset"] == 110
@@ -35,14 +35,14 @@ def test_labels_ids_and_event_ids(codec):
     else:
         values = [arrow([5], [6], [7], False, kind=pa.array([8]), eid=pa.array([9]))] * 2
     [arrivals] = decode(values, codec, **settings).arrivals
-    assert arrivals.events.label.tolist() == [8, 8]
-    ids = arrivals.event_ids
+    assert arrivals.rows.events.label.tolist() == [8, 8]
+    ids = arrivals.rows.event_ids
     assert ids.dtype == np.int64
     assert ids[0] == ids[1]
     other = decode(
         [value.replace(b"\x09", b"\x04").replace(b"9", b"4") for value in values], codec, **settings
     )
-    assert codec == "arrow" or other.arrivals[0].event_ids[0] != ids[0]
+    assert codec == "arrow" or other.arrivals[0].rows.event_ids[0] != ids[0]
 
 
 @pytest.mark.parametrize("codec", ["json", "csv", "arrow"])
@@ -60,9 +60,9 @@ def test_string_ids(codec):
 def test_origins_of_good_rows_name_their_record():
     values = [edge(0, x=[1, 2]), b"{", edge(2, x=[1, 2])]
     [arrivals] = decode(values, "json").arrivals
-    assert arrivals.index.tolist() == [0, 2]
-    assert arrivals.origin(1).raw == values[2]
-    assert arrivals.origin(1).place["offset"] == 12
+    assert arrivals.rows.index.tolist() == [0, 2]
+    assert arrivals.rows.origin(1).raw == values[2]
+    assert arrivals.rows.origin(1).place["offset"] == 12
 
 
 @given(st.binary(max_size=200), st.sampled_from(CODECS))

@@ -140,7 +140,7 @@ def first_position(broker, count=60, stop=30, **settings):
     source = open_source(broker, "edges", **settings)
     reading = read(source, stop=after(stop))
     source.close()
-    return next(a.position for a in reading.arrivals if a.position["offset"] >= stop)
+    return next(a.rows.position for a in reading.arrivals if a.rows.position["offset"] >= stop)
 
 
 def test_k6_retention_passes_the_position(broker):
@@ -568,7 +568,7 @@ def test_rows_of_a_record_are_resumed_through_a_broker(broker):
     publish(broker, "edges", [value, value], max_request_size=4 << 20)
     settings = {"codec": "arrow", "checks": Checks(max_record_bytes=4 << 20)}
     whole = read_all(broker, "edges", **settings)
-    middle = next(a.position for a in whole.arrivals if a.position["row"])
+    middle = next(a.rows.position for a in whole.arrivals if a.rows.position["row"])
     source = open_source(broker, "edges", **settings)
     rest = read(source, {0: middle})
     source.close()

@@ -84,7 +84,7 @@ def test_a_bad_record_is_one_row_with_a_code_and_its_place(text, code):
     [(_, _, origin)] = reading.bad
     assert origin.raw == text.encode()
     assert origin.place == {"topic": "edges", "partition": 0, "offset": 10, "row": 0}
-    assert len(reading.arrivals[0].bad[0].text) < 400
+    assert len(reading.arrivals[0].rows.bad()[0].text) < 400
 
 
 @pytest.mark.parametrize("text", GOOD_JSON)
@@ -140,8 +140,8 @@ def test_event_ids_may_be_numbers_and_texts_in_one_topic():
     [rows] = decode(values, "json", event_id="id", features=()).arrivals
     texts = [edge(i, id=str(i)) for i in range(100)]
     [others] = decode(texts, "json", event_id="id", features=()).arrivals
-    assert rows.event_ids.tolist() == others.event_ids.tolist()
-    assert len(set(rows.event_ids.tolist())) == 100
+    assert rows.rows.event_ids.tolist() == others.rows.event_ids.tolist()
+    assert len(set(rows.rows.event_ids.tolist())) == 100
     assert decode([edge(1, id=1.5)], "json", event_id="id", features=()).codes == ["type"]
 
 

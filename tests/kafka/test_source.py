@@ -84,9 +84,9 @@ def test_reading_goes_on_at_the_position(shared_broker, topic):
     whole = read_all(shared_broker, topic)
     for arrivals in whole.arrivals:
         source = open_source(shared_broker, topic)
-        rest = read(source, {0: arrivals.position})
+        rest = read(source, {0: arrivals.rows.position})
         source.close()
-        done = arrivals.position["offset"]
+        done = arrivals.rows.position["offset"]
         assert rest.src() == list(range(done, 100))
 
 

@@ -19,7 +19,7 @@ from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.ordered_rows import Rows, ranks
 from tgflow.streams.ingest.reorder import ReorderBuffer
 from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.row_batch import Origin, PolledRows, Position
+from tgflow.streams.rows.row_batch import PolledRows, Position, RowBatch
 from tgflow.streams.rows.schema import IdKind
 
 EVENTS = 2_000_000
@@ -87,11 +87,10 @@ def buffer_speed(events: EventColumns, poll: int) -> float:
     for piece in pieces:
         buffer.add(piece)
         latest = max(latest, int(piece.t.max()))
-        released = buffer.release(latest - BOUND)
-        num += 0 if released is None else len(released)
-    released = buffer.release(AFTER_ALL)
+        num += sum(map(len, buffer.release(latest - BOUND)))
+    num += sum(map(len, buffer.release(AFTER_ALL)))
     seconds = time.perf_counter() - start
-    assert num + (0 if released is None else len(released)) == len(events)
+    assert num == len(events)
     return len(events) / seconds
 
 
@@ -149,7 +148,7 @@ class InMemory:
         at, piece = next(self._pieces)
         self._left -= len(piece)
         position: Position = {"row": at + len(piece)}
-        return [PolledRows(0, piece, None, [], len(piece), position, _origin, {})]
+        return [PolledRows(0, RowBatch(piece, num_rows=len(piece), position=position))]
 
     def ended(self) -> Set[int]:
         """Return the partition once it is read."""
@@ -172,7 +171,3 @@ class InMemory:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-def _origin(row: int) -> Origin:
-    return Origin({"row": row}, b"")

@@ -24,7 +24,7 @@ from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, playback
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.checks import Checks
-from tgflow.streams.rows.row_batch import PartitionedSource
+from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.tables import FeatureTable
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
 

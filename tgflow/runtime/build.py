@@ -28,13 +28,13 @@ from tgflow.runtime.edge_table import open_table, set_aside
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.runtime.stream import FlowControl, PacedStream
+from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.counts import Counts
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
-from tgflow.streams.rows.row_batch import PartitionedSource, Stoppable
+from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
 from tgflow.tables import FeatureTable
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
@@ -182,7 +182,7 @@ def _open(place: RunDirectory, recipe: RunInputs, notes: RunLog, valve: FlowCont
         recipe.source,
         order_config(config),
         letters=letters,
-        counts=Counts(),
+        accounting=RowAccounting(),
         breaker=CircuitBreaker(recipe.source.name, config.checks.max_bad_ratio),
         log=log,
         state=start.state,

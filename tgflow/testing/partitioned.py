@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.ids import NodeIds
+from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.checks import Int64s
 from tgflow.streams.rows.columns import EventColumns
-from tgflow.streams.rows.row_batch import BadRow, Origin, PolledRows, Position
+from tgflow.streams.rows.row_batch import Origin, PolledRows, Position, RowBatch
 from tgflow.streams.rows.schema import IdKind
 
 POLL_SIZES = (1, 2, 7, 50, 500)
@@ -168,20 +169,19 @@ class _Partition:
         """Return rows `start` to `stop`."""
         first, last = np.searchsorted(self._good, (start, stop)).tolist()
         good = self._good[first:last] - start
-        return PolledRows(
-            partition=self._number,
+        rows = RowBatch(
             events=self._events.take(slice(first, last)),
             index=None if len(good) == stop - start else good,
-            bad=[self._bad(start, row) for row in range(start, stop) if self._rows[row].bad],
+            faults=[self._fault(start, row) for row in range(start, stop) if self._rows[row].bad],
             num_rows=stop - start,
+            locate=lambda row: self._origin(start + row),
             position={"row": stop},
-            origin=lambda i: self._origin(int(self._good[first + i])),
-            counts={},
             event_ids=None if self._event_ids is None else self._event_ids[first:last],
         )
+        return PolledRows(self._number, rows)
 
-    def _bad(self, start: int, row: int) -> BadRow:
-        return BadRow(row - start, str(self._rows[row].bad), "made bad", self._origin(row))
+    def _fault(self, start: int, row: int) -> RowFault:
+        return RowFault(row - start, str(self._rows[row].bad), "made bad")
 
     def _origin(self, row: int) -> Origin:
         return Origin({"partition": self._number, "row": row}, repr(self._rows[row]).encode())

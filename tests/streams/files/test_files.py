@@ -48,8 +48,8 @@ def flat(polls):
     """Return the events with their numbers, and the bad rows with theirs and their places."""
     events, bad, first = [], [], 0
     for poll in polls:
-        index = range(poll.num_rows) if poll.index is None else poll.index.tolist()
-        columns = poll.events
+        index = range(poll.rows.num_rows) if poll.rows.index is None else poll.rows.index.tolist()
+        columns = poll.rows.events
         rows = zip(
             columns.src.to_pylist(),
             columns.dst.to_pylist(),
@@ -58,9 +58,11 @@ def flat(polls):
             strict=True,
         )
         events += [(first + i, *row) for i, row in zip(index, rows, strict=True)]
-        bad += [(first + b.index, b.code, dict(b.origin.place), b.origin.raw) for b in poll.bad]
-        assert len(poll.events) + len(poll.bad) == poll.num_rows
-        first += poll.num_rows
+        bad += [
+            (first + b.index, b.code, dict(b.origin.place), b.origin.raw) for b in poll.rows.bad()
+        ]
+        assert len(poll.rows.events) + len(poll.rows.bad()) == poll.rows.num_rows
+        first += poll.rows.num_rows
     return events, bad
 
 
@@ -269,7 +271,7 @@ def test_binary_formats_isolate_each_row_by_its_number(tmp_path, ending):
 def test_origin_gives_place_and_bytes_of_good_rows_too(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"\xef\xbb\xbfsrc,dst,t\r\n1,2,3\r\nx,2,3\r\n4,5,6")
-    origins = [p.origin(i) for p in read(open_files(path)) for i in range(len(p.events))]
+    origins = [p.rows.origin(i) for p in read(open_files(path)) for i in range(len(p.rows.events))]
     assert [origin.raw for origin in origins] == [b"1,2,3", b"4,5,6"]
     assert [origin.place["byte"] for origin in origins] == [14, 28]
     assert path.read_bytes()[28:] == b"4,5,6"
@@ -279,8 +281,8 @@ def test_r11_messages_hold_no_control_characters(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n1,2,3\n\x1b[2J,2,3\n1,2,\x1b]0;x\x07\n")
     (poll,) = read(open_files(path))
-    assert len(poll.bad) == 2
-    assert all(row.text.isprintable() for row in poll.bad)
+    assert len(poll.rows.bad()) == 2
+    assert all(row.text.isprintable() for row in poll.rows.bad())
 
 
 # --- the same rows whatever the blocks, and from every position ------------------------------
@@ -323,7 +325,7 @@ def test_any_block_size_gives_the_same_arrivals(scratch, ending, text, block_byt
     pieces = read(open_files(path, block_bytes=block_bytes, **schema))
     assert flat(pieces) == flat(whole)
     num_lines = len(text.removesuffix(b"\n").split(b"\n")) - 1
-    assert sum(poll.num_rows for poll in whole) == num_lines
+    assert sum(poll.rows.num_rows for poll in whole) == num_lines
     for _, _, place, raw in flat(whole)[1]:
         assert text[place["byte"] :].startswith(raw)
         assert text[: place["byte"]].count(b"\n") == place["line"] - 1
@@ -338,7 +340,7 @@ def test_resume_from_every_position_gives_the_rest(scratch, ending, text, block_
     schema = SCHEMA | {"id_kind": "int", "checks": CHECKS, "block_bytes": block_bytes}
     polls = read(open_files(path, **schema))
     for i, poll in enumerate(polls):
-        position = json.loads(json.dumps(poll.position))
+        position = json.loads(json.dumps(poll.rows.position))
         assert flat(read(open_files(path, **schema), position)) == flat(polls[i + 1 :])
 
 
@@ -369,8 +371,8 @@ def test_an_event_id_that_is_no_column_or_no_id_is_an_error(tmp_path):
         open_files(path, event_id="key")
     table = {"src": [1], "dst": [2], "t": [3], "key": [0.5]}
     [arrivals] = read(open_files(table, event_id="key"))
-    [bad] = arrivals.bad
-    assert (bad.code, len(arrivals.events)) == ("type", 0)
+    [bad] = arrivals.rows.bad()
+    assert (bad.code, len(arrivals.rows.events)) == ("type", 0)
     assert bad.text == "key is of type double; event ids are texts or integers"
 
 
@@ -395,16 +397,16 @@ def test_resume_binary_files_from_every_position(tmp_path, ending, monkeypatch):
     assert [row[3] for row in flat(polls)[0]] == list(range(1000))
     assert len(polls) > 5
     for i, poll in enumerate(polls):
-        rest = flat(read(open_files(path, format=kind), poll.position))
+        rest = flat(read(open_files(path, format=kind), poll.rows.position))
         assert rest == flat(polls[i + 1 :])
 
 
 def test_resume_a_table_in_memory():
     table = table_of(200_000)
     first, *rest = read(open_files(table))
-    assert flat(read(open_files(table), first.position)) == flat(rest)
+    assert flat(read(open_files(table), first.rows.position)) == flat(rest)
     with pytest.raises(SourceTruncated, match="it has 10 rows, but had 200000 when it was read"):
-        read(open_files(table_of(10)), first.position)
+        read(open_files(table_of(10)), first.rows.position)
 
 
 # --- files that change -----------------------------------------------------------------------
@@ -420,12 +422,12 @@ def half_read(tmp_path):
     path = tmp_path / "events.csv"
     path.write_bytes(b"src,dst,t\n" + csv_of(0, 30_000))
     polls = read(open_files(path, block_bytes=100_000))
-    return path, path.read_bytes(), polls[1].position
+    return path, path.read_bytes(), polls[1].rows.position
 
 
 def test_an_appended_file_goes_on(half_read):
     path, data, position = half_read
-    end = read(open_files(path))[-1].position
+    end = read(open_files(path))[-1].rows.position
     path.write_bytes(data + csv_of(30_000, 30_010))
     assert [row[1] for row in flat(read(open_files(path), end))[0]] == list(range(30_000, 30_010))
     rest = flat(read(open_files(path), position))[0]
@@ -438,11 +440,11 @@ def test_a_last_line_without_end_may_get_one_later(tmp_path, added):
     path.write_bytes(b"src,dst,t\n1,2,3\n4,5,6")
     poll = read(open_files(path))[-1]
     path.write_bytes(path.read_bytes() + added)
-    ((_, *event),), _ = flat(read(open_files(path), poll.position))
+    ((_, *event),), _ = flat(read(open_files(path), poll.rows.position))
     assert event == [7, 8, 9, ()]
     path.write_bytes(b"src,dst,t\n1,2,3\n4,5,67\n")
     with pytest.raises(SourceMismatch, match="line 3: the line was read while it was being writt"):
-        read(open_files(path), poll.position)
+        read(open_files(path), poll.rows.position)
 
 
 def test_a_changed_file_is_a_mismatch(half_read):
@@ -467,7 +469,7 @@ def test_a_compressed_file_that_changed_is_noticed(tmp_path):
     path = tmp_path / "events.csv.gz"
     data = b"src,dst,t\n" + csv_of(0, 30_000)
     path.write_bytes(gzip.compress(data, 0))
-    position = read(open_files(path, block_bytes=100_000))[1].position
+    position = read(open_files(path, block_bytes=100_000))[1].rows.position
     path.write_bytes(gzip.compress(data + csv_of(0, 5), 0))
     assert len(flat(read(open_files(path), position))[0]) > 10_000
     path.write_bytes(gzip.compress(data[:1000] + b"9" * (len(data) - 1000) + b"\n", 0))
@@ -483,7 +485,7 @@ def test_a_changed_binary_file_is_noticed(tmp_path, ending):
     path = tmp_path / f"events.{ending}"
     write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
     write(table_of(70_000), path)
-    position = read(open_files(path))[0].position
+    position = read(open_files(path))[0].rows.position
     write(table_of(70_000).slice(1), path)
     with pytest.raises((SourceMismatch, SourceTruncated)):
         open_files(path).start({0: position})
@@ -504,10 +506,10 @@ def test_a_folder_goes_on_with_files_that_sort_after(tmp_path):
     polls = read(open_files(folder))
     assert len(polls) == 3
     write_parts(folder, 10, 11)
-    late = flat(read(open_files(folder), polls[-1].position))[0]
+    late = flat(read(open_files(folder), polls[-1].rows.position))[0]
     assert [row[1] for row in late] == list(range(100, 120))
     (folder / "part-1.csv").unlink()
-    middle = flat(read(open_files(folder), polls[1].position))[0]
+    middle = flat(read(open_files(folder), polls[1].rows.position))[0]
     assert [row[1] for row in middle] == [*range(90, 120)]
 
 
@@ -522,7 +524,7 @@ def test_a_folder_grows_while_it_is_read(tmp_path):
 def test_files_that_are_gone_or_come_before_are_refused(tmp_path):
     folder = tmp_path / "parts"
     write_parts(folder, 1, 2)
-    position = read(open_files(folder))[-1].position
+    position = read(open_files(folder))[-1].rows.position
     write_parts(folder, 0)
     with pytest.raises(SourceMismatch, match=r"2 files come before 'part-2.csv', where 1 "):
         open_files(folder).start({0: position})

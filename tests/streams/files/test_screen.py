@@ -66,8 +66,8 @@ def test_many_bad_rows_take_few_parses(tmp_path, monkeypatch):
     while 0 not in source.ended():
         arrivals += source.poll({0}, 1.0)
     source.close()
-    assert [row.index for each in arrivals for row in each.bad] == list(range(5, 20_000, 20))
-    assert np.concatenate([each.events.t for each in arrivals]).tolist() == [
+    assert [row.index for each in arrivals for row in each.rows.bad()] == list(range(5, 20_000, 20))
+    assert np.concatenate([each.rows.events.t for each in arrivals]).tolist() == [
         i for i in range(20_000) if i % 20 != 5
     ]
     assert len(parses) < 30

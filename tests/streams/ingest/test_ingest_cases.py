@@ -16,9 +16,9 @@ from tgflow.durable.log import DurableLog
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest import ingest as ingest_module
 from tgflow.streams.ingest import wal
+from tgflow.streams.ingest.accounting import Unbalanced
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.counts import Unbalanced
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import MAX_MARKS, IngestState, StateHistory
@@ -205,7 +205,7 @@ def test_a_row_that_vanishes_is_noticed():
     ingest = Ingest(ListSource({0: rows_at(range(10))}), OrderConfig())
     events = iter(ingest)
     next(events)
-    ingest.counts[0].read += 1
+    ingest.accounting[0].read += 1
     with pytest.raises(Unbalanced, match="rows were read"):
         list(events)
 
@@ -325,7 +325,7 @@ def test_r9_a_run_is_killed_and_its_files_hold_each_row_once(tmp_path):
     assert (
         len(lines)
         == len(set(lines))
-        == ingest.counts.total("late") + ingest.counts.total("malformed")
+        == ingest.accounting.total("late") + ingest.accounting.total("malformed")
     )
 
 

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.streams.ingest import payload
+from tgflow.streams.ingest import payload, reorder
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.dedup import RecentIds, Seen
-from tgflow.streams.ingest.ordered_rows import MAX_PARTITION, Rows, partitions, ranks, sequence
+from tgflow.streams.ingest.ordered_rows import (
+    MAX_PARTITION,
+    Rows,
+    concat,
+    partitions,
+    ranks,
+    sequence,
+)
 from tgflow.streams.ingest.reorder import ReorderBuffer
 from tgflow.streams.ingest.watermark import BoundedWindow, PartitionProgress, classify
 from tgflow.streams.rows.columns import EventColumns
@@ -45,11 +52,11 @@ def cut(items, at):
 def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share):
     expected = judge_rows([Row(0, 0, tick) for tick in t], config, share)
     front, done, late, bad, forced = PartitionProgress(), 0, [], {}, 0
-    crowd = None if share is None else BoundedWindow(share, 10**9)
+    window = None if share is None else BoundedWindow(share, 10**9)
     for piece in cut(t, at):
-        judged = classify(np.array(piece), front, config, crowd=crowd, sizes=1)
-        late += [done + r.row for r in judged.refused if r.code == "late"]
-        bad |= {done + r.row: r.code for r in judged.refused if r.code != "late"}
+        judged = classify(np.array(piece), front, config, window=window, sizes=1)
+        late += [done + r.row for r in judged.rejected if r.code == "late"]
+        bad |= {done + r.row: r.code for r in judged.rejected if r.code != "late"}
         front, forced, done = judged.front, forced + judged.forced, done + len(piece)
     assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
 
@@ -57,34 +64,34 @@ def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share)
 def test_r5_an_event_at_the_watermark_is_taken_and_one_tick_before_is_late():
     config = OrderConfig(allowed_lateness=10)
     judged = classify(np.array([100, 90, 89, 110, 100, 99]), PartitionProgress(), config)
-    assert [(r.row, r.code) for r in judged.refused] == [(2, "late"), (5, "late")]
-    assert judged.refused[0].text.startswith("t is 89, 1 ticks before the watermark 90")
+    assert [(r.row, r.code) for r in judged.rejected] == [(2, "late"), (5, "late")]
+    assert judged.rejected[0].text.startswith("t is 89, 1 ticks before the watermark 90")
 
 
 def test_r4_an_event_100_years_ahead_makes_none_late():
     year = 365 * 86_400
     config = OrderConfig(allowed_lateness=60, max_time_jump=year)
     judged = classify(np.array([10, 20, 100 * year, 15, 30]), PartitionProgress(), config)
-    assert [(r.row, r.code) for r in judged.refused] == [(2, "time_jump")]
+    assert [(r.row, r.code) for r in judged.rejected] == [(2, "time_jump")]
     assert judged.front == PartitionProgress(30)
 
 
 def test_r3_times_at_the_edges_of_int64_are_out_of_range():
     t = np.array([BEFORE_ALL, 0, AFTER_ALL])
     judged = classify(t, PartitionProgress(), OrderConfig())
-    assert [(r.row, r.code) for r in judged.refused] == [(0, "time_range"), (2, "time_range")]
+    assert [(r.row, r.code) for r in judged.rejected] == [(0, "time_range"), (2, "time_range")]
 
 
-def test_a_crowd_forces_the_watermark_over_its_earliest():
-    crowd = BoundedWindow(2, 10**9)
+def test_a_bounded_window_forces_the_watermark_over_its_earliest():
+    window = BoundedWindow(2, 10**9)
     judged = classify(
         np.array([10, 12, 11, 11, 30]),
         PartitionProgress(),
         OrderConfig(allowed_lateness=100),
-        crowd=crowd,
+        window=window,
     )
     # 10 goes when 11 comes; then the second 11 is a third one at or after 11, so both 11 go
-    assert (judged.front, judged.forced, judged.refused) == (PartitionProgress(30, 12), 2, [])
+    assert (judged.front, judged.forced, judged.rejected) == (PartitionProgress(30, 12), 2, [])
 
 
 @given(
@@ -99,12 +106,13 @@ def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, c
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(payload, "MIN_SLAB_ROWS", slab_rows)
         patch.setattr(payload, "SLAB_BYTES", slab_rows)
+        patch.setattr(reorder, "LONG_RUN", slab_rows)
         numbered = [(t, p, seq) for seq, (t, p) in enumerate(rows)]
         for piece, watermark in zip(cut(numbered, at), watermarks, strict=False):
             buffer.add(made_rows(piece, *columns))
             waiting = sorted(waiting + piece)
             before, held = len(waiting), buffer.held()
-            released = buffer.release(watermark)
+            released = joined(buffer.release(watermark))
             expected = [key for key in waiting if key[0] < watermark]
             assert content(released) == content(made_rows(expected, *columns))
             assert content(held.rows()) == content(made_rows(waiting, *columns))
@@ -115,7 +123,7 @@ def test_a_buffer_releases_what_sorting_everything_would(rows, at, watermarks, c
                 assert keys(since) == [key for key in waiting if key[1] == p and key[0] >= 5]
                 assert buffer.num_rows(p) == sum(key[1] == p for key in waiting)
             total += len(expected)
-    assert content(buffer.release(AFTER_ALL)) == content(made_rows(waiting, *columns))
+    assert content(joined(buffer.release(AFTER_ALL))) == content(made_rows(waiting, *columns))
     assert (len(buffer), buffer.num_bytes) == (0, 0)
 
 
@@ -125,6 +133,10 @@ def made_rows(rows, has_strings, has_label, has_x):
     dst = src.take(pa.array(np.arange(len(rows))[::-1]))[::-1] if len(rows) else src
     x = np.stack([seq, -seq], 1).astype(np.float32) if has_x else None
     return Rows(ranks(p, seq), EventColumns(src, dst, t, seq * 2 if has_label else None, x))
+
+
+def joined(pieces):
+    return concat(pieces) if pieces else None
 
 
 def keys(rows):
@@ -153,8 +165,21 @@ def test_a_buffer_of_few_rows_keeps_no_large_slabs():
         buffer.release(i + 1)
     assert len(buffer) == 60
     assert buffer._payload.num_rows < 4 * 60 + (2 << 18) + n
-    rows = buffer.release(AFTER_ALL)
+    [rows] = buffer.release(AFTER_ALL)
     assert sequence(rows.rank).tolist() == list(range(0, 60 * 50_000, 50_000))
+
+
+def test_polls_in_order_are_released_as_they_came_without_a_copy():
+    buffer, n = ReorderBuffer(), 50_000
+    for i in range(3):
+        t = np.arange(i * n, (i + 1) * n)
+        events = events_at(t)
+        buffer.add(Rows(ranks(0, t), events))
+        released = buffer.release(int(t[-1]))  # the last tick may go on in the next poll
+        assert [len(rows) for rows in released] == ([1, n - 1] if i else [n - 1])
+        assert np.shares_memory(released[-1].events.src.to_numpy(), events.src.to_numpy())
+    assert [rows.t.tolist() for rows in buffer.release(AFTER_ALL)] == [[3 * n - 1]]
+    assert buffer._payload.num_rows == 0
 
 
 def events_at(t):
@@ -167,7 +192,7 @@ def test_runs_stay_few_when_nothing_is_released():
     for i in range(1000):
         buffer.add(Rows(ranks(0, np.array([i])), events_at(np.array([(i * 7919) % 1000]))))
     assert len(buffer.held().runs) < 40
-    assert buffer.release(AFTER_ALL).t.tolist() == list(range(1000))
+    assert joined(buffer.release(AFTER_ALL)).t.tolist() == list(range(1000))
 
 
 @given(

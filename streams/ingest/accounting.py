@@ -1,4 +1,4 @@
-"""The books of a run: every row that was read is accounted for."""
+"""Row accounting: every row that was read is an event, rejected, a duplicate, or still held."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tgflow.streams.errors import escaped
-from tgflow.streams.rows.row_batch import Place
+from tgflow.streams.ingest.admission import Admitted
+from tgflow.streams.ingest.reorder import per_partition
+from tgflow.streams.rows.checks import Int64s
+from tgflow.streams.rows.row_batch import Location, PolledRows
 
 NUM_EXAMPLES = 3
 
@@ -18,7 +21,7 @@ class Unbalanced(RuntimeError):
 
 
 @dataclass(slots=True)
-class Seen:
+class RejectedRows:
     """The rows of one code in one partition.
 
     Args:
@@ -33,7 +36,7 @@ class Seen:
     last: dict[str, int | str] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
 
-    def add(self, place: Place, text: str) -> None:
+    def add(self, place: Location, text: str) -> None:
         """Count one more."""
         safe = {key: escaped(v) if isinstance(v, str) else v for key, v in place.items()}
         self.count += 1
@@ -61,7 +64,7 @@ class PartitionCounts:
     accepted: int = 0
     duplicate: int = 0
     forced: int = 0
-    refused: dict[str, Seen] = field(default_factory=dict)
+    refused: dict[str, RejectedRows] = field(default_factory=dict)
     other: Counter[str] = field(default_factory=Counter)
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
@@ -75,22 +78,51 @@ class PartitionCounts:
         """Rows that are no events."""
         return sum(seen.count for seen in self.refused.values()) - self.late
 
-    def refuse(self, code: str, place: Place, text: str) -> None:
+    def reject(self, code: str, place: Location, text: str) -> None:
         """Count a row that is no event, or one that came too `late`."""
-        self.refused.setdefault(code, Seen()).add(place, text)
+        self.refused.setdefault(code, RejectedRows()).add(place, text)
 
 
-class Counts:
+class RowAccounting:
     """What became of all rows: `read = accepted + late + malformed + duplicate + buffered`.
 
-    `counts[partition]` is what to count by; a new partition starts at 0.
+    `accounting[partition]` is what to count by; a new partition starts at 0.
     """
 
     def __init__(self) -> None:
         self.partitions: dict[int, PartitionCounts] = {}
+        self._changed: set[int] = set()
 
     def __getitem__(self, partition: int) -> PartitionCounts:
         return self.partitions.setdefault(partition, PartitionCounts())
+
+    def enter(self, polled: PolledRows, admitted: Admitted) -> None:
+        """Account for rows that were polled."""
+        counts = self[polled.partition]
+        counts.read += polled.rows.num_rows
+        counts.duplicate += admitted.num_duplicates
+        counts.forced += admitted.forced
+        counts.other.update(polled.counts)
+        counts.gaps.extend(polled.gaps)
+        for row in (*admitted.bad, *admitted.late):
+            counts.reject(row.code, row.origin.place, row.text)
+        self._changed.add(polled.partition)
+
+    def accept(self, rank: Int64s) -> None:
+        """Account for events handed on, by their `ranks`."""
+        for partition, num_rows, _ in per_partition(rank):
+            self[partition].accepted += num_rows
+            self._changed.add(partition)
+
+    def changes(self) -> dict[str, Any]:
+        """Return the counts of the partitions that have changed since the last call, as JSON."""
+        changed = {str(p): _to_json(self[p]) for p in self._changed}
+        self._changed.clear()
+        return changed
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `to_json` gave."""
+        self.partitions = {int(number): _from_json(entry) for number, entry in state.items()}
 
     def total(self, name: str) -> int:
         """Return the sum over the partitions: read, accepted, late, malformed, duplicate, forced.
@@ -140,14 +172,14 @@ class Counts:
         return {str(number): _to_json(counts) for number, counts in self.partitions.items()}
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> Counts:
-        """Return the counts that gave `to_json()`."""
-        counts = cls()
-        counts.partitions = {int(number): _from_json(entry) for number, entry in state.items()}
-        return counts
+    def from_json(cls, state: Mapping[str, Any]) -> RowAccounting:
+        """Return the accounting that gave `to_json()`."""
+        accounting = cls()
+        accounting.restore(state)
+        return accounting
 
 
-def _at(place: Place) -> str:
+def _at(place: Location) -> str:
     return ", ".join(f"{name} {value}" for name, value in place.items())
 
 
@@ -173,7 +205,7 @@ def _to_json(counts: PartitionCounts) -> dict[str, Any]:
 
 
 def _from_json(entry: Mapping[str, Any]) -> PartitionCounts:
-    refused = {code: Seen(**seen) for code, seen in entry["refused"].items()}
+    refused = {code: RejectedRows(**seen) for code, seen in entry["refused"].items()}
     for seen in refused.values():
         seen.examples = list(seen.examples)
     gaps = [(begin, end) for begin, end in entry["gaps"]]
