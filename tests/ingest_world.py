@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tgflow.durable.log import LogPosition
+from tgflow.durable.position import LogPosition
 from tgflow.events import concat
 from tgflow.ids import NodeIds
 from tgflow.streams.ingest.breaker import CircuitBreaker

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
-from tgflow.durable.log import LogPosition
+from tgflow.durable.position import LogPosition
 
 RETRY_SECONDS = 0.1
 

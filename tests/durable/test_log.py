@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull, LogCorrupt
-from tgflow.durable.log import DurableLog, LogPosition
+from tgflow.durable.log import DurableLog
+from tgflow.durable.position import LogPosition
 
 
 @contextmanager

@@ -14,44 +14,20 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from tgflow.durable import fault, frames, segments
+from tgflow.durable import fault, frames, reading, segments
 from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
 from tgflow.durable.fs import Fs, RealFs, make_directories
+from tgflow.durable.position import LogPosition
 
 UNSYNCED_BYTES = 64 << 20
 """Frames not yet on the disk are kept in memory up to this size; then they are synced."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LogPosition:
-    """A place in the log, after a frame."""
-
-    segment: int
-    byte: int
-
-    def to_json(self) -> dict[str, int]:
-        """Return what `from_json` reads."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, int]) -> LogPosition:
-        """Return the position that `to_json` wrote.
-
-        Raises:
-            ValueError: If it is none.
-        """
-        place = tuple(value.get(name) for name in ("segment", "byte"))
-        if any(type(x) is not int or x < 0 for x in place):
-            raise ValueError(f"a log position has segment and byte, got {dict(value)}")
-        return cls(value["segment"], value["byte"])
 
 
 class DurableLog:
@@ -174,7 +150,11 @@ class DurableLog:
             number = self._first if start is None else start.segment
             byte = segments.HEADER_BYTES if start is None else start.byte
             first, end = self._first, LogPosition(self._number, self._size)
-        if start is not None and number == first - 1 and byte >= (stop := self._end_of(number)):
+        if (
+            start is not None
+            and number == first - 1
+            and byte >= (stop := reading.segment_end(self.directory, number))
+        ):
             number, byte = first, segments.HEADER_BYTES + byte - stop  # all before it may be gone
         if number < first or (number, byte) > (end.segment, end.byte):
             raise LogCorrupt(
@@ -182,7 +162,7 @@ class DurableLog:
                 f"{end.segment}, but byte {byte} of segment {number} is asked for: it is not the "
                 "log that goes with this checkpoint, or it lost its end"
             )
-        return self._read(number, byte, end)
+        return reading.frames_between(self.directory, LogPosition(number, byte), end)
 
     def drop_before(self, position: LogPosition) -> None:
         """Remove the segments that hold only frames before `position`, once that is on the disk.
@@ -276,45 +256,13 @@ class DurableLog:
     def _check_older(self, found: list[int], needed: int) -> None:
         """Raise LogCorrupt if an older segment that is needed is shorter than the next one says."""
         for number in range(max(found[0], needed), found[-1]):
-            path, stop = segments.path_of(self.directory, number), self._end_of(number)
+            path, stop = (
+                segments.path_of(self.directory, number),
+                reading.segment_end(self.directory, number),
+            )
             if path.stat().st_size < stop:
                 found_bytes = path.stat().st_size
                 raise LogCorrupt(f"{path} has {found_bytes} bytes, but had {stop}; {WAY_OUT}")
-
-    # Reading
-
-    def _read(
-        self, number: int, byte: int, end: LogPosition
-    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
-        while number <= end.segment:
-            stop = end.byte if number == end.segment else self._end_of(number)
-            yield from self._read_segment(number, byte, stop)
-            # frames that were moved to the next segment kept their order and their sizes
-            byte = segments.HEADER_BYTES + max(byte - stop, 0)
-            number += 1
-
-    def _end_of(self, number: int) -> int:
-        """Return up to which byte the older segment `number` counts."""
-        path = segments.path_of(self.directory, number + 1)
-        try:
-            return segments.read_header(path, number + 1)
-        except (BadFrame, FileNotFoundError) as error:
-            raise LogCorrupt(f"{path} is damaged or missing: {error}; {WAY_OUT}") from None
-
-    def _read_segment(
-        self, number: int, byte: int, stop: int
-    ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any], LogPosition]]:
-        path = segments.path_of(self.directory, number)
-        if byte >= stop:
-            return
-        try:
-            with segments.opened(path) as file:
-                while byte < stop:
-                    header, body = segments.read_frame(file, number, byte)
-                    byte = header.end
-                    yield *frames.decode(header, body), LogPosition(number, byte)
-        except (BadFrame, FileNotFoundError) as error:
-            raise LogCorrupt(f"{path} is damaged at byte {byte}: {error}; {WAY_OUT}") from None
 
     # Writing
 

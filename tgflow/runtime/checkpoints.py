@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tgflow.checkpoint import Checkpoint, read_manifest
-from tgflow.durable.log import LogPosition
+from tgflow.durable.position import LogPosition
 from tgflow.runtime import resume
 from tgflow.runtime.build import Kept, Session
 from tgflow.streams.ingest.state import IngestState
