@@ -4,7 +4,7 @@ PYTHON ?= python3
 ARGS ?=
 
 BIN := .venv/bin
-CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu tests/emulator/*.?pp)
+CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu tests/helpers/emulator/*.?pp)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
@@ -55,11 +55,11 @@ bench: .venv/core
 	@$(BIN)/tgflow bench $(ARGS)
 
 kafka: .venv/core .venv/tools
-	@$(BIN)/python tests/kafka/real_broker.py build/kafka
+	@$(BIN)/python tests/helpers/real_broker.py build/kafka
 
 # Uses no network and no environment of ours: a GPU machine has its own torch, CuPy and tools.
 ON_GPU = PYTHONSAFEPATH=1 PYTHONPATH=build/gpu
-SMALL_RUN = $(PYTHON) tests/cuda/small_run.py
+SMALL_RUN = $(PYTHON) tests/helpers/small_run.py
 # memcheck sees only what PyTorch does not cut from larger allocations.
 SANITIZE = $(ON_GPU) PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1
 
@@ -72,7 +72,7 @@ gpu:
 	$(call say,running every kernel once)
 	@$(ON_GPU) $(SMALL_RUN)
 	$(call say,running the tests that need a GPU)
-	@$(ON_GPU) $(PYTHON) -m pytest -m gpu tests/core tests/cuda tests/cache tests/nn
+	@$(ON_GPU) $(PYTHON) -m pytest -m gpu tests/graph tests/sampling tests/tables tests/cuda tests/cache tests/nn
 	$(call say,running the tests of the cache planner)
 	@$(ON_GPU) $(PYTHON) -m pytest tests/plan/test_belady.py
 	$(call say,looking for bad memory accesses and races)

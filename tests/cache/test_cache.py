@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from cache.caches import (
+from caches import (
     SIZE,
     any_script,
     capacities,

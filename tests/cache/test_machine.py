@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from cache.caches import any_script, capacities, check, int64, made_cache, made_rows, policies
+from caches import any_script, capacities, check, int64, made_cache, made_rows, policies
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from cache.caches import made_cache, made_rows
+from caches import made_cache, made_rows
 
 from tgflow.cache.policy import Policy
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tgflow.cuda.launch import Argument
 from tgflow.cuda.sources import KERNEL
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 CSRC = ROOT / "csrc"
 FLAGS = [

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
-
 from emulator import Emulator
+from torch import Tensor
 
 
 @dataclass(eq=False)

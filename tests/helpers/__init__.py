@@ -1,0 +1,1 @@
+"""What tests share: made data, references, devices, crash states, and runs to compare."""
