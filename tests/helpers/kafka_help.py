@@ -15,6 +15,11 @@ QUICK = RetryPolicy(first_wait=0.05, last_wait=0.4, idle=0.3, answer=2.0, starve
 FAST = {"fetch_max_wait_ms": 50, "retry_backoff_ms": 20, "reconnect_backoff_max_ms": 200}
 
 
+PATIENT = {"request_timeout_ms": 3000, "connections_max_idle_ms": 10_000}
+SMALL = {"max_partition_fetch_bytes": 8192}
+"""Options of fetches that wait, and of small ones."""
+
+
 def producer(broker, **options):
     from kafka import KafkaProducer
 
@@ -118,3 +123,27 @@ def read_all(broker, topic, **settings):
         return read(source)
     finally:
         source.close()
+
+
+def after(rows):
+    """Return a stop for `read` once partition 0 has so many rows."""
+    return lambda reading: len(reading.src()) >= rows
+
+
+def wait_for(condition, timeout=15.0):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def first_position(broker, topic, count=60, stop=30, **settings):
+    """Return the position after some records of a topic that has more."""
+    broker.create(topic, 1)
+    publish(broker, topic, edges(stop))
+    publish(broker, topic, edges(count - stop, stop))
+    settings = {"until_end": False} | settings
+    source = open_source(broker, topic, **settings)
+    reading = read(source, stop=after(stop))
+    source.close()
+    return next(a.rows.position for a in reading.arrivals if a.rows.position["offset"] >= stop)

@@ -3,24 +3,37 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from chaos import ChaosProxy
 
-from tgflow.testing.broker import MockBroker
+from tgflow.testing.broker import FETCH, OFFSET_COMMIT, PRODUCE, MockBroker
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def shared_broker():
-    """Return a broker that tests share; whoever hurts one takes `broker`."""
+    """Return a broker that all tests share."""
     with MockBroker() as broker:
         yield broker
 
 
 @pytest.fixture
-def broker():
-    """Return a broker of one's own."""
-    with MockBroker() as broker:
-        yield broker
+def broker(shared_broker):
+    """Return the shared broker, and mend what the test did to it."""
+    yield shared_broker
+    shared_broker("broker_set_up", -1)
+    for request in (PRODUCE, FETCH, OFFSET_COMMIT):
+        shared_broker("clear_request_errors", request)
+
+
+@pytest.fixture
+def proxy(broker):
+    """Return a proxy that the broker sends all its clients to."""
+    host, _, port = broker.servers[0].rpartition(":")
+    proxy = ChaosProxy(broker.servers[0]).advertise(broker)
+    yield proxy
+    broker("broker_set_host_port", 1, host, int(port))
+    proxy.close()
 
 
 @pytest.fixture

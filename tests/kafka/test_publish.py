@@ -105,12 +105,12 @@ def ordered(source, **settings):
 
 
 @pytest.mark.parametrize(("codec", "partitions"), [("arrow", 1), ("arrow", 3), ("json", 1)])
-def test_d3_a_file_and_a_topic_of_the_same_events_give_the_same(
+def test_a_file_and_a_topic_of_the_same_events_give_the_same(
     shared_broker, topic, codec, partitions
 ):
     shared_broker.create(topic, partitions)
     source = open_stream(STREAM, time_unit="s")
-    batches = [batch[:4000] for batch in source][:1]
+    batches = [batch[:1500] for batch in source][:1]
     published(shared_broker, topic, codec, source.ids, batches)
     ids, batch = source.ids, batches[0]
     columns = (ids.decode(batch.src), ids.decode(batch.dst), batch.t.tolist())
@@ -144,13 +144,13 @@ def test_dead_letters_go_to_files_and_a_topic(shared_broker, topic, tmp_path):
     source.close()
     [(_, code, origin)] = reading.bad
     letter = json.loads(origin.raw)
-    assert code == "schema"
+    assert code == "null"
     assert letter["place"] == place
     assert letter["code"] == "syntax"
     assert base64.b64decode(letter["raw"]) == b"{\x1b[31m"
 
 
-def test_r8_dead_letters_that_the_topic_does_not_take_stop_the_stream(broker, tmp_path):
+def test_dead_letters_that_the_topic_does_not_take_stop_the_stream(broker, tmp_path):
     broker.create("edges", 1)
     broker.create("dead", 1)
     publish(broker, "edges", [edge(1), b"{", edge(2)])
@@ -170,19 +170,19 @@ def tgflow(capsys):
     return lambda *args: (main([str(arg) for arg in args]), capsys.readouterr().err)
 
 
-def test_replay_publishes_a_file(tgflow, shared_broker, topic):
+def test_playback_publishes_a_file(tgflow, shared_broker, topic):
     shared_broker.create(topic, 2)
     url = shared_broker.url(topic)
-    args = ["--to", url, "--codec", "arrow", "--limit", 3000, "--records", 500]
+    args = ["--to", url, "--codec", "arrow", "--limit", 600, "--records", 100]
     code, said = tgflow("playback", STREAM, *args, "--kafka-option", "api_version=[2,3]")
     assert code == 0, said
-    assert "published 3,000 events" in said
+    assert "published 600 events" in said
     assert f"tgflow run --stream {url} --codec arrow --time-unit s --kafka-option" in said
     reading = read_all(shared_broker, topic, codec="arrow")
-    assert sum(map(len, reading.rows.values())) == 3000
+    assert sum(map(len, reading.rows.values())) == 600
 
 
-def test_replay_says_what_does_not_fit(tgflow, shared_broker, topic):
+def test_playback_says_what_does_not_fit(tgflow, shared_broker, topic):
     url = shared_broker.url(topic)
     code, said = tgflow("playback", STREAM, "--to", url, "--codec", "json", "--records", 5)
     assert code == 2

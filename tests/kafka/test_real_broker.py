@@ -25,7 +25,7 @@ def broker(tmp_path):
     broker.close()
 
 
-def test_k14_a_real_broker_killed_in_mid_read(broker):
+def test_a_real_broker_killed_in_mid_read(broker):
     broker.create("edges", 1)
     publish(broker, "edges", edges(5000), batch_size=4000)
     options = {"max_partition_fetch_bytes": 16_384, "request_timeout_ms": 5000}
@@ -67,7 +67,7 @@ def wait_for_partitions(broker, topic, count):
         time.sleep(0.2)
 
 
-def test_k9_partitions_added_to_a_real_topic_join(broker):
+def test_partitions_added_to_a_real_topic_join(broker):
     broker.create("edges", 1)
     publish(broker, "edges", edges(50))
     options = {"metadata_max_age_ms": 500}

@@ -5,7 +5,18 @@ from __future__ import annotations
 import time
 
 import pytest
-from kafka_help import Reading, edge, edges, open_source, publish, read, read_all, read_on
+from kafka_help import (
+    QUICK,
+    Reading,
+    edge,
+    edges,
+    open_source,
+    publish,
+    read,
+    read_all,
+    read_on,
+    wait_for,
+)
 
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
@@ -48,7 +59,7 @@ def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic)
     assert reading.src(1) == []
 
 
-def test_a_run_that_had_ended_goes_on_to_the_end_there_is_now(shared_broker, topic):
+def test_a_run_that_had_ended_continues_to_the_end_there_is_now(shared_broker, topic):
     shared_broker.create(topic, 2)
     publish(shared_broker, topic, edges(50))
     positions = read_all(shared_broker, topic).positions
@@ -64,7 +75,7 @@ def test_a_run_that_had_ended_goes_on_to_the_end_there_is_now(shared_broker, top
     assert positions[1]["offset"] == 10
 
 
-def test_partitions_that_are_left_out_are_told_once(shared_broker, topic, monkeypatch, caplog):
+def test_partitions_that_are_left_out_are_logged_once(shared_broker, topic, monkeypatch, caplog):
     shared_broker.create(topic, 2)
     publish(shared_broker, topic, edges(50))
     known = {0}
@@ -80,7 +91,7 @@ def test_partitions_that_are_left_out_are_told_once(shared_broker, topic, monkey
 
 def test_reading_goes_on_at_the_position(shared_broker, topic):
     shared_broker.create(topic, 1)
-    publish(shared_broker, topic, edges(100), batch_size=500)
+    publish(shared_broker, topic, edges(100), batch_size=1500)
     whole = read_all(shared_broker, topic)
     for arrivals in whole.arrivals:
         source = open_source(shared_broker, topic)
@@ -121,18 +132,17 @@ def test_a_queue_full_of_what_nobody_wants_keeps_nobody_waiting(shared_broker, t
     assert reading.src(0) == list(range(1000))
 
 
-def test_k12_a_slow_reader_pauses_the_partitions(shared_broker, topic):
+def test_a_slow_reader_pauses_the_partitions(shared_broker, topic):
     shared_broker.create(topic, 1)
-    publish(shared_broker, topic, edges(5000), batch_size=2000)
+    publish(shared_broker, topic, edges(2000), batch_size=2000)
     source = open_source(shared_broker, topic, queue_records=200)
     source.start({})
-    time.sleep(1.0)
+    wait_for(lambda: source.counters()["paused_seconds"] > 0.1)
     held = sum(source._poller._held.values())
     reading = read_on(source, Reading())
     source.close()
-    assert held < 5000
-    assert source.counters()["paused_seconds"] > 0.3
-    assert reading.src() == list(range(5000))
+    assert held < 2000
+    assert reading.src() == list(range(2000))
 
 
 def test_lag_is_what_was_not_polled_yet(shared_broker, topic):
@@ -147,7 +157,7 @@ def test_lag_is_what_was_not_polled_yet(shared_broker, topic):
     source.close()
 
 
-def test_k13_tombstones_and_empty_topics_are_counted(shared_broker, topic):
+def test_tombstones_are_counted(shared_broker, topic):
     shared_broker.create(topic, 1)
     publish(shared_broker, topic, [edge(1), None, None, edge(2), None])
     reading = read_all(shared_broker, topic)
@@ -164,8 +174,8 @@ def test_a_missing_topic_is_said_at_once(shared_broker):
 
 
 def test_a_missing_broker_is_said_in_time():
-    config = KafkaConfig(url="kafka://127.0.0.1:1/edges", max_outage=1.0, poll_timeout=0.1)
-    source = KafkaSource(config)
+    config = KafkaConfig(url="kafka://127.0.0.1:1/edges", max_outage=0.3, poll_timeout=0.1)
+    source = KafkaSource(config, retry=QUICK)
     with pytest.raises(ValueError, match="no answer from"):
         source.start({})
     source.close()

@@ -18,7 +18,7 @@ from typing import Any
 
 CUT = -195
 """The error by which the mock cuts the connection instead of answering."""
-FETCH, OFFSET_COMMIT = 1, 8
+PRODUCE, FETCH, OFFSET_COMMIT = 0, 1, 8
 """Kinds of requests, by their number in the protocol."""
 
 _VOID, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p

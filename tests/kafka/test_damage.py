@@ -1,0 +1,82 @@
+"""Bytes that arrive damaged, and records that kafka-python cannot unpack."""
+
+from __future__ import annotations
+
+import pytest
+from kafka_help import (
+    SMALL,
+    Reading,
+    edges,
+    open_source,
+    publish,
+    read,
+)
+
+from tgflow.streams.errors import (
+    SourceCorrupt,
+)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def flip_large(times):
+    """Return what flips one byte in the middle of large chunks, so many times."""
+    left = [times]
+
+    def damage(data):
+        if len(data) > 3000 and left[0] > 0:
+            left[0] -= 1
+            data = bytearray(data)
+            data[len(data) // 2] ^= 0x55
+        return bytes(data)
+
+    return damage
+
+
+@pytest.mark.timeout(30)
+def test_a_byte_flipped_on_the_wire_is_fetched_again(broker, topic, proxy):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(1000), batch_size=16_000)
+    proxy.damage = flip_large(2)
+    source = open_source(broker, topic, servers=[proxy.server], options=SMALL)
+    reading = read(source)
+    source.close()
+    assert reading.src() == list(range(1000))
+    assert source.counters()["corrupt_reads"] >= 1
+    assert source.counters()["rebuilds"] >= 1
+
+
+@pytest.mark.timeout(30)
+def test_bytes_damaged_on_every_read_end_the_source_and_skip_nothing(broker, topic, proxy):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(200))
+    publish(broker, topic, edges(1000, 200), batch_size=60_000)
+    proxy.damage = flip_large(10**9)
+    source = open_source(broker, topic, servers=[proxy.server])
+    reading = Reading()
+    with pytest.raises(SourceCorrupt, match="came damaged 5 times"):
+        read(source, into=reading)
+    source.close()
+    done = reading.src()
+    assert done == list(range(len(done)))  # nothing was skipped
+
+
+@pytest.mark.timeout(30)
+def test_an_exception_while_unpacking_never_hangs(broker, topic, monkeypatch):
+    """kafka-python raises such an exception once, and spins for ever at the next poll."""
+    from kafka.record.default_records import DefaultRecordBatch
+
+    broker.create(topic, 1)
+    publish(broker, topic, edges(100))
+    validate, calls = DefaultRecordBatch.validate_crc, []
+
+    def sometimes(self):
+        calls.append(1)
+        return len(calls) > 3 and validate(self)
+
+    monkeypatch.setattr(DefaultRecordBatch, "validate_crc", sometimes)
+    source = open_source(broker, topic)
+    reading = read(source)
+    source.close()
+    assert reading.src() == list(range(100))
+    assert source.counters()["corrupt_reads"] == 3

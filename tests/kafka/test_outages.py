@@ -1,0 +1,229 @@
+"""Brokers and networks that fail for a while, or for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from kafka_help import (
+    PATIENT,
+    QUICK,
+    SMALL,
+    Reading,
+    after,
+    edges,
+    first_position,
+    open_source,
+    publish,
+    read,
+    read_all,
+    read_on,
+    wait_for,
+)
+
+from tgflow.streams.errors import (
+    SourceTruncated,
+    SourceUnavailable,
+)
+from tgflow.streams.kafka.retry import RetryPolicy
+from tgflow.testing.broker import CUT, FETCH, MockBroker
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def outage_of(source, seconds):
+    """Return a stop for `read_on` once the source has noticed that it is without a broker."""
+    return lambda reading: source.counters()["outage_seconds"] > seconds
+
+
+def test_brokers_that_go_down_while_reading_are_waited_for(broker, topic):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(2000), batch_size=4000)
+    source = open_source(
+        broker, topic, options=SMALL, queue_records=400, retry=replace(QUICK, answer=0.5)
+    )
+    reading = read(source, stop=after(500))
+    broker("broker_set_down", -1)
+    read_on(source, reading, stop=outage_of(source, 0.3))
+    broker("broker_set_up", -1)
+    read_on(source, reading)
+    source.close()
+    assert reading.src() == list(range(2000))
+    assert reading.counts == {}
+
+
+def test_connections_cut_every_40_kb_lose_and_repeat_nothing(broker, topic, proxy):
+    broker.create(topic, 2)
+    for partition in (0, 1):
+        publish(broker, topic, edges(2000), partition, batch_size=4000)
+    proxy.cut_every = 40_000
+    source = open_source(broker, topic, servers=[proxy.server], options=SMALL)
+    reading = read(source, timeout=50)
+    source.close()
+    assert proxy.num_cuts > 2
+    assert reading.src(0) == reading.src(1) == list(range(2000))
+    assert reading.counts == {}
+
+
+def test_a_network_that_swallows_everything_is_waited_for(broker, topic, proxy):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(2000), batch_size=4000)
+    source = open_source(
+        broker,
+        topic,
+        servers=[proxy.server],
+        options=PATIENT | SMALL | {"request_timeout_ms": 700},
+        queue_records=400,
+        retry=replace(QUICK, answer=0.5),
+    )
+    reading = read(source, stop=after(500))
+    proxy.hole = True
+    read_on(source, reading, stop=outage_of(source, 0.3))
+    proxy.hole = False
+    read_on(source, reading)
+    source.close()
+    assert reading.src() == list(range(2000))
+
+
+def test_a_partition_whose_leader_moves_is_read_on():
+    with MockBroker(3) as broker:
+        broker.create("edges", 1)
+        publish(broker, "edges", edges(1500), batch_size=2000)
+        source = open_source(broker, "edges", options=SMALL, queue_records=200)
+        reading = read(source, stop=after(200))
+        for turn in range(3):
+            broker("partition_set_leader", "edges", 0, turn + 1)
+            read_on(source, reading, stop=after(200 + 400 * (turn + 1)))
+        read_on(source, reading)
+        source.close()
+    assert reading.src() == list(range(1500))
+
+
+def test_fetches_cut_and_refused_are_asked_again(broker, topic):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(1000), batch_size=2000)
+    broker.fail(FETCH, [CUT, CUT, 6, 6, 7, CUT])  # not the leader, timed out
+    assert read_all(broker, topic, options=SMALL).src() == list(range(1000))
+
+
+def test_a_broker_away_for_too_long_is_an_error(topic):
+    with MockBroker() as broker:
+        broker.create(topic, 1)
+        publish(broker, topic, edges(50))
+        source = open_source(broker, topic, until_end=False, max_outage=0.8, options=PATIENT)
+        reading = read(source, stop=after(50))
+        broker.kill()
+        with pytest.raises(SourceUnavailable, match="no answer from the broker"):
+            read_on(source, reading, stop=after(51))
+        source.close()
+
+
+def test_a_topic_deleted_while_reading_is_missed(broker, topic):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(50))
+    options = PATIENT | {"metadata_max_age_ms": 200}
+    source = open_source(broker, topic, until_end=False, max_outage=0.8, options=options)
+    reading = read(source, stop=after(50))
+    broker("topic_delete", topic)
+    with pytest.raises((SourceUnavailable, SourceTruncated)):
+        read_on(source, reading, stop=after(51))
+    source.close()
+
+
+def test_fetches_refused_for_ever_are_an_outage(broker, topic, caplog):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(50))
+    broker.fail(FETCH, [29] * 3000)  # not authorized
+    source = open_source(broker, topic, max_outage=0.8)
+    with pytest.raises(SourceUnavailable, match=r"no record for .* although the topic holds more"):
+        read(source, timeout=20)
+    source.close()
+    assert source.counters()["outage_seconds"] >= 0.8
+
+
+def test_fetches_refused_for_a_while_are_retried(broker, topic, monkeypatch, caplog):
+    from kafka import KafkaConsumer
+
+    broker.create(topic, 1)
+    publish(broker, topic, edges(50))
+    poll, refused = KafkaConsumer.poll, [True]
+
+    def may_refuse(self, **options):
+        if refused:
+            time.sleep(0.05)
+        return {} if refused else poll(self, **options)
+
+    monkeypatch.setattr(KafkaConsumer, "poll", may_refuse)
+    source = open_source(broker, topic, retry=replace(QUICK, starved=0.4))
+    source.start({})
+    wait_for(lambda: source.counters()["rebuilds"] >= 2)
+    refused.clear()
+    reading = read_on(source, Reading())
+    source.close()
+    assert reading.src() == list(range(50))
+    assert "see whether it may be read" in caplog.text
+
+
+def test_a_broker_that_comes_late_is_waited_for(broker, topic, proxy):
+    broker.create(topic, 1)
+    publish(broker, topic, edges(50))
+    proxy.refuse(True)
+    source = open_source(broker, topic, servers=[proxy.server], options=PATIENT)
+    threading.Timer(0.5, proxy.refuse, (False,)).start()
+    reading = read(source)
+    source.close()
+    assert reading.src() == list(range(50))
+
+
+def test_who_waits_for_a_broker_is_stopped_at_once(broker, topic, proxy):
+    position = first_position(broker, topic)
+    proxy.refuse(True)
+    stop = threading.Event()
+    source = open_source(broker, topic, servers=[proxy.server], until_end=False)
+    source.stop = stop.is_set
+    threading.Timer(0.3, stop.set).start()
+    began = time.monotonic()
+    source.start({0: position})
+    assert source.poll({0}, 30.0) == []
+    assert time.monotonic() - began < 5.0
+    assert source.partitions() == []
+    source.close()
+
+
+def test_who_waits_for_records_is_stopped_at_once(broker, topic):
+    broker.create(topic, 1)
+    source = open_source(broker, topic, until_end=False)
+    stop = threading.Event()
+    source.stop = stop.is_set
+    source.start({})
+    source.poll({0}, 1.0)
+    threading.Timer(0.2, stop.set).start()
+    began = time.monotonic()
+    assert source.poll({0}, 30.0) == []
+    assert time.monotonic() - began < 5.0
+    source.close()
+
+
+@pytest.mark.timeout(30)
+def test_a_call_that_never_returns_is_abandoned(broker, topic, monkeypatch):
+    from kafka import KafkaConsumer
+
+    broker.create(topic, 1)
+    publish(broker, topic, edges(500), batch_size=1000)
+    poll, calls, forever = KafkaConsumer.poll, [], threading.Event()
+
+    def hangs(self, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            forever.wait(25)
+        return poll(self, **options)
+
+    monkeypatch.setattr(KafkaConsumer, "poll", hangs)
+    source = open_source(broker, topic, options=SMALL, retry=RetryPolicy(hang=0.7))
+    reading = read(source)
+    forever.set()
+    source.close()
+    assert reading.src() == list(range(500))
+    assert source.counters()["hung_polls"] == 1
