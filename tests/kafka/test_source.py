@@ -47,7 +47,8 @@ def test_a_resumed_run_ends_where_the_first_one_would_have(shared_broker, topic)
     publish(shared_broker, topic, edges(50))
     source = open_source(shared_broker, topic)
     source.start({})
-    positions = {a.partition: a.position for a in source.poll({0, 1}, 5.0) if not a.num_rows}
+    polled = source.poll({0, 1}, 5.0)
+    positions = {a.partition: a.rows.position for a in polled if not a.rows.num_rows}
     source.close()
     assert positions[1]["end"] == 0  # known before anything has come
     publish(shared_broker, topic, edges(50, 50))
