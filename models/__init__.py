@@ -1,23 +1,46 @@
-"""Models, one paper a file, by name."""
+"""Models, one paper a file, by name; each is imported when it is first used."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tgflow.model import TemporalModel
-from tgflow.models.tgat import TGAT, TGATConfig
-from tgflow.models.tgn import TGN, TGNConfig
+
+if TYPE_CHECKING:
+    from tgflow.models.tgat import TGAT, TGATConfig
+    from tgflow.models.tgn import TGN, TGNConfig
 
 
 class ModelEntry(NamedTuple):
-    """A model's class, called as `model(config)`, and the class of its settings."""
+    """Where a model is: a module of this package, and the class in it.
 
-    model: type[TGN] | type[TGAT]
-    config: type[TGNConfig] | type[TGATConfig]
+    The class is called as `model(config)`; the class of its settings is its `config_type`, named
+    like the model with `Config` behind.
+    """
+
+    module: str
+    name: str
+
+    @property
+    def model(self) -> Any:
+        """The class of the model."""
+        return getattr(import_module(f"{__name__}.{self.module}"), self.name)
+
+    @property
+    def config(self) -> Any:
+        """The dataclass of its settings."""
+        return self.model.config_type
 
 
-MODELS = {"tgat": ModelEntry(TGAT, TGATConfig), "tgn": ModelEntry(TGN, TGNConfig)}
+MODELS = {"tgat": ModelEntry("tgat", "TGAT"), "tgn": ModelEntry("tgn", "TGN")}
 """The models by name, as a command line or a configuration file calls them."""
 
-
 __all__ = ["MODELS", "TGAT", "TGN", "ModelEntry", "TGATConfig", "TGNConfig", "TemporalModel"]
+
+
+def __getattr__(name: str) -> Any:
+    for entry in MODELS.values():
+        if name in (entry.name, f"{entry.name}Config"):
+            return entry.model if name == entry.name else entry.config
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,46 +18,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from tgflow.model import Embeddings, TemporalModel
-from tgflow.nn import AttentionLayer, LinkDecoder, TimeEncoding
+from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
 from tgflow.plan.batch import Batch
 from tgflow.sampling.sampler import STRATEGIES, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class TGATConfig:
+class TGATConfig(AttentionConfig):
     """Settings of a TGAT; the defaults are the paper's, but for `strategy`."""
 
-    edge_x_dim: int = 0
-    """Width of the edge features."""
-    node_x_dim: int = 0
-    """Width of the node features."""
-    time_dim: int = 100
-    embedding_dim: int = 100
-    heads: int = 2
     layers: int = 2
+    """Layers of attention, which is how many hops are sampled."""
     neighbors: int = 20
     """Neighbors per node and layer."""
     strategy: Strategy = "recent"
     """How they are chosen; see `tgflow.sampling.Sampler`."""
-    dropout: float = 0.1
-    """Share of attention weights dropped in training."""
 
     def __post_init__(self) -> None:
-        for name in ("time_dim", "embedding_dim", "heads", "layers", "neighbors"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("edge_x_dim", "node_x_dim"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.embedding_dim % self.heads:
-            raise ValueError(
-                f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
-            )
+        super().__post_init__()
         if self.strategy not in STRATEGIES:
             known = ", ".join(STRATEGIES)
             raise ValueError(f"strategy must be one of {known}, got {self.strategy!r}")
@@ -75,28 +54,12 @@ class TGAT(TemporalModel):
     def __init__(self, config: TGATConfig | None = None) -> None:
         super().__init__()
         self.config = c = TGATConfig() if config is None else config
-        self.fanouts = (c.neighbors,) * c.layers
+        self.fanouts = c.fanouts
         self.strategy = c.strategy
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
-        time = TimeEncoding(c.time_dim)
-        widths = [c.node_x_dim] + [c.embedding_dim] * (c.layers - 1)
-        self.layers = nn.ModuleList(  # the roots' first, like the blocks
-            AttentionLayer(
-                time,
-                h_dim=width,
-                edge_x_dim=c.edge_x_dim,
-                dim=c.embedding_dim,
-                heads=c.heads,
-                dropout=c.dropout,
-            )
-            for width in reversed(widths)
-        )
+        self.encoder = AttentionStack(c, c.node_x_dim, TimeEncoding(c.time_dim))
         self.decoder = LinkDecoder(c.embedding_dim)
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times."""
-        h = batch.node_x
-        for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
-            h = layer(h, block)
-        assert h is not None
-        return Embeddings(h)
+        return Embeddings(self.encoder(batch.node_x, batch.blocks))

@@ -17,14 +17,15 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import (
-    AttentionLayer,
+    AttentionConfig,
+    AttentionStack,
     LinkDecoder,
     MemoryUpdater,
     NodeMemory,
@@ -32,54 +33,37 @@ from tgflow.nn import (
     aggregate,
 )
 from tgflow.nn.memory import MemoryRows
-from tgflow.nn.memory_table import MemoryPlace, check_memory_place, memory_table
+from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell
 from tgflow.plan.batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class TGNConfig:
+class TGNConfig(AttentionConfig):
     """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are."""
 
-    edge_x_dim: int = 0
-    """Width of the edge features."""
-    node_x_dim: int = 0
-    """Width of the node features."""
     memory_dim: int = 100
-    time_dim: int = 100
-    embedding_dim: int = 100
-    heads: int = 2
-    layers: int = 1
-    neighbors: int = 10
-    """Neighbors per node and layer."""
-    dropout: float = 0.1
-    """Share of attention weights dropped in training."""
-    cell: Cell = "gru"
+    """Width of a node's memory."""
+    memory_updater: Cell = "gru"
+    """The recurrent cell that takes messages into memory."""
     aggregator: Aggregator = "last"
-    memory_place: MemoryPlace = "model"
+    """What becomes of several messages to one node in a batch."""
+    memory_placement: MemoryPlacement = "model"
     """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
     memory_cache: int | str | None = None
-    """Bytes of a cache in front of memory in place "uva" or "host", such as "4GiB"."""
+    """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
     seconds_per_tick: float = 1.0
     """The stream's time unit."""
 
     def __post_init__(self) -> None:
-        for name in ("memory_dim", "time_dim", "embedding_dim", "heads", "layers", "neighbors"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("edge_x_dim", "node_x_dim"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-        if self.embedding_dim % self.heads:
-            raise ValueError(
-                f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
-            )
-        if self.aggregator not in ("last", "mean"):
+        super().__post_init__()
+        self.check_at_least(1, "memory_dim")
+        if self.memory_updater not in get_args(Cell):
+            raise ValueError(f'memory_updater must be "gru" or "rnn", got {self.memory_updater!r}')
+        if self.aggregator not in get_args(Aggregator):
             raise ValueError(f'aggregator must be "last" or "mean", got {self.aggregator!r}')
-        check_memory_place(self.memory_place, self.memory_cache)
+        check_memory_placement(self.memory_placement, self.memory_cache)
         if self.seconds_per_tick <= 0:
             raise ValueError(f"seconds_per_tick must be positive, got {self.seconds_per_tick}")
 
@@ -106,37 +90,26 @@ class TGN(TemporalModel):
     def __init__(self, config: TGNConfig | None = None) -> None:
         super().__init__()
         self.config = c = TGNConfig() if config is None else config
-        self.fanouts = (c.neighbors,) * c.layers
+        self.fanouts = c.fanouts
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         mail_dim = c.memory_dim + c.edge_x_dim
-        rows = memory_table(c.memory_dim + mail_dim, c.memory_place, c.memory_cache)
+        rows = memory_table(c.memory_dim + mail_dim, c.memory_placement, c.memory_cache)
         self.state = NodeMemory(c.memory_dim, mail_dim, rows)
         time = TimeEncoding(c.time_dim)
-        self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.cell, c.seconds_per_tick)
-        self.of_node_x = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
-        widths = [c.memory_dim] + [c.embedding_dim] * (c.layers - 1)
-        self.layers = nn.ModuleList(  # the roots' first, like the blocks
-            AttentionLayer(
-                time,
-                h_dim=width,
-                edge_x_dim=c.edge_x_dim,
-                dim=c.embedding_dim,
-                heads=c.heads,
-                dropout=c.dropout,
-            )
-            for width in reversed(widths)
+        self.updater = MemoryUpdater(
+            c.memory_dim, mail_dim, time, c.memory_updater, c.seconds_per_tick
         )
+        self.node_x_proj = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
+        self.encoder = AttentionStack(c, c.memory_dim, time)
         self.decoder = LinkDecoder(c.embedding_dim)
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times; changes no state."""
         rows = self.state.read(batch.nodes, batch.position)
-        h = memory = self.updater(rows)
-        if self.of_node_x is not None:
-            h = h + self.of_node_x(batch.node_x)
-        for layer, block in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
-            h = layer(h, block)
-        return Embeddings(h, _Inputs(rows, memory.detach()))
+        memory = self.updater(rows)
+        h = memory if self.node_x_proj is None else memory + self.node_x_proj(batch.node_x)
+        z = self.encoder(h, batch.blocks)
+        return Embeddings(z, _Inputs(rows, memory.detach()))
 
     @torch.no_grad()
     def commit(self, batch: Batch, found: Scores | Embeddings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -48,7 +48,7 @@ class TemporalModel(nn.Module):
     """Neighbors per hop the plan must sample, the roots' hop first; one block each."""
     strategy: Strategy
     """How the paper samples them; see `tgflow.sampling.Sampler`."""
-    config_type: type[Any]
+    config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
     edge_x_dim: int | None
     """Width of the edge features it reads; None for a model that takes any."""

@@ -1,5 +1,8 @@
 """TGN and TGAT on made streams."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
@@ -224,5 +227,22 @@ def test_configs_check_their_own_settings():
         TGNConfig(seconds_per_tick=0)
     with pytest.raises(ValueError, match="strategy must be one of recent, uniform, "):
         TGATConfig(strategy="newest")
-    with pytest.raises(ValueError, match='cell must be "gru" or "rnn"'):
-        TGN(TGNConfig(cell="lstm"))
+    with pytest.raises(ValueError, match='memory_updater must be "gru" or "rnn"'):
+        TGNConfig(memory_updater="lstm")
+
+
+def test_a_model_is_imported_when_it_is_first_used():
+    script = "import sys, tgflow.models as m; print('tgflow.models.tgn' in sys.modules); m.TGN"
+    script += "; print('tgflow.models.tgn' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_encoder_serves_any_decoder(name):
+    events, model = made_events(60, 2), made_model(name, 2).eval()
+    batch = slow_batch(events, 0, 20, model.fanouts)
+    embeddings, scores = model.embed(batch), model(batch)
+    assert embeddings.z.shape[1] == 8
+    assert torch.equal(model.decoder(embeddings.z, batch).positive, scores.positive)
+    model.commit(batch, embeddings)  # for a task that has no scores

@@ -231,6 +231,6 @@ def test_heads_must_divide_dim():
 def test_merge_matches_the_joined_map():
     layer = MergeLayer(4, 3, 4, 4)
     a, b = torch.randn(5, 4), torch.randn(5, 3)
-    first = torch.cat([layer.of_a.weight, layer.of_b.weight], dim=1)
-    joined = layer.out(F.relu(F.linear(torch.cat([a, b], dim=1), first, layer.of_a.bias)))
+    first = torch.cat([layer.left_proj.weight, layer.right_proj.weight], dim=1)
+    joined = layer.out(F.relu(F.linear(torch.cat([a, b], dim=1), first, layer.left_proj.bias)))
     torch.testing.assert_close(layer(a, b), joined)

@@ -22,11 +22,11 @@ def rows(num_events: int, num_negatives: int, num_rows: int) -> SimpleNamespace:
 def test_decoder_matches_the_joined_map(num_rows):
     decoder, batch = LinkDecoder(6), rows(5, 3, num_rows)
     z = torch.randn(num_rows, 6)
-    first = torch.cat([decoder.src.weight, decoder.dst.weight], dim=1)
+    first = torch.cat([decoder.src_proj.weight, decoder.dst_proj.weight], dim=1)
 
     def plain(src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
         joined = torch.cat([z[src], z[dst]], dim=-1)
-        return decoder.out(F.relu(F.linear(joined, first, decoder.src.bias))).squeeze(-1)
+        return decoder.out(F.relu(F.linear(joined, first, decoder.src_proj.bias))).squeeze(-1)
 
     scores = decoder(z, batch)
     torch.testing.assert_close(scores.positive, plain(batch.src_row, batch.dst_row))

@@ -132,16 +132,16 @@ def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
 
 
 def test_one_line_says_where_memory_is():
-    on_host = TGN(TGNConfig(memory_place="host", memory_cache="64KiB")).memory.table
+    on_host = TGN(TGNConfig(memory_placement="host", memory_cache="64KiB")).state.table
     assert isinstance(on_host, CachedTable)
     assert (on_host.place, on_host.dim) == ("host", 200)
     assert 0 < on_host.capacity * 800 < 64 << 10
-    assert TGN().memory.table.place == "model"
+    assert TGN().state.table.place == "model"
     with pytest.raises(ValueError, match='cannot be "disk": rows on disk never change'):
-        TGNConfig(memory_place="disk")
+        TGNConfig(memory_placement="disk")
     with pytest.raises(ValueError, match="must be one of model, auto, device, uva, host, got 'x'"):
-        TGNConfig(memory_place="x")
-    with pytest.raises(ValueError, match='memory_cache is for memory_place "uva" or "host"'):
+        TGNConfig(memory_placement="x")
+    with pytest.raises(ValueError, match='memory_cache is for memory_placement "uva" or "host"'):
         TGNConfig(memory_cache=5)
 
 
@@ -151,7 +151,7 @@ def test_models_are_copied_unless_their_memory_is_in_a_table():
     twin = copy.deepcopy(model)
     write(model.state, [3], 2)
     assert twin.state.state_dict()["clock"][3].tolist() == [0, 1, 1, 1]
-    model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1, memory_place="host"))
+    model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1, memory_placement="host"))
     with pytest.raises(TypeError, match="such as a model whose memory is in a table; make a new"):
         copy.deepcopy(model)
 
@@ -174,7 +174,7 @@ def test_spilled_copies_leave_no_file(tmp_path, monkeypatch):
 
 
 def test_a_table_of_memory_has_no_other_places():
-    with pytest.raises(ValueError, match="memory_place must be one of"):
+    with pytest.raises(ValueError, match="memory_placement must be one of"):
         memory_table(3, "tape", None)
 
 

@@ -16,7 +16,7 @@ def test_time_encoding_by_hand():
 
 def test_time_encoding_of_zero_is_that_of_no_time():
     encoding = TimeEncoding(5)
-    assert torch.equal(encoding.of_zero(), encoding(torch.zeros(1))[0])
+    assert torch.equal(encoding.at_zero(), encoding(torch.zeros(1))[0])
 
 
 def test_time_encoding_of_nothing():

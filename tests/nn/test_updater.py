@@ -17,13 +17,15 @@ def test_updater_is_torchs_cell_on_the_whole_message(cell):
     updater = MemoryUpdater(2, 4, TimeEncoding(3), cell, seconds_per_tick=0.5).double()
     torch_cell = (torch.nn.GRUCell if cell == "gru" else torch.nn.RNNCell)(9, 2).double()
     with torch.no_grad():
-        torch_cell.weight_ih.copy_(torch.cat([updater.of_state.weight, updater.of_time.weight], 1))
-        torch_cell.bias_ih.copy_(updater.of_state.bias)
+        torch_cell.weight_ih.copy_(
+            torch.cat([updater.state_proj.weight, updater.time_proj.weight], 1)
+        )
+        torch_cell.bias_ih.copy_(updater.state_proj.bias)
         torch_cell.weight_hh.zero_()  # maps s_i once more than needed
         torch_cell.bias_hh.zero_()
         if cell == "gru":
-            torch_cell.weight_hh[-2:] = updater.of_memory.weight
-            torch_cell.bias_hh[-2:] = updater.of_memory.bias
+            torch_cell.weight_hh[-2:] = updater.memory_proj.weight
+            torch_cell.bias_hh[-2:] = updater.memory_proj.bias
     dt = (rows.mail_t - rows.last_update).double() * 0.5
     expected = torch_cell(torch.cat([rows.state, updater.time(dt)], 1), rows.memory)
     expected[1] = rows.memory[1]  # has no mail

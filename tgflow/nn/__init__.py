@@ -5,11 +5,14 @@ from tgflow.nn.decoder import LinkDecoder
 from tgflow.nn.layers import MergeLayer
 from tgflow.nn.memory import MemoryRows, NodeMemory
 from tgflow.nn.messages import Mail, aggregate
+from tgflow.nn.stack import AttentionConfig, AttentionStack
 from tgflow.nn.time_encoding import TimeEncoding
 from tgflow.nn.updater import MemoryUpdater
 
 __all__ = [
+    "AttentionConfig",
     "AttentionLayer",
+    "AttentionStack",
     "LinkDecoder",
     "Mail",
     "MemoryRows",

@@ -93,7 +93,7 @@ class TemporalAttention(nn.Module):
 
     def _input_queries(self, target: Tensor | None) -> Tensor:
         """Return W_k^T q / sqrt(head width): `[heads, N, D]`, or one for all without targets."""
-        q = self.query_time(self.time.of_zero())
+        q = self.query_time(self.time.at_zero())
         if target is not None and self.query is not None:
             q = F.linear(target, self.query.weight, q)
         width = q.shape[-1] // self.heads

@@ -25,10 +25,10 @@ class LinkDecoder(nn.Module):
     def __init__(self, dim: int, hidden_dim: int | None = None) -> None:
         super().__init__()
         hidden_dim = dim if hidden_dim is None else hidden_dim
-        self.src = nn.Linear(dim, hidden_dim)
-        self.dst = nn.Linear(dim, hidden_dim, bias=False)
+        self.src_proj = nn.Linear(dim, hidden_dim)
+        self.dst_proj = nn.Linear(dim, hidden_dim, bias=False)
         self.out = nn.Linear(hidden_dim, 1)
-        init_split(self.src, self.dst)
+        init_split(self.src_proj, self.dst_proj)
         nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, z: Tensor, batch: Batch) -> Scores:
@@ -40,7 +40,7 @@ class LinkDecoder(nn.Module):
         """
         src_row = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
         dst_row = torch.cat([batch.dst_row, batch.negative_dst_row.flatten()])
-        hidden = _mapped(self.src, z, src_row).add_(_mapped(self.dst, z, dst_row)).relu_()
+        hidden = _mapped(self.src_proj, z, src_row).add_(_mapped(self.dst_proj, z, dst_row)).relu_()
         logits = F.linear(hidden, self.out.weight, self.out.bias).squeeze(-1)
         num_events = len(batch.src_row)
         negative = logits[num_events:].view(batch.negative_src_row.shape)

@@ -6,28 +6,31 @@ from torch import Tensor, nn
 
 
 class MergeLayer(nn.Module):
-    """W2 relu(W1 [a | b] + b1) + b2, without ever forming [a | b].
+    """W2 relu(W1 [left | right] + b1) + b2, without ever forming [left | right].
 
     Args:
-        a_dim: Width of the first input.
-        b_dim: Width of the second; 0 if there is none.
+        left_dim: Width of the first input.
+        right_dim: Width of the second; 0 if there is none.
         hidden_dim: Width between the two maps.
         out_dim: Width of the result.
     """
 
-    def __init__(self, a_dim: int, b_dim: int, hidden_dim: int, out_dim: int) -> None:
+    def __init__(self, left_dim: int, right_dim: int, hidden_dim: int, out_dim: int) -> None:
         super().__init__()
-        self.of_a = nn.Linear(a_dim, hidden_dim)
-        self.of_b = nn.Linear(b_dim, hidden_dim, bias=False) if b_dim else None
+        self.left_proj = nn.Linear(left_dim, hidden_dim)
+        self.right_proj = nn.Linear(right_dim, hidden_dim, bias=False) if right_dim else None
         self.out = nn.Linear(hidden_dim, out_dim)
-        init_split(self.of_a, self.of_b)
+        init_split(self.left_proj, self.right_proj)
         nn.init.xavier_normal_(self.out.weight)
 
-    def forward(self, a: Tensor, b: Tensor | None) -> Tensor:
-        """Return `[N, out_dim]` of `a` `[N, a_dim]` and `b` `[N, b_dim]`, None if `b_dim` is 0."""
-        hidden = self.of_a(a)
-        if b is not None and self.of_b is not None:
-            hidden = hidden.addmm_(b, self.of_b.weight.t())
+    def forward(self, left: Tensor, right: Tensor | None) -> Tensor:
+        """Return `[N, out_dim]` of `left` `[N, left_dim]` and `right` `[N, right_dim]`.
+
+        `right` is None if `right_dim` is 0.
+        """
+        hidden = self.left_proj(left)
+        if right is not None and self.right_proj is not None:
+            hidden = hidden.addmm_(right, self.right_proj.weight.t())
         out: Tensor = self.out(hidden.relu_())
         return out
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.nn.history import VersionHistory
-from tgflow.nn.memory_table import MemoryTable, TensorTable, with_room
+from tgflow.nn.memory_table import MemoryTable, TensorTable, grow_to
 from tgflow.nn.spill import write_spill
 
 LAST_UPDATE, MAIL_T, HAS_MAIL, POSITION = range(4)
@@ -150,7 +150,7 @@ class NodeMemory(nn.Module):
         if num_nodes > len(self.table):
             self._grow_table(num_nodes)
         if num_nodes > len(self.clock):
-            self.clock = with_room(self.clock, num_nodes)
+            self.clock = grow_to(self.clock, num_nodes)
             if self.history is not None:
                 self.history.resize(len(self.clock))
         self.num_nodes = max(self.num_nodes, num_nodes)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tgflow.cache import cached
 from tgflow.tables import FeatureTable
 
-MemoryPlace = Literal["model", "auto", "device", "uva", "host"]
+MemoryPlacement = Literal["model", "auto", "device", "uva", "host"]
 
 
 class MemoryTable(Protocol):
@@ -70,7 +70,7 @@ class TensorTable(nn.Module):
     def append(self, rows: Tensor) -> int:
         """Add rows and return the first one's id. Amortised: room at least doubles."""
         first, self._size = self._size, self._size + len(rows)
-        self.rows = with_room(self.rows, self._size)
+        self.rows = grow_to(self.rows, self._size)
         self.rows[first : self._size] = rows
         return first
 
@@ -87,7 +87,7 @@ class TensorTable(nn.Module):
         return self.rows[start:stop]
 
 
-def memory_table(dim: int, place: MemoryPlace, cache: int | str | None) -> MemoryTable:
+def memory_table(dim: int, place: MemoryPlacement, cache: int | str | None) -> MemoryTable:
     """Return an empty table for rows of memory and mail.
 
     Args:
@@ -102,7 +102,7 @@ def memory_table(dim: int, place: MemoryPlace, cache: int | str | None) -> Memor
         CudaError: If the place needs a GPU and it cannot be used; the message says what is missing.
         ValueError: If there is no such place, or it takes no cache.
     """
-    check_memory_place(place, cache)
+    check_memory_placement(place, cache)
     if place == "model":
         return TensorTable(dim)
     device = "cuda" if torch.cuda.is_available() else None
@@ -110,21 +110,21 @@ def memory_table(dim: int, place: MemoryPlace, cache: int | str | None) -> Memor
     return table if cache is None else cached(table, bytes=cache, device=device)
 
 
-def check_memory_place(place: str, cache: int | str | None) -> None:
+def check_memory_placement(place: str, cache: int | str | None) -> None:
     """Raise ValueError unless memory can be in that place, behind such a cache."""
-    places = get_args(MemoryPlace)
+    places = get_args(MemoryPlacement)
     if place == "disk":
         raise ValueError(
-            'memory_place cannot be "disk": rows on disk never change, and memory changes with '
+            'memory_placement cannot be "disk": rows on disk never change, and memory changes with '
             'every event; use "uva" or "host", with memory_cache for a cache on the GPU'
         )
     if place not in places:
-        raise ValueError(f"memory_place must be one of {', '.join(places)}, got {place!r}")
+        raise ValueError(f"memory_placement must be one of {', '.join(places)}, got {place!r}")
     if cache is not None and place not in ("uva", "host"):
-        raise ValueError(f'memory_cache is for memory_place "uva" or "host", got {place!r}')
+        raise ValueError(f'memory_cache is for memory_placement "uva" or "host", got {place!r}')
 
 
-def with_room(rows: Tensor, size: int) -> Tensor:
+def grow_to(rows: Tensor, size: int) -> Tensor:
     """Return `rows`, followed by zeros where there are less than `size` of them."""
     if size <= len(rows):
         return rows

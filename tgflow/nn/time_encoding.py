@@ -33,6 +33,6 @@ class TimeEncoding(nn.Module):
         """Return the encoding `[..., dim]` of `dt` `[...]` in seconds."""
         return torch.cos(dt.unsqueeze(-1) * self.frequency)
 
-    def of_zero(self) -> Tensor:
+    def at_zero(self) -> Tensor:
         """Return the encoding `[dim]` of dt = 0."""
         return torch.ones_like(self.frequency)

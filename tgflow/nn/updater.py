@@ -43,10 +43,10 @@ class MemoryUpdater(nn.Module):
             raise ValueError(f'cell must be "gru" or "rnn", got {cell!r}')
         self.time, self.seconds_per_tick = time, seconds_per_tick
         gates = 3 * memory_dim if cell == "gru" else memory_dim
-        self.of_state = nn.Linear(memory_dim + mail_dim, gates)
-        self.of_time = nn.Linear(time.dim, gates, bias=False)
-        self.of_memory = nn.Linear(memory_dim, memory_dim) if cell == "gru" else None
-        for layer in (self.of_state, self.of_time, self.of_memory):
+        self.state_proj = nn.Linear(memory_dim + mail_dim, gates)
+        self.time_proj = nn.Linear(time.dim, gates, bias=False)
+        self.memory_proj = nn.Linear(memory_dim, memory_dim) if cell == "gru" else None
+        for layer in (self.state_proj, self.time_proj, self.memory_proj):
             for parameter in () if layer is None else layer.parameters():
                 nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
 
@@ -57,10 +57,10 @@ class MemoryUpdater(nn.Module):
 
     def _step(self, rows: MemoryRows) -> Tensor:
         dt = (rows.mail_t - rows.last_update).to(rows.state.dtype) * self.seconds_per_tick
-        given = self.of_state(rows.state).addmm_(self.time(dt), self.of_time.weight.t())
-        if self.of_memory is None:
+        given = self.state_proj(rows.state).addmm_(self.time(dt), self.time_proj.weight.t())
+        if self.memory_proj is None:
             return torch.tanh(given)
-        own = self.of_memory(rows.memory)
+        own = self.memory_proj(rows.memory)
         if can_step(rows.state):
             stepped: Tensor = GruStep.apply(given, own, rows.memory)  # type: ignore[no-untyped-call]
             return stepped

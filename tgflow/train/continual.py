@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from tgflow.checkpoint import Checkpoint
@@ -15,14 +16,12 @@ from tgflow.metrics import LinkMetrics, average_precision
 from tgflow.model import TemporalModel
 from tgflow.plan.batch import Batch
 from tgflow.plan.inputs import check_unplanned
-from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
-from tgflow.plan.lookahead import READY, Lookahead
+from tgflow.plan.lookahead import READY
 from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.plan import Plan, Visibility
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.sampling import Strategy
 from tgflow.tables.protocols import Table
+from tgflow.train.config import TrainingConfig, make_plan
 from tgflow.train.learner import Learner, StepResult, TrainingDiverged
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
@@ -35,38 +34,21 @@ MAX_LOST = 20
 """Micro-batches in a row that may be left out as not finite; then the parameters are lost."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContinualConfig:
-    """Settings of continual learning."""
+@dataclass(frozen=True, kw_only=True)
+class ContinualConfig(TrainingConfig):
+    """Settings of continual learning; its batches are micro-batches of the stream.
 
-    seed: int = 0
-    """Seeds negatives, replay, uniform neighbors and dropout; not the model's first parameters."""
-    batch_size: int = 200
-    """Events per micro-batch."""
+    A look-ahead of "auto" prepares 4 micro-batches.
+    """
+
     updates: int = 1
     """Optimizer steps per micro-batch, each with other negatives and replay; 0 learns nothing."""
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    grad_clip: float | None = None
-    """Largest norm of the gradients, or None."""
     replay_ratio: float = 0.5
     """Replayed events per new one. They read the model's state as it was when they happened."""
     replay_horizon: int = 50_000
     """Events to look back for replay."""
     replay_half_life: float = 10_000.0
     """An event this many events older is half as likely to be replayed."""
-    mrr_negatives: int = 20
-    """Negatives per event in prediction; AP and AUC use the first of them."""
-    visibility: Visibility = "event"
-    strategy: Strategy | None = None
-    """How neighbors are sampled; None as the model's paper does."""
-    span: int | None = None
-    """Ticks: the width of strategy `window`, the half-life of `decayed`."""
-    seconds_per_tick: float = 1.0
-    num_threads: int = 1
-    """Threads that prepare batches; 0 prepares them in line."""
-    lookahead: Lookahead = "auto"
-    """Micro-batches to prepare ahead; "auto": 4."""
     on_nan: Literal["stop", "skip"] = "stop"
     """At a loss or score that is not finite: raise, or leave that out of learning and count it. A
     micro-batch that cannot be predicted is then neither learned nor put into memory."""
@@ -76,11 +58,9 @@ class ContinualConfig:
     """The last part of the events, over which the result's `test.*` are taken."""
 
     def __post_init__(self) -> None:
-        if self.updates < 0 or (self.lookahead != "auto" and self.lookahead < 1):
-            raise ValueError(
-                'updates must be at least 0 and lookahead "auto" or at least 1, '
-                f"got {self.updates} and {self.lookahead!r}"
-            )
+        super().__post_init__()
+        if self.updates < 0:
+            raise ValueError(f"updates must be at least 0, got {self.updates}")
         if not (self.half_life > 0 and 0 < self.test_share <= 1):
             raise ValueError(
                 "half_life must be above 0 and test_share in (0, 1], "
@@ -169,27 +149,12 @@ class ContinualTrainer:
             self.model.state.keep_past(c.replay_horizon)
 
     def _plans(self) -> MicroBatchPlans:
-        c = self.config
-        common: dict[str, Any] = {
-            "batch_size": c.batch_size,
-            "fanouts": self.model.fanouts,
-            "strategy": c.strategy or self.model.strategy,
-            "span": c.span,
-            "visibility": c.visibility,
-            "seconds_per_tick": c.seconds_per_tick,
-            "start": self._stretch_start,
-            "with_memory": self.model.state is not None,
-            "seed": key(c.seed, self._stretch_start),
-        }
+        c, start = self.config, self._stretch_start
         replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life)
+        make = partial(make_plan, self.graph, self.model, c, seed=c.seed, start=start)
         return MicroBatchPlans(
-            Plan(self.graph, negatives=NegativeSampler(num=c.mrr_negatives), **common),
-            Plan(
-                self.graph,
-                negatives=NegativeSampler(),
-                replay=replay if c.replay_ratio else None,
-                **common,
-            ),
+            make(NegativeSampler(num=c.mrr_negatives)),
+            make(NegativeSampler(), replay=replay if c.replay_ratio else None),
         )
 
     def _step(self, batch: Batch, following: Iterator[Batch], feeder: MicroBatcher) -> StepRecord:

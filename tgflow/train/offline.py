@@ -16,14 +16,12 @@ from tgflow.model import TemporalModel
 from tgflow.plan.batch import Batch
 from tgflow.plan.draft import Feature
 from tgflow.plan.inputs import inputs_of
-from tgflow.plan.keys import key
 from tgflow.plan.loader import Loader
-from tgflow.plan.lookahead import Lookahead
 from tgflow.plan.negatives import NegativeKind, NegativeSampler
-from tgflow.plan.plan import Plan, Visibility
-from tgflow.sampling import Strategy
+from tgflow.plan.plan import Plan
 from tgflow.tables.row_view import RowView
 from tgflow.train.caches import evaluation_apart
+from tgflow.train.config import TrainingConfig, make_plan
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
@@ -31,42 +29,29 @@ from tgflow.train.split import Split, chronological_split
 from tgflow.train.state import snapshot
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OfflineConfig:
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig(TrainingConfig):
     """Settings of offline training; the defaults are the protocol of DyGLib's published figures."""
 
-    seed: int = 0
-    """Seeds training negatives, uniform neighbors and dropout; not the first parameters."""
     data_seed: int = 0
     """Seeds what runs to be compared share: which nodes are new, and evaluation's negatives."""
-    batch_size: int = 200
     epochs: int = 100
+    """Passes over the training events, at most."""
     patience: int = 20
     """Epochs without a better validation AP to stop after."""
     learning_rate: float = 1e-4
-    weight_decay: float = 0.0
-    grad_clip: float | None = None
-    """Largest norm of the gradients, or None."""
+    """Adam's step size."""
     val_ratio: float = 0.15
+    """Share of the events to validate with."""
     test_ratio: float = 0.15
+    """Share of the events to test with, the last ones."""
     new_node_ratio: float = 0.1
     """Share of the nodes whose events training does not see."""
     negatives: tuple[NegativeKind, ...] = ("random",)
     """Kinds to test with; the first chooses the best epoch. Training's are random."""
-    mrr_negatives: int = 20
-    """Negatives per event in the test; AP and AUC use the first of them."""
-    visibility: Visibility = "event"
-    strategy: Strategy | None = None
-    """How neighbors are sampled; None as the model's paper does."""
-    span: int | None = None
-    """Ticks: the width of strategy `window`, the half-life of `decayed`."""
-    seconds_per_tick: float = 1.0
-    num_threads: int = 1
-    """Threads that prepare batches; 0 prepares them in line."""
-    lookahead: Lookahead = "auto"
-    """Batches to prepare ahead; see `Loader`."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.epochs < 1 or self.patience < 1:
             raise ValueError(
                 f"epochs and patience must be at least 1, got {self.epochs} and {self.patience}"
@@ -270,21 +255,9 @@ class OfflineTrainer:
         start: int = 0,
         stop: int | None = None,
     ) -> Plan:
-        c = self.config
         stop = graph.num_events if stop is None else stop
-        return Plan(
-            graph,
-            seed=key(seed, start),
-            batch_size=c.batch_size,
-            fanouts=self.model.fanouts,
-            strategy=c.strategy or self.model.strategy,
-            span=c.span,
-            visibility=c.visibility,
-            negatives=negatives,
-            seconds_per_tick=c.seconds_per_tick,
-            start=start,
-            stop=stop,
-            with_memory=self.model.state is not None,
+        return make_plan(
+            graph, self.model, self.config, negatives, seed=seed, start=start, stop=stop
         )
 
     def _summary(self, best: _Best) -> dict[str, Any]:
