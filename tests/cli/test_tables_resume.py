@@ -207,4 +207,4 @@ def test_a_run_that_moved_goes_on_with_its_file(run, tgflow, made):
     as_whole(made)
     checkpoints = sorted(Path("out/checkpoints").glob("ckpt-*"))
     meta = json.loads((checkpoints[-1] / "manifest.json").read_text())["meta"]
-    assert meta["edge_x_file"] == str(Path("moved/edge-x.rows").absolute())
+    assert meta["edge_x"]["file"] == str(Path("moved/edge-x.rows").absolute())

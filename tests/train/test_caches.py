@@ -16,7 +16,7 @@ from tgflow.train import caches
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
 def test_after_an_evaluation_the_next_rows_are_back_that_were_held_before(policy: Any) -> None:
     cache, graph = ten_rows_held(policy)
-    with caches.evaluation_apart(graph, lambda: {"node_x": torch.arange(7, 13)}):
+    with caches.isolate_evaluation(graph, lambda: {"node_x": torch.arange(7, 13)}):
         cache.gather(torch.arange(40, 57))
     contents = set(cache.contents().tolist())
     assert contents & set(range(40)) == {7, 8, 9}  # of 7..12, asked for next, 10..12 were not held
@@ -27,7 +27,7 @@ def test_after_an_evaluation_the_next_rows_are_back_that_were_held_before(policy
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
 def test_an_evaluation_with_nothing_after_it_reads_nothing_back(policy: Any) -> None:
     cache, graph = ten_rows_held(policy)
-    with caches.evaluation_apart(graph, dict):
+    with caches.isolate_evaluation(graph, dict):
         cache.gather(torch.arange(40, 57))
     assert set(cache.contents().tolist()) == set(range(40, 50))
     assert cache.counters.preloaded == 0
@@ -36,7 +36,7 @@ def test_an_evaluation_with_nothing_after_it_reads_nothing_back(policy: Any) -> 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
 def test_rows_that_an_evaluation_left_are_not_read_again(policy: Any) -> None:
     cache, graph = ten_rows_held(policy)
-    with caches.evaluation_apart(graph, lambda: {"node_x": torch.arange(5)}):
+    with caches.isolate_evaluation(graph, lambda: {"node_x": torch.arange(5)}):
         cache.gather(torch.arange(40, 43))
         assert set(cache.contents().tolist()) & set(range(5)) == {3, 4}
     assert set(range(5)) <= set(cache.contents().tolist())
@@ -47,7 +47,7 @@ def test_rows_that_an_evaluation_left_are_not_read_again(policy: Any) -> None:
 def test_an_evaluation_changes_nothing_where_gathers_admit_nothing(policy: Any) -> None:
     cache, graph = ten_rows_held(policy)
     before, counters = cache.contents(), cache.counters
-    with caches.evaluation_apart(graph, lambda: {"node_x": torch.arange(7, 13)}):
+    with caches.isolate_evaluation(graph, lambda: {"node_x": torch.arange(7, 13)}):
         cache.gather(torch.arange(40, 57))
     assert torch.equal(cache.contents(), before)
     assert cache.counters.preloaded == counters.preloaded

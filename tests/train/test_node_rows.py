@@ -17,7 +17,7 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable, table
 from tgflow.tables.protocols import Table
-from tgflow.train import node_rows
+from tgflow.train import feature_rows
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 from tgflow.train.state import graph_of
 
@@ -76,7 +76,7 @@ def straight() -> list[Any]:
 def test_rows_in_memory_are_held_by_the_checkpoint(
     there: str | None, tmp_path: Path, straight: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_rows, "PIECE_BYTES", 10 * 12)
+    monkeypatch.setattr(feature_rows, "PIECE_BYTES", 10 * 12)
     path = saved(cached(FeatureTable(3), rows=5), tmp_path / "c")
     assert {"node_x-10-000000", "node_x-10-000001"} <= ckpt.load(path).sealed.keys()
     given: dict[Any, Table] = {
@@ -103,7 +103,7 @@ def test_rows_in_a_file_stay_there(there: str, tmp_path: Path, straight: list[An
 
     path = saved(table_then := opened("x.rows"), tmp_path / "c")
     table_then.close()
-    assert "x" not in ckpt.load(path).sections["node_x"]
+    assert "node_x" not in ckpt.load(path).sections
     names = {"same file": "x.rows", "other file": "y.rows"}
     assert go_on(path, opened(names[there]) if there in names else None) == straight
 

@@ -9,7 +9,7 @@ from made_streams import made_events, pieces, small_tgn
 
 from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
-from tgflow.train import state
+from tgflow.train import graph_parts
 from tgflow.train.continual import MAX_LOST, ContinualConfig, ContinualTrainer
 from tgflow.train.learner import TrainingDiverged
 
@@ -37,7 +37,7 @@ def state_sha256(checkpoint):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(state, "PIECE", 64)
+    monkeypatch.setattr(graph_parts, "PIECE", 64)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -48,7 +48,7 @@ def test_later_training_changes_no_bit_of_a_snapshot(tmp_path):
         if record.stop == 160:
             snapshot = trainer.checkpoint()
             digest, then = state_sha256(snapshot), contents(snapshot)
-    assert set(snapshot.sealed) == {"events-000000", "events-000001"}
+    assert set(snapshot.sealed) == {"events-64-000000", "events-64-000001"}
     now = contents(snapshot)
     assert then.keys() == now.keys()
     for name, tensor in then.items():

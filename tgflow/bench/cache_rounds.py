@@ -14,7 +14,7 @@ from tgflow.bench.row import Params, Row
 from tgflow.cache import CachedTable, cached
 from tgflow.events import EventBatch
 from tgflow.tables import FeatureTable
-from tgflow.train.caches import bring_back
+from tgflow.train.caches import restore_upcoming
 
 SHARE = 0.005
 """Of the edge rows: the cache, as GNNFlow (SoCC 2024) has it."""
@@ -22,7 +22,7 @@ ROUNDS = 100
 EPOCHS = 3
 NEXT = "restore of what comes next"
 KEEPS = (("reuse",), ("reuse", "restore"), ("reuse", "restore", "preload"), ("reuse", NEXT))
-"""The last is what `evaluation_apart` does, and has figures to reach."""
+"""The last is what `isolate_evaluation` does, and has figures to reach."""
 HELD_OUT = 0.1
 """Of a round's batches, the last: evaluated after every epoch."""
 
@@ -94,7 +94,7 @@ def run_rounds(
             if "preload" in keeps and train:
                 cache.preload(epoch[train[0]])
             if NEXT in keeps and train:
-                bring_back(cache, held, epoch[train[0]])
+                restore_upcoming(cache, held, epoch[train[0]])
             for index in train:
                 cache.gather(epoch[index])
             held = cache.contents()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +10,13 @@ from torch import Tensor
 
 Tensors = dict[str, Tensor]
 
-VOLATILE = frozenset({"reorder", "cache_edge_x", "cache_node_x"})
-"""Sections that depend on when data came or was asked for, not on the data alone."""
-
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What is saved: tensors by section and name, and what JSON can hold beside them.
 
-    While a `CheckpointWriter` has it, nobody may change its tensors.
+    Parts are saved to it and loaded from it (see `tgflow.checkpoint.parts`). While a
+    `CheckpointWriter` has it, nobody may change its tensors.
     """
 
     sections: dict[str, Tensors]
@@ -31,5 +29,36 @@ class Checkpoint:
     checkpoint, whose files were all found right, they are read when they are called."""
     outside: list[Callable[[], None]] = field(default_factory=list)
     """Make durable what it refers to and does not hold; called before it is complete."""
-    volatile: Set[str] = VOLATILE
-    """Sections left out of the manifest's `state_sha256`, by which two runs are compared."""
+    volatile: set[str] = field(default_factory=set)
+    """Sections that depend on when data came or was asked for, not on the data alone. They are left
+    out of the manifest's `state_sha256`, by which two runs are compared."""
+
+    def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
+        """Add a section, as `SectionWriter.put`."""
+        self.sections[name] = tensors
+        self._add_volatile(name, volatile)
+
+    def put_sealed(self, name: str, make: Callable[[], Tensors], *, volatile: bool = False) -> None:
+        """Add a section whose content under this name never changes in a run."""
+        self.sealed[name] = make
+        self._add_volatile(name, volatile)
+
+    def _add_volatile(self, name: str, volatile: bool) -> None:
+        if volatile:
+            self.volatile.add(name)
+
+    def note(self, name: str, value: Any) -> None:
+        """Add to `meta`."""
+        self.meta[name] = value
+
+    def sync_before(self, make_durable: Callable[[], None]) -> None:
+        """Have `make_durable` called before the checkpoint is complete."""
+        self.outside.append(make_durable)
+
+    def get(self, name: str) -> Tensors:
+        """Return a section, sealed or not; a sealed one is read now.
+
+        Raises:
+            KeyError: If there is none of that name.
+        """
+        return self.sealed[name]() if name in self.sealed else self.sections[name]

@@ -93,9 +93,9 @@ class CheckpointScheduler:
         session = self._session
         checkpoint = session.trainer.checkpoint()
         tensors, meta = state.to_checkpoint()
-        checkpoint.sections["ids"] = session.ingest.ids.state(self._num_nodes())
-        checkpoint.sections["reorder"] = tensors
-        checkpoint.meta["ingest"] = meta
+        checkpoint.put("ids", session.ingest.ids.state(self._num_nodes()))
+        checkpoint.put("reorder", tensors, volatile=True)
+        checkpoint.note("ingest", meta)
         checkpoint.meta["model"] = session.config.model.model_dump()
         checkpoint.meta["run"] = {
             "build": session.build,

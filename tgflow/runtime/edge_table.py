@@ -7,7 +7,7 @@ from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.features import check_unused, edge_file, open_edge_table, with_cache
 from tgflow.tables import DamagedFile
 from tgflow.tables.protocols import Table
-from tgflow.train.rows import file_of, same_file
+from tgflow.train.feature_rows import file_of, same_file
 
 
 def open_table(
@@ -27,7 +27,7 @@ def open_table(
         OSError: If its file cannot be opened.
     """
     file = edge_file(place.config, place.path)
-    counted = None if checkpoint is None else file_of(checkpoint)
+    counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
     if file is not None and not file.exists() and same_file(counted, file):
         raise RowsLost(f"{file} is gone, and with it the edge features that the checkpoint counts")
     try:
@@ -52,7 +52,7 @@ def check_own(place: RunDirectory) -> None:
     """
     if place.goes_on and not any(change.key == "tables.edge_path" for change in place.changed):
         return
-    if place.effect == "all" or "edge_x_file" not in place.newest_meta():
+    if place.effect == "all" or file_of(place.newest_meta(), "edge_x") is None:
         check_unused(place.config)
 
 

@@ -1,4 +1,4 @@
-"""A graph's caches between a trainer's passes, and in its checkpoints.
+"""A graph's caches between a trainer's passes.
 
 GNNFlow (SoCC 2024) calls it *reuse* that contents stay from one round to the next, and *restore*
 that those before an evaluation come back after it, and the round's first rows with them.
@@ -12,13 +12,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tgflow.cache import CachedTable, CacheSnapshot
-from tgflow.checkpoint import Checkpoint
+from tgflow.cache import CachedTable
 from tgflow.graph import TemporalGraph
 from tgflow.plan.draft import Feature
 from tgflow.plan.inputs import inputs_of
-
-_SECTION = "cache_"
 
 
 def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
@@ -28,7 +25,7 @@ def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
 
 
 @contextmanager
-def evaluation_apart(
+def isolate_evaluation(
     graph: TemporalGraph, upcoming: Callable[[], dict[Feature, Tensor]]
 ) -> Iterator[None]:
     """Enclose a pass whose rows are not those of the next: what that begins with comes back.
@@ -51,10 +48,10 @@ def evaluation_apart(
     yield
     first = upcoming() if caches else {}
     for name in caches.keys() & first.keys():
-        bring_back(caches[name], held[name], first[name])
+        restore_upcoming(caches[name], held[name], first[name])
 
 
-def bring_back(cache: CachedTable, held: Tensor, upcoming: Tensor) -> None:
+def restore_upcoming(cache: CachedTable, held: Tensor, upcoming: Tensor) -> None:
     """Preload those of the ids `upcoming` that are among `held`, the contents at an earlier time.
 
     Args:
@@ -63,37 +60,3 @@ def bring_back(cache: CachedTable, held: Tensor, upcoming: Tensor) -> None:
         upcoming: Ids of rows that will be read next, int64 `[D]`.
     """
     cache.preload(upcoming[torch.isin(upcoming, held.to(upcoming.device))])
-
-
-def note_caches(checkpoint: Checkpoint, graph: TemporalGraph) -> None:
-    """Note what the caches hold; their rows are the tables'."""
-    noted = checkpoint.meta["caches"] = {}
-    for name, cache in caches_of(graph).items():
-        held = cache.snapshot()
-        checkpoint.sections[_SECTION + name] = {"ids": held.ids, "keys": held.keys}
-        noted[name] = {"policy": cache.policy, "capacity": cache.capacity}
-
-
-def bring_caches_back(checkpoint: Checkpoint, graph: TemporalGraph) -> None:
-    """Let caches hold what they held; one of another policy or capacity begins empty.
-
-    Raises:
-        ValueError: If what was noted cannot be.
-    """
-    for name, cache in caches_of(graph).items():
-        like = {"policy": cache.policy, "capacity": cache.capacity}
-        if checkpoint.meta.get("caches", {}).get(name) == like:
-            held = checkpoint.sections[_SECTION + name]
-            _check(held["ids"], held["keys"], cache.capacity)
-            cache.restore(CacheSnapshot(held["ids"], held["keys"]))
-
-
-def _check(ids: Tensor, keys: Tensor, capacity: int) -> None:
-    for column in (ids, keys):
-        if column.dtype != torch.int64 or column.shape != (capacity,):
-            raise ValueError(
-                f"a cache of {capacity} rows cannot hold {column.dtype} {list(column.shape)}"
-            )
-    held = ids[ids != -1]
-    if bool((held < 0).any()) or len(set(held.tolist())) < len(held):
-        raise ValueError("a cache holds rows that there are, each once")

@@ -20,7 +20,7 @@ from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeKind, NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables.row_view import RowView
-from tgflow.train.caches import evaluation_apart
+from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import TrainingConfig, make_plan
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
@@ -161,7 +161,7 @@ class OfflineTrainer:
         """Train and validate once; return the best epoch, which may be this one."""
         before = asdict(self._totals)
         loss = self._train(epoch)
-        with evaluation_apart(self.graph, partial(self._first_rows, epoch + 1)):
+        with isolate_evaluation(self.graph, partial(self._first_rows, epoch + 1)):
             val = self._evaluate("val", epoch, self._val_plan)
         is_best = best is None or val["ap"] > best.val["ap"]
         took = {name: value - before[name] for name, value in asdict(self._totals).items()}

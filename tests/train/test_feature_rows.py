@@ -17,7 +17,7 @@ from tgflow.checkpoint import CheckpointError, RowsLost
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
-from tgflow.train import rows, state
+from tgflow.train import feature_rows, graph_parts
 from tgflow.train.continual import ContinualConfig, ContinualTrainer
 
 EVENTS = made_events(400)
@@ -75,7 +75,7 @@ def no_faults():
 def test_a_run_goes_on_wherever_its_rows_were(
     here: str, there: str | None, tmp_path: Path, straight: list[Any], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(state, "PIECE", 64)
+    monkeypatch.setattr(graph_parts, "PIECE", 64)
     path = saved(table_in(here, tmp_path / "a"), tmp_path / "c")
     table = None
     if there is not None:
@@ -92,8 +92,8 @@ def test_a_run_goes_on_wherever_its_rows_were(
 def test_a_checkpoint_refers_to_a_file_and_reads_but_its_last_rows(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(state, "PIECE", 64)
-    monkeypatch.setattr(rows, "DIGEST_ROWS", 8)
+    monkeypatch.setattr(graph_parts, "PIECE", 64)
+    monkeypatch.setattr(feature_rows, "DIGEST_ROWS", 8)
     table, asked = table_in("disk", tmp_path), []
     read = table.read
     monkeypatch.setattr(table, "read", lambda *span: (asked.append(span), read(*span))[1])
@@ -102,10 +102,9 @@ def test_a_checkpoint_refers_to_a_file_and_reads_but_its_last_rows(
     assert table.path is not None
     assert table.path.stat().st_size > 4096
     found = ckpt.load(path)
-    assert found.sections["edge_x"]["rows"].tolist() == [CUT]
-    assert "x" not in found.sections["events"]
-    assert set(found.sealed) == {"columns-000000", "columns-000001"}
-    assert "x" not in found.sealed["columns-000000"]()
+    assert found.sections["edge_x_mark"]["rows"].tolist() == [CUT]
+    assert "edge_x" not in found.sections
+    assert set(found.sealed) == {"events-64-000000", "events-64-000001"}
 
 
 def test_a_checkpoint_finds_its_file_from_any_working_directory(
@@ -122,11 +121,11 @@ def test_a_checkpoint_finds_its_file_from_any_working_directory(
 def test_pieces_are_bounded_by_their_bytes(
     tmp_path: Path, straight: list[Any], monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(state, "PIECE_BYTES", 64 * 40)
+    monkeypatch.setattr(feature_rows, "PIECE_BYTES", 64 * 8)
     path = saved(table_in("host", tmp_path), tmp_path / "c")
     found = ckpt.load(path)
-    assert set(found.sealed) == {"events-64-000000", "events-64-000001"}
-    monkeypatch.setattr(state, "PIECE_BYTES", 64 << 20)
+    assert set(found.sealed) == {"edge_x-64-000000", "edge_x-64-000001"}
+    monkeypatch.setattr(feature_rows, "PIECE_BYTES", 64 << 20)
     again = go_on(path, None)
     assert set(again.checkpoint().sealed) == set()  # of another size, under another name
     again.run(pieces(EVENTS[CUT:], 50))

@@ -1,0 +1,189 @@
+"""The parts that a checkpoint is made of: each saves itself, comes back, and is cut back.
+
+A part puts named sections of tensors and notes for JSON into a writer, and finds them in a reader;
+it knows no files. A `Checkpoint` is both. A checkpoint that is spread over machines is another
+writer, to which the same parts are saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tgflow.checkpoint.content import Tensors
+from tgflow.state import StreamState
+
+
+class SectionWriter(Protocol):
+    """Takes what parts save."""
+
+    def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
+        """Take a section; nobody changes its tensors from now on.
+
+        Args:
+            name: Matches [a-z0-9_-], and is no other section's.
+            tensors: By name.
+            volatile: Whether it depends on more than the data, such as on when they came.
+        """
+
+    def put_sealed(self, name: str, make: Callable[[], Tensors], *, volatile: bool = False) -> None:
+        """Take a section whose content under this name never changes in a run.
+
+        `make` is called only when it must be written, and may be called from another thread.
+        """
+
+    def note(self, name: str, value: Any) -> None:
+        """Take what JSON can hold."""
+
+    def sync_before(self, make_durable: Callable[[], None]) -> None:
+        """Call `make_durable` before the checkpoint counts: it refers to what lies outside."""
+
+
+class SectionReader(Protocol):
+    """Gives parts back what they saved."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What was noted, by name."""
+
+    def get(self, name: str) -> Tensors:
+        """Return a section, sealed or not.
+
+        Raises:
+            KeyError: If there is none of that name.
+        """
+
+
+class Part(Protocol):
+    """Something that a checkpoint keeps."""
+
+    @property
+    def name(self) -> str:
+        """Its section, or what its sections' names begin with; no other part's."""
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save what it is now; what it becomes later does not change what was saved."""
+
+    def load(self, reader: SectionReader) -> None:
+        """Become what was saved; what lies outside of checkpoints is cut back to it.
+
+        Raises:
+            KeyError: If a section is missing.
+            ValueError: If what was saved cannot be, or is not of this kind.
+        """
+
+    def rewind(self, size: int) -> None:
+        """Cut back to the first `size` entries what lies outside of checkpoints, if anything does.
+
+        `load` calls it once it has found that these are the ones that the checkpoint counts.
+        """
+
+
+class InCheckpoint:
+    """A part that lies in checkpoints alone, where there is nothing to cut back."""
+
+    def rewind(self, size: int) -> None:
+        """Do nothing."""
+
+
+class Parameters(InCheckpoint):
+    """The parameters and buffers of a module."""
+
+    name = "model"
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save copies."""
+        writer.put(self.name, _copied(self._module.state_dict()))
+
+    def load(self, reader: SectionReader) -> None:
+        """Give the module what was saved; RuntimeError if it has other parameters."""
+        self._module.load_state_dict(reader.get(self.name))
+
+
+class Optimizer(InCheckpoint):
+    """An optimizer's state; its settings are in the trainer's configuration."""
+
+    name = "optimizer"
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save copies, named "{parameter's number}.{name}"."""
+        state = self._optimizer.state_dict()["state"]
+        named = {f"{i}.{name}": x for i, entry in state.items() for name, x in entry.items()}
+        writer.put(self.name, _copied(named))
+
+    def load(self, reader: SectionReader) -> None:
+        """Give the optimizer what was saved, with the settings that it has."""
+        state: dict[int, Tensors] = {}
+        for name, tensor in reader.get(self.name).items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = tensor
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class ModelState(InCheckpoint):
+    """What a model keeps of the stream; nothing of a model that keeps none."""
+
+    name = "state"
+
+    def __init__(self, state: StreamState | None) -> None:
+        self._state = state
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save the copies that the state makes."""
+        if self._state is not None:
+            writer.put(self.name, self._state.state_dict())
+
+    def load(self, reader: SectionReader) -> None:
+        """Give the state what was saved."""
+        if self._state is not None:
+            self._state.load_state_dict(reader.get(self.name))
+
+
+def put_pieces(
+    writer: SectionWriter,
+    name: str,
+    size: int,
+    stop: int,
+    read: Callable[[int, int], Tensors],
+    *,
+    volatile: bool = False,
+) -> None:
+    """Save entries `[0, stop)` that never change: sealed pieces, and the rest in a section `name`.
+
+    Args:
+        writer: Where to.
+        name: Of the section of the rest, and of the pieces with their size and number behind.
+        size: Entries of a piece.
+        stop: How many there are.
+        read: Returns the entries `[start, stop)` as views or copies.
+        volatile: As `SectionWriter.put`.
+    """
+    sealed_stop = stop // size * size
+    for start in range(0, sealed_stop, size):
+        writer.put_sealed(
+            f"{name}-{size}-{start // size:06d}",
+            lambda start=start: read(start, start + size),  # type: ignore[misc]
+            volatile=volatile,
+        )
+    writer.put(name, read(sealed_stop, stop), volatile=volatile)
+
+
+def pieces_of(reader: SectionReader, name: str, size: int, stop: int) -> Iterator[Tensors]:
+    """Yield what `put_pieces` has saved, in order, one piece in memory at a time."""
+    for start in range(0, stop // size * size, size):
+        yield reader.get(f"{name}-{size}-{start // size:06d}")
+    yield reader.get(name)
+
+
+def _copied(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

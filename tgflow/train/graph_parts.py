@@ -1,0 +1,107 @@
+"""A trainer's graph in checkpoints: its events and mutations, and what its caches hold.
+
+Events are the bulk of it and never change, so they are saved in sealed pieces, which a checkpoint
+need not write again; the section `events` has the rest.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgflow.cache import CacheSnapshot
+from tgflow.checkpoint import Tensors
+from tgflow.checkpoint.parts import (
+    InCheckpoint,
+    SectionReader,
+    SectionWriter,
+    pieces_of,
+    put_pieces,
+)
+from tgflow.events import EventBatch, concat
+from tgflow.graph import TemporalGraph
+from tgflow.mutations import as_tensors, from_tensors, rebuild
+from tgflow.train.caches import caches_of
+
+PIECE = 1 << 18
+"""Events of a sealed piece: 8 MiB of columns."""
+
+
+class Events(InCheckpoint):
+    """The first `position` events of a graph, and the mutations of its past until then.
+
+    Features are other parts (`FeatureRows`).
+
+    Args:
+        graph: To save: the graph. To load: an empty one without a table of edge features.
+        position: How many events to save; None: all.
+    """
+
+    name = "events"
+
+    def __init__(self, graph: TemporalGraph, position: int | None = None) -> None:
+        self._graph = graph
+        self._position = graph.num_events if position is None else position
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save the events as views of the log, which nothing changes."""
+        position = self._position
+        rows, deleted = as_tensors(m for m in self._graph.mutations if m.position <= position)
+        writer.note("position", position)
+        writer.note("mutations", rows)
+        writer.note("piece", PIECE)
+        writer.put("mutations", deleted)
+        put_pieces(writer, self.name, PIECE, position, self._columns)
+
+    def _columns(self, start: int, stop: int) -> Tensors:
+        events = self._graph.log.read(start, stop)
+        columns = {"src": events.src, "dst": events.dst, "t": events.t, "label": events.label}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def load(self, reader: SectionReader) -> None:
+        """Append the events, and make the mutations where they were made."""
+        meta = reader.meta
+        pieces = pieces_of(reader, self.name, meta["piece"], meta["position"])
+        events = concat([EventBatch(**piece) for piece in pieces])
+        if len(events) != meta["position"]:
+            raise ValueError(f"there are {len(events)} events, not {meta['position']}")
+        mutations = from_tensors(meta["mutations"], reader.get("mutations"))
+        rebuild(self._graph, events, mutations)
+
+
+class CacheContents(InCheckpoint):
+    """Which rows the caches of a graph's tables hold; the rows themselves are the tables'."""
+
+    name = "caches"
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        self._caches = caches_of(graph)
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save the ids of the rows, and by what each cache orders them."""
+        kinds = {}
+        for name, cache in self._caches.items():
+            held = cache.snapshot()
+            writer.put(f"cache_{name}", {"ids": held.ids, "keys": held.keys}, volatile=True)
+            kinds[name] = {"policy": cache.policy, "capacity": cache.capacity}
+        writer.note(self.name, kinds)
+
+    def load(self, reader: SectionReader) -> None:
+        """Let caches hold what they held; one of another policy or capacity starts empty."""
+        for name, cache in self._caches.items():
+            kind = {"policy": cache.policy, "capacity": cache.capacity}
+            if reader.meta.get(self.name, {}).get(name) == kind:
+                held = reader.get(f"cache_{name}")
+                _check_contents(held["ids"], held["keys"], cache.capacity)
+                cache.restore(CacheSnapshot(held["ids"], held["keys"]))
+
+
+def _check_contents(ids: Tensor, keys: Tensor, capacity: int) -> None:
+    for column in (ids, keys):
+        if column.dtype != torch.int64 or column.shape != (capacity,):
+            raise ValueError(
+                f"a cache of {capacity} rows cannot hold {column.dtype} {list(column.shape)}"
+            )
+    held = ids[ids != -1]
+    if bool((held < 0).any()) or len(set(held.tolist())) < len(held):
+        raise ValueError("a cache holds rows that there are, each once")
