@@ -52,8 +52,9 @@ def tables(draw):
     size, x_dim = draw(st.integers(0, 8)), draw(st.integers(0, 3))
     ids = st.lists(draw(st.sampled_from([ints, names])), min_size=size, max_size=size)
     column = st.lists(ints, min_size=size, max_size=size)
+    times = st.lists(st.integers(0, 2**63 - 2), min_size=size, max_size=size)
     features = st.lists(floats, min_size=size, max_size=size)
-    columns = {"src": draw(ids), "dst": draw(ids), "t": sorted(draw(column)), "label": draw(column)}
+    columns = {"src": draw(ids), "dst": draw(ids), "t": sorted(draw(times)), "label": draw(column)}
     columns |= {f"f{i}": np.array(draw(features), dtype=np.float32) for i in range(x_dim)}
     return columns
 
