@@ -16,7 +16,7 @@ from tgflow.streams.files.formats import FORMATS, decoder_for
 from tgflow.streams.files.jodie import JodieDecoder
 from tgflow.streams.files.reader import Reader
 from tgflow.streams.files.table import TableDecoder, as_table
-from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import IdKind, Scale, Schema
 from tgflow.streams.source import EventSource
 

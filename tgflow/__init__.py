@@ -5,8 +5,9 @@ Everything public is here, and is imported when it is first used: `import tgflow
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tgflow._core import num_threads, set_num_threads
@@ -32,16 +33,17 @@ if TYPE_CHECKING:
     )
     from tgflow.streams import Source, open_stream, playback
     from tgflow.tables import FeatureTable, table
-    from tgflow.train.continual import ContinualConfig, ContinualTrainer
+    from tgflow.train.config import ContinualConfig, OfflineConfig
+    from tgflow.train.continual import ContinualTrainer
     from tgflow.train.observe import Callback
-    from tgflow.train.offline import OfflineConfig, OfflineTrainer
+    from tgflow.train.offline import OfflineTrainer
 
 _HOME = {
     "Batch": "plan",
     "CachedTable": "cache",
     "Callback": "train.observe",
     "Checkpoint": "checkpoint",
-    "ContinualConfig": "train.continual",
+    "ContinualConfig": "train.config",
     "ContinualTrainer": "train.continual",
     "EventBatch": "events",
     "EventLog": "log",
@@ -53,7 +55,7 @@ _HOME = {
     "NegativeSampler": "plan",
     "Neighbors": "sampling",
     "NodeIds": "ids",
-    "OfflineConfig": "train.offline",
+    "OfflineConfig": "train.config",
     "OfflineTrainer": "train.offline",
     "Plan": "plan",
     "Sampler": "sampling",
@@ -130,12 +132,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tgflow' has no attribute {name!r}")
-    value = getattr(import_module(f"tgflow.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow.choices import Direction
 from tgflow.events import EventBatch
 from tgflow.log import Columns, EventLog
 from tgflow.mutations import Kind, Mutation
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tgflow.cuda.graph import DeviceGraph
 
 Answer = TypeVar("Answer")
-Direction = Literal["undirected", "directed", "bipartite"]
 
 _LEAST_BUDGET = 4096
 _KEPT_CYCLES = 2

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
+from tgflow.choices import Strategy
 from tgflow.graph import TemporalGraph
 from tgflow.plan.batch import Batch
-from tgflow.sampling import Strategy
 from tgflow.state import StreamState
 
 

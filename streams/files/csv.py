@@ -17,8 +17,9 @@ from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock
 from tgflow.streams.files.lines import Parser, Verdicts, parser_block
 from tgflow.streams.files.screen import screen
 from tgflow.streams.files.text import TextDecoder, undecodable
-from tgflow.streams.rows.checks import Checks, Fault
+from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.columns import id_fault
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.ticks import decimal_type, number_fault
 

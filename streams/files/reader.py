@@ -8,8 +8,8 @@ from typing import Any
 
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.file_list import Files
-from tgflow.streams.rows.checks import Checks
 from tgflow.streams.rows.columns import AS_TEXT
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.rows.schema import Columns, IdKind, Schema
 from tgflow.streams.rows.validate import RowSchema

@@ -14,7 +14,8 @@ import pyarrow as pa
 from tgflow.streams.errors import RowFault, shown
 from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock, TextFile
 from tgflow.streams.files.lines import Parser, parse_lines
-from tgflow.streams.rows.checks import Checks, Fault, Int64s
+from tgflow.streams.rows.checks import Fault, Int64s
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.row_batch import Origin, Position, RowBatch
 from tgflow.streams.rows.schema import Columns, IdKind, Scale
 from tgflow.streams.rows.validate import RowSchema, validate
@@ -72,14 +73,14 @@ class TextDecoder(ABC):
 
     def read(self, schema: RowSchema, start: Position | None) -> Iterator[RowBatch]:
         """Return the rows, block after block, from line `start` on."""
-        blocks = self._file.blocks(self._block_bytes, start, schema.checks.max_record_bytes)
+        blocks = self._file.blocks(self._block_bytes, start, schema.checks.max_bytes)
         parser = self.parser(schema.columns, schema.ids, schema.time, schema.checks)
         return self._rows(blocks, parser, schema)
 
     def _rows(
         self, blocks: Iterator[TextBlock], parser: Parser, schema: RowSchema
     ) -> Iterator[RowBatch]:
-        longest = schema.checks.max_record_bytes
+        longest = schema.checks.max_bytes
         for block in blocks:
             position = self._file.position(block)
             body = block.without_head(self.num_header_lines if block.line == 1 else 0)

@@ -102,7 +102,7 @@ class Admission:
         """Return the partitions to read from: when the buffer is full, those that are behind."""
         config, others = self._config, len(self.partitions) - 1
         full = (others + 1) * len(self._buffer) >= others * config.buffer_events
-        full |= (others + 1) * self._buffer.num_bytes >= others * config.buffer_bytes
+        full |= (others + 1) * self._buffer.num_bytes >= others * config.max_bytes
         if others and full:
             return self.behind()
         return self.partitions.keys() - self.ended
@@ -144,7 +144,7 @@ class Admission:
         Counting them takes a look at all that is held back. So they are known only roughly, and
         counted again when even that many and `rows` might not fit.
         """
-        most = self._config.buffer_events, self._config.buffer_bytes
+        most = self._config.buffer_events, self._config.max_bytes
         most_rows, most_bytes = (max(1, size // len(self.partitions)) for size in most)
         num_bytes = total_bytes(sizes, len(rows))
 

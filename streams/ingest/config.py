@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from tgflow.units import INT64_MAX, INT64_MIN
+from annotated_types import Ge, Gt, Le
+
+from tgflow.setting import Setting, Size, check_ranges
+from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes
 
 Late = Literal["dead_letter", "drop", "error"]
 
@@ -17,49 +20,51 @@ AFTER_ALL = INT64_MAX
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderConfig:
-    """Settings of the order; times are in ticks.
-
-    Args:
-        allowed_lateness: How far an event may be behind the latest one of its partition.
-        late: What becomes of events further behind: they are dead letters, only counted, or an
-            error.
-        max_time_jump: An event further than this ahead of all others of its partition is
-            malformed; None takes any. The first of a partition cannot be judged.
-        time_min: An event before it is malformed.
-        time_max: An event after it is malformed.
-        idle_timeout: Seconds after which a silent partition no longer holds the others back.
-        buffer_events: Events to hold back, over all partitions.
-        buffer_bytes: Bytes to hold back, over all partitions.
-        dedup_window: How many rows back a partition's event ids are remembered; 0 keeps none.
+    """How events that come out of order are put in order; times are in ticks.
 
     Raises:
         ValueError: If a setting is out of its range.
     """
 
-    allowed_lateness: int = 0
+    allowed_lateness: Annotated[int, Ge(0), Le(INT64_MAX)] = 0
+    """Ticks that an event may come after a later one of its partition."""
     late: Late = "dead_letter"
-    max_time_jump: int | None = None
+    """Policy for events later than `allowed_lateness`; by default error for files, else
+    dead_letter; drop only counts them."""
+    max_time_jump: Annotated[int, Ge(0), Le(INT64_MAX)] | Literal["none"] | None = None
+    """Ticks that time may jump ahead in a partition, or none for any; Kafka needs one of the two.
+    The first event of a partition cannot be judged."""
     time_min: int | None = None
+    """Earliest tick that an event may have."""
     time_max: int | None = None
-    idle_timeout: float | None = None
-    buffer_events: int = 1_000_000
-    buffer_bytes: int = 256 << 20
-    dedup_window: int = 0
+    """Latest tick that an event may have."""
+    idle_timeout: Annotated[float, Gt(0)] | None = None
+    """Seconds after which a silent partition no longer holds the others back; unset: never."""
+    buffer_events: Annotated[int, Ge(1)] = 1_000_000
+    """Events that may wait to be put in order, over all partitions."""
+    buffer_bytes: Annotated[Size, Setting(expert=True)] = "256MiB"
+    """Memory that waiting events may take, over all partitions."""
+    dedup_window: Annotated[int, Ge(0), Le(INT64_MAX)] = 0
+    """Rows of a partition among which a repeated event id is found; with event_id 100000."""
 
     def __post_init__(self) -> None:
-        for name in ("allowed_lateness", "max_time_jump", "dedup_window"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= INT64_MAX:
-                raise ValueError(f"{name} must be from 0 to {INT64_MAX}, got {value}")
-        for name in ("buffer_events", "buffer_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.idle_timeout is not None and not self.idle_timeout > 0:
-            raise ValueError(f"idle_timeout must be above 0 seconds, got {self.idle_timeout}")
+        check_ranges(self)
+        if parse_bytes(self.buffer_bytes) < 1:
+            raise ValueError(f"buffer_bytes must be at least 1, got {self.buffer_bytes}")
         if self.late not in ("dead_letter", "drop", "error"):
             raise ValueError(f"late must be dead_letter, drop or error, got {self.late!r}")
         if self.first_t > self.last_t:
             raise ValueError(f"time_min {self.time_min} is after time_max {self.time_max}")
+
+    @property
+    def jump(self) -> int | None:
+        """`max_time_jump` in ticks, None for any."""
+        return None if self.max_time_jump == "none" else self.max_time_jump
+
+    @property
+    def max_bytes(self) -> int:
+        """`buffer_bytes` as a number."""
+        return parse_bytes(self.buffer_bytes)
 
     @property
     def first_t(self) -> int:

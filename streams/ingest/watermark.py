@@ -137,7 +137,7 @@ def classify(
     before = np.empty_like(t)
     before[0] = front.max_t
     np.maximum.accumulate(np.maximum(t[:-1], front.max_t), out=before[1:])
-    jump = config.max_time_jump
+    jump = config.jump
     if jump is not None and _is_beyond(t, before, jump, front).any():
         return _classify_each(t, front, config, released, None, sizes)
     least = max(front.floor, released)
@@ -187,7 +187,7 @@ def _classify_each(
     """Judge one event after the other."""
     rejected: list[Rejected] = []
     max_t, floor, forced = front.max_t, front.floor, 0
-    jump, lateness = config.max_time_jump, config.allowed_lateness
+    jump, lateness = config.jump, config.allowed_lateness
     for row, (at, size) in enumerate(zip(t.tolist(), _each(sizes, len(t)), strict=True)):
         watermark = max(floor, max_t - lateness, released)
         if not config.first_t <= at <= config.last_t:

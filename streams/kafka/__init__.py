@@ -1,10 +1,23 @@
-"""Kafka topics as streams of events, read and written. Needs `pip install 'tgflow[kafka]'`."""
+"""Kafka topics as streams of events; needs `pip install 'tgflow-learn[kafka]'`."""
 
-from tgflow.streams.kafka.config import KafkaConfig
-from tgflow.streams.kafka.dead_letters import DeadLetterTopic
-from tgflow.streams.kafka.source import KafkaSource
-from tgflow.streams.transports import Transport
+from typing import TYPE_CHECKING
 
-TRANSPORT = Transport(KafkaConfig, KafkaSource, dead_letters=DeadLetterTopic)
+from tgflow.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from tgflow.streams.kafka.config import KafkaConfig
+    from tgflow.streams.kafka.dead_letters import DeadLetterTopic
+    from tgflow.streams.kafka.source import KafkaSource
+    from tgflow.streams.kafka.transport import TRANSPORT
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "TRANSPORT": "transport",
+        "DeadLetterTopic": "dead_letters",
+        "KafkaConfig": "config",
+        "KafkaSource": "source",
+    },
+)
 
 __all__ = ["TRANSPORT", "DeadLetterTopic", "KafkaConfig", "KafkaSource"]

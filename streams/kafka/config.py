@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from tgflow.streams.kafka.codecs import CodecName
-from tgflow.streams.rows.checks import Checks
+from annotated_types import Ge, Gt
+
+from tgflow.setting import Setting, check_ranges
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import Columns, IdKind, Scale
-from tgflow.streams.rows.validate import RowSchema
 
+if TYPE_CHECKING:
+    from tgflow.streams.rows.validate import RowSchema
+
+CodecName = Literal["json", "csv", "arrow"]
 CODECS: tuple[CodecName, ...] = get_args(CodecName)
 _URL = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]{1,249})/?")
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):\d{1,5}")
@@ -44,7 +48,40 @@ _DEFAULTS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaConfig:
+class KafkaClientConfig:
+    """How the brokers of a topic are reached and read.
+
+    Raises:
+        ValueError: If a setting is out of its range, or an option is not the user's to choose.
+    """
+
+    options: Annotated[Mapping[str, Any], Setting(flags=("--kafka-option", "--options"))] = field(
+        default_factory=dict
+    )
+    """Options of kafka-python's consumer, such as security_protocol=SSL; may be repeated."""
+    on_expired: Literal["fail", "skip"] = "fail"
+    """When retention has deleted the next records: fail, or skip them and note a gap."""
+    max_outage: Annotated[float, Gt(0)] = 600.0
+    """Seconds to try to reach a broker before giving up, at the start or later; one that returns no
+    records although there are more counts as unreachable."""
+    group_id: str | None = None
+    """Group to report the position to, for lag monitors only."""
+    dead_letter_topic: str | None = None
+    """Topic that also gets the dead letters."""
+    queue_records: Annotated[int, Ge(1), Setting(expert=True)] = 100_000
+    """Records that may wait to be decoded, over all partitions."""
+    queue_bytes: Annotated[int, Ge(1), Setting(expert=True)] = 64 << 20
+    """Bytes that may wait to be decoded, over all partitions."""
+    poll_timeout: Annotated[float, Gt(0), Setting(expert=True)] = 0.5
+    """Seconds that one poll of the broker waits."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        check_options(self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaConfig(KafkaClientConfig):
     """A topic, its schema and how it is read.
 
     Args:
@@ -65,15 +102,6 @@ class KafkaConfig:
         until_end: Stop where the topic ended when the run started, also after a crash and a resume;
             once it has stopped there, a resume reads up to the end of that moment. Otherwise it
             never ends.
-        on_expired: What to do if records that come next are no longer kept.
-        max_outage: Seconds without the broker, at the start or later, after which the source gives
-            up; a broker that hands out no records although there are more counts as away.
-        group_id: Consumer group that checkpoints are reported to, or None.
-        options: Options of `kafka.KafkaConsumer`, such as {"security_protocol": "SSL"}.
-        queue_records: Records that may wait to be decoded, over all partitions, before those with
-            their share of them are paused.
-        queue_bytes: Bytes that may wait, likewise.
-        poll_timeout: Seconds that one poll of the broker waits.
 
     Raises:
         ValueError: If one of these is not what it must be.
@@ -93,19 +121,12 @@ class KafkaConfig:
     tick_unit: str | None = None
     checks: Checks = field(default_factory=Checks)
     until_end: bool = False
-    on_expired: Literal["fail", "skip"] = "fail"
-    max_outage: float = 600.0
-    group_id: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    queue_records: int = 100_000
-    queue_bytes: int = 64 << 20
-    poll_timeout: float = 0.5
 
     def __post_init__(self) -> None:
+        KafkaClientConfig.__post_init__(self)
         if self.codec not in CODECS:
             raise ValueError(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
         parse_url(self.url)
-        check_options(self.options)
         _ = self.schema
 
     @property
@@ -121,6 +142,8 @@ class KafkaConfig:
     @property
     def schema(self) -> RowSchema:
         """What a row must be to become an event."""
+        from tgflow.streams.rows.validate import RowSchema
+
         names, widths = [], []
         for feature in self.features:
             name, width = feature_width(feature)
@@ -132,7 +155,7 @@ class KafkaConfig:
 
     def client_options(self) -> dict[str, Any]:
         """Return what `kafka.KafkaConsumer` is given."""
-        chosen = {**_DEFAULTS, **self.options, **FIXED_OPTIONS}
+        chosen = {**_DEFAULTS, **client_values(self.options), **FIXED_OPTIONS}
         if chosen.get("api_version") and tuple(chosen["api_version"]) < FIRST_WITH_TRANSACTIONS:
             chosen["isolation_level"] = "read_uncommitted"  # all there is, and all is committed
         return {"bootstrap_servers": self.servers, **chosen}
@@ -164,29 +187,9 @@ def feature_width(feature: str) -> tuple[str, int]:
     return (match.group(1), int(match.group(2))) if match else (feature, 1)
 
 
-def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return options from texts such as "api_version=[2, 3]": values are JSON where they can be.
-
-    Lists become tuples, as kafka-python wants them.
-
-    Raises:
-        ValueError: If one is not "key=value".
-    """
-    options = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not (equals and key.strip()):
-            raise ValueError(f"the Kafka option {pair!r} is not of the form key=value")
-        options[key.strip()] = _parsed(value.strip())
-    return options
-
-
-def _parsed(value: str) -> Any:
-    try:
-        parsed = json.loads(value)
-    except ValueError:
-        return value
-    return tuple(parsed) if isinstance(parsed, list) else parsed
+def client_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as kafka-python wants them: lists, as TOML and JSON have them, as tuples."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -209,12 +212,12 @@ def kafka_client() -> Any:
         import crc32c
         import kafka
     except ImportError as error:
-        text = "pip install 'tgflow[kafka]'"
+        text = "pip install 'tgflow-learn[kafka]'"
         raise ImportError(f"Kafka streams need kafka-python and crc32c ({error}): {text}") from None
     _ = crc32c
     if tuple(int(part) for part in kafka.__version__.split(".")[:2]) < (3, 0):
         raise ImportError(
             f"Kafka streams need kafka-python 3 or newer, found {kafka.__version__}: "
-            "pip install 'tgflow[kafka]'"
+            "pip install 'tgflow-learn[kafka]'"
         )
     return kafka

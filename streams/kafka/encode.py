@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.kafka.codecs import CodecName
+from tgflow.streams.kafka.config import CodecName
 
 ROWS = {"json": 1, "csv": 1, "arrow": 1000}
 """How many events a record holds by default."""

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.kafka.codecs import CodecName
-from tgflow.streams.kafka.config import CODECS, kafka_client, parse_url
+from tgflow.streams.kafka.config import CODECS, CodecName, client_values, kafka_client, parse_url
 from tgflow.streams.kafka.encode import ROWS, event_rows, partition_of, records
 
 PartitionBy = Literal["src", "round_robin"]
@@ -53,7 +52,7 @@ class Topic:
         kafka = kafka_client()
         servers, self.name = parse_url(url)
         known = kafka.KafkaProducer.DEFAULT_CONFIG
-        given = {name: value for name, value in (options or {}).items() if name in known}
+        given = {k: v for k, v in client_values(options or {}).items() if k in known}
         blocked = {"max_block_ms": int(timeout * 1000), "bootstrap_timeout_ms": int(timeout * 1000)}
         settings = {**_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
         self._timeout, self._servers = timeout, servers

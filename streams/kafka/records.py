@@ -30,7 +30,7 @@ class RecordDecoder:
     """
 
     def __init__(self, config: KafkaConfig) -> None:
-        self._topic, self._limit = config.topic, config.checks.max_record_bytes
+        self._topic, self._limit = config.topic, config.checks.max_bytes
         self._codec = make_codec(config.codec, config.schema)
 
     def decode(self, chunk: Chunk, skip: int) -> list[PolledRows]:

@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tgflow.units import INT64_MAX, INT64_MIN
+from tgflow.units import INT64_MAX
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checks:
-    """Limits on what a row may hold.
-
-    Args:
-        max_node_id: Largest integer id. The ids of a stream are mapped to dense ones, so that a
-            large one costs no memory; a limit finds ids that cannot be.
-        max_abs: Largest absolute value of a feature, or None for any that float32 holds.
-        min_label: Smallest label.
-        max_label: Largest label.
-        max_record_bytes: Longest record, or line of a text file with its line end.
-        unknown_keys: Whether keys of a JSON object that nobody asked for are let alone or make it
-            bad. The columns of a table are never judged by it.
-
-    Raises:
-        ValueError: If a limit is below its least value.
-    """
-
-    max_node_id: int = INT64_MAX
-    max_abs: float | None = None
-    min_label: int = INT64_MIN
-    max_label: int = INT64_MAX
-    max_record_bytes: int = 1 << 20
-    unknown_keys: Literal["ignore", "reject"] = "ignore"
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_node_id", 0), ("max_record_bytes", 1), ("max_abs", 0)):
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
-        if self.unknown_keys not in ("ignore", "reject"):
-            raise ValueError(f"unknown_keys is 'ignore' or 'reject', got {self.unknown_keys!r}")
 
 
 Fault = tuple[str, str]

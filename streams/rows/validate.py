@@ -9,18 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from tgflow.streams.errors import RowFault
-from tgflow.streams.rows.checks import (
-    BadRows,
-    Checks,
-    Fault,
-    Int64s,
-    invalid_rows,
-    refuse,
-    refuse_each,
-)
+from tgflow.streams.rows.checks import BadRows, Fault, Int64s, invalid_rows, refuse, refuse_each
 from tgflow.streams.rows.columns import EventColumns, id_column, is_text
 from tgflow.streams.rows.event_ids import hash_event_ids
 from tgflow.streams.rows.features import feature_columns
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.row_batch import Origin, Position, RowBatch, nowhere
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale
 from tgflow.streams.rows.ticks import tick_column

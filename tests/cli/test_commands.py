@@ -78,7 +78,7 @@ def test_info_of_a_run(tgflow, events_csv):
     tgflow("run", "-s", events_csv, "--limit", 100, "-o", "out", *SMALL)
     found = tgflow("info", "out", "--json").json
     assert found["metrics"]["num_events"] == 100
-    assert found["config"]["plan"]["batch_size"] == 50
+    assert found["config"]["continual"]["batch_size"] == 50
     [checkpoint] = found["checkpoints"]
     assert (checkpoint["position"], checkpoint["problem"]) == (100, None)
     assert checkpoint["state_sha256"] == found["metrics"]["state_sha256"]
@@ -86,7 +86,7 @@ def test_info_of_a_run(tgflow, events_csv):
     assert found["stream"]["counts"]["read"] >= 100
     assert found["report"]
     text = plain(tgflow("info", "out").out)
-    for part in ("prequential.ap", "done", "valid", "go on with: tgflow run --resume --out out"):
+    for part in ("prequential.ap", "done", "valid", "resume with: tgflow run --resume --out out"):
         assert part in text
 
 
@@ -156,7 +156,7 @@ def test_bench_asks_for_sizes_that_are_numbers(tgflow):
     [
         (["run"], 66, "name a file of events: --stream events.csv"),
         (["run", "-s", "nowhere.csv"], 66, "no file or folder 'nowhere.csv'"),
-        (["run", "-s", "made.csv", "--batch-size", "0"], 2, "plan.batch_size must be a whole"),
+        (["run", "-s", "made.csv", "--batch-size", "0"], 2, "continual.batch_size must be a"),
         (["run", "-s", "made.csv", "--model", "tgm"], 2, "model.name must be one of tgat, tgn"),
         (["run", "-s", "made.csv", "--heads", "3"], 2, "heads must divide embedding_dim"),
         (["run", "-s", "made.csv", "--src", "from"], 65, "'from'"),
@@ -170,7 +170,7 @@ def test_bench_asks_for_sizes_that_are_numbers(tgflow):
 )
 def test_what_is_wrong_is_said_in_a_line(tgflow, events_csv, tmp_path, args, code, text):
     (tmp_path / "bad.csv").write_text("src,dst,t\n1,2,x\n1,2,y\n")
-    (tmp_path / "bad.toml").write_text("[train]\nlearning_rat = 1\n")
+    (tmp_path / "bad.toml").write_text("[continual]\nlearning_rat = 1\n")
     ran = tgflow(*args)
     assert text in plain(ran.err)
     assert ran.code == code

@@ -203,7 +203,7 @@ def test_r11_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
     assert "200 rows read: 198 accepted, 2 malformed" in told.out
     report = Path("out/report.html").read_text()
     assert "<script>alert" not in report
-    assert "refused: " in report
+    assert "rejected: " in report
 
 
 # The disk
@@ -321,7 +321,8 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
         at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
         monkeypatch.setattr("tgflow.runtime.watchdog.rss_bytes", lambda: 960 if full else 100)
         limit = "1000"
-    ran = run("--memory-limit", limit, "--memory-grace", 0.2)
+    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.2)
+    ran = run("--memory-limit", limit)
     assert ran.code == 71
     assert "of memory_limit" in ran.err
     assert "memory is short" in ran.err
@@ -330,7 +331,8 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
 
 
 def test_d13_and_goes_on_with_more(run, resume, monkeypatch):
-    assert run("--memory-limit", "1MiB", "--memory-grace", 0.1).code == 71
+    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.1)
+    assert run("--memory-limit", "1MiB").code == 71
     ran = run("--memory-limit", "100GiB", "--resume")
     assert ran.code == 0
     resume()
@@ -341,7 +343,7 @@ def test_memory_that_comes_back_lets_the_stream_flow(run, made, monkeypatch):
         "tgflow.runtime.watchdog.rss_bytes", lambda: 960 if time.monotonic() < until else 100
     )
     until = time.monotonic() + 1.5
-    assert run("--memory-limit", "1000", "--memory-grace", 5).code == 0
+    assert run("--memory-limit", "1000").code == 0
     same_run(made / "whole", Path("out"))
 
 

@@ -124,30 +124,14 @@ def _others(rows):
         (lambda rows: ROWS.write_bytes(b"no table" * 1000), "is no table of tgflow's"),
     ],
 )
-def test_a_file_that_has_not_what_it_had_is_refused_and_can_be_started_without(
-    run, resume, made, damage, text
-):
+def test_a_file_that_lost_rows_is_refused(run, resume, damage, text):
     import torch
 
     assert run("--limit", 100, *DISK).code == 0
     damage(torch.zeros(100, 2))
     ran = resume("--limit", 400)
     assert (ran.code, text in ran.err) == (76, True), ran.err
-    assert "bring files back from a copy, or pass --fresh" in ran.err
-    ran = resume("--limit", 400, "--fresh")
-    assert ran.code == 0, ran.err
-    as_whole(made)
-
-
-def test_a_file_outside_moves_aside_when_the_run_starts_over(run, resume, made, tmp_path):
-    rows = tmp_path / "x.rows"
-    assert run("--limit", 100, *DISK, "--edge-path", rows).code == 0
-    ran = resume("--limit", 400, "--allow-config-change", "--direction", "directed")
-    assert ran.code == 0, ran.err
-    for name, size in (("x.rows", 400), ("x.rows.before-1", 100)):
-        table = FeatureTable(2, place="disk", path=tmp_path / name)
-        assert len(table) == size
-        table.close()
+    assert "bring files back from a copy, or start over with another --out" in ran.err
 
 
 def test_another_run_cannot_have_the_file(run, tgflow, made, tmp_path):

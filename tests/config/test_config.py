@@ -7,31 +7,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tgflow.config import Config, ConfigError, StreamConfig, fields, load_config, to_toml
+from tgflow.config.model import model_settings, validate_model
+from tgflow.models import TGNConfig
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.rows.limits import Checks
+from tgflow.train import ContinualConfig
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text("[plan]\nbatch_size = 7\n[train]\nlearning_rate = 1\n")
-    config = load_config(file, {"plan.batch_size": 9}, {"train.patience": 3, "plan.lookahead": 2})
-    assert config.plan.batch_size == 9
-    assert config.train.learning_rate == 1.0
-    assert config.train.patience == 3
-    assert config.plan.lookahead == 2
+    file.write_text("[continual]\nbatch_size = 7\nlearning_rate = 1\n")
+    config = load_config(file, {"continual.batch_size": 9})
+    assert config.continual.batch_size == 9
+    assert config.continual.learning_rate == 1.0
+    assert config.offline.batch_size == 200
     assert config.model.name == "tgn"
 
 
 @pytest.mark.parametrize("value", ['"auto"', "3"])
 def test_lookahead_is_a_number_or_auto(tmp_path, value):
     file = tmp_path / "run.toml"
-    file.write_text(f"[plan]\nlookahead = {value}\n")
-    assert load_config(file).plan.lookahead == (3 if value == "3" else "auto")
+    file.write_text(f"[continual]\nlookahead = {value}\n")
+    assert load_config(file).continual.lookahead == (3 if value == "3" else "auto")
     assert f"lookahead = {value}" in to_toml(load_config(file))
 
 
 def test_flags_that_were_not_given_change_nothing(tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text("[plan]\nbatch_size = 7\n")
-    assert load_config(file, {"plan.batch_size": None}).plan.batch_size == 7
+    file.write_text("[continual]\nbatch_size = 7\n")
+    assert load_config(file, {"continual.batch_size": None}).continual.batch_size == 7
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
@@ -46,7 +50,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 )
 def test_what_is_written_reads_back(tmp_path_factory, path, features, speed, sort):
     stream = StreamConfig(path=path, features=features, speed=speed, sort=sort)
-    config = Config(stream=stream)
+    config = Config(stream=stream, order=OrderConfig(late="error"))
     file = tmp_path_factory.mktemp("config") / "run.toml"
     file.write_text(to_toml(config), encoding="utf-8")
     assert load_config(file) == config
@@ -54,46 +58,44 @@ def test_what_is_written_reads_back(tmp_path_factory, path, features, speed, sor
 
 def test_every_setting_is_written_with_what_it_means():
     text = to_toml(Config())
-    for key, field in fields():
-        assert key.split(".")[1] in text
-        assert f"# {field.description}" in text
+    for field in fields():
+        assert field.help
+        if field.key != "model.settings":
+            assert field.name in text
+            assert f"# {field.help}" in text
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[trian]\na = 1", "unknown section [trian]; did you mean train? (sections are stream,"),
+        ("[continul]\na = 1", "unknown section [continul]; did you mean continual? (sections are"),
         (
-            "[train]\nlearning_rat = 1",
-            "unknown key train.learning_rat; did you mean learning_rate?",
+            "[continual]\nlearning_rat = 1",
+            "unknown key continual.learning_rat; did you mean learning_rate?",
         ),
-        ("[train]\nbatch_size = 1", "unknown key train.batch_size; did you mean plan.batch_size?"),
-        ("[train]\nzzz = 1", "unknown key train.zzz ([train] has learning_rate,"),
+        ("[run]\nbatch_size = 1", "unknown key run.batch_size; did you mean continual.batch_size?"),
+        ("[offline]\nzzz = 1", "unknown key offline.zzz ([offline] has seed,"),
         (
-            '[train]\nlearning_rate = "a"',
-            'train.learning_rate must be a number more than 0, got "a"',
-        ),
-        (
-            "[train]\nlearning_rate = inf",
-            "train.learning_rate must be a number more than 0, got Inf",
+            '[continual]\nlearning_rate = "a"',
+            'continual.learning_rate must be a number more than 0, got "a"',
         ),
         (
-            "[model]\nlayers = 9",
-            "model.layers must be a whole number at least 1 and at most 4, got 9",
+            "[continual]\nlearning_rate = inf",
+            "continual.learning_rate must be a number more than 0, got Inf",
         ),
-        ("[model]\nheads = 1.5", "model.heads must be a whole number at least 1, got 1.5"),
-        ("[run]\nseed = true", "run.seed must be a whole number at least 0, got true"),
+        ("[model]\nheads = 1.5", "model.heads must be a whole number, got 1.5"),
+        ("[continual]\nseed = true", "continual.seed must be a whole number at least 0, got true"),
         ("[stream]\nfeatures = [1]", "stream.features must be a list of strings, got 1"),
-        ('[plan]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
+        ('[continual]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
         (
-            "[plan]\nlookahead = 0",
-            'plan.lookahead must be a whole number at least 1 or "auto", got 0',
+            "[continual]\nlookahead = 0",
+            'continual.lookahead must be a whole number at least 1 or "auto", got 0',
         ),
         ('[tables]\nedge_cache = "0%"', "edge_cache: a share of the rows must be above 0%"),
         ('[tables]\nedge_cache = "many"', "edge_cache: a size is bytes or text"),
         ('[tables]\ncache_policy = "mru"', 'must be one of "lru", "lfu", "fifo", "belady"'),
-        ("train = 3", "[train] must be a section, got 3"),
-        ("[train", "is not valid TOML"),
+        ("offline = 3", "[offline] must be a section, got 3"),
+        ("[offline", "is not valid TOML"),
     ],
 )
 def test_a_wrong_file_is_named_with_key_value_and_way_out(tmp_path, text, message):
@@ -106,5 +108,42 @@ def test_a_wrong_file_is_named_with_key_value_and_way_out(tmp_path, text, messag
 
 
 def test_a_wrong_flag_is_named_as_a_flag():
-    with pytest.raises(ConfigError, match=r"^--batch-size: plan.batch_size must be .* got 0$"):
-        load_config(None, {"plan.batch_size": 0})
+    with pytest.raises(ConfigError, match=r"^--batch-size: continual.batch_size must be .* got 0$"):
+        load_config(None, {"continual.batch_size": 0})
+
+
+def test_the_library_checks_the_same_ranges_with_the_same_words():
+    with pytest.raises(ValueError, match=r"^batch_size must be at least 1, got 0$"):
+        ContinualConfig(batch_size=0)
+    with pytest.raises(
+        ValueError, match=r"^max_bad_ratio must be at least 0 and at most 1, got 2$"
+    ):
+        Checks(max_bad_ratio=2)
+
+
+def test_a_model_brings_its_own_settings(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('[model]\nname = "tgn"\ndim = 8\naggregator = "mean"\n')
+    config = load_config(file, {"model.settings": {"memory_dim": 4}})
+    assert config.model.settings == {"aggregator": "mean", "memory_dim": 4}
+    settings = validate_model(TGNConfig, "tgn", model_settings(config.model), {"edge_x_dim": 3})
+    assert settings == TGNConfig(
+        memory_dim=4, time_dim=8, embedding_dim=8, aggregator="mean", edge_x_dim=3
+    )
+    file.write_text(to_toml(config))
+    assert load_config(file) == config
+
+
+@pytest.mark.parametrize(
+    ("stated", "text"),
+    [
+        ({"aggregato": "mean"}, "tgn has no setting 'aggregato'; did you mean aggregator?"),
+        ({"aggregator": "sum"}, '[model] aggregator must be one of "last", "mean", got "sum"'),
+        ({"layers": "2"}, '[model] layers must be a whole number, got "2"'),
+        ({"heads": 3}, "tgn does not fit together: heads must divide embedding_dim"),
+    ],
+)
+def test_a_wrong_setting_of_a_model_is_named(stated, text):
+    with pytest.raises(ConfigError) as caught:
+        validate_model(TGNConfig, "tgn", stated, {})
+    assert text in str(caught.value)

@@ -71,12 +71,15 @@ def test_no_device_at_all_is_named(machine, monkeypatch):
 
 def test_a_missing_cupy_is_named(machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert message().endswith("pip install 'tgflow[cuda]'")
+    assert message().endswith("pip install 'tgflow-learn[cuda]'")
 
 
 def test_a_broken_cupy_is_named(machine, monkeypatch):
     monkeypatch.setattr("importlib.import_module", failing(ImportError("libcudart.so: not found")))
-    assert message() == "CuPy cannot be loaded: libcudart.so: not found; pip install 'tgflow[cuda]'"
+    assert (
+        message()
+        == "CuPy cannot be loaded: libcudart.so: not found; pip install 'tgflow-learn[cuda]'"
+    )
 
 
 def test_a_cupy_for_another_cuda_is_named(machine):

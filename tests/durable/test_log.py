@@ -150,7 +150,7 @@ def test_c13_damage_before_what_is_needed_is_only_reported(tmp_path):
             assert frames_of(log, places[1]) == expected(4, first=2)
             assert [str(file) in problem for problem in log.problems] == [True]
             assert log.end == places[3]
-        with pytest.raises(LogCorrupt, match=r"is damaged.*--fresh"):
+        with pytest.raises(LogCorrupt, match=r"is damaged.*another --out"):
             DurableLog(tmp_path, needed=None)
     place = places[1].byte + 70
     file.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tgflow.streams.errors import CODES
 from tgflow.streams.kafka.cursor import Cursor
 from tgflow.streams.kafka.records import MAX_ROWS
-from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.limits import Checks
 
 
 def zeros_compressed(num_rows):

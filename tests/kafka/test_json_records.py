@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka_help import edge
 
 from tgflow.streams.errors import CODES
-from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.limits import Checks
 
 BAD_JSON = [
     # features that are no finite float32

@@ -19,7 +19,7 @@ SEED = int(os.environ.get("TGFLOW_SEED", "1"))
 BATCH = 40
 SMALL = ["--dim", "8", "--neighbors", "3", "--batch-size", str(BATCH), "--threads", "1"]
 ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]
-KEPT = ["--checkpoint-batches", "3", "--sync-ms", "20"]
+KEPT = ["--checkpoint-batches", "3"]
 
 
 def rows(size):

@@ -141,7 +141,7 @@ def test_dgl_imports_where_only_setuptools_has_packaging(dgl):
 
 def test_a_missing_dgl_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
-    with pytest.raises(ImportError, match=r"dgl is not installed: pip install 'tgflow\[dgl\]'"):
+    with pytest.raises(ImportError, match=r"dgl is not installed: pip install 'tgflow-learn"):
         import_dgl()
 
 

@@ -14,8 +14,9 @@ from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable, table
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
-from tgflow.train.offline import OfflineConfig, OfflineTrainer
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
 
 EVENTS = made_events(400)
 NODE_X = torch.randn(25, 3, generator=torch.Generator().manual_seed(1))

@@ -11,7 +11,8 @@ from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.learner import TrainingDiverged
 from tgflow.train.observe import Callback
 

@@ -18,7 +18,8 @@ from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.train import feature_rows, graph_parts
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
 
 EVENTS = made_events(400)
 CUT = 160

@@ -12,8 +12,9 @@ from memory_tables import KINDS, memory_table_of
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.nn import NodeMemory
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
-from tgflow.train.offline import OfflineConfig, OfflineTrainer
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
 
 EVENTS = made_events(300)
 # Models train on the CPU, whose sums have an order of their own.

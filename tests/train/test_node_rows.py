@@ -18,7 +18,8 @@ from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable, table
 from tgflow.tables.protocols import Table
 from tgflow.train import feature_rows
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.state import graph_of
 
 EVENTS = made_events(400)

@@ -10,8 +10,9 @@ from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan.negatives import NegativeSampler
+from tgflow.train.config import OfflineConfig
 from tgflow.train.observe import Callback
-from tgflow.train.offline import OfflineConfig, OfflineTrainer
+from tgflow.train.offline import OfflineTrainer
 from tgflow.train.state import graph_of, load_model
 
 TIMED = ("seconds", "per_second", "overhead")

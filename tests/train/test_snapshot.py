@@ -10,7 +10,8 @@ from made_streams import made_events, pieces, small_tgn
 from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
 from tgflow.train import graph_parts
-from tgflow.train.continual import MAX_LOST, ContinualConfig, ContinualTrainer
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import MAX_LOST, ContinualTrainer
 from tgflow.train.learner import TrainingDiverged
 
 

@@ -14,8 +14,9 @@ from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.models import TGAT, TGN
 from tgflow.plan.batch import Batch
 from tgflow.tables import FeatureTable
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
-from tgflow.train.offline import OfflineConfig, OfflineTrainer
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
 
 EVENTS = made_events(300)
 CONTINUAL = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)

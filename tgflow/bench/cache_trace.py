@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import Policy
+from tgflow.choices import Strategy
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
 from tgflow.plan.belady import BeladyPlanner, plan_all
 from tgflow.plan.frontier import unique_events
-from tgflow.sampling import Strategy
 from tgflow.tables import FeatureTable
 
 BATCH_SIZE = 200

@@ -17,7 +17,8 @@ from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
 
 EVERY_SECONDS = 60.0

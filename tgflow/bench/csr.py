@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tgflow import _core
 from tgflow.bench.row import Params
+from tgflow.choices import Direction
 from tgflow.events import EventBatch
-from tgflow.graph import Direction
 from tgflow.log import Columns, EventLog
 from tgflow.sampling import Neighbors
 

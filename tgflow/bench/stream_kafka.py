@@ -23,8 +23,7 @@ from tgflow.durable.log import DurableLog
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
-from tgflow.streams.kafka.codecs import CodecName
-from tgflow.streams.kafka.config import kafka_client
+from tgflow.streams.kafka.config import CodecName, kafka_client
 from tgflow.testing.broker import MockBroker
 
 PARTITIONS = 8

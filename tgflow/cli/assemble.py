@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from tgflow.choices import Direction
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.config import Config, ConfigError, StreamConfig
+from tgflow.config.model import WIDTHS, model_settings, validate_model
 from tgflow.events import EventBatch
-from tgflow.graph import Direction, TemporalGraph
+from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.runtime.machine import num_cores
 from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, playback
 from tgflow.streams.open import open_files
-from tgflow.streams.rows.checks import Checks
 from tgflow.streams.rows.partitioned import PartitionedSource
+from tgflow.streams.transports import Transport, find_transport, scheme_of
 from tgflow.tables import FeatureTable
-from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
+from tgflow.train.config import TrainingConfig
 
 _Source = TypeVar("_Source")
 
@@ -74,17 +77,21 @@ def _features(config: StreamConfig) -> str | list[str] | None:
 
 
 def open_partitioned(config: Config) -> PartitionedSource:
-    """Return the stream that `config` describes, file or topic, as one that can be gone on with.
+    """Return the stream that `config` describes, of files or of a transport, as a resumable source.
 
     Raises:
         CliError: If no stream is named, or there is none.
-        ConfigError: If the settings do not fit a topic.
+        ConfigError: If the settings do not fit the transport, or there is no such one.
     """
-    if config.stream.path.startswith("kafka://"):
-        return _open_topic(config)
+    try:
+        transport = find_transport(config.stream.path)
+    except ValueError as error:
+        raise ConfigError(f"--stream: {error}") from None
+    if transport is not None:
+        return _open_transport(config, transport)
     if config.stream.path and config.kafka.dead_letter_topic is not None:
         raise ConfigError("--dead-letter-topic: a topic for dead letters needs a stream of Kafka")
-    return _opened(config, open_files, event_id=config.stream.event_id, checks=_checks(config))
+    return _opened(config, open_files, event_id=config.stream.event_id, checks=config.checks)
 
 
 def check_together(config: Config) -> None:
@@ -98,7 +105,7 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             "--idle-timeout: it needs the log, which remembers when it passed; leave out --no-log"
         )
-    if stream.sort and (order.allowed_lateness or order.late or order.idle_timeout):
+    if stream.sort and (order.allowed_lateness or order.late != "error" or order.idle_timeout):
         raise ConfigError(
             "--sort: all events are put in order, none is late; leave out --sort, or else "
             "--allowed-lateness, --late and --idle-timeout"
@@ -107,53 +114,32 @@ def check_together(config: Config) -> None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
 
 
-def _open_topic(config: Config) -> PartitionedSource:
-    from tgflow.streams.kafka import KafkaConfig, KafkaSource
-    from tgflow.streams.kafka.config import parse_options
-
-    c, k = config.stream, config.kafka
-    if config.order.max_time_jump is None:
+def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
+    if config.order.max_time_jump is None and not transport.ends:
         raise ConfigError(
-            "--max-time-jump: order.max_time_jump must be given for Kafka, since one event "
-            "far in the future would make all after it late: ticks, or none for any"
+            "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
+            "one event far in the future would make all after it late: ticks, or none for any"
         )
-    if c.sort:
+    if config.stream.sort and not transport.ends:
         raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
+    scheme = str(scheme_of(config.stream.path))
+    values: dict[str, Any] = {
+        **_shallow(config.stream),
+        **_shallow(getattr(config, scheme, None)),
+        "url": config.stream.path,
+        "bipartite": config.graph.direction == "bipartite",
+        "checks": config.checks,
+    }
+    known = {field.name for field in fields(transport.config)}
+    taken = {k: v for k, v in values.items() if k in known and v is not None}
     try:
-        return KafkaSource(
-            KafkaConfig(
-                url=c.path,
-                codec=c.codec,
-                src=c.src,
-                dst=c.dst,
-                t=c.t,
-                label=c.label,
-                features=c.features or (),
-                event_id=c.event_id,
-                id_kind=c.id_kind or "int",
-                bipartite=config.graph.direction == "bipartite",
-                time_unit=c.time_unit,
-                tick_unit=c.tick_unit,
-                checks=_checks(config),
-                until_end=c.until_end,
-                on_expired=k.on_expired,
-                max_outage=k.max_outage,
-                group_id=k.group_id,
-                options=parse_options(k.options),
-            )
-        )
+        return transport.open(transport.config(**taken))
     except ValueError as error:
-        raise ConfigError(f"[stream] and [kafka] do not fit together: {error}") from None
+        raise ConfigError(f"[stream] and [{scheme}] do not fit together: {error}") from None
 
 
-def _checks(config: Config) -> Checks:
-    c = config.checks
-    return Checks(
-        max_node_id=INT64_MAX if c.max_node_id is None else c.max_node_id,
-        max_abs=c.max_abs,
-        max_record_bytes=parse_bytes(c.max_record_bytes),
-        unknown_keys=c.unknown_keys,
-    )
+def _shallow(section: Any) -> dict[str, Any]:
+    return {} if section is None else {f.name: getattr(section, f.name) for f in fields(section)}
 
 
 class Feed:
@@ -213,69 +199,76 @@ def direction_of(config: Config, source: EventSource) -> Direction:
     return "bipartite" if source.ids.bipartite else config.graph.direction
 
 
-def make_model(config: Config, edge_x_dim: int, unit: str) -> TemporalModel:
-    """Build the model that `config` names, its first parameters drawn with the run's seed.
+def make_model(config: Config, training: TrainingConfig, edge_x_dim: int) -> TemporalModel:
+    """Build the model that `config` names, its first parameters drawn with the trainer's seed.
+
+    Draws nothing from torch's default generators that others could miss.
 
     Args:
         config: The run's settings.
+        training: Those of its trainer.
         edge_x_dim: Width of the edge features.
-        unit: What a tick of the stream is.
 
     Raises:
-        ConfigError: If there is no such model, or its sizes do not fit together.
+        ConfigError: If there is no such model, or its settings do not fit together.
     """
-    settings: dict[str, Any] = {
-        "edge_x_dim": edge_x_dim,
-        "memory_dim": config.model.dim,
-        "time_dim": config.model.dim,
-        "embedding_dim": config.model.dim,
-        "heads": config.model.heads,
-        "layers": config.model.layers,
-        "neighbors": config.model.neighbors,
-        "dropout": config.model.dropout,
-        "strategy": config.plan.strategy,
-        "seconds_per_tick": seconds_per_tick(unit),
-    }
-    settings = {name: value for name, value in settings.items() if value is not None}
-    torch.manual_seed(config.run.seed)
-    if ":" in config.model.name:
-        return _sampled(config, _own_model(config.model.name, settings))
-    if config.model.name not in MODELS:
-        known = ", ".join(MODELS)
-        raise ConfigError(
-            f"model.name must be one of {known}, or module:Class, got {config.model.name!r}"
-        )
-    entry = MODELS[config.model.name]
-    taken = {field.name for field in fields(entry.config)}
+    name = config.model.name
+    kind = _own_model(name) if ":" in name else _known_model(name)
+    stated = model_settings(config.model)
+    derived = {"edge_x_dim": edge_x_dim}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(training.seed)
+        model = _build(kind, name, stated, derived)
+    if not isinstance(model, TemporalModel):
+        raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
     try:
-        chosen: Any = entry.config(**{k: v for k, v in settings.items() if k in taken})
+        Sampler(training.strategy or model.strategy, training.span)
     except ValueError as error:
-        raise ConfigError(f"[model] does not fit together: {error}") from None
-    return _sampled(config, entry.model(chosen))
-
-
-def _sampled(config: Config, model: TemporalModel) -> TemporalModel:
-    """Return the model, if its neighbors can be sampled as `config` says."""
-    try:
-        Sampler(config.plan.strategy or model.strategy, config.plan.span)
-    except ValueError as error:
-        raise ConfigError(f"[plan] {error}; --strategy and --span go together") from None
+        raise ConfigError(f"{error}; --strategy and --span go together") from None
     return model
 
 
-def _own_model(name: str, settings: dict[str, Any]) -> TemporalModel:
-    """Import `module:Class` from the working directory or the path, and call it by keywords."""
+def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]) -> Any:
+    """Return the model of class `kind`: with its settings as a dataclass, or as keywords."""
+    parameters = inspect.signature(kind).parameters
+    if "config" in parameters and is_dataclass(getattr(kind, "config_type", None)):
+        settings = validate_model(kind.config_type, name, stated, derived)
+        try:
+            return kind(settings)
+        except ValueError as error:
+            raise ConfigError(f"[model] {name} does not fit together: {error}") from error
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [key for key in stated if key not in (*parameters, *WIDTHS) and not takes_all]
+    if unknown:
+        known = ", ".join(parameters)
+        raise ConfigError(f"[model] {name} has no setting {unknown[0]!r} (it has {known})")
+    values = {**derived, **stated}
+    return kind(**{k: v for k, v in values.items() if takes_all or k in parameters})
+
+
+def _known_model(name: str) -> type[TemporalModel]:
+    if name not in MODELS:
+        known = ", ".join(MODELS)
+        raise ConfigError(f"model.name must be one of {known}, or module:Class, got {name!r}")
+    return MODELS[name].model
+
+
+def _own_model(name: str) -> Any:
+    """Import `module:Class` from the working directory or the path."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:
-        made = getattr(importlib.import_module(module), attribute)(**settings)
-    except (ImportError, AttributeError, TypeError) as error:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise  # of an import within the module
+        raise ConfigError(f"cannot build model {name!r}: {error}") from None
+    except AttributeError as error:
+        if not str(error).startswith(f"module {module!r}"):
+            raise
         raise ConfigError(f"cannot build model {name!r}: {error}") from None
     finally:
         sys.path.pop(0)
-    if not isinstance(made, TemporalModel):
-        raise ConfigError(f"{name!r} made a {type(made).__name__}, not a tgflow.TemporalModel")
-    return made
 
 
 def use_threads(config: Config) -> int:

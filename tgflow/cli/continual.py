@@ -42,39 +42,38 @@ def learn(config: Config, wish: ResumeOptions, as_json: bool) -> None:
     with StopSignals(valve.ask):
         place = RunDirectory.find(config, assemble.run_name(config), wish)
         try:
-            _learn(place, wish, as_json, valve)
+            _learn(place, as_json, valve)
         finally:
             place.release()
 
 
-def _learn(place: RunDirectory, wish: ResumeOptions, as_json: bool, valve: FlowControl) -> None:
+def _learn(place: RunDirectory, as_json: bool, valve: FlowControl) -> None:
     config = place.config
     assemble.check_together(config)
     threads = assemble.use_threads(config)
     source = assemble.open_partitioned(config)
     check_tables(config, source.x_dim, live=True)
     check_own(place)
-    recipe = RunInputs(
+    inputs = RunInputs(
         source,
         "bipartite" if source.ids.bipartite else config.graph.direction,
-        lambda: assemble.make_model(config, source.x_dim, source.unit),
+        assemble.make_model(config, config.continual, source.x_dim),
         threads,
     )
-    recipe.make_model()  # so that what does not fit together is told before anything is written
     if hasattr(source, "stop"):
         source.stop = lambda: valve.stopped  # so that to wait for a broker can be ended
     console = Console(stderr=True)
     with place:
         notes = RunLog(place.path / "run.log", config.operate.log_format, _sayer(console))
         try:
-            session = open_session(place, recipe, notes, valve, fresh=wish.fresh)
+            session = open_session(place, inputs, notes, valve)
             ended = run(session, console)
             metrics = _metrics(session, ended, config, threads)
             _write_report(place.rundir, metrics, ended, config)
         except Exception as error:
             text = explain(error)
             if exit_code(error) == IO:
-                text += f"; once that is mended, go on with: tgflow run --resume --out {place.path}"
+                text += f"; once that is fixed, resume with: tgflow run --resume --out {place.path}"
             notes.error("end", text, exit_code=exit_code(error))
             mark_reported(error)
             raise
@@ -124,7 +123,7 @@ def _summary(metrics: Mapping[str, Any], ended: RunResult, place: RunDirectory) 
         ("AUC", score(metrics.get("prequential.auc", nan)), score(metrics.get("test.auc", nan))),
         ("MRR", score(metrics.get("prequential.mrr", nan)), score(metrics.get("test.mrr", nan))),
     ]
-    how_to_go_on = f"stopped; go on with: tgflow run --resume --out {place.path}"
+    how_to_go_on = f"stopped; resume with: tgflow run --resume --out {place.path}"
     print_summary(
         ("", "all events", "last 15 %"),
         rows,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tgflow.cli.errors import DATA, CliError
-from tgflow.config import load_config
+from tgflow.config import load_config, plain
 from tgflow.report.formatting import duration, num_bytes
 from tgflow.report.rejections import printable
 from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
@@ -46,14 +46,14 @@ def describe_run(path: Path, as_json: bool) -> None:
         print_stream(found["stream"], path / "dead-letters")
     if found["checkpoints"] and not (found["health"] or {}).get("alive"):
         console = Console(soft_wrap=True, highlight=False)
-        console.print(Text(f"go on with: tgflow run --resume --out {path}", "bold"))
+        console.print(Text(f"resume with: tgflow run --resume --out {path}", "bold"))
 
 
 def _read(path: Path) -> dict[str, Any]:
     offline = path / "checkpoint"
     return {
         "path": str(path),
-        "config": load_config(path / "config.toml").model_dump(),
+        "config": plain(load_config(path / "config.toml")),
         "health": read_health(path / "health.json"),
         "metrics": _json(path / "metrics.json"),
         "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,

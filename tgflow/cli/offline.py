@@ -6,6 +6,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from math import nan
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from rich.console import Console
 from tgflow.cache import CachedTable
 from tgflow.checkpoint import save
 from tgflow.cli import assemble
-from tgflow.config import Config
+from tgflow.config import Config, plain
 from tgflow.graph import TemporalGraph
 from tgflow.report.formatting import compact, duration, score
 from tgflow.report.page import offline_report
@@ -32,7 +33,7 @@ from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
-from tgflow.train.offline import OfflineConfig, OfflineTrainer
+from tgflow.train.offline import OfflineTrainer
 from tgflow.units import seconds_per_tick
 
 PER_RUN = ("seed", "best_epoch", "num_epochs")
@@ -44,7 +45,7 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
 
     Args:
         config: The run's settings.
-        num_seeds: Train with seeds `config.run.seed` and the `num_seeds - 1` after it.
+        num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it.
         as_json: Print the figures as JSON, not as a table.
     """
     source = assemble.open_source(config)
@@ -57,15 +58,15 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
     rundir.write_config(config)
     results = []
     rates = HitRates(graph)
-    with _Progress(Console(stderr=True), config.train.epochs, rundir, rates) as progress:
-        for seed in range(config.run.seed, config.run.seed + num_seeds):
+    with _Progress(Console(stderr=True), config.offline.epochs, rundir, rates) as progress:
+        for seed in range(config.offline.seed, config.offline.seed + num_seeds):
             progress.seed = seed
             target = rundir.checkpoint / str(seed) if num_seeds > 1 else rundir.checkpoint
-            trainer = _trainer(_with_seed(config, seed), graph, source, progress)
+            trainer = _trainer(config, seed, graph, source, progress)
             results.append(trainer.fit())
             checkpoint = trainer.checkpoint()
             checkpoint.sections["ids"] = source.ids.state()
-            checkpoint.meta["model"] = config.model.model_dump()
+            checkpoint.meta["model"] = plain(config)["model"]
             save(target, checkpoint)
     metrics = {
         "command": "train",
@@ -107,10 +108,6 @@ def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return out | {"runs": [dict(result) for result in results]}
 
 
-def _with_seed(config: Config, seed: int) -> Config:
-    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
-
-
 def _read_graph(config: Config, source: EventSource, rundir: RunFiles) -> TemporalGraph:
     """Return a graph of all events; nothing is left on the disk if they cannot be read."""
     path = edge_file(config, rundir.path)
@@ -130,30 +127,10 @@ def _read_graph(config: Config, source: EventSource, rundir: RunFiles) -> Tempor
 
 
 def _trainer(
-    config: Config, graph: TemporalGraph, source: EventSource, observer: Callback
+    config: Config, seed: int, graph: TemporalGraph, source: EventSource, observer: Callback
 ) -> OfflineTrainer:
-    plan, train = config.plan, config.train
-    model = assemble.make_model(config, source.x_dim, source.unit)
-    settings = OfflineConfig(
-        seed=config.run.seed,
-        batch_size=plan.batch_size,
-        epochs=train.epochs,
-        patience=train.patience,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        grad_clip=train.grad_clip,
-        val_ratio=train.val_ratio,
-        test_ratio=train.test_ratio,
-        new_node_ratio=train.new_node_ratio,
-        negatives=tuple(train.negatives),
-        mrr_negatives=plan.mrr_negatives,
-        visibility=plan.visibility,
-        strategy=plan.strategy,
-        span=plan.span,
-        seconds_per_tick=seconds_per_tick(source.unit),
-        num_threads=plan.workers,
-        lookahead=plan.lookahead,
-    )
+    settings = replace(config.offline, seed=seed, seconds_per_tick=seconds_per_tick(source.unit))
+    model = assemble.make_model(config, settings, source.x_dim)
     return OfflineTrainer(model, graph, settings, observer)
 
 

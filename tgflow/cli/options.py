@@ -4,49 +4,26 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic.fields import FieldInfo
 
-from tgflow.config import StreamConfig, fields, flag_of, load_config, stated_settings
+from tgflow.config import ConfigError, Field, fields, is_unset, load_config, stated_settings
+from tgflow.config.model import parse_value
+from tgflow.setting import alternatives
 
-PANELS = {
-    "stream": "Stream: where events come from",
-    "order": "Order: events that come late, or from several partitions",
-    "checks": "Checks: which rows are events",
-    "kafka": "Kafka",
-    "graph": "Graph",
-    "model": "Model",
-    "plan": "Batches",
-    "tables": "Features: where they are kept",
-    "train": "Learning",
-    "run": "Run",
-    "checkpoint": "Checkpoints: how a run goes on after anything",
-    "operate": "Operation",
-}
 STREAM_OF_FILES = tuple(
-    f"stream.{key}"
-    for key in StreamConfig.model_fields
-    if key not in ("codec", "until_end", "event_id")
+    field.key for field in fields() if field.key.startswith("stream.") and not field.setting.live
 )
 """Settings of the stream for commands that read files only."""
-ALIASES = {
-    "stream.path": ("--stream", "--data"),
-    "train.learning_rate": ("--learning-rate", "--lr"),
-    "kafka.options": ("--kafka-option", "--options"),
-}
-SHORT = {"stream.path": "-s", "model.name": "-m", "run.out": "-o"}
 FILE_PANEL = "Settings from a file"
 
 
 def with_config(
     keys: Iterable[str],
-    defaults: Mapping[str, Any] | None = None,
     positional: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
@@ -55,31 +32,29 @@ def with_config(
 
     Args:
         keys: Settings as "section.key", or a whole section as "section".
-        defaults: What this command takes where neither file nor flag says anything.
         positional: The setting that is an argument, not an option.
     """
     wanted = list(keys)
-    chosen = {
-        key: field
-        for key, field in fields()
-        if key in wanted or key.split(".", maxsplit=1)[0] in wanted
-    }
-    defaults = defaults or {}
+    chosen = [
+        field
+        for field in fields()
+        if (field.key in wanted or field.key.partition(".")[0] in wanted)
+        and not field.setting.expert
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(config: Path | None, **values: Any) -> None:
-            flags = {key: _given(values.pop(_name(key))) for key in chosen}
+            flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
             if "stated" in signature.parameters:
                 values["stated"] = stated_settings(config, flags)
-            command(config=load_config(config, flags, defaults), **values)
+            command(config=load_config(config, flags), **values)
 
         signature = inspect.signature(command, eval_str=True)
         made = ("config", "stated")
         kept = [p for p in signature.parameters.values() if p.name not in made]
         options = [
-            _argument(key, field) if key == positional else _option(key, field, defaults.get(key))
-            for key, field in chosen.items()
+            _argument(field) if field.key == positional else _option(field) for field in chosen
         ]
         parameters = [*options[:1], _config_file(), *options[1:], *kept]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -97,12 +72,32 @@ def help_text(command: Callable[..., None]) -> str:
     )
 
 
-def _given(value: Any) -> Any:
-    return value or None if isinstance(value, list) else value
+def _given(field: Field, value: Any) -> Any:
+    """Return what a flag says, None if it was not given; KEY=VALUE pairs as a mapping."""
+    if not isinstance(value, list):
+        return value
+    if not value:
+        return None
+    return _pairs(field, value) if _is_mapping(field) else value
 
 
-def _name(key: str) -> str:
-    return key.replace(".", "_")
+def _pairs(field: Field, texts: list[str]) -> dict[str, Any]:
+    """Return pairs such as "api_version=[2, 3]"; values are JSON where they can be."""
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (equals and key.strip()):
+            raise ConfigError(f"{field.flags[0]}: {text!r} is not of the form KEY=VALUE")
+        pairs[key.strip()] = parse_value(value.strip())
+    return pairs
+
+
+def _is_mapping(field: Field) -> bool:
+    return any(typing.get_origin(kind) is Mapping for kind, _ in alternatives(field.hint))
+
+
+def _name(field: Field) -> str:
+    return field.key.replace(".", "_")
 
 
 def _config_file() -> inspect.Parameter:
@@ -114,62 +109,54 @@ def _config_file() -> inspect.Parameter:
     return inspect.Parameter("config", kind, default=None, annotation=Annotated[Path | None, info])
 
 
-def _argument(key: str, field: FieldInfo) -> inspect.Parameter:
+def _argument(field: Field) -> inspect.Parameter:
     """Return the command's parameter for the setting that is its argument."""
-    info = typer.Argument(metavar="PATH", help=str(field.description).rstrip("."))
+    info = typer.Argument(metavar="PATH", help=field.help.rstrip("."))
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(_name(key), kind, annotation=Annotated[str, info])
+    return inspect.Parameter(_name(field), kind, annotation=Annotated[str, info])
 
 
-def _option(key: str, field: FieldInfo, default: Any) -> inspect.Parameter:
+def _option(field: Field) -> inspect.Parameter:
     """Return the command's parameter for one setting; not given, it is None."""
-    section = key.split(".", maxsplit=1)[0]
-    default = field.default if default is None else default
-    names = [*ALIASES.get(key, (flag_of(key),)), *([SHORT[key]] if key in SHORT else [])]
-    plain = _plain(field.annotation)
+    plain = _plain(field)
+    names = list(field.flags)
     if plain is bool:
         names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
     info = typer.Option(
         *names,
-        help=_help(field, default),
+        help=_help(field),
         show_default=False,
-        rich_help_panel=PANELS[section],
+        rich_help_panel=field.section.title,
+        metavar="KEY=VALUE" if _is_mapping(field) else None,
     )
-    if plain is str and int in map(_bare, typing.get_args(field.annotation)):
+    if plain is str and any(kind is int for kind, _ in alternatives(field.hint)):
         info.parser = _number_or_word
     annotation: Any = Annotated[plain | None, info]
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(_name(key), kind, default=None, annotation=annotation)
+    return inspect.Parameter(_name(field), kind, default=None, annotation=annotation)
 
 
-def _help(field: FieldInfo, default: Any) -> str:
-    """Return a setting's description and default, without the command it is for."""
-    text = str(field.description).rstrip(".")
-    if text.startswith(("run: ", "train: ")):
-        text = text.partition(": ")[2].capitalize()
-    if default in (None, False, "", []):
+def _help(field: Field) -> str:
+    """Return a setting's description and default."""
+    text, default = field.help.rstrip("."), field.default
+    if is_unset(default) or default in (False, "", {}):
         return text
-    shown = ", ".join(default) if isinstance(default, list) else f"{default}".removesuffix(".0")
+    shown = ", ".join(default) if isinstance(default, tuple) else f"{default}".removesuffix(".0")
     return f"{text} [dim]({shown})[/dim]"
 
 
-def _plain(annotation: Any) -> Any:
-    """Return the type that the command line parses: without None, and lists as lists of texts.
+def _plain(field: Field) -> Any:
+    """Return the type that the command line parses: lists and pairs as lists of texts.
 
     What may be a number or a word is a text, see `_number_or_word`.
     """
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        kinds = [a for a in typing.get_args(annotation) if a is not type(None)]
-        annotation = kinds[0] if len(kinds) == 1 else str
-    annotation = _bare(annotation)
-    return list[str] if typing.get_origin(annotation) is list else annotation
-
-
-def _bare(annotation: Any) -> Any:
-    """Return a type without what is annotated to it."""
-    if typing.get_origin(annotation) is Annotated:
-        return typing.get_args(annotation)[0]
-    return annotation
+    kinds = [kind for kind, _ in alternatives(field.hint)]
+    if len(kinds) > 1:
+        return str
+    origin = typing.get_origin(kinds[0])
+    if origin in (list, tuple, Mapping):
+        return list[str]
+    return kinds[0]
 
 
 def _number_or_word(text: str) -> int | str:

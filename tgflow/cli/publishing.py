@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from tgflow.cli import assemble
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.config import Config, flag_of
-from tgflow.streams.kafka.config import parse_options
 from tgflow.streams.kafka.publish import PartitionBy, Publisher
 
 FLUSH_EVENTS = 50_000
@@ -43,7 +43,7 @@ def publish(config: Config, url: str, records: int | None, partition_by: str) ->
             codec=config.stream.codec,
             records=records,
             partition_by=_partition_by(partition_by),
-            options=parse_options(config.kafka.options),
+            options=config.kafka.options,
         )
     except ValueError as error:
         raise CliError(f"--to: {error}", USAGE) from None
@@ -62,7 +62,11 @@ def publish(config: Config, url: str, records: int | None, partition_by: str) ->
     )
     settings = {**publisher.how_to_read(), "time_unit": source.unit}
     flags = [part for key, value in settings.items() for part in (flag_of(f"stream.{key}"), value)]
-    flags += [part for option in config.kafka.options for part in ("--kafka-option", option)]
+    for key, value in config.kafka.options.items():
+        flags += [
+            "--kafka-option",
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}",
+        ]
     command = shlex.join(["tgflow", "run", "--stream", url, *flags, "--max-time-jump", "none"])
     console.print(f"read them by: {command}", soft_wrap=True, markup=False)
 

@@ -10,14 +10,10 @@ from tgflow.cli.options import with_config
 from tgflow.config import Config
 
 SETTINGS = (
-    "stream", "order", "checks", "kafka", "graph", "model", "plan", "tables", "run", "checkpoint",
-    "operate",
-    "train.learning_rate", "train.weight_decay", "train.grad_clip", "train.updates",
-    "train.replay_ratio", "train.replay_horizon", "train.replay_half_life",
+    "stream", "order", "checks", "kafka", "graph", "model", "continual", "tables", "run",
+    "checkpoint", "operate",
 )  # fmt: skip
-
-
-CONTINUE = "Going on"
+RESUME = "Resuming"
 
 
 @with_config(SETTINGS)
@@ -29,24 +25,16 @@ def run(
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the run in --out, if there is one: all as if nothing had happened.",
-            rich_help_panel=CONTINUE,
+            help="Resume the run in --out, if there is one, as if it had never stopped.",
+            rich_help_panel=RESUME,
         ),
     ] = False,
     allow_config_change: Annotated[
         bool,
         typer.Option(
             "--allow-config-change",
-            help="Go on with other settings too; what they reset is told without this.",
-            rich_help_panel=CONTINUE,
-        ),
-    ] = False,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh",
-            help="Start over if all checkpoints or the log are damaged; what there is moves aside.",
-            rich_help_panel=CONTINUE,
+            help="Resume with other settings too; without this, a table says what they reset.",
+            rich_help_panel=RESUME,
         ),
     ] = False,
     json: Annotated[
@@ -61,9 +49,9 @@ def run(
     """Learn continually from a stream: predict each micro-batch, learn it, store it.
 
     Leaves a run directory with config.toml, metrics.jsonl, metrics.json, checkpoints/ and a
-    report.html to open in a browser. Kill it at any moment: with --resume it goes on, and ends with
-    the very model it would have had. Ctrl-C (or SIGTERM) ends it after the micro-batch at hand,
-    with all of it kept; a second one at once.
+    report.html to open in a browser. Kill it at any moment: with --resume it continues, and ends
+    with exactly the model it would have had. Ctrl-C (or SIGTERM) stops it after the current
+    micro-batch and saves everything; a second one stops it at once.
 
     [bold]Examples[/bold]
 
@@ -73,9 +61,10 @@ def run(
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
+      tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
     from tgflow.cli.continual import learn
     from tgflow.runtime.directory import ResumeOptions
 
-    learn(config, ResumeOptions(resume, fresh, allow_config_change, stated), json)
+    learn(config, ResumeOptions(resume, allow_config_change, stated), json)

@@ -9,22 +9,15 @@ import typer
 from tgflow.cli.options import STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
-SETTINGS = (
-    *STREAM_OF_FILES, "graph", "model", "plan", "tables", "run",
-    "train.learning_rate", "train.weight_decay", "train.grad_clip", "train.epochs",
-    "train.patience", "train.val_ratio", "train.test_ratio", "train.new_node_ratio",
-    "train.negatives",
-)  # fmt: skip
-PUBLISHED = {"train.learning_rate": 1e-4, "train.replay_ratio": 0.0}
-"""What published figures were trained with; nothing is replayed offline."""
+SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "tables", "run")
 
 
-@with_config(SETTINGS, PUBLISHED)
+@with_config(SETTINGS)
 def train(
     config: Config,
     *,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Train so often, with seeds --seed, +1, +2, ...")
+        int, typer.Option("--seeds", min=1, help="Train N times, with seeds --seed, +1, +2, ...")
     ] = 1,
     json: Annotated[
         bool,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-_INSTALL = "pip install 'tgflow[cuda]'"
+_INSTALL = "pip install 'tgflow-learn[cuda]'"
 
 
 class CudaError(RuntimeError):

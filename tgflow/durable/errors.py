@@ -7,7 +7,7 @@ import os
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Codes of a disk, or of someone's share of it, that is full."""
-WAY_OUT = "bring the file back, or begin anew with --fresh"
+WAY_OUT = "bring the file back from a copy, or start over with another --out"
 """What can be done about a damaged log."""
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow.choices import NegativeKind
 from tgflow.log import EventLog
-
-NegativeKind = Literal["random", "historical", "inductive"]
 
 
 class PairHistory:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from tgflow.choices import Strategy, Visibility
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan.batch import Batch
@@ -17,9 +18,7 @@ from tgflow.plan.inputs import inputs_of
 from tgflow.plan.keys import KeyDomain, key
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.sampling import Neighbors, Sampler, Strategy, sample_neighbors
-
-Visibility = Literal["event", "batch"]
+from tgflow.sampling import Neighbors, Sampler, sample_neighbors
 
 
 class Plan:

@@ -9,10 +9,11 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from tgflow.config import Config
+from tgflow.config import Config, is_unset, plain
 from tgflow.report.chart import Chart, Line, render_chart
 from tgflow.report.formatting import compact, duration, num_bytes, score, stream_time
 from tgflow.report.rejections import rejections
+from tgflow.train.config import TrainingConfig
 
 Record = Mapping[str, Any]
 Tile = tuple[str, str, str]
@@ -39,11 +40,11 @@ def continual_report(
     charts = _continual_charts(records, config)
     title = f"{config.model.name.upper()} learning from {name}"
     lead = (
-        f"Every micro-batch of {config.plan.batch_size} events was predicted first, then learned, "
-        "then stored. What is plotted was measured before the model had seen the events."
+        f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
+        "learned, then stored. What is plotted was measured before the model had seen the events."
     )
     rows = "" if stream is None else _stream_html(stream)
-    return _page("continual run", title, lead, tiles, charts, flat, config, rows)
+    return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, rows)
 
 
 def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
@@ -62,7 +63,7 @@ def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config
         "Chronological split: the first events train, the next choose the epoch, and the last are "
         "reported. Test figures are of the epoch with the best validation AP."
     )
-    return _page("offline training", title, lead, tiles, charts, flat, config)
+    return _page("offline training", title, lead, tiles, charts, flat, config, config.offline)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -97,7 +98,7 @@ def _tile(
 
 
 def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
-    negatives = config.plan.mrr_negatives
+    negatives = config.continual.mrr_negatives
     return [
         *_tile(flat, "prequential.ap", "Average precision", score, "prequential, over all events"),
         *_tile(flat, "prequential.mrr", "MRR", score, f"1 against {negatives} negatives"),
@@ -121,7 +122,7 @@ def _cache_tile(flat: Mapping[str, Any]) -> list[Tile]:
 
 
 def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
-    negatives = config.plan.mrr_negatives
+    negatives = config.offline.mrr_negatives
     return [
         *_tile(flat, "test.ap", "Test AP", score, _spread(flat, "test.ap_std")),
         *_tile(flat, "test.auc", "Test AUC", score, _spread(flat, "test.auc_std")),
@@ -148,12 +149,12 @@ def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
     show_t, time_name = stream_time(first, last, config.stream.time_unit)
     over_time = {"x": times, "show_x": show_t, "x_name": time_name}
     over_events = {"x": counts, "show_x": compact, "x_name": "events"}
-    events = window * config.plan.batch_size
+    events = window * config.continual.batch_size
     charts = [
         _curve(records, "metrics.ap", "Average precision", window, 1, over_time,
                f"mean of the last {events:,} events; dashed: since the start", wide=True),
         _curve(records, "metrics.mrr", "Mean reciprocal rank", window, 2, over_time,
-               f"1 against {config.plan.mrr_negatives} negatives"),
+               f"1 against {config.continual.mrr_negatives} negatives"),
         _curve(records, "loss", "Loss", window, 3, over_events, "of the new and replayed events"),
         _curve(records, "rate", "Throughput", window, 1, over_events,
                "events per second, all steps", low=0.0, show_y=compact),
@@ -229,6 +230,7 @@ def _page(
     charts: Sequence[Chart],
     flat: Mapping[str, Any],
     config: Config,
+    training: TrainingConfig,
     more: str = "",
 ) -> str:
     here = files("tgflow.report")
@@ -252,9 +254,9 @@ def _page(
 <dl class="tiles">{_tiles_html(tiles)}</dl>
 <div class="charts">{"".join(render_chart(chart) for chart in charts)}</div>
 {more}<h2>Protocol</h2>
-<div class="card">{_table(_protocol(flat, config))}</div>
+<div class="card">{_table(_protocol(flat, training))}</div>
 <h2>Settings</h2>
-<div class="card settings">{_settings_html(config)}</div>
+<div class="card settings">{_settings_html(config, training)}</div>
 <footer>Written by tgflow {escape(str(flat.get("machine.tgflow", "")))}. All figures are in
 metrics.json; <code>--config config.toml</code> starts the same run again.</footer>
 </main>
@@ -276,7 +278,7 @@ def _tiles_html(tiles: Sequence[Tile]) -> str:
     return "".join(parts)
 
 
-def _protocol(flat: Mapping[str, Any], config: Config) -> list[tuple[str, str]]:
+def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[str, str]]:
     """Return what one must know to compare the figures with others'."""
     sees = {
         "batch": "batch: a query sees the state at the start of its batch",
@@ -290,11 +292,11 @@ def _protocol(flat: Mapping[str, Any], config: Config) -> list[tuple[str, str]]:
     negatives = flat.get("negatives", "random")
     rows = [
         ("Protocol", str(flat.get("protocol", ""))),
-        ("Visibility", sees[config.plan.visibility]),
-        ("Negatives", f"{negatives}; 1 for AP and AUC, {config.plan.mrr_negatives} for MRR"),
+        ("Visibility", sees[training.visibility]),
+        ("Negatives", f"{negatives}; 1 for AP and AUC, {training.mrr_negatives} for MRR"),
         ("Averages", "AP and AUC over batches, MRR over events"),
-        ("Batch", f"{config.plan.batch_size} events"),
-        ("Seeds", ", ".join(map(str, flat.get("seeds", [config.run.seed])))),
+        ("Batch", f"{training.batch_size} events"),
+        ("Seeds", ", ".join(map(str, flat.get("seeds", [training.seed])))),
         ("Machine", machine),
     ]
     return [(name, value) for name, value in rows if value]
@@ -311,19 +313,24 @@ def _stream_html(stream: Record) -> str:
     rows += [(name.replace("_", " "), f"{value:g}") for name, value in stream["counters"].items()]
     for code, partition, count, first, last, example in rejections(stream):
         places = f"{count} in partition {partition}, first {first}, last {last}"
-        rows.append((f"refused: {code}", f"{places}; {example}"))
+        rows.append((f"rejected: {code}", f"{places}; {example}"))
     return f'<h2>Stream</h2><div class="card">{_table(rows)}</div>'
 
 
-def _settings_html(config: Config) -> str:
+def _settings_html(config: Config, training: TrainingConfig) -> str:
     parts = []
-    for section, settings in config.model_dump().items():
-        rows = [(k, "not set" if v is None else _shown(v)) for k, v in settings.items()]
+    other = "offline" if training is config.continual else "continual"
+    for section, settings in plain(config).items():
+        if section == other:
+            continue
+        rows = [(k, "not set" if is_unset(v) else _shown(v)) for k, v in settings.items()]
         parts.append(f"<section><h3>[{section}]</h3>{_table(rows)}</section>")
     return "".join(parts)
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} = {v}" for k, v in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, float) and math.isfinite(value):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,15 +15,16 @@ from tgflow.checkpoint import (
     NoValidCheckpoint,
     RowsLost,
 )
+from tgflow.choices import Direction
 from tgflow.config import Config
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
-from tgflow.graph import Direction, TemporalGraph
+from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.runtime import resume
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.edge_table import open_table, set_aside
+from tgflow.runtime.edge_table import open_table
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.runtime.stream import FlowControl, PacedStream
@@ -35,12 +35,12 @@ from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
+from tgflow.streams.transports import find_transport
 from tgflow.tables import FeatureTable
-from tgflow.train.continual import ContinualConfig, ContinualTrainer
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
 from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
 
-DEDUP_WINDOW = 100_000
-"""Event ids to remember where nobody says how many."""
 BUILD = ("tgflow", "torch", "python", "system")
 """What of the machine may change a result's last bits, beside the threads."""
 
@@ -101,110 +101,87 @@ class RunInputs:
     Args:
         source: Where events come from, not started.
         direction: How they become edges.
-        make_model: Returns the model, its first parameters drawn by the seed.
+        model: The model, its first parameters drawn by the seed.
         threads: CPU threads in use.
     """
 
     source: PartitionedSource
     direction: Direction
-    make_model: Callable[[], TemporalModel]
+    model: TemporalModel
     threads: int
 
 
 def open_session(
-    place: RunDirectory, recipe: RunInputs, notes: RunLog, valve: FlowControl, *, fresh: bool
+    place: RunDirectory, inputs: RunInputs, notes: RunLog, valve: FlowControl
 ) -> Session:
-    """Begin the run in `place`, or go on with it.
+    """Start the run in `place`, or resume it.
 
     Args:
         place: Taken.
-        recipe: What else it is made of.
-        notes: Hears what was found.
+        inputs: What else it is made of.
+        notes: Gets what was found.
         valve: Ends the stream; it may be stopped already.
-        fresh: Begin again if neither checkpoint nor log can be read; what there is moves aside.
 
     Raises:
         ConfigError: If the checkpoint that can be used has other settings than the newest had.
-        NoValidCheckpoint: If there were checkpoints and all are damaged, and not `fresh`.
-        LogCorrupt: If the log is damaged, and not `fresh`.
+        NoValidCheckpoint: If there were checkpoints and all are damaged.
+        LogCorrupt: If the log is damaged.
         CheckpointError: If a checkpoint cannot be trusted, or another tgflow wrote it.
         StrictResume: If bits could differ, and the settings forbid that.
         OSError: If the directory cannot be read or written.
     """
-    if place.goes_on and place.effect == "all":
-        _say_moved(notes, place, "the settings ask for another run")
     for key in place.unknown:
-        notes.warning("settings", f"{place.path} has a setting that is no more, left out: {key}")
+        text = f"{place.path} has a setting that no longer exists, left out: {key}"
+        notes.warning("settings", text)
     try:
-        return _open(place, recipe, notes, valve)
+        return _open(place, inputs, notes, valve)
     except (NoValidCheckpoint, LogCorrupt, RowsLost) as error:
-        if not fresh:
-            raise type(error)(
-                f"{error}; bring files back from a copy, or pass --fresh to start over beside them"
-            ) from None
-        _say_moved(notes, place, str(error))
-        return _open(place, recipe, notes, valve)
+        raise type(error)(
+            f"{error}; bring files back from a copy, or start over with another --out"
+        ) from None
 
 
-def _say_moved(notes: RunLog, place: RunDirectory, why: str) -> None:
-    set_aside(place)
-    aside = place.start_over()
-    notes.warning("start over", f"starting over, what there was is in {aside}: {why}")
-
-
-def _open(place: RunDirectory, recipe: RunInputs, notes: RunLog, valve: FlowControl) -> Session:
+def _open(place: RunDirectory, inputs: RunInputs, notes: RunLog, valve: FlowControl) -> Session:
     config = place.config
-    c = config.checkpoint
-    limit = c.max_checkpoint_bytes
-    store = CheckpointStore(
-        place.path / "checkpoints",
-        keep=c.keep,
-        keep_every=c.keep_every,
-        max_bytes=None if limit is None else parse_bytes(limit),
-    )
+    source = inputs.source
+    store = _open_store(place)
     found = store.newest()
     for problem in store.problems:
         notes.warning("checkpoint", problem)
-    build = {name: describe()[name] for name in BUILD} | {"threads": recipe.threads}
+    build = {name: describe()[name] for name in BUILD} | {"threads": inputs.threads}
     if found is None:
-        start = _Start.at_the_beginning(recipe, place)
+        start = _Start.at_the_beginning(inputs, place)
     else:
         place.compare(found[1].meta["run"].get("settings"))
-        start = _Start.from_checkpoint(found[1], recipe, place, notes)
+        start = _Start.from_checkpoint(found[1], inputs, place, notes)
         _check_build(found[1].meta["run"]["build"], build, config, notes)
-    log = _open_log(place, start.state, notes) if c.log else None
+    log = _open_log(place, start.state, notes) if config.checkpoint.log else None
     place.rundir.cut_records(start.records_bytes)
-    recipe.source.ids = start.ids
-    if isinstance(recipe.source, Stoppable):
-        recipe.source.stop = lambda: valve.stopped
-    letters = _letters(config, place)
+    source.ids = start.ids
+    if isinstance(source, Stoppable):
+        source.stop = lambda: valve.stopped
+    letters = _dead_letters(config, place)
+    position = start.trainer.position
     ingest = Ingest(
-        recipe.source,
+        source,
         order_config(config),
         letters=letters,
         accounting=RowAccounting(),
-        breaker=CircuitBreaker(recipe.source.name, config.checks.max_bad_ratio),
+        breaker=CircuitBreaker(source.name, config.checks.max_bad_ratio),
         log=log,
         state=start.state,
-        skip_to=start.trainer.position,
+        skip_to=position,
         stop=lambda: valve.stopped,
     )
-    left = config.stream.limit
-    position = start.trainer.position
-    supply = PacedStream(
-        ingest,
-        valve,
-        recipe.source.unit,
-        None if left is None else max(0, left - position),
-        config.stream.speed,
-    )
+    limit = config.stream.limit
+    left = None if limit is None else max(0, limit - position)
     return Session(
         config=config,
         place=place,
         notes=notes,
         trainer=start.trainer,
         ingest=ingest,
-        supply=supply,
+        supply=PacedStream(ingest, valve, source.unit, left, config.stream.speed),
         valve=valve,
         store=store,
         writer=CheckpointWriter(store),
@@ -214,6 +191,16 @@ def _open(place: RunDirectory, recipe: RunInputs, notes: RunLog, valve: FlowCont
         resumed_at=position if place.goes_on else None,
         elapsed=start.elapsed,
         kept=None if place.changed else start.kept(build),
+    )
+
+
+def _open_store(place: RunDirectory) -> CheckpointStore:
+    c = place.config.checkpoint
+    limit = c.max_checkpoint_bytes
+    return CheckpointStore(
+        place.path / "checkpoints",
+        keep=c.keep,
+        max_bytes=None if limit is None else parse_bytes(limit),
     )
 
 
@@ -235,27 +222,27 @@ class _Start:
         return self.trainer.position, self.state.meta()
 
     @classmethod
-    def at_the_beginning(cls, recipe: RunInputs, place: RunDirectory) -> _Start:
-        table = open_table(place, recipe.source.x_dim)
-        graph = TemporalGraph(recipe.direction, edge_x=table)
-        settings = trainer_config(place.config, recipe.source.unit)
-        trainer = ContinualTrainer(recipe.make_model(), graph, settings)
-        return cls(trainer, recipe.source.ids)
+    def at_the_beginning(cls, inputs: RunInputs, place: RunDirectory) -> _Start:
+        table = open_table(place, inputs.source.x_dim)
+        graph = TemporalGraph(inputs.direction, edge_x=table)
+        settings = _trainer_config(place.config, inputs.source.unit)
+        trainer = ContinualTrainer(inputs.model, graph, settings)
+        return cls(trainer, inputs.source.ids)
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: Checkpoint, recipe: RunInputs, place: RunDirectory, notes: RunLog
+        cls, checkpoint: Checkpoint, inputs: RunInputs, place: RunDirectory, notes: RunLog
     ) -> _Start:
         meta = checkpoint.meta
-        keep_model = place.effect != "model"
+        keep_model = place.effect != "fixed_model"
         if not keep_model:
             notes.warning("other model", "model, optimizer and memory start afresh, as was allowed")
         trainer = ContinualTrainer.from_checkpoint(
-            recipe.make_model(),
+            inputs.model,
             checkpoint,
-            trainer_config(place.config, recipe.source.unit),
+            _trainer_config(place.config, inputs.source.unit),
             keep_model=keep_model,
-            edge_x=open_table(place, recipe.source.x_dim, checkpoint),
+            edge_x=open_table(place, inputs.source.x_dim, checkpoint),
         )
         state = IngestState.from_checkpoint(checkpoint.sections["reorder"], meta["ingest"])
         ids = NodeIds.from_state(checkpoint.sections["ids"])
@@ -276,7 +263,7 @@ def _open_log(place: RunDirectory, state: IngestState | None, notes: RunLog) -> 
     path = place.path / "log"
     if needed is not None and not any(path.glob("*.log")):
         _say_gone(path, config, notes)
-    log = DurableLog(path, sync_ms=config.checkpoint.sync_ms, needed=needed)
+    log = DurableLog(path, needed=needed)
     try:
         for problem in log.problems:
             notes.warning("log", problem)
@@ -299,23 +286,14 @@ def _say_gone(log: Path, config: Config, notes: RunLog) -> None:
     notes.warning("log", text)
 
 
-def _dedup_window(config: Config) -> int:
-    window = config.order.dedup_window
-    if window is None:
-        return DEDUP_WINDOW if config.stream.event_id is not None else 0
-    return window
-
-
-def _letters(config: Config, place: RunDirectory) -> DeadLetterSink:
+def _dead_letters(config: Config, place: RunDirectory) -> DeadLetterSink:
     """Return where dead letters go: to files, and to a topic if one is named."""
     files, topic = DeadLetterFiles(place.path / "dead-letters"), config.kafka.dead_letter_topic
-    if topic is None:
+    transport = find_transport(config.stream.path)
+    if topic is None or transport is None or transport.dead_letters is None:
         return files
-    from tgflow.streams.kafka.config import parse_options
-    from tgflow.streams.kafka.dead_letters import DeadLetterTopic
-
     url = config.stream.path.rpartition("/")[0] + f"/{topic}"
-    return DeadLetterTopic(files, url, parse_options(config.kafka.options))
+    return transport.dead_letters(files, url, config.kafka.options)
 
 
 def _check_build(
@@ -331,54 +309,20 @@ def _check_build(
 
 
 def order_config(config: Config) -> OrderConfig:
-    """Return how events are put in order; late ones are by default an error in files.
+    """Return how events are put in order.
 
     To sort files is to let every event come late, and so to hold all back until the end.
     """
-    o = config.order
-    is_kafka = config.stream.path.startswith("kafka://")
-    if config.stream.sort:
-        return OrderConfig(
-            allowed_lateness=INT64_MAX,
-            max_time_jump=o.jump,
-            time_min=o.time_min,
-            time_max=o.time_max,
-            buffer_events=INT64_MAX,
-            buffer_bytes=INT64_MAX,
-            dedup_window=_dedup_window(config),
-        )
-    return OrderConfig(
-        allowed_lateness=o.allowed_lateness,
-        late=o.late or ("dead_letter" if is_kafka else "error"),
-        max_time_jump=o.jump,
-        time_min=o.time_min,
-        time_max=o.time_max,
-        idle_timeout=o.idle_timeout,
-        buffer_events=o.buffer_events,
-        buffer_bytes=parse_bytes(o.buffer_bytes),
-        dedup_window=_dedup_window(config),
+    if not config.stream.sort:
+        return config.order
+    return replace(
+        config.order,
+        allowed_lateness=INT64_MAX,
+        late="dead_letter",
+        buffer_events=INT64_MAX,
+        buffer_bytes=INT64_MAX,
     )
 
 
-def trainer_config(config: Config, unit: str) -> ContinualConfig:
-    """Return the trainer's settings."""
-    plan, train = config.plan, config.train
-    return ContinualConfig(
-        seed=config.run.seed,
-        batch_size=plan.batch_size,
-        updates=train.updates,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        grad_clip=train.grad_clip,
-        replay_ratio=train.replay_ratio,
-        replay_horizon=train.replay_horizon,
-        replay_half_life=train.replay_half_life,
-        mrr_negatives=plan.mrr_negatives,
-        visibility=plan.visibility,
-        strategy=plan.strategy,
-        span=plan.span,
-        seconds_per_tick=seconds_per_tick(unit),
-        num_threads=plan.workers,
-        lookahead=plan.lookahead,
-        on_nan=config.operate.on_nan,
-    )
+def _trainer_config(config: Config, unit: str) -> ContinualConfig:
+    return replace(config.continual, seconds_per_tick=seconds_per_tick(unit))

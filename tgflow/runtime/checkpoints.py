@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tgflow.checkpoint import Checkpoint, read_manifest
+from tgflow.config import plain
 from tgflow.durable.position import LogPosition
 from tgflow.runtime import resume
 from tgflow.runtime.build import Kept, Session
@@ -96,13 +97,13 @@ class CheckpointScheduler:
         checkpoint.put("ids", session.ingest.ids.state(self._num_nodes()))
         checkpoint.put("reorder", tensors, volatile=True)
         checkpoint.note("ingest", meta)
-        checkpoint.meta["model"] = session.config.model.model_dump()
+        checkpoint.meta["model"] = plain(session.config)["model"]
         checkpoint.meta["run"] = {
             "build": session.build,
             "elapsed": session.elapsed + time.monotonic() - self._started,
             "records_bytes": session.place.rundir.sync_records(),
             "source": session.ingest.source.name,
-            "settings": resume.counting(session.config),
+            "settings": resume.fixed_settings(session.config),
         }
         return checkpoint
 

@@ -1,4 +1,4 @@
-"""The directory of a run: begun, gone on with, or refused; and never two processes in one."""
+"""Create, resume or reject a run directory; one process per directory (file lock)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from tgflow.checkpoint import CheckpointError, read_manifest
-from tgflow.config import Config, ConfigError, load_config, replaced, to_toml
-from tgflow.durable import fault
+from tgflow.config import Config, ConfigError, load_config, replaced
 from tgflow.durable.lock import RunLock
 from tgflow.runtime import resume
 from tgflow.runtime.features import FILED
 from tgflow.runtime.files import RunFiles
-from tgflow.runtime.resume import Change, Effect
+from tgflow.runtime.resume import Change
+from tgflow.setting import Effect
 
-LOCK, SETTINGS, MOVING = ".lock", "config.toml", ".moving"
+LOCK, SETTINGS = ".lock", "config.toml"
 OWN = frozenset(
     {LOCK, "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
 )
-"""Files that a run leaves before it has begun."""
+"""Files that a run leaves before it has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,12 @@ class ResumeOptions:
     """What was asked for.
 
     Args:
-        resume: Go on with the run that is there.
-        fresh: Start over if that cannot be gone on with.
-        allow_change: Go on also with other settings.
+        resume: Resume the run that is there.
+        allow_change: Resume with other settings too.
         stated: The settings that were asked for, by "section.key"; others are as they were.
     """
 
     resume: bool = False
-    fresh: bool = False
     allow_change: bool = False
     stated: Mapping[str, Any] | None = None
 
@@ -47,12 +45,12 @@ class RunDirectory:
     Args:
         rundir: The directory.
         config: The settings to run with.
-        changed: In what they differ from those that the run began with.
-        goes_on: Whether there is a run to go on with.
+        changed: In what they differ from those that the run was started with.
+        goes_on: Whether there is a run to resume.
         lock: Held until the place is left.
-        saved: The settings that the run had at its newest checkpoint; None if it begins.
+        saved: The settings that the run had at its newest checkpoint; None if it starts.
         wish: What was asked for.
-        unknown: Settings in its config.toml that there are no more.
+        unknown: Settings in its config.toml that no longer exist.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class RunDirectory:
 
         Raises:
             ConfigError: If the run that is there has other settings.
-            FileExistsError: If there are files and they are not to be gone on with, or are no run.
+            FileExistsError: If there are files that are not to be resumed, or are no run.
             Locked: If another process has the run.
         """
         if not wish.resume:
@@ -91,12 +89,10 @@ class RunDirectory:
         if config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
         path = Path(config.run.out)
-        if not (path / SETTINGS).exists() and not _half_moved(path):
+        if not (path / SETTINGS).exists():
             return cls(RunFiles.choose(config.run.out, name, OWN), config, [], False, None)
         lock = RunLock(path / LOCK)
         try:
-            for aside in _half_moved(path):
-                _move(path, aside)
             unknown: list[str] = []
             counting = _newest_meta(path).get("run", {}).get("settings")
             saved = _saved(path, counting, unknown)
@@ -146,7 +142,7 @@ class RunDirectory:
         return _newest_meta(self.path)
 
     def compare(self, counting: Mapping[str, Any] | None) -> None:
-        """Hear with which settings that count the checkpoint was taken that is gone on from.
+        """Record the settings of the checkpoint being resumed.
 
         Raises:
             ConfigError: If others are wanted, and that was not allowed.
@@ -168,42 +164,8 @@ class RunDirectory:
     def _not_counting(self) -> Config:
         """Return the settings of the run but for those wanted that do not count."""
         assert self._saved is not None
-        free = {change.key: change.new for change in self.changed if change.effect == "free"}
+        free = {change.key: change.new for change in self.changed if change.effect == "any_time"}
         return replaced(self._saved, free)
-
-    def start_over(self) -> Path:
-        """Move all that is there into before-1/, before-2/, ..., and return that.
-
-        Should this end halfway, the next `find` finishes it.
-        """
-        number = 1
-        while (aside := self.path / f"before-{number}").exists():
-            number += 1
-        self.rundir.close()
-        aside.mkdir()
-        plan = aside / f"{MOVING}.partial"
-        plan.write_text(to_toml(self.config), encoding="utf-8")
-        plan.replace(aside / MOVING)
-        fault.point("place.before_move")
-        _move(self.path, aside)
-        self.goes_on, self.changed, self._saved, self._is_settled = False, [], None, True
-        return aside
-
-
-def _half_moved(path: Path) -> list[Path]:
-    return [plan.parent for plan in sorted(path.glob(f"before-*/{MOVING}"))]
-
-
-def _move(path: Path, aside: Path) -> None:
-    """Move what is in `path` to `aside`, config.toml last, and begin with the settings planned."""
-    for entry in list(path.iterdir()):
-        if not entry.name.startswith("before-") and entry.name not in OWN | {SETTINGS}:
-            entry.rename(aside / entry.name)
-            fault.point("place.while_moving")
-    if not (aside / SETTINGS).exists():
-        (path / SETTINGS).rename(aside / SETTINGS)
-        fault.point("place.after_move")
-    (aside / MOVING).replace(path / SETTINGS)
 
 
 def _newest_meta(path: Path) -> dict[str, Any]:
@@ -223,7 +185,7 @@ def _saved(
 
 
 def _wanted(saved: Config, config: Config, wish: ResumeOptions) -> Config:
-    """Return the settings to go on with; what is of no use where rows go now is let go of."""
+    """Return the settings to resume with; what is of no use where rows go now is left out."""
     stated = dict(wish.stated or {})
     if stated.get("tables.edge_table", "disk") not in FILED:
         stated = {"tables.edge_budget": None, "tables.edge_path": None} | stated
@@ -237,10 +199,11 @@ def _changes(path: Path, saved: Config, wanted: Config, wish: ResumeOptions) -> 
         ConfigError: If that matters, and was not allowed.
     """
     changed = resume.changes(saved, wanted)
-    if resume.gravest(changed) != "free" and not wish.allow_change:
-        lines = "\n".join(resume.table(changed))
-        raise ConfigError(
-            f"{path} was begun with other settings:\n{lines}\nleave them out to go on as it was, "
-            "choose another --out, or pass --allow-config-change to do what is said on the right"
-        )
-    return changed
+    gravest = resume.gravest(changed)
+    if gravest == "any_time" or (wish.allow_change and gravest != "fixed"):
+        return changed
+    lines = "\n".join(resume.table(changed))
+    way_out = "leave them out to resume as it was, or give another --out"
+    if gravest != "fixed":
+        way_out += "; or pass --allow-config-change to do what is said on the right"
+    raise ConfigError(f"{path} was started with other settings:\n{lines}\n{way_out}")

@@ -20,7 +20,7 @@ def open_table(
     Args:
         place: The run's directory, taken.
         x_dim: Width of the features.
-        checkpoint: What to go on from.
+        checkpoint: What to resume from.
 
     Raises:
         RowsLost: If its file has not the rows that the checkpoint counts.
@@ -44,7 +44,7 @@ def open_table(
 def check_own(place: RunDirectory) -> None:
     """Refuse a file of edge features that may be another run's, which would be cut off or moved.
 
-    A run goes on with a file that the settings did not name before if its checkpoint counts rows in
+    A run resumes with a file that the settings did not name before if its checkpoint counts rows in
     a file: they are looked for there, and nothing is changed if they are others.
 
     Raises:
@@ -52,20 +52,5 @@ def check_own(place: RunDirectory) -> None:
     """
     if place.goes_on and not any(change.key == "tables.edge_path" for change in place.changed):
         return
-    if place.effect == "all" or file_of(place.newest_meta(), "edge_x") is None:
+    if file_of(place.newest_meta(), "edge_x") is None:
         check_unused(place.config)
-
-
-def set_aside(place: RunDirectory) -> None:
-    """Rename a file of edge features that is not in the run's directory, to start without it.
-
-    Raises:
-        OSError: If it cannot be renamed.
-    """
-    file = edge_file(place.config, place.path)
-    if place.config.tables.edge_path is None or file is None or not file.exists():
-        return
-    number = 1
-    while (aside := file.with_name(f"{file.name}.before-{number}")).exists():
-        number += 1
-    file.rename(aside)

@@ -139,7 +139,7 @@ class Exporter:
             import prometheus_client as prometheus
         except ModuleNotFoundError:
             raise ModuleNotFoundError(
-                "--metrics-port needs prometheus-client; pip install 'tgflow[metrics]'"
+                "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
             ) from None
         self._figures, self._labels = figures, labels
         registry = prometheus.CollectorRegistry()

@@ -29,10 +29,13 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         ConfigError: If they do not fit together, or not the stream or the machine.
     """
     t = config.tables
-    if t.edge_table not in FILED and (t.edge_budget or t.edge_path):
-        flag = "--edge-budget" if t.edge_budget else "--edge-path"
+    if t.edge_budget and t.edge_table != "auto":
         raise ConfigError(
-            f"{flag}: it is for --edge-table disk or auto, got {t.edge_table}; leave it out"
+            f"--edge-budget: it is for --edge-table auto, got {t.edge_table}; leave it out"
+        )
+    if t.edge_path and t.edge_table not in FILED:
+        raise ConfigError(
+            f"--edge-path: it is for --edge-table disk or auto, got {t.edge_table}; leave it out"
         )
     if x_dim == 0 and (t.edge_table != "host" or t.edge_cache):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -61,8 +62,8 @@ class RunFiles:
 
     def write_config(self, config: Config) -> None:
         """Write config.toml, which `--config` reads: all but where this run went."""
-        elsewhere = config.run.model_copy(update={"out": None})
-        self._write("config.toml", to_toml(config.model_copy(update={"run": elsewhere})))
+        run = dataclasses.replace(config.run, out=None)
+        self._write("config.toml", to_toml(dataclasses.replace(config, run=run)))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl, at once readable by others."""

@@ -59,7 +59,7 @@ class RunMetrics:
         if session.valve.held:
             return "paused"
         waits = session.ingest.num_released - session.trainer.position
-        if waits >= session.config.plan.batch_size:  # there is something to learn
+        if waits >= session.config.continual.batch_size:  # there is something to learn
             return status.state
         silent = time.monotonic() - status.stepped_at
         return "waiting" if silent > WAITING_SECONDS else status.state

@@ -29,6 +29,8 @@ from tgflow.train.observe import StepRecord
 from tgflow.units import parse_bytes
 
 SECONDS_PER_LINE = 5.0
+GRACE_SECONDS = 30.0
+"""At the memory limit, before the run stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class _Run:
         session = self._session
         operate = session.config.operate
         limit = operate.memory_limit
-        pressure = MemoryGuard(None if limit is None else parse_bytes(limit), operate.memory_grace)
+        pressure = MemoryGuard(None if limit is None else parse_bytes(limit), GRACE_SECONDS)
         health = session.place.path / "health.json"
         with ExitStack() as stack:
             stack.enter_context(_library_messages(self._notes))

@@ -1,5 +1,6 @@
 """Temporal neighbor sampling: fixed-shape answers, the same at any thread count."""
 
+from tgflow.choices import Strategy
 from tgflow.sampling.hops import Hop, Hops, sample_hops
 from tgflow.sampling.layers import Layer
 from tgflow.sampling.neighbors import (
@@ -9,7 +10,7 @@ from tgflow.sampling.neighbors import (
     window_neighbors,
 )
 from tgflow.sampling.rows import Neighbors, sample_neighbors
-from tgflow.sampling.sampler import STRATEGIES, Sampler, Strategy
+from tgflow.sampling.sampler import STRATEGIES, Sampler
 
 __all__ = [
     "STRATEGIES",

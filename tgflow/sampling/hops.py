@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow.choices import Strategy
 from tgflow.graph import TemporalGraph
 from tgflow.sampling.distinct import distinct_queries
 from tgflow.sampling.rows import Neighbors, sample_neighbors
-from tgflow.sampling.sampler import Sampler, Strategy
+from tgflow.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
     from tgflow.sampling.layers import Layer

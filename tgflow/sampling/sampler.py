@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow.choices import Strategy
 
-Strategy = Literal["recent", "uniform", "window", "decayed"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 _SPANS = {"window": "width", "decayed": "half_life"}
 _NATIVE = {name: getattr(_core.Strategy, name) for name in STRATEGIES}

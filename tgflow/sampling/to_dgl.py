@@ -47,5 +47,5 @@ def import_dgl() -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"to_dgl() needs DGL 1.1.3, and {error.name} is not installed: "
-            "pip install 'tgflow[dgl]' (Python 3.11)"
+            "pip install 'tgflow-learn[dgl]' (Python 3.11)"
         ) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tgflow.choices import Direction
 from tgflow.events import EventBatch, empty_events
-from tgflow.graph import Direction
 from tgflow.testing.reference import ReferenceGraph
 
 

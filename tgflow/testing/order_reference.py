@@ -40,7 +40,7 @@ def judge_rows(
             first_seen[row.event_id] = seq
         if not config.first_t <= row.t <= config.last_t:
             out.bad[seq] = "time_range"
-        elif config.max_time_jump is not None and row.t > max_t + config.max_time_jump:
+        elif config.jump is not None and row.t > max_t + config.jump:
             if max_t == float("-inf"):
                 out.accepted.append(seq)
                 max_t = row.t

@@ -8,8 +8,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from tgflow.choices import Direction
 from tgflow.events import NO_NODE, EventBatch
-from tgflow.graph import Direction
 from tgflow.sampling import Neighbors, Sampler
 from tgflow.testing.draws import draw_decayed, draw_distinct
 

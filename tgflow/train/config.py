@@ -1,87 +1,93 @@
-"""What every trainer is told, and how a plan follows from it."""
+"""Settings of the trainers. Nothing here needs torch: the command line's help is made of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel
-from tgflow.plan.keys import key
-from tgflow.plan.lookahead import Lookahead
-from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.plan import Plan, Visibility
-from tgflow.plan.replay import ExperienceReplay
-from tgflow.sampling import Strategy
+from annotated_types import Ge, Gt, Le, Lt
+
+from tgflow.choices import NegativeKind, Strategy, Visibility
+from tgflow.setting import Setting, check_ranges
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig:
-    """Settings of every trainer."""
+    """Settings that both trainers have."""
 
-    seed: int = 0
-    """Seeds every draw of the training; not the model's first parameters."""
-    batch_size: int = 200
+    seed: Annotated[int, Ge(0)] = 0
+    """Seed of negatives, replay, sampled neighbors and dropout."""
+    batch_size: Annotated[int, Ge(1)] = 200
     """Events per batch."""
-    learning_rate: float = 1e-3
-    """Adam's step size."""
-    weight_decay: float = 0.0
-    """Adam's decay of the parameters."""
-    grad_clip: float | None = None
-    """Largest norm of the gradients, or None."""
-    mrr_negatives: int = 20
-    """Negatives per event where MRR is measured; AP and AUC use the first of them."""
+    learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-3
+    """Adam's learning rate."""
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    """Adam's weight decay."""
+    grad_clip: Annotated[float, Gt(0)] | None = None
+    """Largest norm of all gradients; unset: not clipped."""
+    mrr_negatives: Annotated[int, Ge(1)] = 20
+    """Negatives per event to rank it among; AP and AUC use the first of them."""
     visibility: Visibility = "event"
-    """What a query sees: all that is earlier than its event, or what its batch's start knew."""
+    """What a query sees: all earlier events, or only those before its batch."""
     strategy: Strategy | None = None
-    """How neighbors are sampled; None as the model's paper does."""
-    span: int | None = None
-    """Ticks: the width of strategy `window`, the half-life of `decayed`."""
-    seconds_per_tick: float = 1.0
-    num_threads: int = 1
-    """Threads that prepare batches; 0 prepares them in line."""
-    lookahead: Lookahead = "auto"
-    """Batches to prepare ahead; see `Loader`."""
+    """How neighbors are sampled; unset: as in the model's paper."""
+    span: Annotated[int, Ge(1)] | None = None
+    """Width of strategy window, or half-life of decayed, in ticks."""
+    seconds_per_tick: Annotated[float, Gt(0), Setting(expert=True)] = 1.0
+    """The stream's time unit."""
+    num_threads: Annotated[int, Ge(0), Setting(flags=("--workers",), resume="any_time")] = 1
+    """Threads that prepare batches ahead; 0: none."""
+    lookahead: Annotated[
+        Annotated[int, Ge(1)] | Literal["auto"], Setting(expert=True, resume="any_time")
+    ] = "auto"
+    """Batches to prepare ahead; auto: 4, or more for a cache that plans ahead."""
 
     def __post_init__(self) -> None:
-        if self.lookahead != "auto" and self.lookahead < 1:
-            raise ValueError(f'lookahead must be "auto" or at least 1, got {self.lookahead!r}')
+        check_ranges(self)
 
 
-def make_plan(
-    graph: TemporalGraph,
-    model: TemporalModel,
-    config: TrainingConfig,
-    negatives: NegativeSampler,
-    *,
-    seed: int,
-    start: int = 0,
-    stop: int | None = None,
-    replay: ExperienceReplay | None = None,
-) -> Plan:
-    """Return the plan of the events of `graph` at `[start, stop)` for a model and its settings.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContinualConfig(TrainingConfig):
+    """Settings of continual learning."""
 
-    Args:
-        graph: Graph whose log is planned.
-        model: Says how many neighbors, and how they are sampled if `config` does not.
-        config: Everything else.
-        negatives: How negatives are drawn.
-        seed: Seeds every draw, together with `start`.
-        start: Log position of the first event.
-        stop: Log position after the last event; None grows with the log.
-        replay: Past events to add to each batch.
-    """
-    return Plan(
-        graph,
-        seed=key(seed, start),
-        batch_size=config.batch_size,
-        fanouts=model.fanouts,
-        strategy=config.strategy or model.strategy,
-        span=config.span,
-        visibility=config.visibility,
-        negatives=negatives,
-        seconds_per_tick=config.seconds_per_tick,
-        start=start,
-        stop=stop,
-        replay=replay,
-        with_memory=model.state is not None,
-    )
+    updates: Annotated[int, Ge(0)] = 1
+    """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
+    replay_ratio: Annotated[float, Ge(0), Setting(resume="fixed_model")] = 0.5
+    """Past events replayed per new event."""
+    replay_horizon: Annotated[int, Ge(1), Setting(resume="fixed_model")] = 50_000
+    """How many events back replay reaches."""
+    replay_half_life: Annotated[float, Gt(0)] = 10_000.0
+    """An event this many events older is replayed half as often."""
+    on_nan: Annotated[Literal["stop", "skip"], Setting(resume="any_time")] = "stop"
+    """When a loss or score is not finite: stop, or skip the update and count it."""
+    half_life: Annotated[float, Gt(0), Setting(expert=True)] = 20.0
+    """Half-life of the running metrics, in micro-batches."""
+    test_share: Annotated[float, Gt(0), Le(1), Setting(expert=True)] = 0.15
+    """Last part of the events, over which the result's `test.*` are taken."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfflineConfig(TrainingConfig):
+    """Settings of offline training; the defaults are the protocol of DyGLib's published figures."""
+
+    learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
+    """Adam's learning rate."""
+    data_seed: Annotated[int, Ge(0), Setting(expert=True)] = 0
+    """Seed of what compared runs share: which nodes are new, and the negatives of evaluation."""
+    epochs: Annotated[int, Ge(1)] = 100
+    """Passes over the training part, at most."""
+    patience: Annotated[int, Ge(1)] = 20
+    """Early stopping: epochs without improvement of the validation AP."""
+    val_ratio: Annotated[float, Gt(0), Lt(1)] = 0.15
+    """Part held out for validation."""
+    test_ratio: Annotated[float, Gt(0), Lt(1)] = 0.15
+    """Part held out for the test."""
+    new_node_ratio: Annotated[float, Ge(0), Lt(1)] = 0.1
+    """Share of the nodes whose events training never sees."""
+    negatives: tuple[NegativeKind, ...] = ("random",)
+    """Kinds of negatives to test with; the first chooses the best epoch."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if not self.negatives:
+            raise ValueError('negatives must name at least one kind, such as ("random",)')

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from tgflow.checkpoint import Checkpoint
 from tgflow.events import EventBatch
@@ -21,10 +21,11 @@ from tgflow.plan.lookahead import READY
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables.protocols import Table
-from tgflow.train.config import TrainingConfig, make_plan
+from tgflow.train.config import ContinualConfig
 from tgflow.train.learner import Learner, StepResult, TrainingDiverged
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
+from tgflow.train.plans import make_plan
 from tgflow.train.progress import Progress
 from tgflow.train.state import graph_of, load_learner, snapshot
 
@@ -32,40 +33,6 @@ Answer = TypeVar("Answer")
 
 MAX_LOST = 20
 """Micro-batches in a row that may be left out as not finite; then the parameters are lost."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContinualConfig(TrainingConfig):
-    """Settings of continual learning; its batches are micro-batches of the stream.
-
-    A look-ahead of "auto" prepares 4 micro-batches.
-    """
-
-    updates: int = 1
-    """Optimizer steps per micro-batch, each with other negatives and replay; 0 learns nothing."""
-    replay_ratio: float = 0.5
-    """Replayed events per new one. They read the model's state as it was when they happened."""
-    replay_horizon: int = 50_000
-    """Events to look back for replay."""
-    replay_half_life: float = 10_000.0
-    """An event this many events older is half as likely to be replayed."""
-    on_nan: Literal["stop", "skip"] = "stop"
-    """At a loss or score that is not finite: raise, or leave that out of learning and count it. A
-    micro-batch that cannot be predicted is then neither learned nor put into memory."""
-    half_life: float = 20.0
-    """Of the running metrics, in micro-batches."""
-    test_share: float = 0.15
-    """The last part of the events, over which the result's `test.*` are taken."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.updates < 0:
-            raise ValueError(f"updates must be at least 0, got {self.updates}")
-        if not (self.half_life > 0 and 0 < self.test_share <= 1):
-            raise ValueError(
-                "half_life must be above 0 and test_share in (0, 1], "
-                f"got {self.half_life} and {self.test_share}"
-            )
 
 
 class ContinualTrainer:

@@ -11,53 +11,24 @@ from typing import Any
 from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
+from tgflow.choices import NegativeKind
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.batch import Batch
 from tgflow.plan.draft import Feature
 from tgflow.plan.inputs import inputs_of
 from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import NegativeKind, NegativeSampler
+from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables.row_view import RowView
 from tgflow.train.caches import isolate_evaluation
-from tgflow.train.config import TrainingConfig, make_plan
+from tgflow.train.config import OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, evaluate
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
+from tgflow.train.plans import make_plan
 from tgflow.train.split import Split, chronological_split
 from tgflow.train.state import snapshot
-
-
-@dataclass(frozen=True, kw_only=True)
-class OfflineConfig(TrainingConfig):
-    """Settings of offline training; the defaults are the protocol of DyGLib's published figures."""
-
-    data_seed: int = 0
-    """Seeds what runs to be compared share: which nodes are new, and evaluation's negatives."""
-    epochs: int = 100
-    """Passes over the training events, at most."""
-    patience: int = 20
-    """Epochs without a better validation AP to stop after."""
-    learning_rate: float = 1e-4
-    """Adam's step size."""
-    val_ratio: float = 0.15
-    """Share of the events to validate with."""
-    test_ratio: float = 0.15
-    """Share of the events to test with, the last ones."""
-    new_node_ratio: float = 0.1
-    """Share of the nodes whose events training does not see."""
-    negatives: tuple[NegativeKind, ...] = ("random",)
-    """Kinds to test with; the first chooses the best epoch. Training's are random."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.epochs < 1 or self.patience < 1:
-            raise ValueError(
-                f"epochs and patience must be at least 1, got {self.epochs} and {self.patience}"
-            )
-        if not self.negatives:
-            raise ValueError('negatives must name at least one kind, such as ("random",)')
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 from tgflow.streams.kafka.codecs.arrow import ArrowCodec
 from tgflow.streams.kafka.codecs.codec import Codec, Decoded
 from tgflow.streams.kafka.codecs.text import CsvCodec, JsonCodec
+from tgflow.streams.kafka.config import CodecName
 from tgflow.streams.rows.validate import RowSchema
-
-CodecName = Literal["json", "csv", "arrow"]
 
 _CODECS: Mapping[CodecName, Callable[[RowSchema], Codec]] = {
     "json": JsonCodec,
@@ -24,4 +22,4 @@ def make_codec(name: CodecName, schema: RowSchema) -> Codec:
     return _CODECS[name](schema)
 
 
-__all__ = ["Codec", "CodecName", "Decoded", "make_codec"]
+__all__ = ["Codec", "Decoded", "make_codec"]

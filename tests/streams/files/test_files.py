@@ -25,7 +25,7 @@ from tgflow.streams.errors import (
 )
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.limits import Checks
 
 GOOD = b"1,2,3,0.5,0\n"
 HEADER = b"src,dst,t,f0,label\n"

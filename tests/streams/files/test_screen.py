@@ -9,7 +9,7 @@ from tgflow.streams import open_files
 from tgflow.streams.files.blocks import TextBlock
 from tgflow.streams.files.csv import CsvDecoder
 from tgflow.streams.files.lines import BAD, OK
-from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import Columns, Scale
 
 VALUES = (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tgflow.streams.errors import CODES
-from tgflow.streams.rows.checks import Checks
+from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import Columns, Scale
 from tgflow.streams.rows.validate import RowSchema, validate
 

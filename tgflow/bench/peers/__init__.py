@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-NOT_INSTALLED = "not installed: pip install 'tgflow[bench]'"
+NOT_INSTALLED = "not installed: pip install 'tgflow-learn[bench]'"
 
 
 class Peer(NamedTuple):

@@ -1,0 +1,14 @@
+"""The names that settings choose from, where neither torch nor pyarrow is needed to know them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Direction = Literal["undirected", "directed", "bipartite"]
+"""How events become edges: who is whose neighbor."""
+Strategy = Literal["recent", "uniform", "window", "decayed"]
+"""How neighbors are sampled; see `tgflow.sampling.Sampler`."""
+Visibility = Literal["event", "batch"]
+"""What a query sees: all that is earlier, or the state when its batch starts."""
+NegativeKind = Literal["random", "historical", "inductive"]
+"""Where the destinations of negatives are drawn from."""

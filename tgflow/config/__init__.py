@@ -1,0 +1,25 @@
+"""One typed schema for everything that can be set, by a TOML file or by flags.
+
+Read it with `load_config`, write it with `to_toml`; what is written reads back to the same.
+"""
+
+from tgflow.config.fields import Field, fields, flag_of, is_unset
+from tgflow.config.load import ConfigError, load_config, plain, replaced, shown, stated_settings
+from tgflow.config.schema import Config, StreamConfig
+from tgflow.config.toml import to_toml
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Field",
+    "StreamConfig",
+    "fields",
+    "flag_of",
+    "is_unset",
+    "load_config",
+    "plain",
+    "replaced",
+    "shown",
+    "stated_settings",
+    "to_toml",
+]

@@ -1,0 +1,154 @@
+"""The settings one by one: key, type, default, description, flags and effect on resume."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import textwrap
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from dataclasses import fields as dataclass_fields
+from typing import Annotated, Any, Literal
+
+from tgflow.config.schema import Config, Section
+from tgflow.setting import Effect, Setting, alternatives, describe_bounds, field_hints, setting_of
+from tgflow.units import INT64_MAX, INT64_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A setting.
+
+    Args:
+        key: "section.name".
+        hint: Its type, with all that is annotated.
+        default: Its default.
+        help: What it does, from the docstring of the field.
+        setting: What its annotation says of flags and resumption.
+        section: What its section says of it.
+    """
+
+    key: str
+    hint: Any
+    default: Any
+    help: str
+    setting: Setting
+    section: Section
+
+    @property
+    def name(self) -> str:
+        """Its name in its section."""
+        return self.key.partition(".")[2]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Its flags, the first one being the name that messages use."""
+        return self.setting.flags or ("--" + self.name.replace("_", "-"),)
+
+    @property
+    def effect(self) -> Effect:
+        """What another value does to a run that is resumed."""
+        return self.setting.resume or self.section.resume
+
+
+@functools.cache
+def sections() -> Mapping[str, type]:
+    """Return the dataclass of each section."""
+    return {name: next(alternatives(hint))[0] for name, hint in _section_hints().items()}
+
+
+@functools.cache
+def fields() -> tuple[Field, ...]:
+    """Return every setting, in the schema's order."""
+    return tuple(
+        field
+        for name, kind in sections().items()
+        for field in fields_of(kind, name, typing.get_args(_section_hints()[name])[1])
+    )
+
+
+def fields_of(kind: type, name: str, section: Section) -> list[Field]:
+    """Return the settings that the dataclass `kind` makes in the section `name`."""
+    hints, texts = field_hints(kind), docstrings(kind)
+    return [
+        Field(
+            f"{name}.{each.name}",
+            hints[each.name],
+            each.default if each.default_factory is MISSING else each.default_factory(),
+            texts.get(each.name, ""),
+            setting_of(hints[each.name]),
+            section,
+        )
+        for each in dataclass_fields(kind)
+    ]
+
+
+@functools.cache
+def by_key() -> Mapping[str, Field]:
+    """Return every setting by "section.name"."""
+    return {field.key: field for field in fields()}
+
+
+def flag_of(key: str) -> str:
+    """Return what messages call the setting "section.name": its flag, or the key without one."""
+    field = by_key().get(key)
+    if field is None or field.setting.expert:
+        return key
+    return field.flags[0]
+
+
+@functools.cache
+def docstrings(kind: type) -> Mapping[str, str]:
+    """Return the docstring below each field of a dataclass and of those it inherits from."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        if "__dataclass_fields__" not in vars(each):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(words))):
+                    found[name] = " ".join(words.split())
+    return found
+
+
+def describe_type(hint: Any) -> str:
+    """Return which values a type allows, such as "a whole number at least 1"."""
+    return " or ".join(
+        " ".join(filter(None, [_describe(kind), describe_bounds(metadata)]))
+        for kind, metadata in alternatives(hint)
+    )
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+
+
+def _describe(kind: Any) -> str:
+    if kind in _WORDS:
+        return _WORDS[kind]
+    origin = typing.get_origin(kind) or kind
+    if origin is Literal:
+        choices = [json.dumps(choice) for choice in typing.get_args(kind)]
+        return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
+    if issubclass(origin, Mapping):
+        return "a table"
+    assert issubclass(origin, Sequence)
+    inner = typing.get_args(kind)[0]
+    if typing.get_origin(inner) is Literal:
+        return f"a list of {_describe(inner)}"
+    return "a list of strings"
+
+
+def is_unset(value: object) -> bool:
+    """Whether a value means that nothing is set: none, or the limit of what there can be."""
+    return value is None or value in (INT64_MIN, INT64_MAX)
+
+
+@functools.cache
+def _section_hints() -> Mapping[str, Any]:
+    hints = typing.get_type_hints(Config, include_extras=True)
+    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is Annotated}

@@ -1,0 +1,233 @@
+"""The sections of the settings: the library's own dataclasses where there are some.
+
+Neither torch nor pyarrow is needed to read this, as the command line's help is made of it. What a
+model can be set to is known to the model alone (see `tgflow.config.model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le
+from pydantic import ConfigDict
+
+from tgflow.choices import Direction
+from tgflow.setting import Effect, Setting, Size, check_ranges, check_size
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.kafka.config import KafkaClientConfig
+from tgflow.streams.rows.limits import Checks
+from tgflow.train.config import ContinualConfig, OfflineConfig
+
+Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig:
+    """Where the events come from and how they are read."""
+
+    path: Annotated[str, Setting(flags=("--stream", "--data", "-s"), resume="from_now")] = ""
+    """File or folder (CSV, Parquet, Arrow or JSONL; also .gz), or kafka://HOST/TOPIC."""
+    format: Literal["csv", "tsv", "jodie", "parquet", "arrow", "jsonl"] | None = None
+    """Format; unset: by the name's ending."""
+    src: str = "src"
+    """Column of the source node."""
+    dst: str = "dst"
+    """Column of the destination node."""
+    t: str = "t"
+    """Column of the time."""
+    label: str | None = None
+    """Column of the edge type or label."""
+    features: list[str] | None = None
+    """Columns of edge features, each one a name or a prefix such as f*."""
+    time_unit: Unit = "s"
+    """Unit of the time column."""
+    tick_unit: Unit | None = None
+    """Unit to keep times in; finer than time_unit if they have decimals."""
+    sort: bool = False
+    """Read all events first and sort them by time."""
+    limit: Annotated[int, Ge(1), Setting(resume="any_time")] | None = None
+    """Stop after this many events."""
+    speed: Annotated[float, Gt(0), Setting(resume="any_time")] | None = None
+    """Play at this multiple of real time; unset: at full speed."""
+    id_kind: Literal["int", "string"] | None = None
+    """Type of the node ids; unset: as in the first row."""
+    event_id: Annotated[str | None, Setting(live=True, resume="from_now")] = None
+    """Column of an id by which an event that comes twice is dropped."""
+    codec: Annotated[Literal["json", "csv", "arrow"], Setting(live=True)] = "json"
+    """Kafka: how records are written; arrow holds many edges per record."""
+    until_end: Annotated[bool, Setting(live=True, resume="any_time")] = False
+    """Kafka: stop at the end that the topic has when the run starts, also after a crash and a
+    resume; resuming a run that stopped there reads to the end of that moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig:
+    """How events become edges."""
+
+    direction: Direction = "undirected"
+    """Who is whose neighbor; bipartite: two name spaces of ids."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The model: its name, the settings that most models share, and those of its own."""
+
+    name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn"
+    """tgn, tgat, or your own as module:Class."""
+    dim: int | None = None
+    """Width of memory, embedding and time encoding; unset: the model's default (100)."""
+    heads: int | None = None
+    """Attention heads; unset: the model's default (2)."""
+    neighbors: int | None = None
+    """Neighbors per hop; unset: the paper's (tgn 10, tgat 20)."""
+    layers: int | None = None
+    """Hops; unset: the paper's (tgn 1, tgat 2)."""
+    dropout: float | None = None
+    """Dropout while training; unset: the model's default (0.1)."""
+    settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
+        default_factory=dict
+    )
+    """Any other setting of the model as KEY=VALUE, such as memory_updater=rnn; may be repeated. In
+    a file: a key of [model]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablesConfig:
+    """Where edge features are kept, and the cache in front of them."""
+
+    edge_table: Literal["host", "disk", "auto", "device", "uva"] = "host"
+    """Where edge features are: host memory; disk, in a file; auto, in memory up to edge_budget and
+    then in a file; device or uva, a GPU's or what it reads in place."""
+    edge_budget: Size | None = None
+    """auto: memory for rows, such as 8GiB."""
+    edge_path: str | None = None
+    """disk, auto: the file; unset: edge-x.rows in the run directory."""
+    edge_cache: str | None = None
+    """Cache in front: its memory, such as 256MiB; train: also a share, such as 10%."""
+    cache_policy: Literal["lru", "lfu", "fifo", "belady"] | None = None
+    """Which rows it keeps; belady, for train, plans ahead; unset: the best there is (run lru, train
+    belady)."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.edge_cache is not None:
+            _check_cache_size(self.edge_cache)
+
+
+def _check_cache_size(size: str) -> None:
+    if not size.endswith("%"):
+        check_size("edge_cache", size)
+        return
+    try:
+        share = float(size[:-1])
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= 100:
+        raise ValueError(
+            f"edge_cache: a share of the rows must be above 0% and at most 100%, got {size!r}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The run itself."""
+
+    out: Annotated[str | None, Setting(flags=("--out", "-o"))] = None
+    """Run directory; unset: runs/STREAM-MODEL."""
+    threads: Annotated[int, Ge(1)] | None = None
+    """CPU threads; unset: one per core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """How a run is saved, so that it can resume after a crash."""
+
+    checkpoint_every: Annotated[float, Ge(0)] = 60.0
+    """Seconds between checkpoints; 0: none by time."""
+    checkpoint_batches: Annotated[int, Ge(1)] | None = None
+    """Also every N micro-batches."""
+    keep: Annotated[int, Ge(1)] = 3
+    """Latest checkpoints to keep."""
+    log: Annotated[bool, Setting(resume="fixed")] = True
+    """Write arriving events to a log first, so that none must be read again."""
+    max_checkpoint_bytes: Size | None = None
+    """Refuse checkpoints that are larger, such as 8GiB."""
+    strict_resume: bool = False
+    """Refuse to resume where bits could differ: threads, versions."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperateConfig:
+    """How a run is watched and limited."""
+
+    metrics_port: Annotated[int, Ge(0), Le(65_535)] | None = None
+    """Serve Prometheus metrics on this port; 0: any free one."""
+    metrics_host: str = "127.0.0.1"
+    """Address to serve metrics on; 0.0.0.0 for all of the machine's."""
+    log_format: Literal["text", "json"] = "text"
+    """Messages on stderr: text for people, or one JSON object a line."""
+    memory_limit: Size | None = None
+    """Memory of the process, such as 8GiB: the stream pauses near it, the run stops at it."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the settings.
+
+    Args:
+        title: Its heading in the help.
+        resume: What another value does to a run that is resumed, where a field says no other.
+    """
+
+    title: str
+    resume: Effect
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All settings, by section; each has a default except `stream.path`."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False
+    )
+
+    stream: Annotated[StreamConfig, Section("Stream: where events come from", "fixed")] = field(
+        default_factory=StreamConfig
+    )
+    order: Annotated[
+        OrderConfig, Section("Order: events that come late, or from several partitions", "from_now")
+    ] = field(default_factory=OrderConfig)
+    checks: Annotated[Checks, Section("Checks: which rows are events", "from_now")] = field(
+        default_factory=Checks
+    )
+    kafka: Annotated[KafkaClientConfig, Section("Kafka", "any_time")] = field(
+        default_factory=KafkaClientConfig
+    )
+    graph: Annotated[GraphConfig, Section("Graph", "fixed")] = field(default_factory=GraphConfig)
+    model: Annotated[ModelConfig, Section("Model", "fixed_model")] = field(
+        default_factory=ModelConfig
+    )
+    continual: Annotated[ContinualConfig, Section("Learning", "from_now")] = field(
+        default_factory=ContinualConfig
+    )
+    offline: Annotated[OfflineConfig, Section("Learning", "from_now")] = field(
+        default_factory=OfflineConfig
+    )
+    tables: Annotated[TablesConfig, Section("Features: where they are kept", "any_time")] = field(
+        default_factory=TablesConfig
+    )
+    run: Annotated[RunConfig, Section("Run", "any_time")] = field(default_factory=RunConfig)
+    checkpoint: Annotated[
+        CheckpointConfig, Section("Checkpoints: how a run resumes after a crash", "any_time")
+    ] = field(default_factory=CheckpointConfig)
+    operate: Annotated[OperateConfig, Section("Operation", "any_time")] = field(
+        default_factory=OperateConfig
+    )

@@ -1,0 +1,123 @@
+"""What a field of a settings dataclass says beside its type: its range, flag and effect on resume.
+
+The library's dataclasses are the schema of TOML files, flags and help: `tgflow.config` reads their
+annotations. Ranges are those of `annotated_types`, as in `batch_size: Annotated[int, Ge(1)] = 200`;
+`check_ranges` enforces them where such a dataclass is made without a file or flag.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from tgflow.units import parse_bytes
+
+Effect = Literal["any_time", "from_now", "fixed_model", "fixed"]
+"""What another value does to a run that is resumed: it may change at any time; it counts from now
+on; the model starts afresh, and the events are kept; it cannot change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How the command line and a resumed run treat a field.
+
+    Args:
+        flags: Its flags, the first one being the name that messages use; () for --FIELD-NAME.
+        resume: The effect of another value on resume; None for that of its section.
+        expert: Whether it can be set by a file only, and is left out of the help.
+        live: Whether it is of use only to a stream that is learned as it arrives.
+    """
+
+    flags: tuple[str, ...] = ()
+    resume: Effect | None = None
+    expert: bool = False
+    live: bool = False
+
+
+class ByteSize:
+    """Marks a size in bytes: a whole number, or text such as "256MiB"."""
+
+
+Size: TypeAlias = Annotated[int | str, ByteSize()]
+
+_BOUNDS = {
+    Ge: ("ge", "at least"),
+    Gt: ("gt", "more than"),
+    Le: ("le", "at most"),
+    Lt: ("lt", "less than"),
+}
+
+
+def check_ranges(config: object) -> None:
+    """Check every field of a settings dataclass against the range in its annotation.
+
+    Raises:
+        ValueError: If one is out of its range.
+    """
+    for name, hint in field_hints(type(config)).items():
+        value = getattr(config, name)
+        for allowed, metadata in alternatives(hint):
+            if any(isinstance(each, ByteSize) for each in metadata) and value is not None:
+                check_size(name, value)
+            if isinstance(value, int | float) and allowed in (int, float):
+                _check_bounds(name, value, metadata)
+
+
+def check_size(name: str, value: int | str) -> None:
+    """Raise `ValueError` unless `value` is a size in bytes."""
+    try:
+        parse_bytes(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _check_bounds(name: str, value: float, metadata: tuple[Any, ...]) -> None:
+    allowed = {
+        "ge": lambda bound: value >= bound,
+        "gt": lambda bound: value > bound,
+        "le": lambda bound: value <= bound,
+        "lt": lambda bound: value < bound,
+    }
+    for bound in metadata:
+        if type(bound) in _BOUNDS:
+            attribute, _ = _BOUNDS[type(bound)]
+            if not allowed[attribute](getattr(bound, attribute)):
+                raise ValueError(f"{name} must be {describe_bounds(metadata)}, got {value}")
+
+
+def describe_bounds(metadata: tuple[Any, ...]) -> str:
+    """Return the bounds in an annotation in words, such as "at least 1"; "" if there are none."""
+    found = [(*_BOUNDS[type(each)], each) for each in metadata if type(each) in _BOUNDS]
+    return " and ".join(f"{words} {getattr(bound, name):g}" for name, words, bound in found)
+
+
+def field_hints(kind: Any) -> Mapping[str, Any]:
+    """Return the annotations of a dataclass with all that is annotated, resolved."""
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def setting_of(hint: Any) -> Setting:
+    """Return the `Setting` in an annotation, the default one if there is none."""
+    for _, metadata in alternatives(hint):
+        for each in metadata:
+            if isinstance(each, Setting):
+                return each
+    return Setting()
+
+
+def alternatives(hint: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield (type, metadata) of each type that an annotation allows, None left out."""
+    if typing.get_origin(hint) is Annotated:
+        inner, *metadata = typing.get_args(hint)
+        for kind, more in alternatives(inner):
+            yield kind, (*metadata, *more)
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for each in typing.get_args(hint):
+            yield from alternatives(each)
+    elif hint is not type(None):
+        yield hint, ()
