@@ -17,6 +17,7 @@ from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import format_of
+from tgflow.streams.rows.batch import columns_of
 from tgflow.streams.source import Source
 
 Write = Callable[[pa.RecordBatch], None]
@@ -91,13 +92,7 @@ def _writer(open_files: ExitStack, sink: Any, kind: str, schema: pa.Schema) -> W
 
 
 def _rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:
-    columns: dict[str, Any] = {
-        "src": pa.array(ids.decode(events.src)),
-        "dst": pa.array(ids.decode(events.dst)),
-        "t": pa.array(events.t.numpy()),
-    }
-    if events.label is not None:
-        columns["label"] = pa.array(events.label.numpy())
+    columns = columns_of(events, ids)
     if events.x is not None:
         columns |= {f"f{i}": pa.array(events.x[:, i].numpy()) for i in range(events.x_dim)}
     return pa.RecordBatch.from_pydict(columns)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.kafka.config import CodecName
+from tgflow.streams.rows.batch import columns_of
 
 ROWS = {"json": 1, "csv": 1, "arrow": 1000}
 """How many events a record holds by default."""
@@ -23,13 +24,7 @@ Encode = Callable[[pa.RecordBatch], bytes]
 
 def event_rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:
     """Return events by their own ids: src, dst, t, label if there, features as lists x."""
-    columns: dict[str, pa.Array] = {
-        "src": pa.array(ids.decode(events.src)),
-        "dst": pa.array(ids.decode(events.dst)),
-        "t": pa.array(events.t.numpy()),
-    }
-    if events.label is not None:
-        columns["label"] = pa.array(events.label.numpy())
+    columns = columns_of(events, ids)
     if events.x is not None:
         flat = pa.array(events.x.numpy().astype(np.float32, copy=False).reshape(-1))
         columns["x"] = pa.FixedSizeListArray.from_arrays(flat, events.x_dim)

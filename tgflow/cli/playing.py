@@ -16,6 +16,7 @@ from tgflow.cli.errors import USAGE, CliError
 from tgflow.config import Config
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
+from tgflow.streams.rows.batch import columns_of
 from tgflow.streams.write import write_events
 
 
@@ -67,13 +68,7 @@ def _header(batch: EventBatch) -> list[str]:
 
 
 def _rows(batch: EventBatch, ids: NodeIds) -> Iterator[list[object]]:
-    columns: list[list[object]] = [
-        list(ids.decode(batch.src)),
-        list(ids.decode(batch.dst)),
-        batch.t.tolist(),
-    ]
-    if batch.label is not None:
-        columns.append(batch.label.tolist())
+    columns = [column.to_pylist() for column in columns_of(batch, ids).values()]
     x = [[]] * len(batch) if batch.x is None else batch.x.tolist()
     for i, row in enumerate(zip(*columns, strict=True)):
         yield [*row, *x[i]]
