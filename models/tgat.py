@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.model import Embeddings, TemporalModel
 from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
-from tgflow.plan.batch import Batch
 from tgflow.sampling.sampler import STRATEGIES
 
 

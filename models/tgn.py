@@ -22,6 +22,7 @@ from typing import NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
+from tgflow.batch import Batch
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import (
     AttentionConfig,
@@ -36,7 +37,6 @@ from tgflow.nn.memory import MemoryRows
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell
-from tgflow.plan.batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,6 @@ class TGNConfig(AttentionConfig):
     """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
     memory_cache: int | str | None = None
     """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
-    seconds_per_tick: float = 1.0
-    """The stream's time unit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,8 +62,6 @@ class TGNConfig(AttentionConfig):
         if self.aggregator not in get_args(Aggregator):
             raise ValueError(f'aggregator must be "last" or "mean", got {self.aggregator!r}')
         check_memory_placement(self.memory_placement, self.memory_cache)
-        if self.seconds_per_tick <= 0:
-            raise ValueError(f"seconds_per_tick must be positive, got {self.seconds_per_tick}")
 
 
 class _Inputs(NamedTuple):
@@ -96,9 +92,7 @@ class TGN(TemporalModel):
         rows = memory_table(c.memory_dim + mail_dim, c.memory_placement, c.memory_cache)
         self.state = NodeMemory(c.memory_dim, mail_dim, rows)
         time = TimeEncoding(c.time_dim)
-        self.updater = MemoryUpdater(
-            c.memory_dim, mail_dim, time, c.memory_updater, c.seconds_per_tick
-        )
+        self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)
         self.node_x_proj = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
         self.encoder = AttentionStack(c, c.memory_dim, time)
         self.decoder = LinkDecoder(c.embedding_dim)
@@ -106,7 +100,7 @@ class TGN(TemporalModel):
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times; changes no state."""
         rows = self.state.read(batch.nodes, batch.position)
-        memory = self.updater(rows)
+        memory = self.updater(rows, batch.seconds_per_tick)
         h = memory if self.node_x_proj is None else memory + self.node_x_proj(batch.node_x)
         z = self.encoder(h, batch.blocks)
         return Embeddings(z, _Inputs(rows, memory.detach()))

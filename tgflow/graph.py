@@ -19,7 +19,7 @@ from tgflow.node_features import NodeFeatures
 from tgflow.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
-from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes
+from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
@@ -45,6 +45,7 @@ class TemporalGraph:
             counts once. "directed": `dst` is a neighbor of `src` only. "bipartite": as undirected,
             and a node is a source or a destination but never both.
         edge_x_dim: Width of the events' features, 0 without; they are kept in host memory.
+        time_unit: What a tick of the events' times is, one of `tgflow.units.UNITS`.
         edge_x: Instead of a width: an empty table of float32 rows to keep them in, wherever it is.
         node_x: A table of the nodes' features, float32: row `i` is node `i`'s, and nodes beyond its
             end have zeros. It may be filled before and grow with the stream, by `append`: a row
@@ -67,11 +68,14 @@ class TemporalGraph:
         direction: Direction = "undirected",
         edge_x_dim: int = 0,
         *,
+        time_unit: str = "s",
         edge_x: Table | None = None,
         node_x: Table | None = None,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
     ) -> None:
+        self.time_unit = time_unit
+        self.seconds_per_tick = seconds_per_tick(time_unit)
         if direction not in ("undirected", "directed", "bipartite"):
             raise ValueError(
                 f"direction must be 'undirected', 'directed' or 'bipartite', got {direction!r}"
@@ -100,6 +104,7 @@ class TemporalGraph:
         events: EventBatch,
         direction: Direction = "undirected",
         *,
+        time_unit: str = "s",
         edge_x: Table | None = None,
         node_x: Table | None = None,
         device: str | torch.device | Device = "cpu",
@@ -109,6 +114,7 @@ class TemporalGraph:
         graph = cls(
             direction,
             events.x_dim,
+            time_unit=time_unit,
             edge_x=edge_x,
             node_x=node_x,
             device=device,
@@ -116,6 +122,19 @@ class TemporalGraph:
         )
         graph.append(events)
         return graph
+
+    def check_time_unit(self, stream: object) -> None:
+        """Raise ValueError if a stream says that its ticks are longer or shorter than the graph's.
+
+        Args:
+            stream: Any; what has no `unit`, as `tgflow.streams.Source` has, is taken at its word.
+        """
+        unit = getattr(stream, "unit", None)
+        if unit is not None and seconds_per_tick(unit) != self.seconds_per_tick:
+            raise ValueError(
+                f"the stream's ticks are of unit {unit!r}, the graph's of {self.time_unit!r}; "
+                f"create the graph with TemporalGraph(time_unit={unit!r})"
+            )
 
     def append(self, events: EventBatch, *, allow_late: bool = False) -> int:
         """Add `events`, all or none of them, and return the first one's position.

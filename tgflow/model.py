@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
+from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.graph import TemporalGraph
-from tgflow.plan.batch import Batch
 from tgflow.state import StreamState
 
 

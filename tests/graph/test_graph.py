@@ -88,6 +88,13 @@ def test_unknown_directions_are_named():
         TemporalGraph("both")  # type: ignore[arg-type]
 
 
+def test_a_graph_knows_how_long_a_tick_is():
+    assert TemporalGraph().seconds_per_tick == 1.0
+    assert TemporalGraph(time_unit="ms").seconds_per_tick == 1e-3
+    with pytest.raises(ValueError, match="unknown time unit 'sec'; choose one of ns, us, ms, s"):
+        TemporalGraph(time_unit="sec")
+
+
 def test_entries_and_slack_are_counted():
     t = torch.arange(30_000)
     graph = TemporalGraph()

@@ -17,7 +17,6 @@ def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
         "strategy": "uniform",
         "visibility": "event",
         "negatives": NegativeSampler("random"),
-        "seconds_per_tick": 1.0,
         "with_memory": True,
     }
     return Plan(graph, **(arguments | changes))

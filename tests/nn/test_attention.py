@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tgflow import _core
+from tgflow.batch import Block
 from tgflow.nn import AttentionLayer, MergeLayer, TemporalAttention, TimeEncoding
 from tgflow.nn.attend import attend, attend_plain
-from tgflow.plan.batch import Block
 
 
 def made_block(

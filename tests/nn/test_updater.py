@@ -14,7 +14,7 @@ def made_rows(dtype: torch.dtype = torch.float64) -> MemoryRows:
 @pytest.mark.parametrize("cell", ["gru", "rnn"])
 def test_updater_is_torchs_cell_on_the_whole_message(cell):
     rows = made_rows()
-    updater = MemoryUpdater(2, 4, TimeEncoding(3), cell, seconds_per_tick=0.5).double()
+    updater = MemoryUpdater(2, 4, TimeEncoding(3), cell).double()
     torch_cell = (torch.nn.GRUCell if cell == "gru" else torch.nn.RNNCell)(9, 2).double()
     with torch.no_grad():
         torch_cell.weight_ih.copy_(
@@ -29,26 +29,28 @@ def test_updater_is_torchs_cell_on_the_whole_message(cell):
     dt = (rows.mail_t - rows.last_update).double() * 0.5
     expected = torch_cell(torch.cat([rows.state, updater.time(dt)], 1), rows.memory)
     expected[1] = rows.memory[1]  # has no mail
-    torch.testing.assert_close(updater(rows), expected)
+    torch.testing.assert_close(updater(rows, 0.5), expected)
 
 
 @pytest.mark.parametrize("cell", ["gru", "rnn"])
 def test_updater_has_right_gradients(cell):
-    updater = MemoryUpdater(2, 4, TimeEncoding(3), cell, 1.0).double()
-    assert torch.autograd.gradcheck(lambda *_: updater(made_rows()), tuple(updater.parameters()))
+    updater = MemoryUpdater(2, 4, TimeEncoding(3), cell).double()
+    assert torch.autograd.gradcheck(
+        lambda *_: updater(made_rows(), 1.0), tuple(updater.parameters())
+    )
 
 
 def test_native_step_matches_torch():
     torch.manual_seed(0)
     clock = torch.tensor([[0, 9, 1, 0]]).repeat(200, 1)
     rows = MemoryRows(torch.randn(200, 30) * 4, clock, dim=13)
-    updater = MemoryUpdater(13, 17, TimeEncoding(5), "gru", 1.0)
-    fast = updater(rows)
-    slow = updater.double()(MemoryRows(rows.state.double(), clock, 13))
+    updater = MemoryUpdater(13, 17, TimeEncoding(5), "gru")
+    fast = updater(rows, 1.0)
+    slow = updater.double()(MemoryRows(rows.state.double(), clock, 13), 1.0)
     torch.testing.assert_close(fast, slow.float(), atol=1e-6, rtol=1e-5)
     weights = torch.randn(200, 13)
     exact = torch.autograd.grad((slow * weights).sum(), [*updater.parameters()])
-    quick = updater.float()(rows)
+    quick = updater.float()(rows, 1.0)
     for one, other in zip(
         torch.autograd.grad((quick * weights).sum(), [*updater.parameters()]), exact, strict=True
     ):
@@ -69,9 +71,9 @@ def test_native_step_is_finite_and_right_for_any_gate(size):
 def test_updater_without_any_mail_changes_nothing():
     rows = made_rows(torch.float32)
     rows = MemoryRows(rows.state, torch.zeros_like(rows.clock), 2)
-    assert torch.equal(MemoryUpdater(2, 4, TimeEncoding(3), "gru", 1.0)(rows), rows.memory)
+    assert torch.equal(MemoryUpdater(2, 4, TimeEncoding(3), "gru")(rows, 1.0), rows.memory)
 
 
 def test_unknown_cell():
     with pytest.raises(ValueError, match='must be "gru" or "rnn"'):
-        MemoryUpdater(2, 4, TimeEncoding(3), "lstm", 1.0)
+        MemoryUpdater(2, 4, TimeEncoding(3), "lstm")

@@ -23,7 +23,7 @@ ALLOWED = {
         "tgflow.models",
         "tgflow.nn",
         "tgflow.model",
-        "tgflow.plan.batch",
+        "tgflow.batch",
         "tgflow.events",
         *("tgflow.choices", "tgflow.setting"),
         "tgflow.sampling.sampler",  # a model says which strategy its paper samples with

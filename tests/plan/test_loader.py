@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tgflow.plan.batch import Batch
+from tgflow.batch import Batch
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.task import BatchError, Task
 

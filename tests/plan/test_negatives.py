@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from tgflow.events import EventBatch
+from tgflow.keys import derive_key
 from tgflow.log import EventLog
-from tgflow.plan.keys import key
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 
 Pairs = list[tuple[int, int]]
@@ -110,7 +110,9 @@ def assert_uniform(drawn: list[object], support: set[object]) -> None:
 def test_random_negatives_are_uniform_over_distinct_destinations() -> None:
     """Destination 9 has most events and 10 the newest one: neither may count for more."""
     pairs = [(0, 9)] * 50 + [(0, d) for d in (2, 3, 4, 9, 5, 10)] + [(1, 4)]
-    drawn = draw(NegativeSampler("random", 20_000), pairs, len(pairs) - 1, len(pairs), key(1))
+    drawn = draw(
+        NegativeSampler("random", 20_000), pairs, len(pairs) - 1, len(pairs), derive_key(1)
+    )
     assert_uniform(drawn.dst[0].tolist(), {2, 3, 5, 9, 10})
 
 
@@ -124,7 +126,7 @@ def test_random_negatives_are_uniform_over_distinct_destinations() -> None:
 def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[object]) -> None:
     pairs = [(0, 9)] * 50 + [(0, 2), (0, 3), (5, 6), (1, 4), (0, 9), (5, 7)] + [(1, 4)]
     sampler = NegativeSampler(kind, 20_000, train_stop=51)  # type: ignore[arg-type]
-    drawn = draw(sampler, pairs, len(pairs) - 1, len(pairs), key(2))
+    drawn = draw(sampler, pairs, len(pairs) - 1, len(pairs), derive_key(2))
     assert_uniform(list(rows(drawn)[0]), support)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from tgflow.plan.keys import key
+from tgflow.keys import derive_key
 from tgflow.plan.replay import ExperienceReplay
 
 
@@ -51,7 +51,7 @@ def test_sets_are_drawn_in_proportion_to_recency(half_life: float) -> None:
     num_draws, before, horizon = 6_000, 12, 5
     replay = ExperienceReplay(3, horizon, half_life)
     drawn = Counter(
-        tuple(e - before + horizon for e in replay.draw(key(i), before, 1).tolist())
+        tuple(e - before + horizon for e in replay.draw(derive_key(i), before, 1).tolist())
         for i in range(num_draws)
     )
     weights = [2.0 ** (-age / half_life) for age in range(horizon)][::-1]

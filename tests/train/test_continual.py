@@ -167,6 +167,29 @@ def test_saved_and_loaded_it_goes_on_with_the_same_bits(tmp_path):
     assert_same_state(straight, second)
 
 
+class Timed(list):
+    """Batches of events, as a source has them."""
+
+    unit = "ms"
+
+
+def test_a_stream_of_another_time_unit_than_the_graphs_is_refused():
+    message = r"the stream's ticks are of unit 'ms', the graph's of 's'; create .*time_unit='ms'\)"
+    with pytest.raises(ValueError, match=message):
+        trainer_of().run(Timed(pieces(made_events(40), 40)))
+    trainer = trainer_of(graph=TemporalGraph("undirected", 2, time_unit="ms"))
+    assert trainer.run(Timed(pieces(made_events(40), 40)))["num_events"] == 40
+
+
+def test_a_checkpoint_keeps_the_time_unit(tmp_path):
+    first = trainer_of(graph=TemporalGraph("undirected", 2, time_unit="h"))
+    first.run(pieces(made_events(40), 40))
+    path = ckpt.save(tmp_path / "c", first.checkpoint())
+    second = ContinualTrainer.from_checkpoint(small_tgn(), ckpt.load(path))
+    assert second.graph.time_unit == "h"
+    assert second.graph.seconds_per_tick == 3600.0
+
+
 def test_what_the_graph_has_forgotten_stays_forgotten_in_a_checkpoint(tmp_path):
     events = made_events(400)
     trainers = trainer_of(updates=2, replay_ratio=0.5), trainer_of(updates=2, replay_ratio=0.5)

@@ -23,7 +23,6 @@ def some_batch(model, index=3, epoch=0):
         strategy="recent",
         visibility="event",
         negatives=NegativeSampler(),
-        seconds_per_tick=1.0,
         with_memory=True,
     )
     return plan.batch(epoch, index)

@@ -9,10 +9,10 @@ from made_streams import made_events, pieces, small_tgn
 from torch import Tensor, nn
 
 from tgflow import checkpoint as ckpt
+from tgflow.batch import Batch
 from tgflow.graph import TemporalGraph
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.models import TGAT, TGN
-from tgflow.plan.batch import Batch
 from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer

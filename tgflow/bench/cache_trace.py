@@ -74,7 +74,6 @@ def plan_of(model: Model, events: EventBatch, *, quick: bool = False) -> Plan:
         strategy=model.strategy,
         visibility="event",
         negatives=NegativeSampler(),
-        seconds_per_tick=1.0,
         start=max(len(events) - (min(newest, QUICK_NEWEST) if quick else newest), 0),
         with_memory=model is TGN,
     )

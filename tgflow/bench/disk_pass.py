@@ -130,7 +130,6 @@ def plan_of(graph: TemporalGraph, start: int, batch: int) -> Plan:
         strategy="recent",
         visibility="event",
         negatives=NegativeSampler(),
-        seconds_per_tick=1.0,
         start=start,
         with_memory=True,
     )

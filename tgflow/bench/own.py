@@ -37,7 +37,6 @@ class Own:
             strategy="recent",
             visibility="batch",
             negatives=NegativeSampler("random"),
-            seconds_per_tick=1.0,
             with_memory=model.state is not None,
         )
         self.learner = Learner(model, seed=task.seed, learning_rate=task.lr)

@@ -52,7 +52,6 @@ def _rows(graph: TemporalGraph, rounds: int) -> list[Row]:
             batch_size=BATCH_SIZE,
             visibility="event",
             negatives=NegativeSampler(),
-            seconds_per_tick=1.0,
             **shape,
         )
         speed = BATCH_SIZE / best_seconds(plan, rounds)

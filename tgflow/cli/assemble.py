@@ -188,7 +188,8 @@ def read_graph(
         source: Where the events come from.
         edge_x: An empty table for their features; None: in host memory.
     """
-    graph = TemporalGraph(direction_of(config, source), source.x_dim, edge_x=edge_x)
+    direction = direction_of(config, source)
+    graph = TemporalGraph(direction, source.x_dim, time_unit=source.unit, edge_x=edge_x)
     for batch in Feed(source, config.stream.limit):
         graph.append(batch)
     return graph

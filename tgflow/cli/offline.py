@@ -34,7 +34,6 @@ from tgflow.streams import EventSource
 from tgflow.tables import FeatureTable
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
-from tgflow.units import seconds_per_tick
 
 PER_RUN = ("seed", "best_epoch", "num_epochs")
 """What is another thing in each run, so that its mean says nothing."""
@@ -129,7 +128,7 @@ def _read_graph(config: Config, source: EventSource, rundir: RunFiles) -> Tempor
 def _trainer(
     config: Config, seed: int, graph: TemporalGraph, source: EventSource, observer: Callback
 ) -> OfflineTrainer:
-    settings = replace(config.offline, seed=seed, seconds_per_tick=seconds_per_tick(source.unit))
+    settings = replace(config.offline, seed=seed)
     model = assemble.make_model(config, settings, source.x_dim)
     return OfflineTrainer(model, graph, settings, observer)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tgflow import _core
-from tgflow.plan.batch import Block
+from tgflow.batch import Block
 
 
 class Attend(torch.autograd.Function):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tgflow.batch import Block
 from tgflow.nn._native import Attend, can_attend
 from tgflow.nn.time_encoding import TimeEncoding
-from tgflow.plan.batch import Block
 
 MASKED = -1e30
 """The score of a missing neighbor: finite, so that a row without any has no NaN."""

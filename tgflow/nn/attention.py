@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tgflow.batch import Block
 from tgflow.model import width_error
 from tgflow.nn.attend import attend
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.time_encoding import TimeEncoding
-from tgflow.plan.batch import Block
 
 
 class TemporalAttention(nn.Module):

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tgflow.batch import Batch
 from tgflow.model import Scores
 from tgflow.nn.layers import init_split
-from tgflow.plan.batch import Batch
 
 
 class LinkDecoder(nn.Module):

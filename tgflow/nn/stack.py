@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from tgflow.batch import Block
 from tgflow.nn.attention import AttentionLayer
 from tgflow.nn.time_encoding import TimeEncoding
-from tgflow.plan.batch import Block
 
 
 @dataclass(frozen=True, kw_only=True)

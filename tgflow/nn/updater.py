@@ -27,21 +27,13 @@ class MemoryUpdater(nn.Module):
         mail_dim: Width of the stored mail.
         time: Encodes the time since the last update.
         cell: "gru" or "rnn" (tanh).
-        seconds_per_tick: The stream's unit.
     """
 
-    def __init__(
-        self,
-        memory_dim: int,
-        mail_dim: int,
-        time: TimeEncoding,
-        cell: Cell,
-        seconds_per_tick: float,
-    ) -> None:
+    def __init__(self, memory_dim: int, mail_dim: int, time: TimeEncoding, cell: Cell) -> None:
         super().__init__()
         if cell not in get_args(Cell):
             raise ValueError(f'cell must be "gru" or "rnn", got {cell!r}')
-        self.time, self.seconds_per_tick = time, seconds_per_tick
+        self.time = time
         gates = 3 * memory_dim if cell == "gru" else memory_dim
         self.state_proj = nn.Linear(memory_dim + mail_dim, gates)
         self.time_proj = nn.Linear(time.dim, gates, bias=False)
@@ -50,13 +42,14 @@ class MemoryUpdater(nn.Module):
             for parameter in () if layer is None else layer.parameters():
                 nn.init.uniform_(parameter, -(memory_dim**-0.5), memory_dim**-0.5)
 
-    def forward(self, rows: MemoryRows) -> Tensor:
+    def forward(self, rows: MemoryRows, seconds_per_tick: float) -> Tensor:
         """Return the memory `[U, memory_dim]` after the mail of `rows`; without mail, as it was."""
         # The few nodes without mail take the step too: dropping it costs less than picking rows.
-        return torch.where(rows.has_mail.unsqueeze(1), self._step(rows), rows.memory)
+        after = self._step(rows, seconds_per_tick)
+        return torch.where(rows.has_mail.unsqueeze(1), after, rows.memory)
 
-    def _step(self, rows: MemoryRows) -> Tensor:
-        dt = (rows.mail_t - rows.last_update).to(rows.state.dtype) * self.seconds_per_tick
+    def _step(self, rows: MemoryRows, seconds_per_tick: float) -> Tensor:
+        dt = (rows.mail_t - rows.last_update).to(rows.state.dtype) * seconds_per_tick
         given = self.state_proj(rows.state).addmm_(self.time(dt), self.time_proj.weight.t())
         if self.memory_proj is None:
             return torch.tanh(given)

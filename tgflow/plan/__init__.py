@@ -1,6 +1,6 @@
 """The plan: batches that are pure functions of (seed, epoch, index), prepared ahead of need."""
 
-from tgflow.plan.batch import Batch, Block
+from tgflow.batch import Batch, Block
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.plan.batch import Batch, Block
+from tgflow.batch import Batch, Block
 from tgflow.plan.frontier import Links, unique_events
 
 Feature = Literal["edge_x", "node_x"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.plan.batch import Block
+from tgflow.batch import Block
 from tgflow.sampling import Neighbors
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from tgflow.plan.batch import Batch
+from tgflow.batch import Batch
 from tgflow.plan.in_order import in_order
 from tgflow.plan.lookahead import READY, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan

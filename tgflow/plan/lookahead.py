@@ -19,8 +19,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from tgflow.batch import Batch
 from tgflow.cache import CachedTable, ScheduleMismatch, Script
-from tgflow.plan.batch import Batch
 from tgflow.plan.belady import BeladyPlanner
 from tgflow.plan.draft import Draft, Feature
 from tgflow.plan.in_order import ahead, in_order

@@ -112,7 +112,7 @@ class NegativeSampler:
 
         Args:
             history: Destinations and pairs of the log; reads on in the log if need be.
-            key: Of the batch; see `tgflow.plan.keys`.
+            key: Of the batch; see `tgflow.keys`.
             src: Sources, int64 `[B]`.
             dst: Destinations, int64 `[B]`.
             start: Log position at which each event's batch started, int64 `[B]`.

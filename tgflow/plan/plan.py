@@ -8,14 +8,14 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from tgflow.batch import Batch
 from tgflow.choices import Strategy, Visibility
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan.batch import Batch
+from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan.draft import Draft, draft_of
 from tgflow.plan.frontier import Frontier, Links, expand, unique_queries
 from tgflow.plan.inputs import inputs_of
-from tgflow.plan.keys import KeyDomain, key
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Neighbors, Sampler, sample_neighbors
@@ -39,7 +39,6 @@ class Plan:
         visibility: `event`: a query sees all that is strictly earlier than its event. `batch`: of
             that, what had happened when its event's batch started, as in most published figures.
         negatives: How negatives are drawn.
-        seconds_per_tick: Length of a tick of the stream's unit; see `tgflow.units`.
         start: Log position of the first event of batch 0.
         stop: Log position after the last event. None grows with the log.
         replay: Past events to add to each batch, or None.
@@ -62,13 +61,12 @@ class Plan:
         span: int | None = None,
         visibility: Visibility,
         negatives: NegativeSampler,
-        seconds_per_tick: float,
         start: int = 0,
         stop: int | None = None,
         replay: ExperienceReplay | None = None,
         with_memory: bool,
     ) -> None:
-        _check(batch_size, fanouts, visibility, seconds_per_tick)
+        _check(batch_size, fanouts, visibility)
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
         graph.check_node_x()
@@ -79,7 +77,6 @@ class Plan:
         self.sampler = Sampler(strategy, span)
         self.visibility = visibility
         self.negatives = negatives
-        self.seconds_per_tick = seconds_per_tick
         self.start = start
         self.stop = stop
         self.replay = replay
@@ -126,13 +123,13 @@ class Plan:
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
         begin, end = self.span(index)
-        batch_key = key(self.seed, epoch, index)
+        batch_key = derive_key(self.seed, epoch, index)
         eid = self._positions(batch_key, begin, end)
         events = self.graph.log.gather(eid)
         start = self._starts(eid)
         negatives = self.negatives.draw(
             self._history,
-            key(batch_key, KeyDomain.NEGATIVES),
+            derive_key(batch_key, KeyDomain.NEGATIVES),
             events.src,
             events.dst,
             start=start,
@@ -144,6 +141,7 @@ class Plan:
             epoch=epoch,
             index=index,
             num_new=end - begin,
+            seconds_per_tick=self.graph.seconds_per_tick,
             eid=eid,
             src=events.src,
             dst=events.dst,
@@ -165,7 +163,7 @@ class Plan:
         new = torch.arange(begin, end)
         if self.replay is None:
             return new
-        drawn = self.replay.draw(key(batch_key, KeyDomain.REPLAY), begin, end - begin)
+        drawn = self.replay.draw(derive_key(batch_key, KeyDomain.REPLAY), begin, end - begin)
         return torch.cat([new, drawn])
 
     def _starts(self, eid: Tensor) -> Tensor:
@@ -204,12 +202,14 @@ class Plan:
         links = []
         frontier = roots
         for hop, k in enumerate(self.fanouts):
-            neighbors = self._neighbors(frontier, k, key(batch_key, KeyDomain.HOP + hop), end)
+            neighbors = self._neighbors(
+                frontier, k, derive_key(batch_key, KeyDomain.HOP + hop), end
+            )
             lowest = hop + 1 == len(self.fanouts)
             link, frontier = expand(
                 frontier,
                 neighbors,
-                self.seconds_per_tick,
+                self.graph.seconds_per_tick,
                 by_time=not lowest,
                 by_start=not lowest or self.with_memory,
             )
@@ -229,12 +229,10 @@ def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
     return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
 
 
-def _check(batch_size: int, fanouts: Sequence[int], visibility: str, seconds: float) -> None:
+def _check(batch_size: int, fanouts: Sequence[int], visibility: str) -> None:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
     if any(k < 1 for k in fanouts):
         raise ValueError(f"fanouts must be at least 1 neighbor each, got {tuple(fanouts)}")
     if visibility not in get_args(Visibility):
         raise ValueError(f"visibility must be event or batch, got {visibility!r}")
-    if not seconds > 0:
-        raise ValueError(f"seconds_per_tick must be above 0, got {seconds}")

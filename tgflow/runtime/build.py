@@ -37,9 +37,8 @@ from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
 from tgflow.streams.transports import find_transport
 from tgflow.tables import FeatureTable
-from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.units import INT64_MAX, parse_bytes, seconds_per_tick
+from tgflow.units import INT64_MAX, parse_bytes
 
 BUILD = ("tgflow", "torch", "python", "system")
 """What of the machine may change a result's last bits, beside the threads."""
@@ -224,9 +223,8 @@ class _Start:
     @classmethod
     def at_the_beginning(cls, inputs: RunInputs, place: RunDirectory) -> _Start:
         table = open_table(place, inputs.source.x_dim)
-        graph = TemporalGraph(inputs.direction, edge_x=table)
-        settings = _trainer_config(place.config, inputs.source.unit)
-        trainer = ContinualTrainer(inputs.model, graph, settings)
+        graph = TemporalGraph(inputs.direction, time_unit=inputs.source.unit, edge_x=table)
+        trainer = ContinualTrainer(inputs.model, graph, place.config.continual)
         return cls(trainer, inputs.source.ids)
 
     @classmethod
@@ -240,10 +238,11 @@ class _Start:
         trainer = ContinualTrainer.from_checkpoint(
             inputs.model,
             checkpoint,
-            _trainer_config(place.config, inputs.source.unit),
+            place.config.continual,
             keep_model=keep_model,
             edge_x=open_table(place, inputs.source.x_dim, checkpoint),
         )
+        trainer.graph.check_time_unit(inputs.source)
         state = IngestState.from_checkpoint(checkpoint.sections["reorder"], meta["ingest"])
         ids = NodeIds.from_state(checkpoint.sections["ids"])
         run = meta["run"]
@@ -322,7 +321,3 @@ def order_config(config: Config) -> OrderConfig:
         buffer_events=INT64_MAX,
         buffer_bytes=INT64_MAX,
     )
-
-
-def _trainer_config(config: Config, unit: str) -> ContinualConfig:
-    return replace(config.continual, seconds_per_tick=seconds_per_tick(unit))

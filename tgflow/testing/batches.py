@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tgflow.batch import Batch, Block
 from tgflow.events import EventBatch
-from tgflow.plan.batch import Batch, Block
 
 Row = tuple[int, int]
 """A node, and the tick (or, in the lowest frontier, the log position) at which it is wanted."""
@@ -78,6 +78,7 @@ def slow_batch(
         epoch=0,
         index=index,
         num_new=len(new),
+        seconds_per_tick=seconds_per_tick,
         eid=_ints(eids),
         src=src_t,
         dst=dst_t,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from tgflow.batch import Batch, Block
 from tgflow.events import EventBatch
-from tgflow.plan.batch import Batch, Block
 
 Query = tuple[int, int, int]
 """(node, time in ticks, log position at which its event's batch started)."""

@@ -33,8 +33,6 @@ class TrainingConfig:
     """How neighbors are sampled; unset: as in the model's paper."""
     span: Annotated[int, Ge(1)] | None = None
     """Width of strategy window, or half-life of decayed, in ticks."""
-    seconds_per_tick: Annotated[float, Gt(0), Setting(expert=True)] = 1.0
-    """The stream's time unit."""
     num_threads: Annotated[int, Ge(0), Setting(flags=("--workers",), resume="any_time")] = 1
     """Threads that prepare batches ahead; 0: none."""
     lookahead: Annotated[

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
+from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.metrics import LinkMetrics, average_precision
 from tgflow.model import TemporalModel
-from tgflow.plan.batch import Batch
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import Loader
 from tgflow.plan.lookahead import READY
@@ -83,7 +83,8 @@ class ContinualTrainer:
         Raises:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
-            ValueError: What the stream or the graph raises, such as for a time that decreases.
+            ValueError: If the stream has another time unit than the graph; and what either raises,
+                such as for a time that decreases.
         """
         for record in self.steps(stream):
             if observer is not None:
@@ -96,6 +97,7 @@ class ContinualTrainer:
         Left early, up to `lookahead` micro-batches of the stream wait in the graph: they come first
         when this is called again.
         """
+        self.graph.check_time_unit(stream)
         c = self.config
         feeder = MicroBatcher(self.graph, self._stretch_start, self._index, c.batch_size, c.updates)
         loader = Loader.of_tasks(
@@ -191,7 +193,7 @@ class ContinualTrainer:
             forgetting=progress.forgetting(),
             num_fallbacks=num_fallbacks,
             lag_events=self.graph.num_events - self.position,
-            lag_seconds=(t_last - t) * self.config.seconds_per_tick,
+            lag_seconds=(t_last - t) * batch.seconds_per_tick,
             freshness_seconds=time.perf_counter() - feeder.arrivals.popleft(),
             seconds=progress.step_seconds,
             events_per_second=progress.events_per_second(),

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from tgflow.batch import Batch
 from tgflow.metrics import LinkMetrics
-from tgflow.plan.batch import Batch
 from tgflow.train.learner import Learner
 
 INDUCTIVE = "inductive."

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from tgflow.batch import Batch
+from tgflow.keys import derive_key
 from tgflow.model import Scores, TemporalModel
-from tgflow.plan.batch import Batch
-from tgflow.plan.keys import key
 
 _MASK_63_BITS = (1 << 63) - 1
 
@@ -109,7 +109,7 @@ class Learner:
         """
         self._check(batch)
         self._set_mode(training=True)
-        with _keyed_draws(key(self.seed, batch.epoch, batch.index)), self._computing():
+        with _keyed_draws(derive_key(self.seed, batch.epoch, batch.index)), self._computing():
             scores = self.model(batch)
             loss = link_loss(scores)
         _check_finite(batch, scores, loss)

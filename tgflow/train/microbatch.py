@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from tgflow.batch import Batch
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
-from tgflow.plan.batch import Batch
 from tgflow.plan.plan import Plan
 from tgflow.plan.task import Task
 

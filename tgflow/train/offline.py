@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.choices import NegativeKind
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.plan.batch import Batch
 from tgflow.plan.draft import Feature
 from tgflow.plan.inputs import inputs_of
 from tgflow.plan.loader import Loader
@@ -259,7 +259,9 @@ def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
     Their features are read where they are, so that a cache in front of them serves both graphs.
     """
     events = graph.log.gather(split.train)
-    training = TemporalGraph.from_events(events, graph.direction, node_x=graph.node_x)
+    training = TemporalGraph.from_events(
+        events, graph.direction, time_unit=graph.time_unit, node_x=graph.node_x
+    )
     if graph.edge_x is not None:
         training.edge_x = RowView(graph.edge_x, split.train)
     return training

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tgflow.graph import TemporalGraph
+from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
-from tgflow.plan.keys import key
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
@@ -36,14 +36,13 @@ def make_plan(
     """
     return Plan(
         graph,
-        seed=key(seed, start),
+        seed=derive_key(seed, start),
         batch_size=config.batch_size,
         fanouts=model.fanouts,
         strategy=config.strategy or model.strategy,
         span=config.span,
         visibility=config.visibility,
         negatives=negatives,
-        seconds_per_tick=config.seconds_per_tick,
         start=start,
         stop=stop,
         replay=replay,

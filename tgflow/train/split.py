@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.events import EventBatch
-from tgflow.plan.keys import key
+from tgflow.keys import derive_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +87,7 @@ def _draw_new_nodes(
     """Return which nodes are drawn, bool `[num_nodes]`, out of those with events after `start`."""
     late = torch.cat([events.src[start:], events.dst[start:]]).unique().tolist()  # type: ignore[no-untyped-call]
     num_present = len(torch.cat([events.src, events.dst]).unique())  # type: ignore[no-untyped-call]
-    drawn = sorted(late, key=lambda node: key(seed, node))[: int(ratio * num_present)]
+    drawn = sorted(late, key=lambda node: derive_key(seed, node))[: int(ratio * num_present)]
     new = torch.zeros(num_nodes, dtype=torch.bool)
     new[drawn] = True
     return new

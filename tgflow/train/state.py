@@ -19,7 +19,9 @@ def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoin
     What is learned or appended later does not change it: it holds copies of all that changes, and
     views of events, which do not. Nothing is drawn, and nothing of the trainer changes.
     """
-    checkpoint = Checkpoint({}, {"graph": {"direction": graph.direction}})
+    checkpoint = Checkpoint(
+        {}, {"graph": {"direction": graph.direction, "time_unit": graph.time_unit}}
+    )
     for part in (*_learner_parts(learner), *_graph_parts(graph, position)):
         part.save(checkpoint)
     return checkpoint
@@ -70,7 +72,8 @@ def graph_of(
     try:
         node_x = _features(checkpoint, "node_x", node_x, follows_log=False)
         edge_x = _features(checkpoint, "edge_x", edge_x, follows_log=True)
-        graph = TemporalGraph(checkpoint.meta["graph"]["direction"], node_x=node_x)
+        made = checkpoint.meta["graph"]
+        graph = TemporalGraph(made["direction"], time_unit=made["time_unit"], node_x=node_x)
         Events(graph).load(checkpoint)
         _check_rows(graph, edge_x, checkpoint)
         graph.edge_x = edge_x

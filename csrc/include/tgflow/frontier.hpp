@@ -36,7 +36,7 @@ struct NeighborsIn {
   int64_t k;
 };
 
-/// What a block says about its targets and their neighbors; see tgflow/plan/batch.py.
+/// What a block says about its targets and their neighbors; see tgflow/batch.py.
 struct BlockOut {
   int64_t* target;    ///< [size]
   int64_t* neighbor;  ///< [size, k]

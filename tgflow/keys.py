@@ -1,4 +1,4 @@
-"""Keys of random draws: what is drawn is decided by (seed, epoch, index, purpose), nothing else."""
+"""Keys of random draws: (seed, epoch, index, domain) decide what is drawn, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MASK = (1 << 64) - 1
 
 
 class KeyDomain(IntEnum):
-    """What a key is for; two purposes never share random bits."""
+    """What a key is for; two domains never share random bits."""
 
     NEGATIVES = 1
     REPLAY = 2
@@ -19,8 +19,8 @@ class KeyDomain(IntEnum):
     """The first hop; hop `h` is `HOP + h`."""
 
 
-def key(*words: int) -> int:
-    """Return the 64-bit key of `words`, as in `key(seed, epoch, index, purpose)`.
+def derive_key(*words: int) -> int:
+    """Return the 64-bit key of `words`, as in `derive_key(seed, epoch, index, domain)`.
 
     Order and number of words matter. Splitmix64 steps over the words, taken modulo 2^64.
     """

@@ -52,6 +52,8 @@ class Batch:
     epoch: int
     index: int
     num_new: int
+    seconds_per_tick: float
+    """Length of a tick of the graph's time unit."""
     eid: Tensor
     """int64 `[B]`: log positions."""
     src: Tensor
