@@ -40,7 +40,7 @@ class Network(nn.Module):
 
     def forward(self, hops: tg.Hops) -> Tensor:
         """Return an embedding per query."""
-        layers = hops.to_pyg()
+        layers = tg.to_pyg(hops)
         h = self.start.expand(layers[0].num_nodes, -1)
         for data, conv in zip(layers, self.convs, strict=True):
             age = self.time(data.dt.float())

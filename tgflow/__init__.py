@@ -11,6 +11,7 @@ from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tgflow._core import num_threads, set_num_threads
+    from tgflow.batch import Batch
     from tgflow.cache import CachedTable, ScheduleMismatch, cached
     from tgflow.checkpoint import Checkpoint, load, save
     from tgflow.events import NO_NODE, EventBatch
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tgflow.log import EventLog
     from tgflow.model import Scores, TemporalModel
     from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
-    from tgflow.plan import Batch, ExperienceReplay, Loader, NegativeSampler, Plan
+    from tgflow.plan import ExperienceReplay, Loader, NegativeSampler, Plan
     from tgflow.sampling import (
         Hops,
         Neighbors,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
         recent_neighbors,
         sample_hops,
         sample_neighbors,
+        to_dgl,
+        to_pyg,
         uniform_neighbors,
         window_neighbors,
     )
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from tgflow.train.offline import OfflineTrainer
 
 _HOME = {
-    "Batch": "plan",
+    "Batch": "batch",
     "CachedTable": "cache",
     "Callback": "train.observe",
     "Checkpoint": "checkpoint",
@@ -80,6 +83,8 @@ _HOME = {
     "save": "checkpoint",
     "set_num_threads": "_core",
     "table": "tables",
+    "to_dgl": "sampling",
+    "to_pyg": "sampling",
     "uniform_neighbors": "sampling",
     "window_neighbors": "sampling",
 }
@@ -127,6 +132,8 @@ __all__ = [
     "save",
     "set_num_threads",
     "table",
+    "to_dgl",
+    "to_pyg",
     "uniform_neighbors",
     "window_neighbors",
 ]

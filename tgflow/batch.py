@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -26,16 +29,16 @@ class Block:
     """float32 `[N, k]`: seconds from the neighbor's event to the target's time, more than 0."""
     eid: Tensor
     """int64 `[N, k]`: the neighbor's event."""
-    edge_row: Tensor
-    """int64 `[N, k]`: the row of the event in `edge_table`; 0 where there is no event or table."""
-    edge_table: Tensor | None
+    edge_row: Tensor | None = None
+    """int64 `[N, k]`: the row of the event in `edge_table`, 0 where there is no event; or None."""
+    edge_table: Tensor | None = None
     """float32 `[R, x_dim]`: features of the batch's distinct events, one table for all its blocks;
     row 0 is zeros. Project it first and gather by `edge_row` after: events recur in a batch."""
 
     @property
     def edge_x(self) -> Tensor | None:
         """Features of the neighbors' events, float32 `[N, k, x_dim]`, zeros without one."""
-        if self.edge_table is None:
+        if self.edge_table is None or self.edge_row is None:
             return None
         rows = self.edge_table.index_select(0, self.edge_row.reshape(-1))
         return rows.reshape(*self.edge_row.shape, -1)
@@ -89,3 +92,38 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.eid)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """Return the batch with its tensors on `device`; those that are there are not copied.
+
+        Args:
+            device: Where to.
+            non_blocking: Whether a copy from pinned memory to a GPU may go on behind the host, on
+                the current CUDA stream; otherwise this synchronizes.
+        """
+        return self._with(lambda column: column.to(device, non_blocking=non_blocking))
+
+    def pin(self) -> Batch:
+        """Return a copy in pinned host memory, which `to(device, non_blocking=True)` can follow.
+
+        Raises:
+            RuntimeError: If there is no CUDA device to pin memory for.
+        """
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, copy: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with every tensor copied, once also where fields share it."""
+        copies: dict[int, Tensor] = {}
+
+        def once(column: Tensor) -> Tensor:
+            if id(column) not in copies:
+                copies[id(column)] = copy(column)
+            return copies[id(column)]
+
+        blocks = tuple(replace(block, **_columns(block, once)) for block in self.blocks)
+        return replace(self, blocks=blocks, **_columns(self, once))
+
+
+def _columns(part: Batch | Block, function: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    columns = ((field.name, getattr(part, field.name)) for field in fields(part))
+    return {name: function(column) for name, column in columns if isinstance(column, Tensor)}

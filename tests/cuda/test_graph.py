@@ -32,7 +32,7 @@ def assert_alike(graphs: list[TemporalGraph], seed: int = 0, num_nodes: int = 60
             for graph in graphs:
                 queries = (column.to(graph.device) for column in (nodes, t))
                 limits = before.to(graph.device)
-                options = {"key": seed, "before": limits, "types": types}
+                options = {"key": seed, "as_of": limits, "types": types}
                 found.append(on_cpu(sample_neighbors(graph, sampler, *queries, k, **options)))
             for name in ("nodes", "t", "eid", "count"):
                 assert torch.equal(*(getattr(rows, name) for rows in found)), (sampler, k, name)
@@ -83,8 +83,8 @@ def test_two_hops_are_the_cpus(gpu):
         nodes = torch.arange(60, device=graph.device)
         t = torch.full((60,), 700, device=graph.device)
         found.append(sample_hops(graph, nodes, t, [4, 3], sampler="uniform", key=5))
-    assert torch.equal(found[0].nodes, found[1].nodes.cpu())
-    assert torch.equal(found[0].t, found[1].t.cpu())
+    assert torch.equal(found[0].inputs.nodes, found[1].inputs.nodes.cpu())
+    assert torch.equal(found[0].inputs.t, found[1].inputs.t.cpu())
 
 
 @for_each_gpu

@@ -110,7 +110,7 @@ def test_any_k_and_any_number_of_queries(kernels, k, size, order):
         nodes, t, before = random_queries(slow, num_queries, seed=k)
         expected = reference.recent_neighbors(slow, nodes, t, k, before)
         assert_equal(sample(kernels, store, nodes, t, k, before, shape=shape), expected)
-        expected = reference.uniform_neighbors(slow, nodes, t, k, key=77, before=before)
+        expected = reference.uniform_neighbors(slow, nodes, t, k, key=77, as_of=before)
         assert_equal(sample(kernels, store, nodes, t, k, before, key=77, shape=shape), expected)
 
 

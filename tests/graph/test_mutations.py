@@ -123,12 +123,12 @@ class ChangingGraph(RuleBasedStateMachine):
         asked = some(-1, MAX_NODE + 2 + self.dst_from), some(self.clock - 40, self.clock + 2)
         before = some(0, self.model.size + 2)
         expected = reference.sample_neighbors(
-            self.model, sampler, *asked, k, key=seed, before=before, types=types
+            self.model, sampler, *asked, k, key=seed, as_of=before, types=types
         )
         for graph in self.graphs:
             *there, limits = (column.to(graph.device) for column in (*asked, before))
             got = on_cpu(
-                sample_neighbors(graph, sampler, *there, k, key=seed, before=limits, types=types)
+                sample_neighbors(graph, sampler, *there, k, key=seed, as_of=limits, types=types)
             )
             for name in ("nodes", "t", "eid", "count"):
                 assert torch.equal(getattr(got, name), getattr(expected, name)), name
@@ -206,7 +206,7 @@ def test_cycles_of_forgetting_leave_a_short_record(limits):
     for t, before in ((2_000, 2_000), (2_000, 1_985), (1_990, 1_500), (950, 2_000)):
         asked = nodes, torch.full_like(nodes, t), 100
         mine, yours = (
-            sample_neighbors(each, Sampler(), *asked, before=before) for each in (graph, again)
+            sample_neighbors(each, Sampler(), *asked, as_of=before) for each in (graph, again)
         )
         assert torch.equal(mine.eid, yours.eid)
 

@@ -129,7 +129,7 @@ def test_drafts_that_take_too_much_room_are_made_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(Plan, "draft", lambda *a: drafted.append(a[2]) or original(*a))
     kept = list(Loader(plan, num_threads=0, lookahead=20))
     assert len(drafted) == 40
-    monkeypatch.setattr(planner, "LEAST_MEMORY", 0)
+    monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", 0)
     again = list(Loader(plan, num_threads=0, lookahead=20))
     assert len(drafted) > 80
     for one, other in zip(kept, again, strict=True):
@@ -155,7 +155,7 @@ def test_auto_knows_more_and_more_until_it_is_enough_or_takes_too_much(
 ) -> None:
     for rows, room in ((1000, 1 << 20), (2, 1 << 20), (100, 0)):
         known.clear()
-        monkeypatch.setattr(planner, "LEAST_MEMORY", room)
+        monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", room)
         list(Loader(plan_of(graph_with(rows)[0]), num_threads=0))
         assert len(known) == 40
         if (rows, room) == (1000, 1 << 20):
@@ -166,8 +166,8 @@ def test_auto_knows_more_and_more_until_it_is_enough_or_takes_too_much(
 
 def test_planners_take_a_quarter_of_the_cache_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the batch that is one too many."""
-    monkeypatch.setattr(planner, "LEAST_MEMORY", 0)
-    monkeypatch.setattr(planner, "ENOUGH", 1 << 40)
+    monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", 0)
+    monkeypatch.setattr(planner, "MAX_ACCESSES_PER_ROW", 1 << 40)
     held: list[int] = []
     original = planner.BeladyPlanner.plan
 
@@ -187,7 +187,7 @@ def test_planners_take_a_quarter_of_the_cache_at_most(monkeypatch: pytest.Monkey
 def test_auto_goes_on_knowing_as_much_as_it_has_had_room_for(
     monkeypatch: pytest.MonkeyPatch, known: list[int], epoch: int
 ) -> None:
-    monkeypatch.setattr(planner, "LEAST_MEMORY", 16_000)
+    monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", 16_000)
     plan = plan_of(graph_with(100)[0])
     for _ in range(epoch + 1):
         known.clear()

@@ -15,11 +15,12 @@ from made_plans import plan_of
 from made_streams import made_events
 from torch import Tensor
 
+from tgflow.batch import Batch
 from tgflow.cache import cached
 from tgflow.cache.policy import POLICIES
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
-from tgflow.plan import Batch, BatchError, ExperienceReplay, Loader
+from tgflow.plan import BatchError, ExperienceReplay, Loader
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.testing.batches import node_rows

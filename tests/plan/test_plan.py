@@ -318,3 +318,20 @@ def test_a_batch_that_is_not_there_is_an_error() -> None:
 def test_bad_plans_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan_of(TemporalGraph(), **changes)
+
+
+def test_a_graph_on_a_gpu_cannot_be_planned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = TemporalGraph()
+    monkeypatch.setattr(graph, "device", torch.device("cuda", 0))
+    with pytest.raises(ValueError, match=r"on cuda:0: training on a GPU graph is not there yet"):
+        plan_of(graph)
+
+
+def test_a_batch_moves_as_a_whole_and_copies_what_is_shared_once() -> None:
+    batch = plan_of(TemporalGraph.from_events(made_events(60)), fanouts=(3, 2)).batch(0, 4)
+    assert_same_batch(batch.to("cpu"), batch)
+    there = batch.to("meta")
+    tensors = [there.eid, there.x, there.src_row, there.nodes, there.blocks[1].mask]
+    assert all(tensor is not None and tensor.device.type == "meta" for tensor in tensors)
+    assert there.blocks[0].edge_table is there.blocks[1].edge_table
+    assert (there.epoch, there.num_new) == (batch.epoch, batch.num_new)

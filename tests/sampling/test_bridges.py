@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Hops, sample_hops
+from tgflow.sampling import Hops, sample_hops, to_blocks, to_dgl, to_pyg
 from tgflow.sampling.to_dgl import import_dgl
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of DGL's sources
@@ -49,37 +49,37 @@ def features(nodes: Tensor) -> Tensor:
 
 
 def sums(hops: Hops) -> Tensor:
-    """Two layers of h' = h + the sum of the neighbors' h, on the fixed shapes. [Q, DIM]."""
-    h = features(hops.nodes)
-    for hop in reversed(hops.hops):
-        neighbors = h[hop.row] * hop.neighbors.mask.unsqueeze(-1)
-        h = h[: len(hop.nodes)] + neighbors.sum(1)
+    """Two blocks of h' = h + the sum of the neighbors' h, on the fixed shapes. [Q, DIM]."""
+    h = features(hops.inputs.nodes)
+    for block in reversed(hops.blocks):
+        neighbors = h[block.neighbor] * block.mask.unsqueeze(-1)
+        h = h[block.target] + neighbors.sum(1)
     return h[hops.roots]
 
 
 def passed(hops: Hops, x: Tensor) -> Tensor:
-    """The same on the layers, from features of the lowest one's nodes."""
+    """The same on the blocks, from features of the lowest one's nodes."""
     h = x
-    for layer in hops.layers():
-        messages = torch.zeros(layer.num_targets, DIM).index_add(0, layer.target, h[layer.source])
-        h = h[: layer.num_targets] + messages
+    for block in to_blocks(hops):
+        messages = torch.zeros(block.num_targets, DIM).index_add(0, block.target, h[block.source])
+        h = h[: block.num_targets] + messages
     return h[hops.roots]
 
 
 def test_layers_are_the_hops_without_padding(hops):
-    layers = hops.layers()
-    torch.testing.assert_close(passed(hops, features(layers[0].nodes)), sums(hops))
-    for layer in layers:
-        assert (layer.dt > 0).all()
-        assert (layer.dt == layer.t[layer.target] - layer.edge_t).all()
-        assert (layer.t[layer.source] == layer.edge_t).all()
-        assert (layer.nodes == NO_NODE).sum() == 1  # the query
+    blocks = to_blocks(hops)
+    torch.testing.assert_close(passed(hops, features(blocks[0].nodes)), sums(hops))
+    for block in blocks:
+        assert (block.dt > 0).all()
+        assert (block.dt == block.t[block.target] - block.edge_t).all()
+        assert (block.t[block.source] == block.edge_t).all()
+        assert (block.nodes == NO_NODE).sum() == 1  # the query
 
 
 def test_dgl_passes_messages_forward_and_backward(hops, dgl):
     from dgl import function as fn
 
-    blocks = hops.to_dgl()
+    blocks = to_dgl(hops)
     x = features(blocks[0].srcdata[dgl.NID])
     h = x
     for block in blocks:
@@ -89,7 +89,7 @@ def test_dgl_passes_messages_forward_and_backward(hops, dgl):
             h = h[: block.num_dst_nodes()] + block.dstdata["sum"]
     torch.testing.assert_close(h[hops.roots], sums(hops))
     h[hops.roots].sum().backward()
-    own = features(hops.layers()[0].nodes)
+    own = features(to_blocks(hops)[0].nodes)
     passed(hops, own).sum().backward()
     torch.testing.assert_close(x.grad, own.grad)
 
@@ -99,7 +99,7 @@ def test_dgl_attends_forward_and_backward(hops, dgl):
 
     torch.manual_seed(0)
     convs = [GATConv(DIM, DIM // 2, 2, allow_zero_in_degree=True) for _ in range(2)]
-    blocks = hops.to_dgl()
+    blocks = to_dgl(hops)
     h = x = features(blocks[0].srcdata[dgl.NID])
     for block, conv in zip(blocks, convs, strict=True):
         h = conv(block, (h, h[: block.num_dst_nodes()])).flatten(1)
@@ -111,11 +111,11 @@ def test_dgl_attends_forward_and_backward(hops, dgl):
 
 
 def test_dgl_blocks_carry_times_and_positions(hops, dgl):
-    for block, layer in zip(hops.to_dgl(), hops.layers(), strict=True):
-        assert torch.equal(block.edata[dgl.EID], layer.eid)
-        assert torch.equal(block.edata["dt"], layer.dt)
-        assert torch.equal(block.dstdata["t"], layer.t[: layer.num_targets])
-        assert torch.equal(block.dstdata[dgl.NID], block.srcdata[dgl.NID][: layer.num_targets])
+    for made, block in zip(to_dgl(hops), to_blocks(hops), strict=True):
+        assert torch.equal(made.edata[dgl.EID], block.eid)
+        assert torch.equal(made.edata["dt"], block.dt)
+        assert torch.equal(made.dstdata["t"], block.t[: block.num_targets])
+        assert torch.equal(made.dstdata[dgl.NID], made.srcdata[dgl.NID][: block.num_targets])
 
 
 def test_dgl_imports_where_only_setuptools_has_packaging(dgl):
@@ -139,6 +139,19 @@ def test_dgl_imports_where_only_setuptools_has_packaging(dgl):
     assert done.returncode == 0, done.stderr
 
 
+def test_dgls_backend_is_named_only_while_dgl_is_imported(dgl):
+    code = """if True:
+    import os
+    from tgflow.sampling.to_dgl import import_dgl
+    os.environ.pop("DGLBACKEND", None)
+    dgl = import_dgl()
+    assert dgl.backend.backend_name == "pytorch"
+    assert "DGLBACKEND" not in os.environ
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_missing_dgl_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(ImportError, match=r"dgl is not installed: pip install 'tgflow-learn"):
@@ -148,16 +161,16 @@ def test_a_missing_dgl_is_named(monkeypatch):
 def test_pyg_convolves_forward_and_backward(hops, pyg):
     from torch_geometric.nn import GATConv, SimpleConv
 
-    layers = hops.to_pyg()
-    h = x = features(layers[0].n_id)
+    blocks = to_pyg(hops)
+    h = x = features(blocks[0].n_id)
     add = SimpleConv(aggr="sum")
-    for data in layers:
+    for data in blocks:
         assert data.validate()
         h = h[: data.num_targets] + add((h, h[: data.num_targets]), data.edge_index)
     torch.testing.assert_close(h[hops.roots], sums(hops))
     torch.manual_seed(0)
     h = x
-    for data in layers:
+    for data in blocks:
         conv = GATConv(DIM, DIM, add_self_loops=False, edge_dim=1)
         h = conv((h, h[: data.num_targets]), data.edge_index, data.dt.unsqueeze(1).float())
     h.pow(2).sum().backward()
@@ -166,7 +179,7 @@ def test_pyg_convolves_forward_and_backward(hops, pyg):
 
 
 def test_pyg_data_carries_times_and_positions(hops, pyg):
-    for data, layer in zip(hops.to_pyg(), hops.layers(), strict=True):
-        assert torch.equal(data.n_id, layer.nodes)
-        assert torch.equal(data.e_id, layer.eid)
-        assert torch.equal(data.dt, layer.t[data.edge_index[1]] - data.edge_t)
+    for data, block in zip(to_pyg(hops), to_blocks(hops), strict=True):
+        assert torch.equal(data.n_id, block.nodes)
+        assert torch.equal(data.e_id, block.eid)
+        assert torch.equal(data.dt, block.t[data.edge_index[1]] - data.edge_t)

@@ -6,13 +6,14 @@ from devices import for_each_device, opened
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import event_lists, graph_events, samplers
+from torch.nn.functional import pad
 
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.sampling import Sampler, sample_hops, sample_neighbors
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.sampling import Frontier, Neighbors, Sampler, sample_hops, sample_neighbors, to_blocks
 from tgflow.sampling import hops as hops_module
-from tgflow.sampling.distinct import distinct_queries, first_rows
-from tgflow.sampling.hops import hop_key
+from tgflow.sampling.expand import distinct, distinct_by_sorting, expand, expand_by_sorting
 
 
 def queries(events, generator: torch.Generator, size: int = 9):
@@ -34,9 +35,9 @@ def queries(events, generator: torch.Generator, size: int = 9):
 def test_hops_are_what_one_hop_gives_for_each_target(events, sampler, fanouts, cut, dedup, seed):
     graph = TemporalGraph.from_events(events)
     nodes, t, limits = queries(events, torch.Generator().manual_seed(seed))
-    before = {"none": None, "one": 20, "each": limits}[cut]
+    as_of = {"none": None, "one": 20, "each": limits}[cut]
     hops = sample_hops(
-        graph, nodes, t, fanouts, sampler=sampler, key=seed, before=before, dedup=dedup
+        graph, nodes, t, fanouts, sampler=sampler, key=seed, as_of=as_of, dedup=dedup
     )
     own_limits = limits.tolist() if cut == "each" else [0] * len(nodes)
     frontier = list(zip(nodes.tolist(), t.tolist(), own_limits, strict=True))
@@ -45,30 +46,118 @@ def test_hops_are_what_one_hop_gives_for_each_target(events, sampler, fanouts, c
         frontier = list(dict.fromkeys(frontier))
     else:
         assert hops.roots.tolist() == list(range(len(nodes)))
-    num_rows = len(nodes)
-    for number, (hop, k) in enumerate(zip(hops.hops, fanouts, strict=True)):
-        assert int(hop.size) == len(frontier)
-        frontier += [(NO_NODE, 0, 0)] * (num_rows - len(frontier))
-        assert hop.nodes.tolist() == [node for node, _, _ in frontier]
-        assert hop.t.tolist() == [when for _, when, _ in frontier]
-        expected = sample_neighbors(
-            graph, sampler, hop.nodes, hop.t, k, key=hop_key(seed, number),
-            before=torch.tensor([limit for _, _, limit in frontier]) if cut == "each" else before,
+    for number, (targets, block, k) in enumerate(
+        zip(hops.frontiers, hops.blocks, fanouts, strict=False)
+    ):
+        assert int(targets.size) == len(frontier)
+        assert targets.nodes.tolist() == [node for node, _, _ in frontier]
+        assert targets.t.tolist() == [when for _, when, _ in frontier]
+        found = sample_neighbors(
+            graph, sampler, targets.nodes, targets.t, k,
+            key=derive_key(seed, KeyDomain.HOP + number),
+            as_of=torch.tensor([limit for _, _, limit in frontier]) if cut == "each" else as_of,
         )  # fmt: skip
-        assert torch.equal(hop.neighbors.eid, expected.eid)
-        found = zip(expected.nodes.flatten().tolist(), expected.t.flatten().tolist(), strict=True)
-        below = frontier + [
-            (node, when, frontier[i // k][2]) for i, (node, when) in enumerate(found)
-        ]
-        rows = list(range(len(below)))
+        assert torch.equal(block.eid, found.eid)
+        assert torch.equal(block.mask, found.mask)
+        dt = (targets.t.unsqueeze(1) - found.t) * found.mask
+        assert torch.equal(block.dt, dt.double().float())
+        slots = zip(found.nodes.flatten().tolist(), found.t.flatten().tolist(), strict=True)
+        below = [(node, when, frontier[i // k][2]) for i, (node, when) in enumerate(slots)]
         if dedup:
-            distinct = {query: row for row, query in enumerate(dict.fromkeys(below))}
-            rows, below = [distinct[query] for query in below], list(distinct)
-        assert hop.row.flatten().tolist() == rows[num_rows:]
-        frontier, num_rows = below, num_rows * (1 + k)
-    assert len(hops.nodes) == num_rows
-    assert int(hops.size) == len(frontier)
-    assert hops.nodes.tolist()[: len(frontier)] == [node for node, _, _ in frontier]
+            present = [query for query in below if query[0] != NO_NODE]
+            lower = list(dict.fromkeys(frontier + present))
+            rows = [lower.index(query) if query[0] != NO_NODE else 0 for query in below]
+            assert block.target.tolist() == [lower.index(query) for query in frontier]
+        else:
+            lower = frontier + below
+            rows = list(range(len(frontier), len(lower)))
+            assert block.target.tolist() == list(range(len(frontier)))
+        assert block.neighbor.flatten().tolist() == rows
+        frontier = lower
+    assert hops.inputs.nodes.tolist() == [node for node, _, _ in frontier]
+    assert int(hops.inputs.size) == len(frontier)
+
+
+def frontiers() -> st.SearchStrategy[Frontier]:
+    """Queries of which some are equal, some padding; with positions or without."""
+    rows = st.lists(
+        st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 1)), max_size=12
+    )
+    return st.builds(
+        lambda rows, with_position: Frontier(
+            *torch.tensor(rows, dtype=torch.int64).view(-1, 3).T.contiguous()[: 2 + with_position]
+        ),
+        rows,
+        st.booleans(),
+    )
+
+
+def assert_same_frontier(padded: Frontier, exact: Frontier) -> None:
+    """Fail unless the frontiers are equal but for the padding of the first."""
+    size = int(padded.size)
+    assert size == int(exact.size) == len(exact)
+    assert torch.equal(padded.nodes[:size], exact.nodes)
+    assert torch.equal(padded.t[:size], exact.t)
+    assert (padded.position is None) == (exact.position is None)
+    if padded.position is not None and exact.position is not None:
+        assert torch.equal(padded.position[:size], exact.position)
+    assert (padded.nodes[size:] == NO_NODE).all()
+
+
+@given(frontiers())
+def test_sorting_finds_the_distinct_queries_that_hashing_finds(frontier):
+    (padded, sorted_row), (exact, row) = distinct_by_sorting(frontier), distinct(frontier)
+    assert torch.equal(sorted_row, row)
+    assert_same_frontier(padded, exact)
+
+
+@given(
+    frontier=frontiers(),
+    k=st.integers(1, 3),
+    by_time=st.booleans(),
+    by_position=st.booleans(),
+    room=st.integers(0, 3),
+    seed=st.integers(0, 99),
+)
+def test_sorting_expands_as_hashing_does(frontier, k, by_time, by_position, room, seed):
+    """Also behind a frontier with rows that are not in use, as a GPU has them."""
+    generator = torch.Generator().manual_seed(seed)
+    size = len(frontier)
+    found = Neighbors.empty(size, k)
+    found.nodes = torch.randint(-1, 4, (size, k), generator=generator)
+    found.eid = torch.where(found.mask, 7, -1)
+    found.t = torch.where(found.mask, frontier.t.unsqueeze(1) - 1 - found.nodes, 0)
+    how = {"by_time": by_time, "by_position": by_position}
+    block, below = expand(frontier, found, 0.5, **how)
+    room = room if size else 0
+    padded_block, padded = expand_by_sorting(
+        with_room(frontier, room), neighbors_with_room(found, room), 0.5, **how
+    )
+    for name in ("target", "neighbor", "mask", "dt", "eid"):
+        assert torch.equal(getattr(padded_block, name)[:size], getattr(block, name)), name
+    assert_same_frontier(padded, below)
+
+
+def with_room(frontier: Frontier, room: int) -> Frontier:
+    """Return the frontier with rows behind it that are not in use."""
+    position = frontier.position
+    return Frontier(
+        pad(frontier.nodes, (0, room), value=NO_NODE),
+        pad(frontier.t, (0, room)),
+        None if position is None else pad(position, (0, room)),
+        frontier.size,
+    )
+
+
+def neighbors_with_room(found: Neighbors, room: int) -> Neighbors:
+    """Return the neighbors, and none for further queries."""
+    rows = (0, 0, 0, room)
+    return Neighbors(
+        pad(found.nodes, rows, value=NO_NODE),
+        pad(found.t, rows),
+        pad(found.eid, rows, value=-1),
+        pad(found.count, (0, room)),
+    )
 
 
 def test_all_hops_see_the_events_there_were_at_the_start(monkeypatch):
@@ -83,16 +172,7 @@ def test_all_hops_see_the_events_there_were_at_the_start(monkeypatch):
     nodes = torch.tensor([0, 1])
     hops = sample_hops(graph, nodes, torch.full_like(nodes, 9), [4, 4])
     assert graph.num_events == 6
-    assert max(int(hop.neighbors.eid.max()) for hop in hops.hops) == 1
-
-
-@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 1)), max_size=30))
-def test_sorting_finds_the_rows_that_hashing_finds(rows):
-    columns = torch.tensor(rows, dtype=torch.int64).view(-1, 3).T.contiguous()
-    _, expected, size = distinct_queries(*columns)
-    row, num = first_rows(list(columns))
-    assert torch.equal(row, expected)
-    assert int(num) == int(size) == len(set(rows))
+    assert max(int(block.eid.max()) for block in hops.blocks) == 1
 
 
 @for_each_device
@@ -109,57 +189,60 @@ def test_every_device_gives_the_same_hops(device, dedup, cut):
     for sampler in (Sampler("recent"), Sampler("decayed", 9)):
         how = {"sampler": sampler, "key": 3, "types": range(6), "dedup": dedup}
         mine, expected = (
-            sample_hops(g, nodes, t, (3, 2), before=before if cut else 200, **how)
-            for g, (nodes, t, before) in (
+            sample_hops(g, nodes, t, (3, 2), as_of=as_of if cut else 200, **how)
+            for g, (nodes, t, as_of) in (
                 (graph, there),
                 (TemporalGraph.from_events(events), asked),
             )
         )
-        for name in ("roots", "nodes", "t", "size"):
-            assert torch.equal(getattr(mine, name).cpu(), getattr(expected, name)), name
-        for hop, other in zip(mine.hops, expected.hops, strict=True):
-            assert torch.equal(hop.row.cpu(), other.row)
-            assert torch.equal(hop.size.cpu(), other.size)
-            assert torch.equal(hop.neighbors.eid.cpu(), other.neighbors.eid)
-        for layer, other in zip(mine.layers(), expected.layers(), strict=True):
-            assert torch.equal(layer.source.cpu(), other.source)
-            assert torch.equal(layer.dt.cpu(), other.dt)
+        assert torch.equal(mine.roots.cpu(), expected.roots)
+        for frontier, other in zip(mine.frontiers, expected.frontiers, strict=True):
+            size = int(frontier.size)
+            assert size == int(other.size)
+            assert torch.equal(frontier.nodes[:size].cpu(), other.nodes)
+            assert torch.equal(frontier.t[:size].cpu(), other.t)
+        for block, other in zip(mine.blocks, expected.blocks, strict=True):
+            for name in ("target", "neighbor", "mask", "dt", "eid"):
+                rows = getattr(block, name)[: len(other.target)]
+                assert torch.equal(rows.cpu(), getattr(other, name)), name
+        for block, other in zip(to_blocks(mine), to_blocks(expected), strict=True):
+            assert torch.equal(block.source.cpu(), other.source)
+            assert torch.equal(block.dt.cpu(), other.dt)
 
 
 def test_an_example_by_hand():
     graph = TemporalGraph.from_events(graph_events((0, 1, 1), (1, 2, 2), (0, 1, 3), (0, 2, 4)))
     hops = sample_hops(graph, torch.tensor([0]), torch.tensor([5]), (2, 1))
-    assert hops.hops[0].neighbors.nodes.tolist() == [[2, 1]]
-    assert hops.hops[1].nodes.tolist() == [0, 2, 1]
-    assert hops.hops[1].t.tolist() == [5, 4, 3]
-    assert hops.hops[1].neighbors.nodes.tolist() == [[2], [1], [2]]
-    assert hops.hops[1].row.tolist() == [[3], [4], [5]]
-    assert hops.nodes.tolist() == [0, 2, 1, 2, 1, 2]
+    assert hops.frontiers[1].nodes.tolist() == [0, 2, 1]
+    assert hops.frontiers[1].t.tolist() == [5, 4, 3]
+    assert hops.blocks[0].neighbor.tolist() == [[1, 2]]
+    assert hops.blocks[0].dt.tolist() == [[1.0, 2.0]]
+    assert hops.blocks[1].neighbor.tolist() == [[3], [4], [5]]
+    assert hops.inputs.nodes.tolist() == [0, 2, 1, 2, 1, 2]
     once = sample_hops(graph, torch.tensor([0]), torch.tensor([5]), (2, 1), dedup=True)
-    assert once.nodes.tolist() == [0, 2, 1, 1, 2, NO_NODE]  # (2, 4) is there already
-    assert once.hops[1].row.tolist() == [[1], [3], [4]]
-    assert int(once.size) == 5
+    assert once.inputs.nodes.tolist() == [0, 2, 1, 1, 2]  # (2, 4) is there already
+    assert once.blocks[1].neighbor.tolist() == [[1], [3], [4]]
+    assert int(once.inputs.size) == 5
 
 
 def test_hops_draw_with_keys_of_their_own():
     graph = TemporalGraph.from_events(graph_events(*((0, 0, t) for t in range(1000))))
     node, t = torch.zeros(1, dtype=torch.int64), torch.tensor([1000])
     sampler = Sampler("uniform")
-    assert hop_key(5, 0) != hop_key(5, 1)
     hops = sample_hops(graph, node, t, (5, 5), sampler="uniform", key=5)
-    again = sample_neighbors(graph, sampler, node, t, 5, key=hop_key(5, 1))
-    assert torch.equal(hops.hops[1].neighbors.eid[0], again.eid[0])
-    assert not torch.equal(hops.hops[0].neighbors.eid[0], again.eid[0])
+    again = sample_neighbors(graph, sampler, node, t, 5, key=derive_key(5, KeyDomain.HOP + 1))
+    assert torch.equal(hops.blocks[1].eid[0], again.eid[0])
+    assert not torch.equal(hops.blocks[0].eid[0], again.eid[0])
 
 
 @pytest.mark.parametrize("dedup", [False, True])
 def test_no_queries_and_an_empty_graph(dedup):
     none = torch.empty(0, dtype=torch.int64)
     hops = sample_hops(TemporalGraph(), none, none, (3, 2), dedup=dedup)
-    assert [hop.row.shape for hop in hops.hops] == [(0, 3), (0, 2)]
+    assert [block.neighbor.shape for block in hops.blocks] == [(0, 3), (0, 2)]
     hops = sample_hops(TemporalGraph(), torch.tensor([4]), torch.tensor([1]), (2,), dedup=dedup)
-    assert hops.nodes.tolist() == [4, NO_NODE, NO_NODE]
-    assert [len(layer.source) for layer in hops.layers()] == [0]
+    assert hops.inputs.nodes.tolist() == ([4] if dedup else [4, NO_NODE, NO_NODE])
+    assert [len(block.source) for block in to_blocks(hops)] == [0]
 
 
 def test_mistakes_are_named():

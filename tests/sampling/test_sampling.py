@@ -130,8 +130,8 @@ def test_long_histories_match_reference(device, num_batches):
             reference.recent_neighbors(slow, nodes, times, k, before),
         )
     assert_equal(
-        uniform_neighbors(graph, nodes, times, 20, key=5, before=before),
-        reference.uniform_neighbors(slow, nodes, times, 20, key=5, before=before),
+        uniform_neighbors(graph, nodes, times, 20, key=5, as_of=before),
+        reference.uniform_neighbors(slow, nodes, times, 20, key=5, as_of=before),
     )
 
 
@@ -221,7 +221,7 @@ def test_first_interaction_never_returns_the_target_edge(device):
     for neighbors in (
         recent_neighbors(graph, *query, 3),
         uniform_neighbors(graph, *query, 3, key=0),
-        uniform_neighbors(graph, *query, 3, key=0, before=0),
+        uniform_neighbors(graph, *query, 3, key=0, as_of=0),
     ):
         assert neighbors.nodes.tolist() == [[NO_NODE] * 3] * 2
         assert neighbors.count.tolist() == [0, 0]
@@ -315,8 +315,8 @@ def test_mistakes_are_named():
         ValueError, match=r"t must be int64 \[2\] on the CPU, got torch.int64 \[1\]"
     ):
         recent_neighbors(graph, nodes, t[:1], 1)
-    with pytest.raises(ValueError, match=r"before must be int64 \[2\]"):
-        recent_neighbors(graph, nodes, t, 1, before=torch.tensor([1]))
+    with pytest.raises(ValueError, match=r"as_of must be int64 \[2\]"):
+        recent_neighbors(graph, nodes, t, 1, as_of=torch.tensor([1]))
     with pytest.raises(ValueError, match=r"key must be in \[0, 2\*\*64\), got -1"):
         uniform_neighbors(graph, nodes, t, 1, key=-1)
 

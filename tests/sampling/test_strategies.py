@@ -42,12 +42,12 @@ def labeled(*rows: tuple[int, int, int, int]) -> TemporalGraph:
     types=st.none() | st.sets(st.sampled_from(TYPES)),
     k=st.integers(1, 5),
     key=st.integers(0, 2**64 - 1),
-    before=st.none() | st.integers(0, 40),
+    as_of=st.none() | st.integers(0, 40),
 )
-def test_every_sampler_matches_reference(device, events, sampler, types, k, key, before):
+def test_every_sampler_matches_reference(device, events, sampler, types, k, key, as_of):
     graph = TemporalGraph.from_events(events, device=opened(device))
     nodes, t = every_query(events)
-    options = {"key": key, "before": before, "types": types}
+    options = {"key": key, "as_of": as_of, "types": types}
     expected = reference.sample_neighbors(
         reference.ReferenceGraph(events), sampler, nodes, t, k, **options
     )
@@ -74,7 +74,7 @@ def test_long_histories_match_reference(device, half_life, types):
     times = events.t[torch.randint(0, size, (40,), generator=generator)]
     for k in (1, 10, 90):
         for sampler in (*ALL[:2], Sampler("window", 20 * half_life), Sampler("decayed", half_life)):
-            options = {"key": 5, "types": types, "before": 5500}
+            options = {"key": 5, "types": types, "as_of": 5500}
             assert_equal(
                 sample_neighbors(graph, sampler, nodes, times, k, **options),
                 reference.sample_neighbors(slow, sampler, nodes, times, k, **options),

@@ -15,8 +15,8 @@ from tgflow.choices import Strategy
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan._native import unique_events
 from tgflow.plan.belady import BeladyPlanner, plan_all
-from tgflow.plan.frontier import unique_events
 from tgflow.tables import FeatureTable
 
 BATCH_SIZE = 200
@@ -91,9 +91,9 @@ def traces(plan: Plan) -> list[Trace]:
 
 def read_by(plan: Plan, epoch: int, index: int) -> tuple[Tensor, Tensor]:
     """Return the distinct events and nodes whose rows a batch gathers."""
-    draft = plan.draft(epoch, index)
+    draft = plan.pending(epoch, index)
     nodes = unique_events([draft.batch.nodes])[0]
-    return draft.edges[1:], nodes[1:]
+    return draft.ids["edge_x"][1:], nodes[1:]
 
 
 def replay(trace: Trace, capacity: int, policy: str) -> CachedTable:

@@ -92,7 +92,7 @@ def run(task: Pass) -> Taken:
         group.enter()
     graph = TemporalGraph.from_events(PowerLaw(task.num_events // 10).read(0, task.num_events))
     plan = plan_of(graph, task.num_events - task.num_read, task.batch)
-    plan.draft(0, 0)
+    plan.pending(0, 0)
     held = 0
     if group is not None:
         held = group.settle()

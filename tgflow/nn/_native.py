@@ -101,13 +101,11 @@ def can_step(memory: Tensor) -> bool:
 
 def can_attend(query: Tensor, block: Block) -> bool:
     """Return whether `Attend` serves such tensors."""
-    columns = [block.neighbor, block.mask, block.dt]
-    if block.edge_table is not None:
-        columns += [block.edge_row, block.edge_table]
+    columns = (block.neighbor, block.mask, block.dt, block.edge_row, block.edge_table)
     return (
         query.device.type == "cpu"
         and query.dtype == torch.float32
-        and all(column.is_contiguous() for column in columns)
+        and all(column is None or column.is_contiguous() for column in columns)
     )
 
 

@@ -69,6 +69,6 @@ def attend_plain(
 def _parts(below: Tensor | None, block: Block, time: TimeEncoding) -> Iterator[Tensor]:
     """Yield the parts of the neighbors' inputs, each `[N, k, width]`."""
     for table, row in ((below, block.neighbor), (block.edge_table, block.edge_row)):
-        if table is not None:
+        if table is not None and row is not None:
             yield table.index_select(0, row.flatten()).view(*row.shape, table.shape[1])
     yield time(block.dt)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 _STREAM_GRACE_SECONDS = 1.0
 
 
-def in_order(
-    make: Callable[[Item], Made],
+def ordered_map(
+    make: Callable[[Item], T],
     items: Iterable[Item],
     *,
     num_threads: int = 1,
     lookahead: int = 1,
-) -> Generator[Made]:
+) -> Generator[T]:
     """Yield `make(item)` for each item, in their order.
 
     Items are pulled one at a time, and only when there is room for another, from one thread at a
@@ -54,25 +54,25 @@ def in_order(
                 thread.join(timeout=_STREAM_GRACE_SECONDS if thread is waiting else None)
 
 
-def ahead(items: Iterable[Item], lookahead: int = 1) -> Generator[Item]:
+def prefetch(items: Iterable[Item], lookahead: int = 1) -> Generator[Item]:
     """Yield `items`, which a thread pulls ahead: what they cost is done meanwhile."""
-    return in_order(lambda item: item, items, lookahead=lookahead)
+    return ordered_map(lambda item: item, items, lookahead=lookahead)
 
 
 @dataclass(frozen=True, slots=True)
-class _Done(Generic[Made]):
-    value: Made
+class _Done(Generic[T]):
+    value: T
 
 
-class _Work(Generic[Item, Made]):
+class _Work(Generic[Item, T]):
     """Tickets between the threads that make things and the one that takes them, in order."""
 
-    def __init__(self, make: Callable[[Item], Made], items: Iterator[Item], lookahead: int) -> None:
+    def __init__(self, make: Callable[[Item], T], items: Iterator[Item], lookahead: int) -> None:
         self._make = make
         self._items = items
         self._lookahead = lookahead
         self._changed = threading.Condition()
-        self._done: dict[int, _Done[Made] | BaseException] = {}
+        self._done: dict[int, _Done[T] | BaseException] = {}
         self._num_pulled = 0
         self._num_taken = 0
         self._puller: threading.Thread | None = None
@@ -89,7 +89,7 @@ class _Work(Generic[Item, Made]):
                     self._pulled(ended=True)
                     return
                 ticket = self._pulled(ended=False)
-                result: _Done[Made] | BaseException = _Done(self._make(item))
+                result: _Done[T] | BaseException = _Done(self._make(item))
             except BaseException as error:  # whatever it is, the consumer must hear of it
                 if ticket < 0:  # raised by the iterator of items: nothing can follow
                     ticket = self._pulled(ended=False)
@@ -124,7 +124,7 @@ class _Work(Generic[Item, Made]):
             self._changed.notify_all()
             return self._num_pulled - 1
 
-    def next(self) -> _Done[Made] | None:
+    def next(self) -> _Done[T] | None:
         """Wait for the next in order; None when the items have ended. Raises what failed."""
         with self._changed:
             self._changed.wait_for(

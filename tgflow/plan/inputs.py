@@ -10,73 +10,73 @@ from torch import Tensor
 
 from tgflow.cache import CachedTable
 from tgflow.graph import TemporalGraph
-from tgflow.plan.draft import Draft, Feature
-from tgflow.plan.frontier import unique_events
+from tgflow.plan._native import unique_events
+from tgflow.plan.pending import Feature, PendingBatch
 from tgflow.tables.protocols import Table
 from tgflow.tables.row_view import RowView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Input:
+class FeatureInput:
     """A table of the graph."""
 
     name: Feature
     table: Table
 
-    def gather(self, draft: Draft) -> Tensor:
-        """Return the rows that a draft needs of it."""
-        with self.named():
-            return self.table.gather(draft.ids[self.name])
+    def gather(self, batch: PendingBatch) -> Tensor:
+        """Return the rows that a batch needs of it."""
+        with self.error_context():
+            return self.table.gather(batch.ids[self.name])
 
     @contextmanager
-    def named(self) -> Iterator[None]:
+    def error_context(self) -> Iterator[None]:
         """Say in a note which table it was that failed."""
         try:
             yield
         except Exception as error:
-            place = getattr(self.beneath, "place", None)
+            place = getattr(self.base_table, "place", None)
             error.add_note(self.name if place is None else f"{self.name} ({place})")
             raise
 
     @property
-    def beneath(self) -> Table:
+    def base_table(self) -> Table:
         """What is behind selections of rows: a table or a cache."""
         table = self.table
         while isinstance(table, RowView):
             table = table.table
         return table
 
-    def ids_beneath(self, draft: Draft) -> Tensor:
-        """Return the ids, also -1, by which a cache beneath the table knows a draft's rows."""
-        ids, table = draft.ids[self.name], self.table
+    def base_ids(self, batch: PendingBatch) -> Tensor:
+        """Return the ids, also -1, by which a cache behind the table knows the rows of a batch."""
+        ids, table = batch.ids[self.name], self.table
         while isinstance(table, RowView):
             ids, table = table.ids_of(ids), table.table
         return ids
 
-    def trace(self, draft: Draft) -> Tensor:
-        """Return the distinct ones of `ids_beneath`, without -1, in order of first appearance."""
-        ids = self.ids_beneath(draft)
+    def trace(self, batch: PendingBatch) -> Tensor:
+        """Return the distinct ones of `base_ids`, without -1, in order of first appearance."""
+        ids = self.base_ids(batch)
         return ids[1:] if self.name == "edge_x" else unique_events([ids])[0][1:]
 
     @property
     def planned_cache(self) -> CachedTable | None:
         """The cache through which the table is read, if it is one that is to be planned for."""
-        table = self.beneath
+        table = self.base_table
         return table if isinstance(table, CachedTable) and table.policy == "belady" else None
 
 
-def inputs_of(graph: TemporalGraph) -> list[Input]:
+def feature_inputs(graph: TemporalGraph) -> list[FeatureInput]:
     """Return the tables that batches of `graph` read."""
     named: tuple[tuple[Feature, Table | None], ...] = (
         ("edge_x", graph.edge_x),
         ("node_x", graph.node_x),
     )
-    return [Input(name, table) for name, table in named if table is not None]
+    return [FeatureInput(name, table) for name, table in named if table is not None]
 
 
 def check_unplanned(graph: TemporalGraph) -> None:
     """Raise ValueError if features come through a cache that needs a future to plan for."""
-    for table in inputs_of(graph):
+    for table in feature_inputs(graph):
         if table.planned_cache is not None:
             raise ValueError(
                 f'the cache of {table.name} has policy="belady", which plans for what comes next, '

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Protocol
 
 from tgflow.batch import Batch
-from tgflow.plan.in_order import in_order
-from tgflow.plan.lookahead import READY, Lookahead, is_planned, planned_batches
+from tgflow.plan.in_order import ordered_map
+from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan
-from tgflow.plan.task import Task, prepared
+from tgflow.plan.task import Task, run_task
 
 
 class BatchSource(Protocol):
@@ -89,11 +89,11 @@ class Loader:
         plan, ahead, num_threads = self._plan, self._lookahead, self._num_threads
         if isinstance(plan, Plan) and is_planned(plan):
             return planned_batches(plan, self._tasks, lookahead=ahead, num_threads=num_threads)
-        return in_order(
-            partial(prepared, plan.batch),
+        return ordered_map(
+            partial(run_task, plan.batch),
             self._tasks,
             num_threads=num_threads,
-            lookahead=READY if ahead == "auto" else ahead,
+            lookahead=PREFETCH_BATCHES if ahead == "auto" else ahead,
         )
 
 

@@ -22,25 +22,25 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.cache import CachedTable, ScheduleMismatch, Script
 from tgflow.plan.belady import BeladyPlanner
-from tgflow.plan.draft import Draft, Feature
-from tgflow.plan.in_order import ahead, in_order
-from tgflow.plan.inputs import Input, inputs_of
+from tgflow.plan.in_order import ordered_map, prefetch
+from tgflow.plan.inputs import FeatureInput, feature_inputs
+from tgflow.plan.pending import Feature, PendingBatch
 from tgflow.plan.plan import Plan
-from tgflow.plan.task import Task, failed, prepared
+from tgflow.plan.task import Task, batch_error, run_task
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.units import INT64_MAX
 
 Lookahead = int | Literal["auto"]
 
-READY = 4
+PREFETCH_BATCHES = 4
 """Batches that may be complete and not yet taken."""
-FIRST = 16
+INITIAL_WINDOW = 16
 """Batches that "auto" knows before it plans the first, so that this comes soon; then one more with
 each that it plans."""
-ENOUGH = 32
+MAX_ACCESSES_PER_ROW = 32
 """Accesses per row of the cache that "auto" knows at most. Misses over those of full knowledge, of
 TGN and TGAT on three real streams: up to 1.17 at 4, 1.11 at 8, 1.05 at 16 and 1.01 at 32."""
-LEAST_MEMORY = 32 << 20
+MIN_WINDOW_BYTES = 32 << 20
 CONTENTS_BYTES = 68
 """What a planner takes at most to know what is in a slot."""
 
@@ -49,7 +49,7 @@ CONTENTS_BYTES = 68
 class _Planned:
     """A table that is read through a cache whose moves are planned."""
 
-    table: Input
+    table: FeatureInput
     cache: CachedTable
 
     @property
@@ -58,32 +58,32 @@ class _Planned:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Drafted:
+class _Pending:
     """A batch that is to be planned."""
 
     task: Task
-    draft: Draft
+    pending: PendingBatch
     traces: list[Tensor]
     """Of each planned table, the distinct ids that it will be asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
+class _Scheduled:
     """A planned batch."""
 
     task: Task
-    draft: Draft | None
+    pending: PendingBatch | None
     """None: it would have taken too much room, and is to be made again."""
     scripts: tuple[Script, ...]
     """Of each planned table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Begun:
+class _Started:
     """A step whose turn comes soon."""
 
     task: Task
-    draft: Draft
+    pending: PendingBatch
     scripts: tuple[Script, ...]
     missed: list[PendingGather | None]
     """Of each planned table the rows that it misses, on their way."""
@@ -91,7 +91,7 @@ class _Begun:
     """What comes from tables that are not planned."""
 
 
-class _Known:
+class _Window:
     """Batches that are drafted and not planned, and planners that were told of them."""
 
     def __init__(self, planned: list[_Planned], lookahead: Lookahead) -> None:
@@ -99,27 +99,27 @@ class _Known:
         self._planners = [BeladyPlanner(cache.capacity, cache.contents()) for cache in caches]
         self._capacities = [cache.capacity for cache in caches]
         self._room = max(
-            LEAST_MEMORY + CONTENTS_BYTES * sum(self._capacities),
+            MIN_WINDOW_BYTES + CONTENTS_BYTES * sum(self._capacities),
             sum(cache.cache_nbytes for cache in caches) // 4,
         )
         self._most_accesses = INT64_MAX
         self._is_auto = lookahead == "auto"
-        self._most = FIRST if lookahead == "auto" else lookahead
-        self._waiting: deque[tuple[Task, Draft | None]] = deque()
+        self._most = INITIAL_WINDOW if lookahead == "auto" else lookahead
+        self._waiting: deque[tuple[Task, PendingBatch | None]] = deque()
         self._draft_bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, drafted: _Drafted) -> None:
+    def add(self, drafted: _Pending) -> None:
         """Tell the planners, and keep the draft if there is room."""
         for planner, ids in zip(self._planners, drafted.traces, strict=True):
             planner.tell(ids)
         if self._most_accesses == INT64_MAX and self._nbytes() >= self._room:
             self._most_accesses = self._num_accesses()  # a planner never gives memory back
-        keeps = self._draft_bytes + drafted.draft.nbytes <= LEAST_MEMORY
-        self._draft_bytes += keeps * drafted.draft.nbytes
-        self._waiting.append((drafted.task, drafted.draft if keeps else None))
+        keeps = self._draft_bytes + drafted.pending.nbytes <= MIN_WINDOW_BYTES
+        self._draft_bytes += keeps * drafted.pending.nbytes
+        self._waiting.append((drafted.task, drafted.pending if keeps else None))
 
     def is_enough(self) -> bool:
         """Return whether the first batch is to be planned with what is known."""
@@ -131,7 +131,9 @@ class _Known:
             and len(self) > 0
             and (
                 self._num_accesses() >= self._most_accesses
-                or all(planner.num_accesses >= ENOUGH * rows for planner, rows in pairs)
+                or all(
+                    planner.num_accesses >= MAX_ACCESSES_PER_ROW * rows for planner, rows in pairs
+                )
             )
         )
 
@@ -141,17 +143,17 @@ class _Known:
     def _num_accesses(self) -> int:
         return sum(planner.num_accesses for planner in self._planners)
 
-    def plan(self) -> _Step:
+    def plan(self) -> _Scheduled:
         """Plan the first batch."""
         task, draft = self._waiting.popleft()
         self._draft_bytes -= 0 if draft is None else draft.nbytes
         self._most += self._is_auto
-        return _Step(task, draft, tuple(planner.plan() for planner in self._planners))
+        return _Scheduled(task, draft, tuple(planner.plan() for planner in self._planners))
 
 
 def is_planned(plan: Plan) -> bool:
     """Return whether features of `plan` come through a cache that is to be planned for."""
-    return any(table.planned_cache is not None for table in inputs_of(plan.graph))
+    return any(table.planned_cache is not None for table in feature_inputs(plan.graph))
 
 
 def planned_batches(
@@ -178,29 +180,29 @@ def planned_batches(
         ScheduleMismatch: If others have changed what a cache holds; it names the batch, the table
             and the id.
     """
-    inputs = inputs_of(plan.graph)
+    inputs = feature_inputs(plan.graph)
     caches = [(table, table.planned_cache) for table in inputs]
     planned = [_Planned(table, cache) for table, cache in caches if cache is not None]
     others = [table for table, cache in caches if cache is None]
-    drafts = in_order(
-        partial(_drafted, plan, planned), tasks, num_threads=num_threads, lookahead=2 * num_threads
+    drafts = ordered_map(
+        partial(_pending, plan, planned), tasks, num_threads=num_threads, lookahead=2 * num_threads
     )
-    begun = in_order(
-        partial(_begun, plan, planned, others),
-        _steps(drafts, _Known(planned, lookahead)),
+    begun = ordered_map(
+        partial(_start, plan, planned, others),
+        _steps(drafts, _Window(planned, lookahead)),
         num_threads=num_threads,
-        lookahead=READY,
+        lookahead=PREFETCH_BATCHES,
     )
-    batches = _gathered(begun, planned)
-    return ahead(batches, READY) if num_threads > 0 else batches
+    batches = _gather(begun, planned)
+    return prefetch(batches, PREFETCH_BATCHES) if num_threads > 0 else batches
 
 
-def _drafted(plan: Plan, planned: list[_Planned], task: Task) -> _Drafted:
-    draft = prepared(plan.draft, task)
-    return _Drafted(task, draft, [one.table.trace(draft) for one in planned])
+def _pending(plan: Plan, planned: list[_Planned], task: Task) -> _Pending:
+    draft = run_task(plan.pending, task)
+    return _Pending(task, draft, [one.table.trace(draft) for one in planned])
 
 
-def _steps(drafts: Generator[_Drafted], known: _Known) -> Generator[_Step]:
+def _steps(drafts: Generator[_Pending], known: _Window) -> Generator[_Scheduled]:
     """Plan batch after batch. A draft that fails is raised after those before it."""
     failures: list[BaseException] = []
     with closing(drafts):
@@ -215,8 +217,8 @@ def _steps(drafts: Generator[_Drafted], known: _Known) -> Generator[_Step]:
 
 
 def _until_failure(
-    drafts: Iterator[_Drafted], failures: list[BaseException]
-) -> Generator[_Drafted]:
+    drafts: Iterator[_Pending], failures: list[BaseException]
+) -> Generator[_Pending]:
     try:
         yield from drafts
     except GeneratorExit:
@@ -225,40 +227,42 @@ def _until_failure(
         failures.append(error)
 
 
-def _begun(plan: Plan, planned: list[_Planned], others: list[Input], step: _Step) -> _Begun:
-    """Draft a step again if its draft was not kept, and read what needs no turn.
+def _start(
+    plan: Plan, planned: list[_Planned], others: list[FeatureInput], step: _Scheduled
+) -> _Started:
+    """Prepare a step again if it was not kept, and read what needs no turn.
 
     That is the rows of tables that are not planned, and those that the planned ones will miss.
     """
-    draft = prepared(plan.draft, step.task) if step.draft is None else step.draft
+    draft = run_task(plan.pending, step.task) if step.pending is None else step.pending
     missed = []
     try:
         for one, script in zip(planned, step.scripts, strict=True):
-            with one.table.named():
+            with one.table.error_context():
                 missed.append(one.cache.start(script))
         rows = {table.name: table.gather(draft) for table in others}
     except Exception as error:
-        raise failed(step.task, error) from error
-    return _Begun(step.task, draft, step.scripts, missed, rows)
+        raise batch_error(step.task, error) from error
+    return _Started(step.task, draft, step.scripts, missed, rows)
 
 
-def _gathered(steps: Generator[_Begun], planned: list[_Planned]) -> Generator[Batch]:
+def _gather(steps: Generator[_Started], planned: list[_Planned]) -> Generator[Batch]:
     """Gather one batch after the other, as the caches' contents were planned."""
     with closing(steps):
         for step in steps:
             rows = dict(step.rows)
             for one, script, missed in zip(planned, step.scripts, step.missed, strict=True):
-                rows[one.name] = _executed(one, step, script, missed)
-            yield step.draft.finished(rows)
+                rows[one.name] = _apply(one, step, script, missed)
+            yield step.pending.with_features(rows)
 
 
-def _executed(one: _Planned, step: _Begun, script: Script, missed: PendingGather | None) -> Tensor:
+def _apply(one: _Planned, step: _Started, script: Script, missed: PendingGather | None) -> Tensor:
     """Return the rows of a planned table, and make its cache's moves."""
     epoch, index = step.task
     try:
-        with one.table.named():
-            return one.cache.execute(script, one.table.ids_beneath(step.draft), missed=missed)
+        with one.table.error_context():
+            return one.cache.execute(script, one.table.base_ids(step.pending), missed=missed)
     except ScheduleMismatch as error:
         raise ScheduleMismatch(f"batch {index} of epoch {epoch}, {one.name}: {error}") from error
     except Exception as error:
-        raise failed(step.task, error) from error
+        raise batch_error(step.task, error) from error

@@ -9,9 +9,9 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from tgflow import _core
 from tgflow.choices import NegativeKind
 from tgflow.log import EventLog
+from tgflow.plan._native import PairIndex
 
 
 class PairHistory:
@@ -26,10 +26,10 @@ class PairHistory:
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._index = _core.PairIndex()
+        self._index = PairIndex()
         self._growing = threading.Lock()
 
-    def upto(self, position: int) -> _core.PairIndex:
+    def upto(self, position: int) -> PairIndex:
         """Return the index, having read at least the first `position` events.
 
         Raises:
@@ -46,8 +46,7 @@ class PairHistory:
         start = len(self._index)
         if start < position:
             events = self._log.read(start, position)
-            src, dst = events.src.contiguous(), events.dst.contiguous()
-            self._index.append(src.data_ptr(), dst.data_ptr(), len(events))
+            self._index.append(events.src, events.dst)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,14 +124,8 @@ class NegativeSampler:
         limit = stop if self.cut is None else max(stop, self.cut)
         index = history.upto(limit)
         cut = start if self.cut is None else torch.full_like(start, self.cut)
-        request = _core.NegativeRequest(
-            key, src.data_ptr(), dst.data_ptr(), cut.data_ptr(), len(src), self.num, limit,
-            self.train_stop or 0 if self.kind == "inductive" else 0,
-        )  # fmt: skip
-        out_dst = torch.empty(len(src), self.num, dtype=torch.int64)
         if self.kind == "random":
-            fallbacks = index.draw_destinations(request, out_dst.data_ptr())
+            out_dst, fallbacks = index.draw_destinations(key, src, dst, cut, self.num, limit)
             return Negatives(src.unsqueeze(1).expand(-1, self.num), out_dst, fallbacks)
-        out_src = torch.empty_like(out_dst)
-        fallbacks = index.draw_pairs(request, out_src.data_ptr(), out_dst.data_ptr())
-        return Negatives(out_src, out_dst, fallbacks)
+        first = self.train_stop or 0 if self.kind == "inductive" else 0
+        return Negatives(*index.draw_pairs(key, src, dst, cut, self.num, limit, first))

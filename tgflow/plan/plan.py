@@ -13,12 +13,13 @@ from tgflow.choices import Strategy, Visibility
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.plan.draft import Draft, draft_of
-from tgflow.plan.frontier import Frontier, Links, expand, unique_queries
-from tgflow.plan.inputs import inputs_of
+from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
+from tgflow.plan.pending import PendingBatch, pending_batch
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.sampling import Neighbors, Sampler, sample_neighbors
+from tgflow.sampling import Sampler
+from tgflow.sampling.expand import Frontier, distinct
+from tgflow.sampling.hops import descend
 
 
 class Plan:
@@ -46,8 +47,8 @@ class Plan:
             memory position) pairs, otherwise distinct nodes.
 
     Raises:
-        ValueError: If an argument is out of range, or the graph's `node_x` has got rows of nodes
-            that events mentioned before.
+        ValueError: If an argument is out of range, the graph is on a GPU, or its `node_x` has got
+            rows of nodes that events mentioned before.
     """
 
     def __init__(
@@ -69,6 +70,12 @@ class Plan:
         _check(batch_size, fanouts, visibility)
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
+        if graph.device.type != "cpu":
+            raise ValueError(
+                f"a plan prepares batches on the CPU, and the graph is on {graph.device}: training "
+                "on a GPU graph is not there yet. Plan a TemporalGraph(device='cpu'), its default, "
+                "and sample the one on the GPU with sample_hops"
+            )
         graph.check_node_x()
         self.graph = graph
         self.seed = seed
@@ -112,11 +119,12 @@ class Plan:
             OSError: If features cannot be read from a disk; a note says which.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
-        draft = self.draft(epoch, index)
-        return draft.finished({x.name: x.gather(draft) for x in inputs_of(self.graph)})
+        batch = self.pending(epoch, index)
+        rows = {each.name: each.gather(batch) for each in feature_inputs(self.graph)}
+        return batch.with_features(rows)
 
-    def draft(self, epoch: int, index: int) -> Draft:
-        """Return batch `index` of `epoch` before features are read; see `Draft`.
+    def pending(self, epoch: int, index: int) -> PendingBatch:
+        """Return batch `index` of `epoch` before features are read; see `PendingBatch`.
 
         Raises:
             IndexError: If the log does not hold an event of that batch.
@@ -136,7 +144,14 @@ class Plan:
             stop=end,
         )
         roots, rows = self._roots(events, negatives, start, begin)
-        links, lowest = self._descend(roots, batch_key, end)
+        hops = descend(
+            self.graph, roots, self.fanouts, sampler=self.sampler, key=batch_key,
+            as_of=None if self.visibility == "batch" else end,
+            by_time=False, by_position=self.with_memory,
+        )  # fmt: skip
+        nodes, position = hops.inputs.nodes, hops.inputs.position
+        if position is None or not self.with_memory:
+            position = torch.full_like(nodes, begin)
         batch = Batch(
             epoch=epoch,
             index=index,
@@ -150,14 +165,14 @@ class Plan:
             negative_src=negatives.src,
             negative_dst=negatives.dst,
             **rows,
-            blocks=(),
-            nodes=lowest.node,
-            position=lowest.start if self.with_memory else torch.full_like(lowest.node, begin),
+            blocks=hops.blocks,
+            nodes=nodes,
+            position=position,
             num_fallbacks=negatives.num_fallbacks,
         )
         graph = self.graph
-        nodes = None if graph.node_x is None else graph.node_rows(lowest.node)
-        return draft_of(batch, links, with_edges=graph.edge_x is not None, nodes=nodes)
+        node_rows = None if graph.node_x is None else graph.node_rows(nodes)
+        return pending_batch(batch, with_edges=graph.edge_x is not None, node_rows=node_rows)
 
     def _positions(self, batch_key: int, begin: int, end: int) -> Tensor:
         new = torch.arange(begin, end)
@@ -186,8 +201,10 @@ class Plan:
         if self.visibility == "event" and not self.with_memory:
             start = torch.full_like(start, begin)
         t = events.t if self.fanouts else torch.zeros_like(events.t)
-        frontier, row = unique_queries(
-            torch.cat(columns), _per_root(t, m, own_sources), _per_root(start, m, own_sources)
+        frontier, row = distinct(
+            Frontier(
+                torch.cat(columns), _per_root(t, m, own_sources), _per_root(start, m, own_sources)
+            )
         )
         src_row, dst_row, rest = row[:num], row[num : 2 * num], row[2 * num :].reshape(-1, num, m)
         return frontier, {
@@ -196,31 +213,6 @@ class Plan:
             "negative_src_row": src_row.unsqueeze(1).expand(-1, m) if own_sources else rest[1],
             "negative_dst_row": rest[0],
         }
-
-    def _descend(self, roots: Frontier, batch_key: int, end: int) -> tuple[list[Links], Frontier]:
-        """Return the links of every hop, and the lowest frontier."""
-        links = []
-        frontier = roots
-        for hop, k in enumerate(self.fanouts):
-            neighbors = self._neighbors(
-                frontier, k, derive_key(batch_key, KeyDomain.HOP + hop), end
-            )
-            lowest = hop + 1 == len(self.fanouts)
-            link, frontier = expand(
-                frontier,
-                neighbors,
-                self.graph.seconds_per_tick,
-                by_time=not lowest,
-                by_start=not lowest or self.with_memory,
-            )
-            links.append(link)
-        return links, frontier
-
-    def _neighbors(self, queries: Frontier, k: int, hop_key: int, end: int) -> Neighbors:
-        before = queries.start if self.visibility == "batch" else end
-        return sample_neighbors(
-            self.graph, self.sampler, queries.node, queries.t, k, key=hop_key, before=before
-        )
 
 
 def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from tgflow import _core
+from tgflow.plan import _native
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,5 @@ class ExperienceReplay:
             Distinct positions below `before`, ascending, int64 `[R]` with
             `R = round(ratio * num_new)`, or all of the horizon if it has fewer.
         """
-        out = torch.empty(round(self.ratio * num_new), dtype=torch.int64)
-        begin = max(0, before - self.horizon)
-        size = _core.draw_replay(begin, before, self.half_life, key, len(out), out.data_ptr())
-        return out[:size]
+        begin, num = max(0, before - self.horizon), round(self.ratio * num_new)
+        return _native.draw_replay(begin, before, self.half_life, key, num)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 Task = tuple[int, int]
 """Which batch to prepare: (epoch, index)."""
@@ -15,7 +15,7 @@ class BatchError(RuntimeError):
     """Preparing a batch failed; the cause is chained."""
 
 
-def prepared(prepare: Callable[[int, int], Made], task: Task) -> Made:
+def run_task(prepare: Callable[[int, int], T], task: Task) -> T:
     """Return what `prepare` makes of a task.
 
     Raises:
@@ -25,10 +25,10 @@ def prepared(prepare: Callable[[int, int], Made], task: Task) -> Made:
     try:
         return prepare(epoch, index)
     except Exception as error:
-        raise failed(task, error) from error
+        raise batch_error(task, error) from error
 
 
-def failed(task: Task, error: Exception) -> BatchError:
+def batch_error(task: Task, error: Exception) -> BatchError:
     """Return the error that says which batch could not be prepared, and why."""
     epoch, index = task
     where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))

@@ -19,9 +19,9 @@ def table_figures(graph: TemporalGraph) -> dict[str, Any]:
     A `hit_rate` is None where nothing was asked for, as in a run that had nothing left to learn.
     Synchronizes with a GPU that has a cache.
     """
-    from tgflow.plan.inputs import inputs_of
+    from tgflow.plan.inputs import feature_inputs
 
-    return {each.name: _figures(each.table) for each in inputs_of(graph)}
+    return {each.name: _figures(each.table) for each in feature_inputs(graph)}
 
 
 def _figures(table: Table) -> dict[str, Any]:

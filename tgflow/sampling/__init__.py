@@ -1,8 +1,9 @@
 """Temporal neighbor sampling: fixed-shape answers, the same at any thread count."""
 
 from tgflow.choices import Strategy
-from tgflow.sampling.hops import Hop, Hops, sample_hops
-from tgflow.sampling.layers import Layer
+from tgflow.sampling.blocks import BipartiteBlock, to_blocks
+from tgflow.sampling.expand import Frontier
+from tgflow.sampling.hops import Hops, sample_hops
 from tgflow.sampling.neighbors import (
     decayed_neighbors,
     recent_neighbors,
@@ -11,12 +12,14 @@ from tgflow.sampling.neighbors import (
 )
 from tgflow.sampling.rows import Neighbors, sample_neighbors
 from tgflow.sampling.sampler import STRATEGIES, Sampler
+from tgflow.sampling.to_dgl import to_dgl
+from tgflow.sampling.to_pyg import to_pyg
 
 __all__ = [
     "STRATEGIES",
-    "Hop",
+    "BipartiteBlock",
+    "Frontier",
     "Hops",
-    "Layer",
     "Neighbors",
     "Sampler",
     "Strategy",
@@ -24,6 +27,9 @@ __all__ = [
     "recent_neighbors",
     "sample_hops",
     "sample_neighbors",
+    "to_blocks",
+    "to_dgl",
+    "to_pyg",
     "uniform_neighbors",
     "window_neighbors",
 ]

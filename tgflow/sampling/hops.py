@@ -1,94 +1,47 @@
-"""Neighborhoods of several hops: fixed shapes, on the queries' device, no synchronization."""
+"""Neighborhoods of several hops: one loop, for plans and for whoever samples by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from tgflow import _core
+from tgflow.batch import Block
 from tgflow.choices import Strategy
 from tgflow.graph import TemporalGraph
-from tgflow.sampling.distinct import distinct_queries
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.sampling.expand import Frontier, chain, distinct, expand, for_each_slot
 from tgflow.sampling.rows import Neighbors, sample_neighbors
 from tgflow.sampling.sampler import Sampler
 
-if TYPE_CHECKING:
-    from tgflow.sampling.layers import Layer
 
-_GOLDEN = 0x9E3779B97F4A7C15
+@dataclass(frozen=True, eq=False)
+class Hops:
+    """What `sample_hops` returns: frontiers of queries, and the blocks that lead down them.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hop:
-    """One hop: targets and their neighbors, all of which are rows of the frontier below.
-
-    The targets are its first rows, in the same order. A neighbor is there at its event's time.
+    `blocks[h]` leads from its targets, the rows of `frontiers[h]`, to their neighbors among the
+    rows of `frontiers[h + 1]`. It is what the layers of `tgflow.nn` take.
     """
 
-    nodes: Tensor
-    """int64 `[N]`: the targets. Rows from `size` on hold `NO_NODE`."""
-    t: Tensor
-    """int64 `[N]`: ticks."""
-    size: Tensor
-    """int64 `[]`: how many of the rows are in use; fewer than N only with `dedup`."""
-    neighbors: Neighbors
-    """`[N, k]`."""
-    row: Tensor
-    """int64 `[N, k]`: the row of each neighbor in the frontier below; valid where none is, too."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hops:
-    """What `sample_hops` returns: hops from the roots down, and the frontier below the last."""
-
     roots: Tensor
-    """int64 `[Q]`: the row of each query among the first hop's targets."""
-    hops: tuple[Hop, ...]
-    nodes: Tensor
-    """int64 `[M]`: the lowest frontier, whose features a model reads; `NO_NODE` where none is."""
-    t: Tensor
-    """int64 `[M]`: ticks."""
-    size: Tensor
-    """int64 `[]`: rows of the lowest frontier in use."""
+    """int64 `[Q]`: the row of each query in `frontiers[0]`."""
+    frontiers: tuple[Frontier, ...]
+    """From the roots down; a model reads features of the last one's nodes."""
+    links: tuple[Callable[[], Block], ...]
+    """What makes the blocks."""
 
-    def layers(self) -> list[Layer]:
-        """Return the layers of message passing without the padding. Synchronizes."""
-        from tgflow.sampling.layers import layers_of
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """One a hop; made when they are first asked for. Does not synchronize."""
+        return tuple(link() for link in self.links)
 
-        return layers_of(self)
-
-    def to_dgl(self) -> list[Any]:
-        """Return the layers as DGL blocks (DGL 1.1.3), lowest first. Synchronizes.
-
-        Nodes carry `dgl.NID` and `t`, edges `dgl.EID` (log positions), `t` and `dt`, in ticks.
-        Query `i` is destination `roots[i]` of the last block.
-
-        Raises:
-            ImportError: If DGL is not installed.
-        """
-        from tgflow.sampling.to_dgl import to_dgl
-
-        return to_dgl(self.layers())
-
-    def to_pyg(self) -> list[Any]:
-        """Return the layers as `torch_geometric.data.Data`, lowest first. Synchronizes.
-
-        Each has `edge_index`, `n_id`, `t`, and per edge `e_id` (log positions), `edge_t` and `dt`,
-        in ticks. The first `num_targets` nodes are the layer's targets, so that a convolution is
-        `x = conv((x, x[:data.num_targets]), data.edge_index)`; query `i` is row `roots[i]` of the
-        last one's result.
-
-        Raises:
-            ImportError: If PyTorch Geometric is not installed.
-        """
-        from tgflow.sampling.to_pyg import to_pyg
-
-        return to_pyg(self.layers())
+    @property
+    def inputs(self) -> Frontier:
+        """The lowest frontier."""
+        return self.frontiers[-1]
 
 
 def sample_hops(
@@ -99,7 +52,7 @@ def sample_hops(
     *,
     sampler: Sampler | Strategy = "recent",
     key: int = 0,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
     dedup: bool = False,
 ) -> Hops:
@@ -114,18 +67,20 @@ def sample_hops(
         t: Query times in ticks, int64 `[Q]`.
         fanouts: Neighbors per query of each hop, from the roots down; at least one hop.
         sampler: Which neighbors are taken; a name will do for `recent` and `uniform`.
-        key: Random key; hop `h` draws with the `h`-th splitmix64 number from it.
-        before: See only events at log positions below this, one for all or int64 `[Q]`: what is
+        key: Random key; each hop draws with a key of its own derived from it.
+        as_of: See only events at log positions below this, one for all or int64 `[Q]`: what is
             reached from a query has its cut-off. None: on the CPU, all hops see the events there
             are at the start. On a GPU each hop sees those there are when its kernel begins, so
             that a captured CUDA graph sees the store grow: beside a writer on another stream, give
             `graph.num_events` for hops that agree.
         types: Only events with one of these labels count.
-        dedup: Whether equal (node, time) pairs of a frontier are sampled once. Shapes stay as they
-            are without; `size` says how many rows are in use.
+        dedup: Whether equal queries of a frontier, (node, time) with `as_of` of each, are sampled
+            once, and missing neighbors are left out of it.
 
     Returns:
-        The hops. Frontier `h + 1` has `1 + fanouts[h]` times the rows of frontier `h`.
+        The hops. Frontier `h + 1` has `1 + fanouts[h]` times the rows of frontier `h`; the CPU
+        leaves out those that `dedup` saves, a GPU, which is not waited for, fills them with
+        `NO_NODE`. Does not synchronize.
 
     Raises:
         ValueError: If there are no fanouts, or as the sampler raises.
@@ -134,36 +89,90 @@ def sample_hops(
         raise ValueError("fanouts must name the neighbors of at least one hop, got none")
     if isinstance(sampler, str):
         sampler = Sampler(sampler)
-    if before is None and graph.device.type == "cpu":
-        before = graph.num_events
-    limits = before if isinstance(before, Tensor) else None
-    rows = torch.arange(len(nodes) * prod(1 + k for k in fanouts), device=nodes.device)
-    roots, size = rows[: len(nodes)], _size_of(nodes)
+    if as_of is None and graph.device.type == "cpu":
+        as_of = graph.num_events
+    each = as_of if isinstance(as_of, Tensor) else None
+    roots, rows = Frontier(nodes, t, each), None
     if dedup:
-        (nodes, t, limits), roots, size = distinct_queries(nodes, t, limits)
-    hops = []
+        roots, rows = distinct(roots)
+    return descend(
+        graph, roots, fanouts, rows=rows, sampler=sampler, key=key, types=types, dedup=dedup,
+        as_of=None if isinstance(as_of, Tensor) else as_of,
+    )  # fmt: skip
+
+
+def descend(
+    graph: TemporalGraph,
+    roots: Frontier,
+    fanouts: Sequence[int],
+    *,
+    rows: Tensor | None = None,
+    sampler: Sampler,
+    key: int,
+    as_of: int | None,
+    types: Collection[int] | None = None,
+    dedup: bool = True,
+    by_time: bool = True,
+    by_position: bool = True,
+) -> Hops:
+    """Return the hops from a frontier down: what `sample_hops` and `tgflow.Plan` share.
+
+    Args:
+        graph: Graph to read.
+        roots: The first hop's targets, distinct where `dedup`.
+        fanouts: Neighbors per query of each hop; may be none.
+        rows: The row of each query in `roots`; None: the queries are its rows.
+        sampler: Which neighbors are taken.
+        key: Of all hops' draws.
+        as_of: See only events at log positions below this. None: below each query's `position`, or
+            where it has none, all.
+        types: Only events with one of these labels count.
+        dedup: Whether each frontier holds equal queries once.
+        by_time: Whether rows of the lowest frontier that differ only in time are kept apart.
+        by_position: Whether those that differ only in position are.
+    """
+    if rows is None:
+        rows = torch.arange(len(roots), device=roots.nodes.device)
+    frontiers, links = [roots], []
     for hop, k in enumerate(fanouts):
-        num = len(nodes)
-        below, below_t = _with_room(nodes, k), _with_room(t, k)
-        found = Neighbors.empty(num, k, nodes.device)
-        found.nodes, found.t = below[num:].view(num, k), below_t[num:].view(num, k)
-        sample_neighbors(
-            graph, sampler, nodes, t, k, key=hop_key(key, hop),
-            before=before if limits is None else limits, types=types, out=found,
-        )  # fmt: skip
-        if limits is not None:
-            limits = torch.cat([limits, limits.repeat_interleave(k, output_size=num * k)])
-        row, below_size = rows[: len(below)], _size_of(below)
+        lowest = hop + 1 == len(fanouts)
+        sample = partial(
+            sample_neighbors, graph, sampler, key=derive_key(key, KeyDomain.HOP + hop), types=types
+        )
+        frontier = frontiers[-1]
+        limits = frontier.position if as_of is None else as_of
+        link: Callable[[], Block]
         if dedup:
-            (below, below_t, limits), row, below_size = distinct_queries(below, below_t, limits)
-        hops.append(Hop(nodes, t, size, found, row[num:].view(num, k)))
-        nodes, t, size = below, below_t, below_size
-    return Hops(roots, tuple(hops), nodes, t, size)
+            block, below = expand(
+                frontier,
+                sample(frontier.nodes, frontier.t, k, as_of=limits),
+                graph.seconds_per_tick,
+                by_time=by_time or not lowest,
+                by_position=by_position or not lowest,
+            )
+            link = partial(_known, block)
+        else:
+            below, room = _below(frontier, k)
+            found = sample(frontier.nodes, frontier.t, k, as_of=limits, out=room)
+            link = partial(chain, frontier, found, graph.seconds_per_tick)
+        frontiers.append(below)
+        links.append(link)
+    return Hops(rows, tuple(frontiers), tuple(links))
 
 
-def hop_key(key: int, hop: int) -> int:
-    """Return the key of a hop's draws."""
-    return _core.mix64((key + _GOLDEN * (hop + 1)) % 2**64)
+def _known(block: Block) -> Block:
+    return block
+
+
+def _below(frontier: Frontier, k: int) -> tuple[Frontier, Neighbors]:
+    """Return the frontier below one all of whose slots get rows, and the room in it for them."""
+    num, position = len(frontier), frontier.position
+    nodes, t = _with_room(frontier.nodes, k), _with_room(frontier.t, k)
+    if position is not None:
+        position = torch.cat([position, for_each_slot(position, k)])
+    room = Neighbors.empty(num, k, nodes.device)
+    room.nodes, room.t = nodes[num:].view(num, k), t[num:].view(num, k)
+    return Frontier(nodes, t, position), room
 
 
 def _with_room(column: Tensor, k: int) -> Tensor:
@@ -171,7 +180,3 @@ def _with_room(column: Tensor, k: int) -> Tensor:
     longer = column.new_empty(len(column) * (1 + k))
     longer[: len(column)] = column
     return longer
-
-
-def _size_of(column: Tensor) -> Tensor:
-    return torch.full((), len(column), device=column.device)

@@ -18,7 +18,7 @@ def recent_neighbors(
     nodes: Tensor,
     t: Tensor,
     k: int,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
     *,
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
@@ -30,7 +30,7 @@ def recent_neighbors(
         nodes: Query nodes, int64 `[Q]`. `NO_NODE` and unknown nodes have no neighbors.
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbors per query, at least 1.
-        before: See only events at log positions below this, one for all or int64 `[Q]`.
+        as_of: See only events at log positions below this, one for all or int64 `[Q]`.
             Default: the graph's snapshot, `graph.num_events`.
         types: Only events with one of these labels count. Looking for them takes time in
             proportion to the events passed over. Default: all do, labeled or not.
@@ -43,7 +43,7 @@ def recent_neighbors(
         ValueError: If `k < 1`, a tensor has another dtype or length, or `types` are asked for where
             an event has no label in [0, 65535].
     """
-    return sample_neighbors(graph, _RECENT, nodes, t, k, before=before, types=types, out=out)
+    return sample_neighbors(graph, _RECENT, nodes, t, k, as_of=as_of, types=types, out=out)
 
 
 def uniform_neighbors(
@@ -53,7 +53,7 @@ def uniform_neighbors(
     k: int,
     *,
     key: int,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -68,7 +68,7 @@ def uniform_neighbors(
         t: Query times in ticks, int64 `[Q]`, in any order.
         k: Neighbors per query, at least 1. A node with at most `k` gives them all.
         key: Random key, `0 <= key < 2**64`.
-        before: As in `recent_neighbors`.
+        as_of: As in `recent_neighbors`.
         types: As in `recent_neighbors`; takes time in proportion to the node's history.
         out: As in `recent_neighbors`.
 
@@ -79,7 +79,7 @@ def uniform_neighbors(
         ValueError: As in `recent_neighbors`, or if the key is out of range.
     """
     return sample_neighbors(
-        graph, _UNIFORM, nodes, t, k, key=key, before=before, types=types, out=out
+        graph, _UNIFORM, nodes, t, k, key=key, as_of=as_of, types=types, out=out
     )
 
 
@@ -91,7 +91,7 @@ def window_neighbors(
     *,
     width: int,
     key: int,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -104,7 +104,7 @@ def window_neighbors(
         k: Neighbors per query, at least 1.
         width: Length of the window in ticks, at least 1.
         key: Random key.
-        before: See only events at log positions below this.
+        as_of: See only events at log positions below this.
         types: Only events with one of these labels count.
         out: Where to write.
 
@@ -115,9 +115,7 @@ def window_neighbors(
         ValueError: As in `uniform_neighbors`, or if `width < 1`.
     """
     sampler = Sampler("window", width)
-    return sample_neighbors(
-        graph, sampler, nodes, t, k, key=key, before=before, types=types, out=out
-    )
+    return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)
 
 
 def decayed_neighbors(
@@ -128,7 +126,7 @@ def decayed_neighbors(
     *,
     half_life: int,
     key: int,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -144,7 +142,7 @@ def decayed_neighbors(
         k: Neighbors per query, at least 1.
         half_life: An event this many ticks older is half as likely to be drawn; at least 1.
         key: Random key.
-        before: See only events at log positions below this.
+        as_of: See only events at log positions below this.
         types: Only events with one of these labels count; draws of others are rejected, so this
             takes time in proportion to how rare they are.
         out: Where to write.
@@ -156,6 +154,4 @@ def decayed_neighbors(
         ValueError: As in `uniform_neighbors`, or if `half_life < 1`.
     """
     sampler = Sampler("decayed", half_life)
-    return sample_neighbors(
-        graph, sampler, nodes, t, k, key=key, before=before, types=types, out=out
-    )
+    return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)

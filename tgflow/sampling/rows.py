@@ -52,7 +52,7 @@ def sample_neighbors(
     k: int,
     *,
     key: int = 0,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
 ) -> Neighbors:
@@ -67,11 +67,11 @@ def sample_neighbors(
     nodes = _column("nodes", nodes, size, device)
     t = _column("t", t, size, device)
     limits, limit = 0, INT64_MAX
-    if isinstance(before, Tensor):
-        before = _column("before", before, size, device)
-        limits = before.data_ptr()
-    elif before is not None:
-        limit = before
+    if isinstance(as_of, Tensor):
+        as_of = _column("as_of", as_of, size, device)
+        limits = as_of.data_ptr()
+    elif as_of is not None:
+        limit = as_of
     bits = None if types is None else type_bits(types, device)
     if out is None:
         out = Neighbors.empty(size, k, device)

@@ -1,34 +1,45 @@
-"""Layers as blocks of DGL 1.1.3, the last release that imports beside a current PyTorch."""
+"""Hops as blocks of DGL 1.1.3, the last release that imports beside a current PyTorch."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from tgflow.sampling.layers import Layer
+from tgflow.sampling.blocks import BipartiteBlock, to_blocks
+from tgflow.sampling.hops import Hops
+
+_BACKEND = "DGLBACKEND"
 
 
-def to_dgl(layers: Sequence[Layer]) -> list[Any]:
-    """Return a `DGLBlock` per layer; see `Hops.to_dgl`."""
+def to_dgl(hops: Hops) -> list[Any]:
+    """Return the hops as a `DGLBlock` each, lowest first. Synchronizes.
+
+    Nodes carry `dgl.NID` and `t`, edges `dgl.EID` (log positions), `t` and `dt`, in ticks.
+    Query `i` is destination `hops.roots[i]` of the last block.
+
+    Raises:
+        ImportError: If DGL is not installed.
+    """
     dgl = import_dgl()
-    return [_block(dgl, layer) for layer in layers]
+    return [_dgl_block(dgl, block) for block in to_blocks(hops)]
 
 
-def _block(dgl: Any, layer: Layer) -> Any:
-    block = dgl.create_block(
-        (layer.source, layer.target),
-        num_src_nodes=len(layer.nodes),
-        num_dst_nodes=layer.num_targets,
+def _dgl_block(dgl: Any, block: BipartiteBlock) -> Any:
+    made = dgl.create_block(
+        (block.source, block.target),
+        num_src_nodes=len(block.nodes),
+        num_dst_nodes=block.num_targets,
     )
-    block.srcdata[dgl.NID], block.srcdata["t"] = layer.nodes, layer.t
-    block.dstdata[dgl.NID] = layer.nodes[: layer.num_targets]
-    block.dstdata["t"] = layer.t[: layer.num_targets]
-    block.edata[dgl.EID] = layer.eid
-    block.edata["t"], block.edata["dt"] = layer.edge_t, layer.dt
-    return block
+    made.srcdata[dgl.NID], made.srcdata["t"] = block.nodes, block.t
+    made.dstdata[dgl.NID] = block.nodes[: block.num_targets]
+    made.dstdata["t"] = block.t[: block.num_targets]
+    made.edata[dgl.EID] = block.eid
+    made.edata["t"], made.edata["dt"] = block.edge_t, block.dt
+    return made
 
 
 def import_dgl() -> Any:
@@ -37,15 +48,28 @@ def import_dgl() -> Any:
     Raises:
         ImportError: If it is not installed.
     """
-    os.environ.setdefault("DGLBACKEND", "pytorch")  # or it writes a file to the user's home
     try:
         if find_spec("packaging") is None:
             # DGL then takes setuptools.extern.packaging, which setuptools 71 has dropped; to import
             # setuptools puts its own copy of packaging on the path.
             import_module("setuptools")
-        return import_module("dgl")
+        with _pytorch_backend():
+            return import_module("dgl")
     except ModuleNotFoundError as error:
         raise ImportError(
             f"to_dgl() needs DGL 1.1.3, and {error.name} is not installed: "
             "pip install 'tgflow-learn[dgl]' (Python 3.11)"
         ) from error
+
+
+@contextmanager
+def _pytorch_backend() -> Iterator[None]:
+    """Name DGL's backend while it is imported, or it writes a file to the user's home."""
+    if _BACKEND in os.environ:
+        yield
+        return
+    os.environ[_BACKEND] = "pytorch"
+    try:
+        yield
+    finally:
+        del os.environ[_BACKEND]

@@ -1,17 +1,26 @@
-"""Layers as PyTorch Geometric's data."""
+"""Hops as PyTorch Geometric's data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tgflow.sampling.layers import Layer
+from tgflow.sampling.blocks import to_blocks
+from tgflow.sampling.hops import Hops
 
 
-def to_pyg(layers: Sequence[Layer]) -> list[Any]:
-    """Return a `Data` per layer; see `Hops.to_pyg`."""
+def to_pyg(hops: Hops) -> list[Any]:
+    """Return the hops as a `torch_geometric.data.Data` each, lowest first. Synchronizes.
+
+    Each has `edge_index`, `n_id`, `t`, and per edge `e_id` (log positions), `edge_t` and `dt`, in
+    ticks. The first `num_targets` nodes are the targets, so that a convolution is
+    `x = conv((x, x[:data.num_targets]), data.edge_index)`; query `i` is row `hops.roots[i]` of the
+    last one's result.
+
+    Raises:
+        ImportError: If PyTorch Geometric is not installed.
+    """
     try:
         from torch_geometric.data import Data
     except ImportError as error:
@@ -20,14 +29,14 @@ def to_pyg(layers: Sequence[Layer]) -> list[Any]:
         ) from error
     return [
         Data(
-            edge_index=torch.stack([layer.source, layer.target]),
-            n_id=layer.nodes,
-            t=layer.t,
-            e_id=layer.eid,
-            edge_t=layer.edge_t,
-            dt=layer.dt,
-            num_targets=layer.num_targets,
-            num_nodes=len(layer.nodes),
+            edge_index=torch.stack([block.source, block.target]),
+            n_id=block.nodes,
+            t=block.t,
+            e_id=block.eid,
+            edge_t=block.edge_t,
+            dt=block.dt,
+            num_targets=block.num_targets,
+            num_nodes=len(block.nodes),
         )
-        for layer in layers
+        for block in to_blocks(hops)
     ]

@@ -50,13 +50,13 @@ def sample_neighbors(
     k: int,
     *,
     key: int = 0,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
 ) -> Neighbors:
     """As the function of `tgflow.sampling` that `sampler` names."""
-    if before is None:
-        before = graph.size
-    limits = before.tolist() if isinstance(before, Tensor) else [before] * len(nodes)
+    if as_of is None:
+        as_of = graph.size
+    limits = as_of.tolist() if isinstance(as_of, Tensor) else [as_of] * len(nodes)
     rows = []
     for row, (node, time, limit) in enumerate(zip(nodes.tolist(), t.tolist(), limits, strict=True)):
         seen = graph.seen(node, time, limit)
@@ -77,10 +77,10 @@ def sample_neighbors(
 
 
 def recent_neighbors(
-    graph: ReferenceGraph, nodes: Tensor, t: Tensor, k: int, before: int | Tensor | None = None
+    graph: ReferenceGraph, nodes: Tensor, t: Tensor, k: int, as_of: int | Tensor | None = None
 ) -> Neighbors:
     """As `tgflow.sampling.recent_neighbors`."""
-    return sample_neighbors(graph, Sampler("recent"), nodes, t, k, before=before)
+    return sample_neighbors(graph, Sampler("recent"), nodes, t, k, as_of=as_of)
 
 
 def uniform_neighbors(
@@ -90,10 +90,10 @@ def uniform_neighbors(
     k: int,
     *,
     key: int,
-    before: int | Tensor | None = None,
+    as_of: int | Tensor | None = None,
 ) -> Neighbors:
     """As `tgflow.sampling.uniform_neighbors`."""
-    return sample_neighbors(graph, Sampler("uniform"), nodes, t, k, key=key, before=before)
+    return sample_neighbors(graph, Sampler("uniform"), nodes, t, k, key=key, as_of=as_of)
 
 
 def _neighbors(rows: list[list[Item]], k: int) -> Neighbors:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tgflow.cache import CachedTable
 from tgflow.graph import TemporalGraph
-from tgflow.plan.draft import Feature
-from tgflow.plan.inputs import inputs_of
+from tgflow.plan.inputs import feature_inputs
+from tgflow.plan.pending import Feature
 
 
 def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
     """Return the caches in front of a graph's tables, by the names of these."""
-    tables = ((each.name, each.table) for each in inputs_of(graph))
+    tables = ((each.name, each.table) for each in feature_inputs(graph))
     return {name: table for name, table in tables if isinstance(table, CachedTable)}
 
 

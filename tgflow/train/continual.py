@@ -17,7 +17,7 @@ from tgflow.metrics import LinkMetrics, average_precision
 from tgflow.model import TemporalModel
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import Loader
-from tgflow.plan.lookahead import READY
+from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables.protocols import Table
@@ -100,11 +100,12 @@ class ContinualTrainer:
         self.graph.check_time_unit(stream)
         c = self.config
         feeder = MicroBatcher(self.graph, self._stretch_start, self._index, c.batch_size, c.updates)
+        ahead = PREFETCH_BATCHES if c.lookahead == "auto" else c.lookahead
         loader = Loader.of_tasks(
             self._plans(),
             feeder.tasks(stream),
             num_threads=c.num_threads,
-            lookahead=(READY if c.lookahead == "auto" else c.lookahead) * (1 + c.updates),
+            lookahead=ahead * (1 + c.updates),
         )
         self.progress.resume(self._learner.compute_seconds)
         with closing(iter(loader)) as batches:  # type: ignore[type-var]

@@ -15,10 +15,10 @@ from tgflow.checkpoint import Checkpoint
 from tgflow.choices import NegativeKind
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.plan.draft import Feature
-from tgflow.plan.inputs import inputs_of
+from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.pending import Feature
 from tgflow.plan.plan import Plan
 from tgflow.tables.row_view import RowView
 from tgflow.train.caches import isolate_evaluation
@@ -181,8 +181,8 @@ class OfflineTrainer:
         """Return the ids of the rows that the first batch of `epoch` reads, by table."""
         if epoch == self.config.epochs:
             return {}
-        draft = self._train_plan.draft(epoch, 0)
-        return {table.name: table.trace(draft) for table in inputs_of(self._train_plan.graph)}
+        batch = self._train_plan.pending(epoch, 0)
+        return {table.name: table.trace(batch) for table in feature_inputs(self._train_plan.graph)}
 
     def _load(self, plan: Plan, epoch: int) -> Loader:
         c = self.config

@@ -1,4 +1,4 @@
-"""Layers of message passing: a hop without its padding, for libraries that take lists of edges."""
+"""Hops as bipartite graphs without padding, for libraries that take lists of edges."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgflow.batch import Block
 from tgflow.events import NO_NODE
-from tgflow.sampling.hops import Hop, Hops
+from tgflow.sampling.expand import Frontier
+from tgflow.sampling.hops import Hops
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layer:
+class BipartiteBlock:
     """A bipartite graph from source rows to target rows; the targets are the first source rows."""
 
     nodes: Tensor
@@ -32,32 +34,28 @@ class Layer:
     """int64 `[E]`: ticks from the event to the target's time, more than 0."""
 
 
-def layers_of(hops: Hops) -> list[Layer]:
-    """Return the layers, lowest first: the order in which a model passes messages. Synchronizes."""
-    num_roots = hops.hops[0].size
-    below = (hops.nodes, hops.t)
-    layers = []
-    for hop in reversed(hops.hops):
-        layers.append(_layer(hop, below, num_roots))
-        below = (hop.nodes, hop.t)
-    return layers
+def to_blocks(hops: Hops) -> list[BipartiteBlock]:
+    """Return the hops without padding, lowest first, as messages are passed. Synchronizes."""
+    num_roots = hops.frontiers[0].size
+    pairs = zip(hops.frontiers, hops.frontiers[1:], hops.blocks, strict=False)
+    return [_block(*pair, num_roots) for pair in reversed(list(pairs))]
 
 
-def _layer(hop: Hop, below: tuple[Tensor, Tensor], num_roots: Tensor) -> Layer:
-    nodes, t = below
-    kept = _is_kept(nodes, num_roots)
+def _block(targets: Frontier, below: Frontier, block: Block, num_roots: Tensor) -> BipartiteBlock:
+    kept = _is_kept(below.nodes, num_roots)
     number = kept.cumsum(0) - 1  # of each row among the kept ones
-    target, slot = hop.neighbors.mask.nonzero(as_tuple=True)
-    edge_t = hop.neighbors.t[target, slot]
-    return Layer(
-        nodes=nodes[kept],
-        t=t[kept],
-        num_targets=int(_is_kept(hop.nodes, num_roots).sum()),
-        source=number[hop.row[target, slot]],
+    target, slot = block.mask.nonzero(as_tuple=True)
+    source = block.neighbor[target, slot]
+    edge_t = below.t[source]
+    return BipartiteBlock(
+        nodes=below.nodes[kept],
+        t=below.t[kept],
+        num_targets=int(_is_kept(targets.nodes, num_roots).sum()),
+        source=number[source],
         target=number[target],
-        eid=hop.neighbors.eid[target, slot],
+        eid=block.eid[target, slot],
         edge_t=edge_t,
-        dt=hop.t[target] - edge_t,
+        dt=targets.t[target] - edge_t,
     )
 
 

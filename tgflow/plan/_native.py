@@ -1,0 +1,108 @@
+"""The plan's only door to the core: tensors in and out, on the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+
+
+def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], list[int]]:
+    """Return the distinct events of `eids`, and the row of each event among them.
+
+    Returns:
+        int64 `[R]`: -1 and then the events in order of first appearance; for each tensor of `eids`
+        the rows, int64 of its shape, 0 where it holds -1; and how many of the distinct ones there
+        were before the first tensor, which is 1, and after each.
+    """
+    rows = [torch.empty_like(eid) for eid in eids]
+    distinct = torch.empty(1 + sum(eid.numel() for eid in eids), dtype=torch.int64)
+    lists = [
+        _core.EventList(eid.data_ptr(), eid.numel(), row.data_ptr())
+        for eid, row in zip(eids, rows, strict=True)
+    ]
+    counts = _core.unique_events(lists, distinct.data_ptr())
+    return distinct[: counts[-1]].clone(), rows, counts  # the rest is room, and these are kept
+
+
+def gather_rows(table: Tensor, row: Tensor) -> Tensor:
+    """Return `table[row]`; torch would start threads of its own beside a loader's.
+
+    Args:
+        table: float32 `[R, x_dim]`, contiguous.
+        row: int64 `[B]`, contiguous.
+    """
+    out = table.new_empty(len(row), table.shape[1])
+    row_bytes = table.shape[1] * table.element_size()
+    _core.gather_rows(
+        table.data_ptr(), row_bytes, len(table), row.data_ptr(), len(row), out.data_ptr()
+    )
+    return out
+
+
+def draw_replay(begin: int, end: int, half_life: float, key: int, num: int) -> Tensor:
+    """Return up to `num` distinct positions of `[begin, end)`, ascending, recent ones likelier."""
+    out = torch.empty(num, dtype=torch.int64)
+    size = _core.draw_replay(begin, end, half_life, key, num, out.data_ptr())
+    return out[:size]
+
+
+class PairIndex:
+    """The distinct destinations and (src, dst) pairs of every prefix of a log."""
+
+    def __init__(self) -> None:
+        self._native = _core.PairIndex()
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def append(self, src: Tensor, dst: Tensor) -> None:
+        """Read on: the next events' ends, int64 `[N]`."""
+        src, dst = src.contiguous(), dst.contiguous()
+        self._native.append(src.data_ptr(), dst.data_ptr(), len(src))
+
+    def num_destinations(self, before: int) -> int:
+        """Return how many distinct destinations the first `before` events have."""
+        return self._native.num_destinations(before)
+
+    def num_pairs(self, before: int) -> int:
+        """Return how many distinct pairs they are."""
+        return self._native.num_pairs(before)
+
+    def draw_destinations(
+        self, key: int, src: Tensor, dst: Tensor, cut: Tensor, num: int, limit: int
+    ) -> tuple[Tensor, int]:
+        """Return `num` destinations for each event, int64 `[B, num]`, and how many are fallbacks.
+
+        Args:
+            key: Of the draws.
+            src: Sources of the events, int64 `[B]`.
+            dst: Destinations, int64 `[B]`.
+            cut: Candidates were seen before this position, int64 `[B]`.
+            num: Draws per event.
+            limit: Fallbacks were seen before this position.
+        """
+        out = torch.empty(len(src), num, dtype=torch.int64)
+        request = _request(key, src, dst, cut, num, limit, 0)
+        return out, self._native.draw_destinations(request, out.data_ptr())
+
+    def draw_pairs(
+        self, key: int, src: Tensor, dst: Tensor, cut: Tensor, num: int, limit: int, start: int
+    ) -> tuple[Tensor, Tensor, int]:
+        """Return sources and destinations of `num` pairs for each event, and how many fell back.
+
+        As `draw_destinations`; pairs are first seen at position `start` or later.
+        """
+        out_src, out_dst = torch.empty(2, len(src), num, dtype=torch.int64).unbind(0)
+        request = _request(key, src, dst, cut, num, limit, start)
+        fallbacks = self._native.draw_pairs(request, out_src.data_ptr(), out_dst.data_ptr())
+        return out_src, out_dst, fallbacks
+
+
+def _request(
+    key: int, src: Tensor, dst: Tensor, cut: Tensor, num: int, limit: int, start: int
+) -> _core.NegativeRequest:
+    return _core.NegativeRequest(
+        key, src.data_ptr(), dst.data_ptr(), cut.data_ptr(), len(src), num, limit, start
+    )

@@ -1,0 +1,85 @@
+"""A batch before its features are read: which rows it will gather is known, and can be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from torch import Tensor
+
+from tgflow.batch import Batch, Block
+from tgflow.plan import _native
+
+Feature = Literal["edge_x", "node_x"]
+"""A table of the graph whose rows a batch reads."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingBatch:
+    """A batch without features, and which rows of them it needs."""
+
+    batch: Batch
+    """As it will be, but for `x`, `node_x` and the blocks' `edge_table`."""
+    ids: dict[Feature, Tensor]
+    """int64, of each table of the graph the rows to gather, in one call.
+
+    `edge_x`: -1 and then the distinct events, first the blocks', in order of first appearance, then
+    the batch's own. `node_x`: the row of each of `nodes`, -1 for those that have none.
+    """
+    num_in_blocks: int = 0
+    """How many rows of `edge_x`, from the first on, the blocks read."""
+    own_row: Tensor | None = None
+    """int64 `[B]`: the row of each of the batch's own events among those of `edge_x`."""
+
+    def with_features(self, rows: Mapping[Feature, Tensor]) -> Batch:
+        """Return the batch.
+
+        Args:
+            rows: Of each table the rows of `ids`, float32 `[len(ids), x_dim]`.
+        """
+        node_x, edge_x = rows.get("node_x"), rows.get("edge_x")
+        if edge_x is None or self.own_row is None:
+            return self.batch if node_x is None else replace(self.batch, node_x=node_x)
+        table = edge_x[: self.num_in_blocks]
+        return replace(
+            self.batch,
+            x=_native.gather_rows(edge_x, self.own_row),
+            node_x=node_x,
+            blocks=tuple(replace(block, edge_table=table) for block in self.batch.blocks),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its tensors take."""
+        columns = [*self.ids.values(), *_tensors(self), *_tensors(self.batch)]
+        for block in self.batch.blocks:
+            columns += _tensors(block)
+        return sum(column.nbytes for column in columns)
+
+
+def _tensors(part: PendingBatch | Batch | Block) -> list[Tensor]:
+    columns = (getattr(part, field.name) for field in fields(part))
+    return [column for column in columns if isinstance(column, Tensor)]
+
+
+def pending_batch(batch: Batch, *, with_edges: bool, node_rows: Tensor | None) -> PendingBatch:
+    """Return `batch` with the rows of features that it needs.
+
+    Args:
+        batch: As it will be, but for what it reads of tables.
+        with_edges: Whether the graph has edge features.
+        node_rows: Rows of the batch's nodes, or None if the graph has no node features.
+    """
+    ids: dict[Feature, Tensor] = {} if node_rows is None else {"node_x": node_rows}
+    if not with_edges:
+        return PendingBatch(batch, ids)
+    eids = [block.eid for block in batch.blocks]
+    edges, (*rows, own_row), counts = _native.unique_events([*eids, batch.eid])
+    blocks = (replace(b, edge_row=row) for b, row in zip(batch.blocks, rows, strict=True))
+    return PendingBatch(
+        replace(batch, blocks=tuple(blocks)),
+        {"edge_x": edges, **ids},
+        num_in_blocks=counts[-2],
+        own_row=own_row,
+    )

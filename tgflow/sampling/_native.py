@@ -1,0 +1,83 @@
+"""The sampling room's only door to the core: tensors in and out, on the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+
+
+def unique_queries(
+    nodes: Tensor, t: Tensor, position: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Return the distinct queries, in order of first appearance, and the row of each among them.
+
+    Args:
+        nodes: int64 `[N]`.
+        t: int64 `[N]`.
+        position: int64 `[N]`, or None.
+
+    Returns:
+        The columns of the `D` distinct queries, int64 `[D]` each, and the rows, int64 `[N]`.
+    """
+    out_nodes, out_t, row = torch.empty(3, len(nodes), dtype=torch.int64).unbind(0)
+    out_position = None if position is None else torch.empty_like(nodes)
+    room = _room(out_nodes, out_t, out_position)
+    size = _core.unique_queries(_queries(nodes, t, position), room, row.data_ptr())
+    positions = None if out_position is None else out_position[:size]
+    return out_nodes[:size], out_t[:size], positions, row
+
+
+def expand_frontier(
+    targets: tuple[Tensor, Tensor, Tensor | None],
+    neighbors: tuple[Tensor, Tensor],
+    seconds_per_tick: float,
+    *,
+    by_time: bool,
+    by_position: bool,
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Return what links targets with their neighbors, and the columns of the frontier below.
+
+    Args:
+        targets: Nodes, times and positions of the targets, int64 `[N]` each.
+        neighbors: Nodes and times of their neighbors, int64 `[N, k]` each.
+        seconds_per_tick: Length of a tick.
+        by_time: Whether rows of the frontier below differ by time; else its times are None.
+        by_position: Whether they differ by position; else its positions are None.
+
+    Returns:
+        `target`, `neighbor`, `mask` and `dt` of a `Block`; nodes, times and positions.
+    """
+    nodes, t = neighbors
+    num, k = nodes.shape
+    target = torch.empty(num, dtype=torch.int64)
+    neighbor = torch.empty(num, k, dtype=torch.int64)
+    mask = torch.empty(num, k, dtype=torch.bool)
+    dt = torch.empty(num, k, dtype=torch.float32)
+    out_nodes = torch.empty(num * (k + 1), dtype=torch.int64)
+    out_t = torch.empty_like(out_nodes) if by_time else None
+    out_position = torch.empty_like(out_nodes) if by_position else None
+    size = _core.expand_frontier(
+        _queries(*targets),
+        _core.NeighborsIn(nodes.data_ptr(), t.data_ptr(), k),
+        seconds_per_tick,
+        _room(out_nodes, out_t, out_position),
+        _core.BlockOut(target.data_ptr(), neighbor.data_ptr(), mask.data_ptr(), dt.data_ptr()),
+    )
+    times = None if out_t is None else out_t[:size]
+    positions = None if out_position is None else out_position[:size]
+    return (target, neighbor, mask, dt), (out_nodes[:size], times, positions)
+
+
+def _queries(nodes: Tensor, t: Tensor, position: Tensor | None) -> _core.FrontierIn:
+    start = nodes if position is None else position  # read, and not heeded
+    return _core.FrontierIn(nodes.data_ptr(), t.data_ptr(), start.data_ptr(), len(nodes))
+
+
+def _room(nodes: Tensor, t: Tensor | None, position: Tensor | None) -> _core.FrontierOut:
+    return _core.FrontierOut(nodes.data_ptr(), _address(t), _address(position))
+
+
+def _address(column: Tensor | None) -> int:
+    return 0 if column is None else column.data_ptr()
