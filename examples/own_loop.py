@@ -62,7 +62,7 @@ def main() -> None:
     graph = tg.TemporalGraph()
     network = Network()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    sampler = tg.Sampler("decayed", span=HOUR)
+    sampler = tg.Sampler.decayed(half_life=HOUR)
     positive, negative = [], []
 
     for batch in rebatch(stream, 200):

@@ -62,7 +62,23 @@ class EventBatch:
         """Return the events at `index`: a slice (views) or an int64 tensor of rows (copies)."""
         x = None if self.x is None else self.x[index]
         label = None if self.label is None else self.label[index]
-        return EventBatch(self.src[index], self.dst[index], self.t[index], x, label)
+        columns = self.src[index], self.dst[index], self.t[index], x, label
+        return EventBatch.checked(*columns) if isinstance(index, slice) else EventBatch(*columns)
+
+    @classmethod
+    def checked(
+        cls,
+        src: Tensor,
+        dst: Tensor,
+        t: Tensor,
+        x: Tensor | None = None,
+        label: Tensor | None = None,
+    ) -> EventBatch:
+        """Return a batch of columns that are known to be right, such as parts of a batch's."""
+        batch = object.__new__(cls)
+        for name, column in (("src", src), ("dst", dst), ("t", t), ("x", x), ("label", label)):
+            object.__setattr__(batch, name, column)
+        return batch
 
     @property
     def x_dim(self) -> int:

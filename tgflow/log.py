@@ -69,7 +69,7 @@ class EventLog:
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"the log holds events [0, {len(self)}), asked for [{start}, {stop})")
         src, dst, t, label = self._native.columns(start, stop)
-        return EventBatch(
+        return EventBatch.checked(
             torch.from_numpy(src),
             torch.from_numpy(dst),
             torch.from_numpy(t),
@@ -95,7 +95,7 @@ class EventLog:
             t.data_ptr(),
             0 if label is None else label.data_ptr(),
         )
-        return EventBatch(src, dst, t, label=label)
+        return EventBatch.checked(src, dst, t, label=label)
 
     def position(self, t: int) -> int:
         """Return how many events the log held when its clock reached `t`: a time made a cut-off.

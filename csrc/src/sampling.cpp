@@ -1,6 +1,8 @@
 #include "tgflow/sampling.hpp"
 
 #include <algorithm>
+#include <stdexcept>
+#include <string>
 
 #include "query_group.hpp"
 #include "tgflow/thread_pool.hpp"
@@ -101,9 +103,11 @@ AnswerGroup& answer_of(Strategy strategy) {
       return recent;
     case Strategy::kDecayed:
       return decayed;
-    default:
+    case Strategy::kUniform:
+    case Strategy::kWindow:
       return uniform;
   }
+  throw std::invalid_argument("no such strategy: " + std::to_string(static_cast<int>(strategy)));
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ def test_errors_are_the_cpus(gpu):
             graph.delete(torch.tensor([1]))
         nodes = torch.zeros(1, dtype=torch.int64, device=graph.device)
         with pytest.raises(ValueError, match="no labels"):
-            sample_neighbors(graph, Sampler(), nodes, nodes, 1, types=[1])
+            sample_neighbors(graph, Sampler.recent(), nodes, nodes, 1, types=[1])
         assert graph.num_events == 1
         assert graph.stats().num_entries == 2
 

@@ -110,3 +110,11 @@ def test_reading_while_appending_sees_finished_events():
     done.set()
     reader.join()
     assert not wrong
+
+
+def test_a_slice_is_a_view_that_is_not_checked_again(monkeypatch):
+    events = EventBatch(torch.arange(9), torch.arange(9), torch.arange(9), torch.ones(9, 2))
+    monkeypatch.setattr(EventBatch, "__post_init__", lambda _: pytest.fail("checked again"))
+    part = events[2:5]
+    assert (len(part), part.x_dim, part.label) == (3, 2, None)
+    assert part.src.data_ptr() == events.src[2:].data_ptr()

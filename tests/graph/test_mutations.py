@@ -143,7 +143,7 @@ class ChangingGraph(RuleBasedStateMachine):
         rebuild(again, graph.log.read(0, len(graph.log)), changes)
         self.graphs = [again]
         self.counts_agree()
-        self.sample(seed=1, k=20, sampler=Sampler("uniform"), types=None)
+        self.sample(seed=1, k=20, sampler=Sampler.uniform(), types=None)
 
     @invariant()
     def counts_agree(self):
@@ -206,7 +206,8 @@ def test_cycles_of_forgetting_leave_a_short_record(limits):
     for t, before in ((2_000, 2_000), (2_000, 1_985), (1_990, 1_500), (950, 2_000)):
         asked = nodes, torch.full_like(nodes, t), 100
         mine, yours = (
-            sample_neighbors(each, Sampler(), *asked, as_of=before) for each in (graph, again)
+            sample_neighbors(each, Sampler.recent(), *asked, as_of=before)
+            for each in (graph, again)
         )
         assert torch.equal(mine.eid, yours.eid)
 

@@ -5,7 +5,12 @@ import torch
 from tgflow.events import EventBatch
 from tgflow.sampling import Sampler
 
-SAMPLERS = [Sampler("recent"), Sampler("uniform"), Sampler("window", 900), Sampler("decayed", 90)]
+SAMPLERS = [
+    Sampler.recent(),
+    Sampler.uniform(),
+    Sampler.window(width=900),
+    Sampler.decayed(half_life=90),
+]
 
 
 def hub_events(size: int, num_nodes: int, seed: int) -> EventBatch:

@@ -17,7 +17,12 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors
 
-SAMPLERS = [Sampler("recent"), Sampler("uniform"), Sampler("window", 300), Sampler("decayed", 40)]
+SAMPLERS = [
+    Sampler.recent(),
+    Sampler.uniform(),
+    Sampler.window(width=300),
+    Sampler.decayed(half_life=40),
+]
 
 
 def run(device: str | Device) -> None:

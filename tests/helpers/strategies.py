@@ -39,7 +39,7 @@ def samplers() -> st.SearchStrategy[Sampler]:
     """Every strategy, with spans from a tick to longer than any history."""
     span = st.sampled_from((1, 2, 3, 5, 10, 100, 10**9, 2**62, 2**63 - 1))
     return st.one_of(
-        st.sampled_from((Sampler("recent"), Sampler("uniform"))),
+        st.sampled_from((Sampler.recent(), Sampler.uniform())),
         st.builds(Sampler, st.sampled_from(("window", "decayed")), span),
     )
 

@@ -186,7 +186,7 @@ def test_every_device_gives_the_same_hops(device, dedup, cut):
     graph.append(events)
     asked = queries(events, generator, size=20)
     there = [column.to(graph.device) for column in asked]
-    for sampler in (Sampler("recent"), Sampler("decayed", 9)):
+    for sampler in (Sampler.recent(), Sampler.decayed(half_life=9)):
         how = {"sampler": sampler, "key": 3, "types": range(6), "dedup": dedup}
         mine, expected = (
             sample_hops(g, nodes, t, (3, 2), as_of=as_of if cut else 200, **how)
@@ -228,7 +228,7 @@ def test_an_example_by_hand():
 def test_hops_draw_with_keys_of_their_own():
     graph = TemporalGraph.from_events(graph_events(*((0, 0, t) for t in range(1000))))
     node, t = torch.zeros(1, dtype=torch.int64), torch.tensor([1000])
-    sampler = Sampler("uniform")
+    sampler = Sampler.uniform()
     hops = sample_hops(graph, node, t, (5, 5), sampler="uniform", key=5)
     again = sample_neighbors(graph, sampler, node, t, 5, key=derive_key(5, KeyDomain.HOP + 1))
     assert torch.equal(hops.blocks[1].eid[0], again.eid[0])

@@ -68,7 +68,7 @@ def check(eid: torch.Tensor, chances: dict[tuple[int, ...], float]) -> None:
 @pytest.mark.parametrize("half_life", [1, 2, 7, 1000])
 @pytest.mark.parametrize("t", [[0, 1, 2, 3, 4], [0, 0, 5, 5, 6], [0, 40, 41, 42, 50], [3] * 5])
 def test_decayed_draws_follow_the_law_of_successive_sampling(t, half_life, k):
-    eid = draw(star(t), Sampler("decayed", half_life), 1000, k, key=half_life + k)
+    eid = draw(star(t), Sampler.decayed(half_life=half_life), 1000, k, key=half_life + k)
     check(eid, successive([2 ** ((u - t[-1]) / half_life) for u in t], k))
 
 
@@ -77,7 +77,7 @@ def test_decayed_draws_of_long_histories_weigh_every_age(size):
     """Through all buckets and the open one: the newest and the oldest included."""
     t = list(range(0, 3 * size, 3))
     half_life = size // 3
-    eid = draw(star(t), Sampler("decayed", half_life), 4 * size, 1, key=size)
+    eid = draw(star(t), Sampler.decayed(half_life=half_life), 4 * size, 1, key=size)
     weights = [2 ** ((u - t[-1]) / half_life) for u in t]
     check(eid, {(i,): weight / sum(weights) for i, weight in enumerate(weights)})
 
@@ -85,7 +85,7 @@ def test_decayed_draws_of_long_histories_weigh_every_age(size):
 def test_decayed_draws_reach_what_is_too_old_for_a_bucket():
     """2,000 old events that weigh as much as the new one do together."""
     t = [0] * 2000 + [11]
-    eid = draw(star(t), Sampler("decayed", 1), 20, 1, key=1)
+    eid = draw(star(t), Sampler.decayed(half_life=1), 20, 1, key=1)
     share = (eid == 2000).double().mean().item()
     assert abs(share - 1 / (1 + 2000 / 2**11)) < 0.015
     old = eid[eid < 2000].bincount(minlength=2000)
@@ -95,7 +95,7 @@ def test_decayed_draws_reach_what_is_too_old_for_a_bucket():
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_decayed_draws_of_some_types_leave_the_others_out(k):
     t, label = [0, 2, 3, 4, 7, 8, 9], [1, 0, 1, 1, 0, 1, 0]
-    eid = draw(star(t, label), Sampler("decayed", 3), 10, k, key=k, types=[1])
+    eid = draw(star(t, label), Sampler.decayed(half_life=3), 10, k, key=k, types=[1])
     weights = {i: 2 ** (t[i] / 3) for i in range(len(t)) if label[i]}
     kept = list(weights)
     law = successive(list(weights.values()), k)
@@ -105,7 +105,7 @@ def test_decayed_draws_of_some_types_leave_the_others_out(k):
 def test_decayed_keeps_its_law_at_unix_nanoseconds():
     hour = 3_600_000_000_000
     t = [1_600_000_000_000_000_000 + i * hour for i in range(6)]
-    eid = draw(star(t), Sampler("decayed", 2 * hour + 1), t[-1] + 1, 2, key=5)
+    eid = draw(star(t), Sampler.decayed(half_life=2 * hour + 1), t[-1] + 1, 2, key=5)
     check(eid, successive([2 ** ((u - t[-1]) / (2 * hour + 1)) for u in t], 2))
 
 
@@ -115,7 +115,7 @@ def test_window_draws_are_as_likely_at_both_ends(size, types):
     older, newer = [-5] * 9, [10_000] * 9
     label = [1] * (size + 18)
     graph = star([*older, *range(size), *newer], label)
-    eid = draw(graph, Sampler("window", size), size, 10, key=size, types=types) - 9
+    eid = draw(graph, Sampler.window(width=size), size, 10, key=size, types=types) - 9
     assert eid.min() == 0
     assert eid.max() == size - 1
     counts = eid.flatten().bincount(minlength=size)
@@ -127,7 +127,7 @@ def test_window_draws_are_as_likely_at_both_ends(size, types):
 
 def test_uniform_draws_of_some_types_are_as_likely_as_any():
     label = [i % 3 for i in range(90)]
-    eid = draw(star(list(range(90)), label), Sampler("uniform"), 90, 4, key=9, types=[0, 2])
+    eid = draw(star(list(range(90)), label), Sampler.uniform(), 90, 4, key=9, types=[0, 2])
     counts = eid.flatten().bincount(minlength=90)
     assert (counts[1::3] == 0).all()
     kept = torch.cat([counts[::3], counts[2::3]])

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from strategies import TYPES, event_lists, every_query, graph_events, samplers
 
 from tgflow import _core
+from tgflow.cuda.sampling import KERNELS
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import (
+    STRATEGIES,
     Neighbors,
     Sampler,
     decayed_neighbors,
@@ -20,7 +22,12 @@ from tgflow.sampling import (
 )
 from tgflow.testing import reference
 
-ALL = [Sampler("recent"), Sampler("uniform"), Sampler("window", 500), Sampler("decayed", 90)]
+ALL = [
+    Sampler.recent(),
+    Sampler.uniform(),
+    Sampler.window(width=500),
+    Sampler.decayed(half_life=90),
+]
 by_name = pytest.mark.parametrize("sampler", ALL, ids=lambda sampler: sampler.strategy)
 
 
@@ -73,7 +80,11 @@ def test_long_histories_match_reference(device, half_life, types):
     nodes = torch.randint(0, 30, (40,), generator=generator)
     times = events.t[torch.randint(0, size, (40,), generator=generator)]
     for k in (1, 10, 90):
-        for sampler in (*ALL[:2], Sampler("window", 20 * half_life), Sampler("decayed", half_life)):
+        for sampler in (
+            *ALL[:2],
+            Sampler.window(width=20 * half_life),
+            Sampler.decayed(half_life=half_life),
+        ):
             options = {"key": 5, "types": types, "as_of": 5500}
             assert_equal(
                 sample_neighbors(graph, sampler, nodes, times, k, **options),
@@ -194,3 +205,17 @@ def test_mistakes_are_named():
         ValueError, match=r"out.nodes must be contiguous torch.int64 \[1, 1\] on the CPU"
     ):
         uniform_neighbors(graph, *query, 1, key=0, out=Neighbors.empty(1, 2))
+
+
+def test_every_strategy_is_known_wherever_strategies_are_told_apart():
+    """One that is forgotten somewhere is an error there, never another strategy."""
+    assert set(KERNELS) == set(STRATEGIES)
+    assert set(_core.Strategy.__members__) == set(STRATEGIES)
+    assert {sampler.strategy for sampler in ALL} == set(STRATEGIES)
+    made = {
+        Sampler.recent(),
+        Sampler.uniform(),
+        Sampler.window(width=9),
+        Sampler.decayed(half_life=9),
+    }
+    assert {sampler.strategy for sampler in made} == set(STRATEGIES)

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 from tgflow import _core
+from tgflow.choices import Strategy
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.structs import NeighborRows, Queries, SamplerArgs
 
-_RECENT, _DECAYED = _core.Strategy.recent.value, _core.Strategy.decayed.value
+
+class _Kernel(NamedTuple):
+    name: str
+    threads: int
+    """Of a thread block."""
+    lanes: int
+    """Threads that share a query."""
+    takes_sampler: bool = True
+
+
+_ANY = _Kernel("sample_any", 128, 1)
+"""Answers every strategy, and heeds event types."""
+KERNELS: dict[Strategy, _Kernel] = {
+    "recent": _Kernel("sample_recent", 256, 8, takes_sampler=False),
+    "uniform": _Kernel("sample_uniform", 256, 16),
+    "window": _Kernel("sample_uniform", 256, 16),
+    "decayed": _ANY,
+}
+"""What answers each strategy, of events of every type."""
+_BY_NUMBER = {getattr(_core.Strategy, name).value: kernel for name, kernel in KERNELS.items()}
 
 
 def sample(
@@ -26,15 +47,10 @@ def sample(
     if queries.size == 0:  # a launch of no thread blocks is an error
         return
     address = ctypes.c_uint64(snapshot)
-    if sampler.types or sampler.strategy == _DECAYED:
-        blocks = _blocks(queries.size, 128)
-        kernels.launch("sample_any", blocks, 128, address, queries, sampler, out)
-    elif sampler.strategy == _RECENT:
-        blocks = _blocks(queries.size, 256 // 8)
-        kernels.launch("sample_recent", blocks, 256, address, queries, out)
-    else:
-        blocks = _blocks(queries.size, 256 // 16)
-        kernels.launch("sample_uniform", blocks, 256, address, queries, sampler, out)
+    kernel = _ANY if sampler.types else _BY_NUMBER[sampler.strategy]
+    blocks = _blocks(queries.size, kernel.threads // kernel.lanes)
+    arguments = (sampler, out) if kernel.takes_sampler else (out,)
+    kernels.launch(kernel.name, blocks, kernel.threads, address, queries, *arguments)
 
 
 def _blocks(num_queries: int, per_block: int) -> int:

@@ -10,7 +10,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.sampling.rows import Neighbors, sample_neighbors
 from tgflow.sampling.sampler import Sampler
 
-_RECENT, _UNIFORM = Sampler("recent"), Sampler("uniform")
+_RECENT, _UNIFORM = Sampler.recent(), Sampler.uniform()
 
 
 def recent_neighbors(
@@ -114,7 +114,7 @@ def window_neighbors(
     Raises:
         ValueError: As in `uniform_neighbors`, or if `width < 1`.
     """
-    sampler = Sampler("window", width)
+    sampler = Sampler.window(width=width)
     return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)
 
 
@@ -153,5 +153,5 @@ def decayed_neighbors(
     Raises:
         ValueError: As in `uniform_neighbors`, or if `half_life < 1`.
     """
-    sampler = Sampler("decayed", half_life)
+    sampler = Sampler.decayed(half_life=half_life)
     return sample_neighbors(graph, sampler, nodes, t, k, key=key, as_of=as_of, types=types, out=out)

@@ -24,11 +24,14 @@ _CPU = torch.device("cpu")
 class Sampler:
     """Which of the neighbors that a query sees are taken; see the function `STRATEGY_neighbors`.
 
+    Made by `Sampler.recent()`, `.uniform()`, `.window(width=)` and `.decayed(half_life=)`, or from
+    the strategy's name and a span, as settings have them.
+
     Raises:
         ValueError: If there is no such strategy, or `span` is missing, too small or not asked for.
     """
 
-    strategy: Strategy = "recent"
+    strategy: Strategy
     span: int | None = None
     """Ticks: the `width` of a window, the `half_life` of decayed draws; None for the others."""
 
@@ -44,6 +47,26 @@ class Sampler:
             raise ValueError(f"strategy {self.strategy} needs a span: its {name} in ticks")
         elif not 1 <= self.span < 2**63:
             raise ValueError(f"{name} must be at least 1 tick, got {self.span}")
+
+    @classmethod
+    def recent(cls) -> Sampler:
+        """Take the latest."""
+        return cls("recent")
+
+    @classmethod
+    def uniform(cls) -> Sampler:
+        """Draw, each as likely."""
+        return cls("uniform")
+
+    @classmethod
+    def window(cls, *, width: int) -> Sampler:
+        """Draw from the last `width` ticks, at least 1, each as likely."""
+        return cls("window", width)
+
+    @classmethod
+    def decayed(cls, *, half_life: int) -> Sampler:
+        """Draw, an event that is `half_life` ticks older, at least 1, half as likely."""
+        return cls("decayed", half_life)
 
     def spec(self, key: int, types: Tensor | None) -> _core.Sampler:
         """Return the core's form; `types` are bits as of `type_bits`, which must stay alive."""

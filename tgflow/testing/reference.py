@@ -80,7 +80,7 @@ def recent_neighbors(
     graph: ReferenceGraph, nodes: Tensor, t: Tensor, k: int, as_of: int | Tensor | None = None
 ) -> Neighbors:
     """As `tgflow.sampling.recent_neighbors`."""
-    return sample_neighbors(graph, Sampler("recent"), nodes, t, k, as_of=as_of)
+    return sample_neighbors(graph, Sampler.recent(), nodes, t, k, as_of=as_of)
 
 
 def uniform_neighbors(
@@ -93,7 +93,7 @@ def uniform_neighbors(
     as_of: int | Tensor | None = None,
 ) -> Neighbors:
     """As `tgflow.sampling.uniform_neighbors`."""
-    return sample_neighbors(graph, Sampler("uniform"), nodes, t, k, key=key, as_of=as_of)
+    return sample_neighbors(graph, Sampler.uniform(), nodes, t, k, key=key, as_of=as_of)
 
 
 def _neighbors(rows: list[list[Item]], k: int) -> Neighbors:
