@@ -251,7 +251,8 @@ def _known_model(name: str) -> type[TemporalModel]:
     if name not in MODELS:
         known = ", ".join(MODELS)
         raise ConfigError(f"model.name must be one of {known}, or module:Class, got {name!r}")
-    return MODELS[name].model
+    kind: type[TemporalModel] = MODELS[name].model
+    return kind
 
 
 def _own_model(name: str) -> Any:
