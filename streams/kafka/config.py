@@ -39,11 +39,12 @@ _REASONS = {
     "bootstrap_servers": "the servers stand in the URL",
     "group_id": "pass group_id itself, which serves only to show the lag",
 }
-_DEFAULTS: Mapping[str, Any] = {
+CLIENT_DEFAULTS: Mapping[str, Any] = {"client_id": "tgflow", "metrics_enabled": False}
+"""Options of kafka-python's consumers and producers alike, where the user gives none."""
+_CONSUMER_DEFAULTS: Mapping[str, Any] = {
+    **CLIENT_DEFAULTS,
     "allow_auto_create_topics": False,
     "metadata_max_age_ms": 30_000,
-    "metrics_enabled": False,
-    "client_id": "tgflow",
 }
 
 
@@ -155,7 +156,7 @@ class KafkaConfig(KafkaClientConfig):
 
     def client_options(self) -> dict[str, Any]:
         """Return what `kafka.KafkaConsumer` is given."""
-        chosen = {**_DEFAULTS, **client_values(self.options), **FIXED_OPTIONS}
+        chosen = {**_CONSUMER_DEFAULTS, **client_values(self.options), **FIXED_OPTIONS}
         if chosen.get("api_version") and tuple(chosen["api_version"]) < FIRST_WITH_TRANSACTIONS:
             chosen["isolation_level"] = "read_uncommitted"  # all there is, and all is committed
         return {"bootstrap_servers": self.servers, **chosen}

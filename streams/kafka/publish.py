@@ -11,7 +11,14 @@ import pyarrow as pa
 
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
-from tgflow.streams.kafka.config import CODECS, CodecName, client_values, kafka_client, parse_url
+from tgflow.streams.kafka.config import (
+    CLIENT_DEFAULTS,
+    CODECS,
+    CodecName,
+    client_values,
+    kafka_client,
+    parse_url,
+)
 from tgflow.streams.kafka.encode import ROWS, event_rows, partition_of, records
 
 PartitionBy = Literal["src", "round_robin"]
@@ -20,12 +27,11 @@ FLUSH_SECONDS = 60.0
 UNSENT_BYTES = 32 << 20
 """Bytes that may wait to be sent."""
 
-_DEFAULTS: Mapping[str, Any] = {
+_PRODUCER_DEFAULTS: Mapping[str, Any] = {
+    **CLIENT_DEFAULTS,
     "acks": "all",
     "batch_size": 256 << 10,
-    "client_id": "tgflow",
     "linger_ms": 10,
-    "metrics_enabled": False,
 }
 
 
@@ -54,7 +60,7 @@ class Topic:
         known = kafka.KafkaProducer.DEFAULT_CONFIG
         given = {k: v for k, v in client_values(options or {}).items() if k in known}
         blocked = {"max_block_ms": int(timeout * 1000), "bootstrap_timeout_ms": int(timeout * 1000)}
-        settings = {**_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
+        settings = {**_PRODUCER_DEFAULTS, **blocked, **given, "bootstrap_servers": servers}
         self._timeout, self._servers = timeout, servers
         self._failure: Exception | None = None
         self._unsent = 0
