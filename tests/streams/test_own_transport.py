@@ -1,0 +1,103 @@
+"""A transport is one module: this one makes its events up, and the command line opens it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tgflow.cli.assemble import open_partitioned
+from tgflow.config.schema import Config, StreamConfig
+from tgflow.ids import NodeIds
+from tgflow.streams import transports
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.rows.columns import EventColumns
+from tgflow.streams.rows.row_batch import PolledRows, RowBatch
+from tgflow.streams.transports import Transport
+
+STEP = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeConfig:
+    """Settings of `made://COUNT`, a stream of that many events."""
+
+    url: str
+    bipartite: bool = False
+
+    @property
+    def num_events(self):
+        return int(self.url.removeprefix("made://"))
+
+
+@dataclass
+class MadeSource:
+    """Event i is (i % 7, i % 5, i); a position is the number of the next one."""
+
+    config: MadeConfig
+    name: str = "made-up events"
+    unit: str = "s"
+    x_dim: int = 0
+    id_kind: str = "int"
+    next: int = 0
+    ids: NodeIds = field(default_factory=NodeIds)
+
+    def __post_init__(self):
+        self.num_events = self.config.num_events
+
+    def start(self, positions):
+        self.next = int(positions.get(0, {}).get("next", 0))
+
+    def partitions(self):
+        return [0]
+
+    def look_for_partitions(self):
+        return []
+
+    def poll(self, wanted, timeout):
+        number = np.arange(self.next, min(self.next + STEP, self.num_events))
+        self.next += len(number)
+        events = EventColumns(pa.array(number % 7), pa.array(number % 5), number, None, None)
+        rows = RowBatch(events, num_rows=len(number), position={"next": self.next})
+        return [PolledRows(0, rows)] if len(number) else []
+
+    def ended(self):
+        return {0} if self.next == self.num_events else set()
+
+    def lag(self):
+        return {0: self.num_events - self.next}
+
+    def progress(self):
+        return self.next / self.num_events
+
+    def counters(self):
+        return {}
+
+    def committed(self, positions):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def made_transport(monkeypatch):
+    module = ModuleType("made_transport")
+    module.TRANSPORT = Transport(MadeConfig, MadeSource, ends=True)
+    monkeypatch.setitem(sys.modules, "made_transport", module)
+    monkeypatch.setitem(transports.SCHEMES, "made", "made_transport")
+
+
+def test_the_command_line_opens_a_transport_of_its_own_and_resumes_it():
+    config = Config(stream=StreamConfig(path="made://250"))
+    ingest = Ingest(open_partitioned(config), OrderConfig())
+    assert sum(map(len, ingest)) == 250
+    source = open_partitioned(config)
+    source.start({0: {"next": 230}})
+    [polled] = source.poll({0}, 0.1)
+    assert polled.rows.events.t.tolist() == list(range(230, 250))
