@@ -125,8 +125,8 @@ def test_contents_carry_over_to_the_next_pass() -> None:
 def test_drafts_that_take_too_much_room_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(graph_with(40)[0])
     drafted = []
-    original = Plan.draft
-    monkeypatch.setattr(Plan, "draft", lambda *a: drafted.append(a[2]) or original(*a))
+    original = Plan.pending
+    monkeypatch.setattr(Plan, "pending", lambda *a: drafted.append(a[2]) or original(*a))
     kept = list(Loader(plan, num_threads=0, lookahead=20))
     assert len(drafted) == 40
     monkeypatch.setattr(planner, "MIN_WINDOW_BYTES", 0)
@@ -231,14 +231,14 @@ def test_a_mismatch_names_the_table(name: str) -> None:
 def test_a_failure_comes_in_its_place(
     num_threads: int, broken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Plan.draft
+    original = Plan.pending
 
     def draft(self: Plan, epoch: int, index: int) -> Any:
         if index == broken:
             raise OSError("the disk is gone")
         return original(self, epoch, index)
 
-    monkeypatch.setattr(Plan, "draft", draft)
+    monkeypatch.setattr(Plan, "pending", draft)
     batches = iter(Loader(plan_of(graph_with(40)[0]), num_threads=num_threads, lookahead=16))
     assert [next(batches).index for _ in range(broken)] == list(range(broken))
     with pytest.raises(BatchError, match=f"batch {broken} of epoch 0 failed: the disk is gone"):
