@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+MAX_PENDING = 1 << 22
+"""Scores that `LinkMetrics.gather` leaves on their device before it fetches them."""
 UNDEFINED = float("nan")
 """What a metric of nothing is: no positives, or no negatives."""
 
@@ -108,11 +110,34 @@ class LinkMetrics:
 
     def __init__(self, hits: Sequence[int] = (1, 10), pooled: bool = True) -> None:
         self.hits = tuple(hits)
-        self.num_events = 0
+        self._num_events = 0
         self._num_batches = 0
         self._num_ranked = 0
         self._sums: dict[str, float] = {}
         self._pool: list[tuple[Tensor, Tensor]] | None = [] if pooled else None
+        self._pending: list[tuple[Tensor, Tensor]] = []
+        self._num_pending = 0
+
+    @property
+    def num_events(self) -> int:
+        """How many positives were taken in. Synchronizes."""
+        self._fetch()
+        return self._num_events
+
+    def gather(self, positive: Tensor, negative: Tensor) -> None:
+        """Take one batch in as `add` does, without waiting for its device.
+
+        The scores stay where they are until a result is asked for, or until `MAX_PENDING` of them
+        wait: then they come to the host all at once. A NaN raises then.
+
+        Args:
+            positive: Scores, float `[B]`; nobody may change them from now on.
+            negative: Scores, float `[B, m]`, likewise.
+        """
+        self._pending.append((positive.detach(), negative.detach()))
+        self._num_pending += positive.numel() + negative.numel()
+        if self._num_pending > MAX_PENDING:
+            self._fetch()
 
     def add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
         """Take one batch in and return its own metrics.
@@ -127,14 +152,26 @@ class LinkMetrics:
 
         Raises:
             ValueError: If a score is NaN, or the shapes do not fit.
+
+        Synchronizes, once. Batches that `gather` has taken in come first.
         """
+        self._fetch()
+        [(positive, negative)] = _fetched([(positive.detach(), negative.detach())])
+        return self._add(positive, negative)
+
+    def _fetch(self) -> None:
+        """Take in what `gather` has left on its device."""
+        pending, self._pending, self._num_pending = self._pending, [], 0
+        for positive, negative in _fetched(pending):
+            self._add(positive, negative)
+
+    def _add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
         if not negative.numel():
             return {}
-        positive, negative = positive.detach().float().cpu(), negative.detach().float().cpu()
         rank = ranks(positive, negative)
         first = negative[:, 0]
         batch = {"ap": average_precision(positive, first), "auc": roc_auc(positive, first)}
-        self.num_events += len(positive)
+        self._num_events += len(positive)
         self._num_batches += 1
         self._count(batch, 1)
         if self._pool is not None:
@@ -151,8 +188,9 @@ class LinkMetrics:
         """Return the means so far; no key for what is undefined.
 
         `ap` and `auc` are means over batches, `ap_pooled` and `auc_pooled` take all scores as one,
-        `mrr` and `hits@k` are means over events.
+        `mrr` and `hits@k` are means over events. Synchronizes.
         """
+        self._fetch()
         out = {
             name: total / (self._num_batches if name in ("ap", "auc") else self._num_ranked)
             for name, total in self._sums.items()
@@ -166,6 +204,17 @@ class LinkMetrics:
     def _count(self, values: dict[str, float], weight: int) -> None:
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value * weight
+
+
+def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Return the scores of some batches as float32 on the CPU, moved all at once."""
+    scores = [x.float() for batch in batches for x in batch]
+    if not scores:
+        return []
+    flat = torch.cat([x.flatten() for x in scores]).cpu()
+    parts = torch.split(flat, [x.numel() for x in scores])  # type: ignore[no-untyped-call]
+    shaped = [part.view(x.shape) for part, x in zip(parts, scores, strict=True)]
+    return list(zip(shaped[::2], shaped[1::2], strict=True))
 
 
 def _counts_by_threshold(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:

@@ -241,7 +241,7 @@ def test_left_early_it_goes_on_with_what_waits_in_the_graph():
     assert_same_state(straight, trainer)
 
 
-def test_after_a_partial_micro_batch_a_new_stretch_begins():
+def test_after_a_partial_micro_batch_a_new_segment_begins():
     events = made_events(100)
     trainer = trainer_of()
     recorder = Recorder()

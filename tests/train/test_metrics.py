@@ -121,3 +121,22 @@ def test_link_metrics_without_events_or_ranks_say_so():
     assert total.result() == {}
     total.add(torch.ones(4), torch.zeros(4, 1))
     assert total.result() == {"ap": 1.0, "auc": 1.0}
+
+
+@pytest.mark.parametrize("most", [0, 25, 1 << 22])
+def test_gathered_batches_give_the_figures_of_added_ones(most, monkeypatch):
+    monkeypatch.setattr("tgflow.metrics.MAX_PENDING", most)
+    added, gathered = metrics.LinkMetrics(), metrics.LinkMetrics()
+    for size in (5, 0, 9, 1):
+        scores = torch.randn(size), torch.randn(size, 3)
+        added.add(*scores)
+        gathered.gather(*scores)
+    assert gathered.num_events == added.num_events == 15
+    assert gathered.result() == added.result()
+
+
+def test_a_gathered_nan_is_refused_with_the_result():
+    gathered = metrics.LinkMetrics()
+    gathered.gather(torch.tensor([float("nan")]), torch.zeros(1, 1))
+    with pytest.raises(ValueError, match="positive score 0 of 1 is NaN"):
+        gathered.result()

@@ -23,10 +23,10 @@ def test_timeline_means_match_recounting(batches, share):
         timeline.add(position, position + size, {"ap": value / 8, "mrr": value / 8})
         spans.append((position, size, value / 8))
         position += size
-    assert len(timeline.stretches) <= 4
+    assert len(timeline.segments) <= 4
     since = timeline.tail_start(share)
     assert since in [start for start, _, _ in spans]
-    if since != timeline.stretches[-1].start:
+    if since != timeline.segments[-1].start:
         assert position - since <= share * (position - 100)
     for start in (None, since):
         tail = [span for span in spans if start is None or span[0] >= start]
@@ -72,7 +72,7 @@ def test_progress_passes_through_json():
             compute_seconds=start / 1e6,
         )
     saved = json.loads(json.dumps(asdict(progress)))
-    again = Progress.of(saved)
+    again = Progress.from_json(saved)
     assert asdict(again) == asdict(progress)
     assert again.forgetting() == progress.forgetting() > 0
     assert again.summary() == progress.summary()

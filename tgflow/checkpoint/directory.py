@@ -217,7 +217,7 @@ def _write_tensors(fs: Fs, file: Path, content: tensors.Encoded, *, sealed: bool
 def _write_file(fs: Fs, file: Path, chunks: Callable[[], Iterable[bytes | memoryview]]) -> str:
     """Write a file, wait until it is on the disk, and return its SHA-256.
 
-    After an error that may pass it is written anew, once: what a failed sync left cannot be relied
+    After an error that may pass it is written once more: what a failed sync left cannot be relied
     on. The digest is of what was to be written, so damage on the way is noticed on reading.
     """
     try:
@@ -247,7 +247,7 @@ def _try_to_write(fs: Fs, file: Path, chunks: Iterable[bytes | memoryview]) -> s
 
 
 def _link(fs: Fs, written: Written, file: Path) -> dict[str, Any] | None:
-    """Give a sealed file of `written` its second name `file`; None if it must be written anew."""
+    """Give a sealed file of `written` its second name `file`; None if it must be written."""
     entry: dict[str, Any] | None = written.manifest["files"].get(file.name)
     source = written.path / file.name
     try:

@@ -1,7 +1,7 @@
 """The manifest: which files a checkpoint has, and what they must be.
 
-Since format 2 it begins with the SHA-256 of all that follows, so damage is told from anything else
-before it is parsed. A reader takes this format and the one before, by way of `_MIGRATIONS`.
+Since format 2 it begins with the SHA-256 of all that follows, so damage is recognized before
+anything is parsed. A reader takes this format and the one before, by way of `_MIGRATIONS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A directory of checkpoints: the newest valid one to go on from, older ones in case of damage.
+"""A directory of checkpoints: the newest valid one to resume from, older ones in case of damage.
 
 Sealed files of a checkpoint are links to its predecessor's, so it costs what is new; every
 `keep_every`-th is written whole, and the newest of those that share nothing with it is kept beside
@@ -53,7 +53,7 @@ class CheckpointStore:
         directory: Where they are; made if it is not there. What a crash left unfinished in it is
             removed.
         keep: How many of the last ones are kept, besides one that shares no file with them.
-        keep_every: After this many checkpoints all files are written anew rather than linked.
+        keep_every: After this many checkpoints all files are written rather than linked.
         max_bytes: Largest size of a checkpoint in all; None allows what the memory can hold.
         fs: File operations.
 

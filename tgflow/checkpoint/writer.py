@@ -13,7 +13,7 @@ from tgflow.checkpoint.content import Checkpoint
 from tgflow.checkpoint.store import CheckpointStore
 
 MAX_FAILURES = 3
-"""In a row; then the training stops, since it would go on for nothing."""
+"""In a row; then the training stops, as its progress would be lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ MAX_LOST = 20
 
 
 class ContinualTrainer:
-    """Learns from a stream as it comes, and tells how well each event was predicted before.
+    """Learns from a stream as it comes, and measures how well each event was predicted before.
 
     The graph may already hold events: they are history, neither predicted nor learned.
 
@@ -69,7 +69,7 @@ class ContinualTrainer:
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
         )
-        self._stretch_start = self.position
+        self._segment_start = self.position
         self._index = 0
         self._lost = 0
 
@@ -99,7 +99,7 @@ class ContinualTrainer:
         """
         self.graph.check_time_unit(stream)
         c = self.config
-        feeder = MicroBatcher(self.graph, self._stretch_start, self._index, c.batch_size, c.updates)
+        feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, c.updates)
         ahead = PREFETCH_BATCHES if c.lookahead == "auto" else c.lookahead
         loader = Loader.of_tasks(
             self._plans(),
@@ -119,7 +119,7 @@ class ContinualTrainer:
             self.model.state.keep_past(c.replay_horizon)
 
     def _plans(self) -> MicroBatchPlans:
-        c, start = self.config, self._stretch_start
+        c, start = self.config, self._segment_start
         replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life)
         make = partial(make_plan, self.graph, self.model, c, seed=c.seed, start=start)
         return MicroBatchPlans(
@@ -145,7 +145,7 @@ class ContinualTrainer:
             self._lost = 0
         start, self.position = self.position, self.position + batch.num_new
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
-            self._stretch_start, self._index = self.position, 0
+            self._segment_start, self._index = self.position, 0
         else:
             self._index += 1
         return self._record(start, batch, measured, learned, fallbacks, feeder)
@@ -225,7 +225,7 @@ class ContinualTrainer:
         return out | progress.summary()
 
     def checkpoint(self) -> Checkpoint:
-        """Return all that `from_checkpoint` needs to go on as if nothing had happened.
+        """Return all that `from_checkpoint` needs to continue with the same bits.
 
         It holds the events up to `position`: resume the stream from there. Add sections or meta
         of your own, such as `NodeIds.state()`, before you save it. It is a copy as of now: train
@@ -236,9 +236,9 @@ class ContinualTrainer:
             {
                 "trainer": "continual",
                 "config": asdict(self.config),
-                "stretch_start": self._stretch_start,
+                "segment_start": self._segment_start,
                 "index": self._index,
-                "progress": self.progress.plain(),
+                "progress": self.progress.to_json(),
             }
         )
         return checkpoint
@@ -254,13 +254,13 @@ class ContinualTrainer:
         edge_x: Table | None = None,
         node_x: Table | None = None,
     ) -> ContinualTrainer:
-        """Return a trainer that goes on where `checkpoint` was taken.
+        """Return a trainer that continues where `checkpoint` was taken.
 
         Args:
             model: Built with the configuration it had then; its parameters are overwritten.
             checkpoint: From `checkpoint()`, by way of `save` and `load`.
-            config: Settings to go on with, None for those it had. With other ones it goes on, but
-                not to the same bits; another `batch_size` counts micro-batches from here.
+            config: Settings to continue with, None for those it had. Others give other bits;
+                another `batch_size` counts micro-batches from here.
             keep_model: False starts with `model` as it is and an empty memory; the events, and the
                 figures so far, stay.
             edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:
@@ -279,8 +279,8 @@ class ContinualTrainer:
             load_learner(trainer._learner, checkpoint)
             trainer._keep_past()
         if trainer.config.batch_size == saved.batch_size:
-            trainer._stretch_start, trainer._index = meta["stretch_start"], meta["index"]
-        trainer.progress = Progress.of(meta["progress"])
+            trainer._segment_start, trainer._index = meta["segment_start"], meta["index"]
+        trainer.progress = Progress.from_json(meta["progress"])
         return trainer
 
 

@@ -42,7 +42,7 @@ def evaluate(
     for batch in batches:
         scores = learner.predict(batch)
         learner.commit(batch, scores)
-        metrics.add(scores.positive, scores.negative)
+        metrics.gather(scores.positive, scores.negative)
         new = touches_new.index_select(0, batch.eid)
         kept.append((scores.positive[new], scores.negative[new]))
         on_batch(batch)
@@ -50,7 +50,7 @@ def evaluate(
         positive, negative = (torch.cat(column) for column in zip(*kept, strict=True))
         for start in range(0, len(positive), batch_size):
             rows = slice(start, start + batch_size)
-            inductive.add(positive[rows], negative[rows])
+            inductive.gather(positive[rows], negative[rows])
     out = metrics.result() | {"num_events": metrics.num_events}
     out |= {INDUCTIVE + name: value for name, value in inductive.result().items()}
     return out | {INDUCTIVE + "num_events": inductive.num_events}

@@ -44,8 +44,10 @@ class StepResult:
 class Learner:
     """Steps a model over batches: `predict`, `learn` and `commit`, in this order or part of it.
 
-    Dropout is keyed by (seed, epoch, index), so a step is the same wherever a run was resumed; the
-    caller's random state is left as it was.
+    Dropout is keyed by (seed, epoch, index), so a step is the same wherever a run was resumed. For
+    that, `learn` seeds torch's default generators of the CPU and of the model's device, and gives
+    their state back afterwards, as `torch.random.fork_rng` does: another thread that draws from
+    them meanwhile gets keyed draws, so give it a generator of its own.
 
     Args:
         model: Model to train.
@@ -74,6 +76,11 @@ class Learner:
         self._checked = False
         self.compute_seconds = 0.0
         """Time in forward, backward and optimizer; all else is a trainer's overhead."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are; the CPU for a model without any."""
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def predict(self, batch: Batch) -> Scores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing.
@@ -109,7 +116,8 @@ class Learner:
         """
         self._check(batch)
         self._set_mode(training=True)
-        with _keyed_draws(derive_key(self.seed, batch.epoch, batch.index)), self._computing():
+        draws = _keyed_draws(derive_key(self.seed, batch.epoch, batch.index), self.device)
+        with draws, self._computing():
             scores = self.model(batch)
             loss = link_loss(scores)
         _check_finite(batch, scores, loss)
@@ -152,19 +160,29 @@ def link_loss(scores: Scores) -> Tensor:
 
 
 @contextmanager
-def _keyed_draws(seed: int) -> Iterator[None]:
-    """Seed torch's draws on the CPU, and give the caller's state back afterwards.
+def _keyed_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's draws on the CPU and on `device`; give the caller's state back afterwards.
 
-    On the generator itself: `torch.manual_seed` takes milliseconds on a machine without a GPU, as
-    it notes down where it was called, for when there is one.
+    On the generators themselves: `torch.manual_seed` takes milliseconds on a machine without a GPU,
+    as it notes down where it was called, for when there is one.
     """
-    generator = torch.default_generator
-    caller = generator.get_state()
-    generator.manual_seed(seed & _MASK_63_BITS)
+    generators = _default_generators(device)
+    callers = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed & _MASK_63_BITS)
     try:
         yield
     finally:
-        generator.set_state(caller)
+        for generator, state in zip(generators, callers, strict=True):
+            generator.set_state(state)
+
+
+def _default_generators(device: torch.device) -> list[torch.Generator]:
+    """Return the generators that draws of a model on `device` may come from."""
+    if device.type != "cuda":
+        return [torch.default_generator]
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return [torch.default_generator, torch.cuda.default_generators[index]]
 
 
 def _check_finite(batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:

@@ -20,7 +20,7 @@ PREDICT = 0
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPlans:
-    """The plans of one stretch of a stream, side by side, as one source for the loader."""
+    """The plans of one segment of a stream, side by side, as one source for the loader."""
 
     predict: Plan
     learn: Plan

@@ -1,4 +1,4 @@
-"""What a trainer tells while it works: one record per batch, epoch or step, to whoever observes."""
+"""Callbacks of a trainer, and their records: one per batch, epoch or step."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class StepRecord:
 
 
 class Callback:
-    """Is told of progress; override what is of interest. An exception in it stops the run."""
+    """Hears of progress; override what is of interest. An exception in it stops the run."""
 
     def on_batch(self, record: BatchRecord) -> None:
         """Hear of a batch of `OfflineTrainer`."""

@@ -159,12 +159,12 @@ class OfflineTrainer:
             self.model.state.reset()
         begin, compute = time.perf_counter(), self._learner.compute_seconds
         total = 0.0
-        told = self._teller("train", epoch, self._train_plan)
+        notify = self._notifier("train", epoch, self._train_plan)
         for batch in self._load(self._train_plan, epoch):
             step = self._learner.learn(batch)
             self._learner.commit(batch, step.scores)
             total += step.loss
-            told(batch, step.loss)
+            notify(batch, step.loss)
         self._totals.epochs += 1
         self._totals.events += len(self.split.train)
         self._totals.seconds += time.perf_counter() - begin
@@ -172,9 +172,9 @@ class OfflineTrainer:
         return total / len(self._train_plan)
 
     def _evaluate(self, stage: Stage, epoch: int, plan: Plan) -> dict[str, float]:
-        told = self._teller(stage, epoch, plan)
+        notify = self._notifier(stage, epoch, plan)
         return evaluate(
-            self._learner, self._load(plan, 0), self.split.touches_new, plan.batch_size, told
+            self._learner, self._load(plan, 0), self.split.touches_new, plan.batch_size, notify
         )
 
     def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
@@ -192,16 +192,16 @@ class OfflineTrainer:
         if self.model.state is not None and state is not None:
             self.model.state.load_state_dict(state)
 
-    def _teller(self, stage: Stage, epoch: int, plan: Plan) -> Callable[..., None]:
-        """Return what tells the observer of a batch, and of its loss if there is one."""
+    def _notifier(self, stage: Stage, epoch: int, plan: Plan) -> Callable[..., None]:
+        """Return what notifies the observer of a batch, and of its loss if there is one."""
         num_batches = len(plan)
 
-        def tell(batch: Batch, loss: float | None = None) -> None:
+        def notify(batch: Batch, loss: float | None = None) -> None:
             self._observer.on_batch(
                 BatchRecord(stage, epoch, batch.index, num_batches, batch.num_new, loss)
             )
 
-        return tell
+        return notify
 
     def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
         """Return a plan of the whole graph's validation or test events.

@@ -34,19 +34,19 @@ class Progress:
 
     @classmethod
     def new(cls, half_life: float) -> Progress:
-        """Return the progress of a run that has not begun."""
+        """Return the progress of a new run."""
         return cls(RunningMean(half_life))
 
     @classmethod
-    def of(cls, saved: dict[str, Any]) -> Progress:
-        """Return the progress that `plain` turned into `saved`."""
-        running, timeline = RunningMean(**saved["running"]), Timeline.of(saved["timeline"])
+    def from_json(cls, saved: dict[str, Any]) -> Progress:
+        """Return the progress that `to_json` turned into `saved`."""
+        running, timeline = RunningMean(**saved["running"]), Timeline.from_json(saved["timeline"])
         return cls(**saved | {"running": running, "timeline": timeline})
 
-    def plain(self) -> dict[str, Any]:
-        """Return what `of` takes back, as plain values: a copy."""
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` takes back, as plain values: a copy."""
         saved = {name: getattr(self, name) for name in _NUMBERS}
-        return saved | {"running": asdict(self.running), "timeline": self.timeline.plain()}
+        return saved | {"running": asdict(self.running), "timeline": self.timeline.to_json()}
 
     def resume(self, compute_seconds: float) -> None:
         """Start the clock; `compute_seconds` is the learner's, which only grows."""

@@ -11,7 +11,7 @@ MEAN_OVER_BATCHES = ("ap", "auc")
 
 
 @dataclass(slots=True)
-class Stretch:
+class Segment:
     """Some consecutive batches, summed up."""
 
     start: int
@@ -24,36 +24,36 @@ class Stretch:
 
 @dataclass(slots=True)
 class Timeline:
-    """Metrics along a stream, from which the mean of any late part can be told.
+    """Metrics along a stream, from which the mean of any late part follows.
 
-    Holds up to `capacity` stretches, of one batch each at first. When they are full, neighbors are
+    Holds up to `capacity` segments, of one batch each at first. When they are full, neighbors are
     joined two by two, so memory stays bounded however long the stream, and a part's start is known
-    to one stretch.
+    to one segment.
     """
 
     capacity: int = 4096  # even
-    batches_per_stretch: int = 1
-    stretches: list[Stretch] = field(default_factory=list)
+    batches_per_segment: int = 1
+    segments: list[Segment] = field(default_factory=list)
     last_batches: int = 0
-    """Batches in the last stretch."""
-    total: Stretch = field(default_factory=lambda: Stretch(0, 0, {}))
-    """All stretches, summed up."""
+    """Batches in the last segment."""
+    total: Segment = field(default_factory=lambda: Segment(0, 0, {}))
+    """All segments, summed up."""
 
-    def plain(self) -> dict[str, Any]:
-        """Return what `of` takes back, as plain values: a copy."""
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` takes back, as plain values: a copy."""
         return {
             "capacity": self.capacity,
-            "batches_per_stretch": self.batches_per_stretch,
-            "stretches": [_plain(stretch) for stretch in self.stretches],
+            "batches_per_segment": self.batches_per_segment,
+            "segments": [_segment_to_json(segment) for segment in self.segments],
             "last_batches": self.last_batches,
-            "total": _plain(self.total),
+            "total": _segment_to_json(self.total),
         }
 
     @classmethod
-    def of(cls, saved: dict[str, Any]) -> Timeline:
-        """Return the timeline that `plain` turned into `saved`."""
-        stretches = [Stretch(**stretch) for stretch in saved["stretches"]]
-        return cls(**saved | {"stretches": stretches, "total": Stretch(**saved["total"])})
+    def from_json(cls, saved: dict[str, Any]) -> Timeline:
+        """Return the timeline that `to_json` turned into `saved`."""
+        segments = [Segment(**segment) for segment in saved["segments"]]
+        return cls(**saved | {"segments": segments, "total": Segment(**saved["total"])})
 
     def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
         """Take in one batch of events `[start, stop)`, which follow those before; no NaN."""
@@ -62,53 +62,53 @@ class Timeline:
             for name, value in metrics.items()
             for weight in [1.0 if name in MEAN_OVER_BATCHES else float(stop - start)]
         }
-        _join(self.total, Stretch(start, stop, sums))
-        if self.stretches and self.last_batches < self.batches_per_stretch:
-            _join(self.stretches[-1], Stretch(start, stop, sums))
+        _join(self.total, Segment(start, stop, sums))
+        if self.segments and self.last_batches < self.batches_per_segment:
+            _join(self.segments[-1], Segment(start, stop, sums))
             self.last_batches += 1
             return
-        if len(self.stretches) == self.capacity:
+        if len(self.segments) == self.capacity:
             self._halve()
-        self.stretches.append(Stretch(start, stop, sums))
+        self.segments.append(Segment(start, stop, sums))
         self.last_batches = 1
 
     def mean(self, since: int | None = None) -> dict[str, float]:
-        """Return the mean of each metric over the stretches that start at event `since` or later.
+        """Return the mean of each metric over the segments that start at event `since` or later.
 
         Without `since`, over all of them, at no cost.
         """
         total = self.total
         if since is not None:
-            total = Stretch(0, 0, {})
-            for stretch in self.stretches:
-                if stretch.start >= since:
-                    _join(total, stretch)
+            total = Segment(0, 0, {})
+            for segment in self.segments:
+                if segment.start >= since:
+                    _join(total, segment)
         return {name: value / weight for name, (value, weight) in total.sums.items()}
 
     def tail_start(self, share: float) -> int:
-        """Return where the last `share` of the events starts, rounded up to a stretch's start.
+        """Return where the last `share` of the events starts, rounded up to a segment's start.
 
-        The last stretch always belongs to it; 0 without events.
+        The last segment always belongs to it; 0 without events.
         """
-        if not self.stretches:
+        if not self.segments:
             return 0
-        first, end = self.stretches[0].start, self.stretches[-1].stop
+        first, end = self.segments[0].start, self.segments[-1].stop
         ideal = end - math.floor(share * (end - first))
-        starts = [stretch.start for stretch in self.stretches]
+        starts = [segment.start for segment in self.segments]
         return next((start for start in starts if start >= ideal), starts[-1])
 
     def _halve(self) -> None:
-        pairs = zip(self.stretches[::2], self.stretches[1::2], strict=True)
-        self.stretches = [_join(left, right) for left, right in pairs]
-        self.batches_per_stretch *= 2
+        pairs = zip(self.segments[::2], self.segments[1::2], strict=True)
+        self.segments = [_join(left, right) for left, right in pairs]
+        self.batches_per_segment *= 2
 
 
-def _plain(stretch: Stretch) -> dict[str, Any]:
-    sums = {name: list(pair) for name, pair in stretch.sums.items()}
-    return {"start": stretch.start, "stop": stretch.stop, "sums": sums}
+def _segment_to_json(segment: Segment) -> dict[str, Any]:
+    sums = {name: list(pair) for name, pair in segment.sums.items()}
+    return {"start": segment.start, "stop": segment.stop, "sums": sums}
 
 
-def _join(left: Stretch, right: Stretch) -> Stretch:
+def _join(left: Segment, right: Segment) -> Segment:
     """Take `right`, which follows `left`, into it."""
     left.stop = right.stop
     for name, (value, weight) in right.sums.items():
