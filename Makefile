@@ -10,12 +10,13 @@ INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format bench kafka gpu clean FORCE
+.PHONY: help demo test test-all check lint types format bench kafka gpu clean FORCE
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    watch a model learn from examples/data/collegemsg.csv.gz (more flags: ARGS='--model tgat')"
-	@echo "make test    check, then run every test"
+	@echo "make test    check, then run what guards a change: minutes"
+	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, and wheels too"
 	@echo "make check   lint, formatting and types"
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine"
@@ -27,9 +28,16 @@ demo: .venv/core
 	$(call say,tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS))
 	@$(BIN)/tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS)
 
+WORKERS := $(shell getconf _NPROCESSORS_ONLN)
+PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=25
+
 test: check .venv/core
-	$(call say,running the tests)
-	@HYPOTHESIS_PROFILE=ci PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(ARGS)
+	$(call say,running the tests that guard a change)
+	@HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(ARGS)
+
+test-all: check .venv/core
+	$(call say,running all tests)
+	@HYPOTHESIS_PROFILE=ci $(PYTEST) $(ARGS)
 
 check: lint types
 

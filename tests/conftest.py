@@ -1,8 +1,11 @@
-"""What all tests share: hypothesis profiles and a fixed number of threads."""
+"""What all tests share: hypothesis profiles, a fixed number of threads, and a limit to patience."""
 
 from __future__ import annotations
 
 import os
+import time
+import warnings
+from collections.abc import Iterator
 
 # Before torch reads it: idle threads that spin make a busy machine many times slower.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -11,16 +14,33 @@ import pytest
 import torch
 from hypothesis import settings
 
+from helpers.effort import QUICK_EXAMPLES
 from tgflow import _core
 
 # The machine may be busy: how long an example takes says nothing about it.
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None)
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=QUICK_EXAMPLES)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+SLOW_SECONDS = 15.0
+"""Of the processor: a test that takes more is to be marked slow."""
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _two_threads() -> None:
+def _few_threads() -> None:
     """Keep the order of float additions, and so every last bit, alike on all machines."""
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
     _core.set_num_threads(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Say which tests should be marked slow: those that take long, on however busy a machine."""
+    start = time.process_time()
+    result = yield
+    seconds = time.process_time() - start
+    if seconds > SLOW_SECONDS and item.get_closest_marker("slow") is None:
+        text = f"{item.nodeid} took {seconds:.0f} s of the processor: mark it slow"
+        warnings.warn(pytest.PytestWarning(text), stacklevel=1)
+    return result

@@ -26,8 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "helpers"))
-from campaign import Campaign
-
+from helpers.campaign import Campaign
 from tgflow.testing.broker import MockBroker
 
 PARTITIONS = 4

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from tgflow.durable import fault
 from tgflow.durable.fs import Fs, RealFs
 from tgflow.streams.errors import escaped
 from tgflow.streams.rows.row_batch import BadRow, Location
@@ -139,11 +138,9 @@ class DeadLetterFiles:
         self._refuse_after_failure()
         try:
             fd = self._open()
-            fault.point("letters.before_write")
             self._is_synced = False
             self._fs.write(fd, data)
             self._byte += len(data)
-            fault.point("letters.after_write")
         except OSError as error:
             self._fail(error)
             raise
@@ -158,9 +155,7 @@ class DeadLetterFiles:
         if self._is_synced or self._fd is None:
             return
         try:
-            fault.point("letters.before_sync")
             self._fs.sync(self._fd)
-            fault.point("letters.after_sync")
         except OSError as error:
             self._fail(error)
             raise
@@ -182,7 +177,6 @@ class DeadLetterFiles:
         for later in reversed(self._segments()):  # a crash in between leaves no hole
             if later > segment:
                 self._fs.unlink(self._path(later))
-        fault.point("letters.before_truncate")
         if size > byte:
             self._fs.truncate(path, byte)
         elif size < byte:

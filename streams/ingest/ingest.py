@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tgflow.durable import fault
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.ingest.accounting import RowAccounting
@@ -245,7 +244,6 @@ class Ingest:
             for released in sequencer.replay():
                 yield from self._emit(released)
             sequencer.go_live()
-            fault.point("ingest.before_start")
             self.source.start(sequencer.state.positions)
             while not self._stop() and sequencer.admission.released != AFTER_ALL:
                 yield from self._cycle()

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.position import LogPosition
 
@@ -59,7 +58,6 @@ def append(
     seconds = 0.0
     while True:
         try:
-            fault.point("ingest.before_log")
             return log.append(rows, footer)
         except DiskFull:
             if give_up(seconds):

@@ -6,8 +6,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import torch
-from strategies import skewed_events
 
+from helpers.cache_reference import ReferenceCache
+from helpers.strategies import skewed_events
 from tgflow.bench import cache as bench
 from tgflow.bench import cache_gather
 from tgflow.bench.cache_live import follow, live_rows
@@ -15,7 +16,6 @@ from tgflow.bench.cache_rounds import KEEPS, NEXT, round_rows, run_rounds
 from tgflow.bench.cache_trace import TGAT, TGN, Model, Trace, plan_of, replay, traces
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params
-from tgflow.testing.cache_reference import ReferenceCache
 
 QUICK = Options(quick=True)
 EVENTS = skewed_events(1_500, 80)

@@ -6,10 +6,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 import torch
-from devices import opened
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.devices import opened
 from tgflow.bench import peers, sample, store
 from tgflow.bench.csr import StaticCsr, check_equal
 from tgflow.bench.curves import draw

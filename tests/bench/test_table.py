@@ -7,8 +7,8 @@ import math
 
 import pytest
 import torch
-from emulator.device import EmulatedDevice
 
+from helpers.emulator.device import EmulatedDevice
 from tgflow.bench import cache_gpu, table
 from tgflow.bench.options import Options
 

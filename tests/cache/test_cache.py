@@ -6,7 +6,11 @@ import gc
 
 import pytest
 import torch
-from caches import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.cache_reference import ReferenceCache
+from helpers.caches import (
     SIZE,
     any_script,
     capacities,
@@ -18,13 +22,9 @@ from caches import (
     made_table,
     policies,
 )
-from devices import for_each_device, opened
-from hypothesis import given
-from hypothesis import strategies as st
-
+from helpers.devices import for_each_device, opened
 from tgflow.cache import CacheCounters, ScheduleMismatch, Script, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
-from tgflow.testing.cache_reference import ReferenceCache
 
 PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
 

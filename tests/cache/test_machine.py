@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import torch
-from caches import any_script, capacities, check, int64, made_cache, made_rows, policies
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tgflow.testing.cache_reference import ReferenceCache
+from helpers.cache_reference import ReferenceCache
+from helpers.caches import any_script, capacities, check, int64, made_cache, made_rows, policies
+from helpers.effort import tries
 
-settings_of_machines = settings(max_examples=60, stateful_step_count=25, deadline=None)
+settings_of_machines = settings(max_examples=tries(60), stateful_step_count=25, deadline=None)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -108,4 +109,4 @@ class EmulatedCacheMachine(CacheMachine):
 TestCache = CacheMachine.TestCase
 TestCache.settings = settings_of_machines
 TestEmulatedCache = EmulatedCacheMachine.TestCase
-TestEmulatedCache.settings = settings(settings_of_machines, max_examples=25)
+TestEmulatedCache.settings = settings(settings_of_machines, max_examples=tries(25))

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 import torch
-from caches import made_cache, made_rows
 
+from helpers.caches import made_cache, made_rows
 from tgflow.cache.policy import Policy
 
 SIZE, DIM = 400, 7

@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 
+from helpers import faults
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import (
     Checkpoint,
@@ -16,7 +17,6 @@ from tgflow.checkpoint import (
     CheckpointVersion,
     UntrustedCheckpoint,
 )
-from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
 
 
@@ -54,10 +54,10 @@ def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
 def test_a_failed_save_changes_nothing(tmp_path, kind):
     path = ckpt.save(tmp_path / "last", example())
-    fault.arm(f"checkpoint.before_directory_sync:1:{kind}")
+    faults.arm(f"checkpoint.before_directory_sync:1:{kind}")
     with pytest.raises(DiskFull if kind == "enospc" else CheckpointNotCommitted):
         ckpt.save(path, Checkpoint({}))
-    fault.arm("")
+    faults.arm("")
     assert ckpt.load(path).meta["seed"] == 7
     assert os.listdir(tmp_path) == ["last"]
 

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from helpers.effort import tries
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointDamaged,
@@ -224,7 +225,7 @@ DTYPES = [
         st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 4), max_size=3)), max_size=8
     )
 )
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 def test_the_files_are_safetensors(tmp_path_factory, shapes):
     """What we write the library of that name reads, and the other way round."""
     directory = tmp_path_factory.mktemp("c")
@@ -265,7 +266,7 @@ def test_c11_golden_checkpoints_of_every_format_are_read(number):
     assert (manifest["state_sha256"] is None) == (number == 1)
 
 
-FUZZ = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=tries(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def tried(path):

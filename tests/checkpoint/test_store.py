@@ -9,6 +9,7 @@ import threading
 import pytest
 import torch
 
+from helpers import faults
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointDamaged,
@@ -22,7 +23,6 @@ from tgflow.checkpoint import (
     load,
     read_manifest,
 )
-from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.fs import RealFs
 
@@ -253,7 +253,7 @@ def test_the_writer_saves_beside_the_training(tmp_path):
 
 
 def written(writer, step, spec=""):
-    fault.arm(spec)
+    faults.arm(spec)
     writer.submit(step, at(step))
     return writer.wait()
 
@@ -273,7 +273,7 @@ def test_c5_the_writer_gives_up_after_three_failures_in_a_row(tmp_path):
         with pytest.raises(CheckpointNotCommitted):
             written(writer, 11, "checkpoint.before_rename:1:eio")
     finally:
-        fault.arm("")
+        faults.arm("")
     assert writer.stats.failures == 5
     check(8, CheckpointStore(tmp_path).newest())
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from live_runs import write_events
 
+from helpers.live_runs import write_events
 from tgflow.cli import main
 
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_runs import SMALL
 
+from helpers.live_runs import SMALL
 from tgflow.bench.row import Row
 from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, exit_code

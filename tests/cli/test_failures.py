@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from live_runs import figures, same_run, untimed, write_events
-from small_runs import SMALL
 
+from helpers import faults
+from helpers.live_runs import SMALL, figures, same_run, untimed, write_events
 from tgflow.checkpoint import CheckpointStore, load
 from tgflow.cli import main
-from tgflow.durable import fault
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
 from tgflow.runtime import runner
@@ -58,7 +57,7 @@ def resume(tgflow, made):
 @pytest.fixture(autouse=True)
 def _no_faults():
     yield
-    fault.arm("")
+    faults.arm("")
 
 
 def health():
@@ -212,10 +211,10 @@ def test_r11_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
 def test_r8_dead_letters_that_cannot_be_written_end_it(tgflow, tmp_path):
     rows = [f"{i % 9},{9 + i % 7},{'x' if i == 150 else i}" for i in range(200)]
     (tmp_path / "bad.csv").write_text("src,dst,t\n" + "\n".join(rows) + "\n")
-    fault.arm("letters.before_write:1:eio")
+    faults.arm("letters.before_write:1:eio")
     ran = tgflow("run", "-s", "bad.csv", "-o", "out", *SMALL)
     assert ran.code == 74
-    fault.arm("")
+    faults.arm("")
     assert tgflow("run", "-o", "out", "--resume").code == 0
     assert tgflow("run", "-s", "bad.csv", "-o", "whole", *SMALL).code == 0
     same_run(tmp_path / "whole", tmp_path / "out")
@@ -223,11 +222,11 @@ def test_r8_dead_letters_that_cannot_be_written_end_it(tgflow, tmp_path):
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
 def test_c5_c9_a_checkpoint_that_fails_does_not_stop_the_training(run, resume, made, kind):
-    fault.arm(f"checkpoint.before_file:1:{kind}")
+    faults.arm(f"checkpoint.before_file:1:{kind}")
     ran = run(*STEP)
     assert ran.code == 0
     same_run(made / "whole", Path("out"))
-    fault.arm("")
+    faults.arm("")
     resume()
 
 
@@ -250,7 +249,7 @@ def test_c5_three_in_a_row_stop_it(run, resume, monkeypatch):
 
 
 def test_c6_a_log_that_is_full_for_a_moment_is_waited_for(run, made, monkeypatch):
-    fault.arm("log.before_append:1:enospc")
+    faults.arm("log.before_append:1:enospc")
     assert run().code == 0
     same_run(made / "whole", Path("out"))
 

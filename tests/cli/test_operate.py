@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from small_runs import SMALL
 
+from helpers.live_runs import SMALL
 from tgflow.cli import errors
 from tgflow.config import fields
 from tgflow.runtime import health, runner

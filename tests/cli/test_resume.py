@@ -10,11 +10,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from live_runs import same_run, signal_at, write_events
-from small_runs import SMALL
 
+from helpers import faults
+from helpers.live_runs import SMALL, same_run, signal_at, write_events
 from tgflow.cli import assemble, main
-from tgflow.durable import fault
 from tgflow.durable.log import DurableLog
 from tgflow.runtime import build, checkpoints, runner
 from tgflow.streams.open import open_files
@@ -46,7 +45,7 @@ def whole(made, tmp_path):
 @pytest.fixture(autouse=True)
 def _no_faults():
     yield
-    fault.arm("")
+    faults.arm("")
 
 
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
@@ -89,10 +88,10 @@ def test_d11_a_paced_stream_is_woken_up(tgflow, events_csv, monkeypatch):
 )
 @pytest.mark.parametrize("log", ["--log", "--no-log"])
 def test_a_fault_anywhere_is_made_good(tgflow, events_csv, whole, point, log):
-    fault.arm(point)
+    faults.arm(point)
     ran = tgflow("run", "-s", events_csv, "-o", "out", log, *STEP, *SMALL)
     assert ran.code in (0, 70)
-    fault.arm("")
+    faults.arm("")
     assert tgflow("run", "-s", events_csv, "-o", "out", log, "--resume").code == 0
     same_run(whole, whole.parent / "out")
 
@@ -178,10 +177,10 @@ def test_what_is_fixed_needs_another_directory(tgflow, events_csv):
 
 def test_c14_a_change_counts_from_the_first_checkpoint_that_has_it(tgflow, events_csv, whole):
     assert tgflow("run", "-s", events_csv, "-o", "out", "--limit", 200, *SMALL).code == 0
-    fault.arm("log.before_sync:1:raise,checkpoint.before_file:1:raise")
+    faults.arm("log.before_sync:1:raise,checkpoint.before_file:1:raise")
     more = ("--resume", "--limit", 400, "--allow-config-change", "--dim", 16)
     assert tgflow("run", "-o", "out", *more).code == 70
-    fault.arm("")
+    faults.arm("")
     # the checkpoint that there is stands for the settings before, so these count again
     ran = tgflow("run", "-o", "out", "--resume")
     assert ran.code == 0

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from small_runs import SMALL
 
+from helpers.live_runs import SMALL
 from tgflow.checkpoint import load
 from tgflow.config import load_config
 from tgflow.ids import NodeIds

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from live_runs import figures, same_run
-from small_runs import SMALL
 
+from helpers.live_runs import SMALL, figures, same_run
 from tgflow.cli import assemble
 from tgflow.streams.open import open_files
 

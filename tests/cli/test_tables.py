@@ -7,9 +7,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from live_runs import figures, untimed, write_features
-from small_runs import SMALL
 
+from helpers.live_runs import SMALL, figures, untimed, write_features
 from tgflow.checkpoint import read_manifest
 from tgflow.runtime import runner
 

@@ -8,12 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from live_runs import figures, write_features
-from small_runs import SMALL
 
+from helpers import faults
+from helpers.live_runs import SMALL, figures, write_features
 from tgflow import _core
 from tgflow.cli import main
-from tgflow.durable import fault
 from tgflow.tables import FeatureTable
 
 DISK = ("--edge-table", "disk", "--edge-cache", "4KiB")
@@ -42,7 +41,7 @@ def run(tgflow, made):
 @pytest.fixture(autouse=True)
 def _no_faults():
     yield
-    fault.arm("")
+    faults.arm("")
     for op in _core.FileOp.__members__.values():
         _core.inject_fault(op, 0, 0, 0)
 
@@ -78,9 +77,9 @@ def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, fir
               "checkpoint.before_manifest:1:raise"]
 )  # fmt: skip
 def test_a_fault_anywhere_is_made_good(run, resume, made, point):
-    fault.arm(point)
+    faults.arm(point)
     assert run(*DISK, *STEP).code == 70
-    fault.arm("")
+    faults.arm("")
     ran = resume()
     assert ran.code == 0, ran.err
     as_whole(made)

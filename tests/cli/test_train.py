@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from small_runs import SMALL
 
+from helpers.live_runs import SMALL
 from tgflow.cli.offline import average
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)

@@ -9,11 +9,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from live_runs import same_run, write_events
-from small_runs import SMALL
 
+from helpers import faults
+from helpers.live_runs import SMALL, same_run, write_events
 from tgflow.cli import continual, main
-from tgflow.durable import fault
 
 STEP = ("--checkpoint-batches", 1)
 
@@ -44,7 +43,7 @@ def run(tgflow, made):
 @pytest.fixture(autouse=True)
 def _no_faults():
     yield
-    fault.arm("")
+    faults.arm("")
 
 
 def checkpoints():
@@ -57,9 +56,9 @@ def checkpoints():
 @pytest.mark.parametrize("flags", [("--replay-ratio", 0), ("--dim", 16), ("--seed", 4)])
 def test_c14_a_change_that_no_checkpoint_has_never_was(run, resume, whole, flags):
     assert run("--limit", 200).code == 0
-    fault.arm("checkpoint.before_directory:1:raise")
+    faults.arm("checkpoint.before_directory:1:raise")
     assert resume("--limit", 400, "--allow-config-change", *flags).code == 70
-    fault.arm("")
+    faults.arm("")
     assert resume("--limit", 400).code == 0
     same_run(whole, Path("out"))
 
@@ -110,11 +109,11 @@ def test_c13_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
     for size in (100, 200):  # so that an older checkpoint's place in the log is another one
         assert run("--resume", "--limit", size).code == 0
     shutil.rmtree("out/log")
-    fault.arm("log.before_append:2:raise,checkpoint.before_directory:1:raise")
+    faults.arm("log.before_append:2:raise,checkpoint.before_directory:1:raise")
     ran = resume("--limit", 300)
     assert ran.code in (0, 70)
     assert "read from the source again" in ran.err
-    fault.arm("")
+    faults.arm("")
     ran = resume("--limit", 400)
     assert (ran.code, "from the source" in ran.err) == (0, False)
     same_run(whole, Path("out"))
@@ -172,7 +171,7 @@ def test_p5_all_rows_polled_are_counted_whatever_was_learned_of_them(run, resume
 
 
 def test_an_error_is_told_once(run):
-    fault.arm("log.before_append:1:eio")
+    faults.arm("log.before_append:1:eio")
     ran = run()
     assert ran.code == 74
     assert ran.err.count("Input/output error") == 1, ran.err

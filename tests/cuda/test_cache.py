@@ -6,13 +6,13 @@ import ctypes
 
 import pytest
 import torch
-from emulator.device import EmulatedDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.cache_reference import ReferenceCache
+from helpers.emulator.device import EmulatedDevice
 from tgflow.cache import CachedTable, cached
 from tgflow.tables import FeatureTable
-from tgflow.testing.cache_reference import ReferenceCache
 
 SIZE = 60
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from devices import needs_cuda
-from hubs import SAMPLERS, hub_events
 
 import tgflow as tg
+from helpers.devices import needs_cuda
+from helpers.hubs import SAMPLERS, hub_events
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors, sample_hops, sample_neighbors
 

@@ -4,7 +4,8 @@ import ctypes
 
 import pytest
 import torch
-from emulator import Emulator
+
+from helpers.emulator import Emulator
 
 ORDERS = (0, 1, 7, 8)
 

@@ -6,9 +6,9 @@ import ctypes
 
 import pytest
 import torch
-from emulator import Emulator
-from emulator.device import EmulatedDevice
 
+from helpers.emulator import Emulator
+from helpers.emulator.device import EmulatedDevice
 from tgflow.bench.naive_gather import SOURCE
 from tgflow.cuda.gather import LINE, gather, lanes_of
 

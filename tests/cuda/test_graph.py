@@ -1,13 +1,13 @@
 """A graph on a GPU (emulated, or real where there is one) beside the same graph on the CPU."""
 
 import pytest
-import small_run
 import torch
-from devices import for_each_gpu, on_cpu, opened
-from emulator.device import EmulatedDevice
-from hubs import SAMPLERS, hub_events
-from strategies import graph_events
 
+from helpers import small_run
+from helpers.devices import for_each_gpu, on_cpu, opened
+from helpers.emulator.device import EmulatedDevice
+from helpers.hubs import SAMPLERS, hub_events
+from helpers.strategies import graph_events
 from tgflow.cuda import sources
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph

@@ -5,12 +5,12 @@ import random
 
 import pytest
 import torch
-from emulator import Emulator
 from hypothesis import given
 from hypothesis import strategies as st
-from made_store import History, MadeStore
-from strategies import TYPES, event_lists, every_query, samplers
 
+from helpers.emulator import Emulator
+from helpers.made_store import History, MadeStore
+from helpers.strategies import TYPES, event_lists, every_query, samplers
 from tgflow import _core
 from tgflow.cuda import sampling, structs
 from tgflow.cuda.structs import NeighborRows, Queries

@@ -7,7 +7,8 @@ import shutil
 import subprocess
 
 import pytest
-from emulator import CSRC, HERE, KERNELS
+
+from helpers.emulator import CSRC, HERE, KERNELS
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

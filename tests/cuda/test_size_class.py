@@ -3,7 +3,8 @@
 import ctypes
 
 import torch
-from emulator import CSRC, Emulator
+
+from helpers.emulator import CSRC, Emulator
 
 CODE = """
 #include "tgflow/cuda/size_class.hpp"

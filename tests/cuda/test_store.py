@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from emulator.device import EmulatedDevice
-from hubs import hub_events
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_lists, every_query
 from test_kernels_sample import assert_equal, sample
 
+from helpers.emulator.device import EmulatedDevice
+from helpers.hubs import hub_events
+from helpers.strategies import event_lists, every_query
 from tgflow.cuda.store import DeviceStore
 from tgflow.events import EventBatch
 from tgflow.testing import reference

@@ -2,10 +2,9 @@
 
 import json
 
-from crash_checks import Quick, explore
-
+from helpers.crash_checks import Quick, explore
+from helpers.crash_states import RecordingFs
 from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
-from tgflow.testing.crash_states import RecordingFs
 
 
 def letter(i):

@@ -6,11 +6,11 @@ import os
 import pyarrow as pa
 import pytest
 import torch
-from crash_checks import Quick, explore, of
 
+from helpers.crash_checks import Quick, explore, of
+from helpers.crash_states import RecordingFs, crash_states
 from tgflow.checkpoint import Checkpoint, CheckpointStore
 from tgflow.durable.log import DurableLog
-from tgflow.testing.crash_states import RecordingFs, crash_states
 
 
 def frame(i):

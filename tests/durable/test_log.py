@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.durable import fault
+from helpers import faults
 from tgflow.durable.errors import DiskFull, LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.durable.position import LogPosition
@@ -16,11 +16,11 @@ from tgflow.durable.position import LogPosition
 
 @contextmanager
 def armed(spec):
-    fault.arm(spec)
+    faults.arm(spec)
     try:
         yield
     finally:
-        fault.arm("")
+        faults.arm("")
 
 
 def rows_of(first, count):
@@ -215,7 +215,7 @@ def test_a_position_beyond_the_end_is_refused(tmp_path):
             frames_of(log, LogPosition(0, end.byte - 1))
 
 
-ERRORS = {"enospc": DiskFull, "eio": OSError, "raise": fault.InjectedFault}
+ERRORS = {"enospc": DiskFull, "eio": OSError, "raise": faults.InjectedFault}
 
 
 @pytest.mark.parametrize("sync_ms", [0, 1e9])

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.effort import tries
 from tgflow.durable import frames, segments
 from tgflow.durable.errors import LogCorrupt, LogVersion
 from tgflow.durable.frames import BadFrame
 from tgflow.durable.log import DurableLog
 
 GOLDEN = Path(__file__).parent / "golden" / "log-1"
-FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(
+    max_examples=tries(150), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 NUM_FRAMES = 6
 
 

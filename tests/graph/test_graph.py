@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from emulator.device import EmulatedDevice
-from strategies import graph_events
 
+from helpers.emulator.device import EmulatedDevice
+from helpers.strategies import graph_events
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors

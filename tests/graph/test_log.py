@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_lists, graph_events
 
+from helpers.strategies import event_lists, graph_events
 from tgflow.events import EventBatch
 from tgflow.log import EventLog
 

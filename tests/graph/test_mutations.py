@@ -2,18 +2,19 @@
 
 import pytest
 import torch
-from devices import needs_cuda, on_cpu, opened
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from strategies import samplers, skewed_events
 
+from helpers.changing_reference import ChangingReference
+from helpers.devices import needs_cuda, on_cpu, opened
+from helpers.effort import tries
+from helpers.strategies import samplers, skewed_events
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.mutations import Mutation, as_tensors, from_tensors, rebuild
 from tgflow.sampling import Sampler, sample_neighbors
 from tgflow.testing import reference
-from tgflow.testing.changes import ChangingReference
 
 MAX_NODE = 5
 nodes = st.integers(0, MAX_NODE)
@@ -154,7 +155,7 @@ class ChangingGraph(RuleBasedStateMachine):
 
 
 TestChangingGraph = ChangingGraph.TestCase
-TestChangingGraph.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestChangingGraph.settings = settings(max_examples=tries(60), stateful_step_count=40, deadline=None)
 
 
 class ChangingCudaGraph(ChangingGraph):

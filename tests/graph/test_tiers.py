@@ -8,9 +8,9 @@ from textwrap import dedent
 import numpy as np
 import pytest
 import torch
-from devices import for_each_device, opened
-from strategies import skewed_events
 
+from helpers.devices import for_each_device, opened
+from helpers.strategies import skewed_events
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors, uniform_neighbors

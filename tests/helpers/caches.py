@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import torch
-from devices import opened
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.cache_reference import ReferenceCache, distinct
+from helpers.devices import opened
 from tgflow.cache import CachedTable, Script, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.tables import FeatureTable
-from tgflow.testing.cache_reference import ReferenceCache, distinct
 
 SIZE = 12
 """Rows of the made tables: few, so that everything happens often."""

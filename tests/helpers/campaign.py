@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -12,7 +11,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TGFLOW_FAULT": ""}
+from helpers.processes import environment
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @dataclass
@@ -28,6 +29,8 @@ class Campaign:
     out: Path
     flags: list[str]
     seed: int = 0
+    faults: str = ""
+    """Armed in the process, as `helpers.faults.arm` takes them."""
     kills: int = 0
     at: list[int] = field(default_factory=list)
     """After how many micro-batches it was killed."""
@@ -37,14 +40,15 @@ class Campaign:
 
     def start(self) -> subprocess.Popen[str]:
         """Begin, or go on."""
-        command = [sys.executable, "-m", "tgflow", "run", *self.flags]
+        program = ["-m", "helpers.faults", self.faults] if self.faults else ["-m", "tgflow"]
+        command = [sys.executable, *program, "run", *self.flags]
         command += ["--out", str(self.out), "--resume"]
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | ENVIRONMENT,
+            env=environment() | ENVIRONMENT,
         )
 
     def batches(self) -> int:

@@ -2,8 +2,8 @@
 
 import os
 
+from helpers.crash_states import crash_states
 from tgflow.durable.fs import RealFs
-from tgflow.testing.crash_states import crash_states
 
 
 class Quick(RealFs):

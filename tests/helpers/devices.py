@@ -1,6 +1,6 @@
 """Runs a test once per device: the CPU and the GPU path are twins.
 
-"emulated" is the GPU path with its kernels run on the CPU, lane by lane (see tests/emulator).
+"emulated" is the GPU path with its kernels run on the CPU, lane by lane (see tests/helpers/emulator).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from emulator.device import EmulatedDevice
 
+from helpers.emulator.device import EmulatedDevice
 from tgflow import sampling
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors

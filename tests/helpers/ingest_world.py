@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from helpers.partitioned import ListSource, Row
 from tgflow.durable.position import LogPosition
 from tgflow.events import concat
 from tgflow.ids import NodeIds
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
-from tgflow.testing.partitioned import ListSource, Row
 
 
 class MemoryLog:

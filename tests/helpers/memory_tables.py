@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from devices import needs_cuda, opened
 
+from helpers.devices import needs_cuda, opened
 from tgflow.cache import cached
 from tgflow.nn import NodeMemory
 from tgflow.nn.memory_table import MemoryTable

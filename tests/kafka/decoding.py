@@ -6,8 +6,8 @@ import json
 from types import SimpleNamespace
 
 import pyarrow as pa
-from kafka_help import Reading
 
+from helpers.kafka_io import Reading
 from tgflow.streams.kafka import KafkaConfig
 from tgflow.streams.kafka.chunk import Chunk, new_records
 from tgflow.streams.kafka.cursor import Anchor, Cursor

@@ -11,7 +11,8 @@ import time
 import uuid
 
 import pytest
-from kafka_help import Reading, edges, open_source, producer, publish, read, read_on
+
+from helpers.kafka_io import Reading, edges, open_source, producer, publish, read, read_on
 
 pytestmark = pytest.mark.timeout(120)
 REAL = os.environ.get("TGFLOW_TEST_KAFKA", "")

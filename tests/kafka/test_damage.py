@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kafka_help import (
+
+from helpers.kafka_io import (
     SMALL,
     Reading,
     edges,
@@ -11,7 +12,6 @@ from kafka_help import (
     publish,
     read,
 )
-
 from tgflow.streams.errors import (
     SourceCorrupt,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from kafka_help import (
+
+from helpers.kafka_io import (
     PATIENT,
     after,
     edges,
@@ -15,7 +16,6 @@ from kafka_help import (
     read_on,
     wait_for,
 )
-
 from tgflow.testing.broker import OFFSET_COMMIT
 
 pytestmark = pytest.mark.timeout(60)

@@ -8,8 +8,8 @@ import pytest
 from decoding import decode
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka_help import edge
 
+from helpers.kafka_io import edge
 from tgflow.streams.errors import CODES
 from tgflow.streams.rows.limits import Checks
 

@@ -7,7 +7,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from kafka_help import (
+
+from helpers.kafka_io import (
     PATIENT,
     QUICK,
     SMALL,
@@ -22,7 +23,6 @@ from kafka_help import (
     read_on,
     wait_for,
 )
-
 from tgflow.streams.errors import (
     SourceTruncated,
     SourceUnavailable,

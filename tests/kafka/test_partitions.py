@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from kafka_help import (
+
+from helpers.kafka_io import (
     after,
     edges,
     open_source,
@@ -14,7 +15,6 @@ from kafka_help import (
     read_on,
     wait_for,
 )
-
 from tgflow.streams.kafka.consumer import ConsumerConnection
 
 pytestmark = pytest.mark.timeout(60)

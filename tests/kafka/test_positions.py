@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kafka_help import (
+
+from helpers.kafka_io import (
     SMALL,
     after,
     edges,
@@ -14,7 +15,6 @@ from kafka_help import (
     read_all,
     read_on,
 )
-
 from tgflow.streams.errors import (
     SourceExpired,
     SourceMismatch,

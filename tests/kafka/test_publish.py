@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kafka_help import Reading, edge, open_source, publish, read, read_all
 
+from helpers.kafka_io import Reading, edge, open_source, publish, read, read_all
 from tgflow.cli import main
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds

@@ -1,4 +1,4 @@
-"""What only a real broker shows; `python tests/kafka/real_broker.py` runs it."""
+"""What only a real broker shows; `python tests/helpers/real_broker.py` runs it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kafka_help import edges, open_source, producer, publish, read, read_on
-from real_broker import RealBroker
+
+from helpers.kafka_io import edges, open_source, producer, publish, read, read_on
+from helpers.real_broker import RealBroker
 
 JARS = os.environ.get("TGFLOW_KAFKA_JARS", "")
 pytestmark = [

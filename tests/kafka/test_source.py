@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from kafka_help import (
+
+from helpers.kafka_io import (
     QUICK,
     Reading,
     edge,
@@ -17,7 +18,6 @@ from kafka_help import (
     read_on,
     wait_for,
 )
-
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
 from tgflow.streams.kafka.config import client_values, parse_url

@@ -8,10 +8,10 @@ import torch
 from sklearn.metrics import average_precision_score
 from torch.nn import functional as F
 
+from helpers.batches import slow_batch
 from tgflow.batch import Batch
 from tgflow.events import EventBatch
 from tgflow.models import MODELS, TGAT, TGN, TGATConfig, TGNConfig
-from tgflow.testing.batches import slow_batch
 
 SMALL = {"time_dim": 8, "embedding_dim": 8, "neighbors": 4, "dropout": 0.0}
 

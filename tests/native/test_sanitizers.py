@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-CSRC = Path(__file__).parents[2] / "csrc"
+ROOT = Path(__file__).parents[2]
+CSRC = ROOT / "csrc"
 
 
 def run(*command: str | Path) -> str:
@@ -17,7 +18,9 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def build_tests(sanitizers: str, folder: Path) -> Path:
+def build_tests(sanitizers: str, name: str) -> Path:
+    """Build the core's tests in a folder that is kept: what is up to date is not built again."""
+    folder = ROOT / "build" / name
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     options = ["-DTGFLOW_TESTS=ON", f"-DTGFLOW_SANITIZE={sanitizers}", "-DCMAKE_BUILD_TYPE=Test"]
     flags = "-DCMAKE_CXX_FLAGS=-O1 -fno-sanitize-recover=all"
@@ -30,14 +33,14 @@ needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is
 
 
 @needs_cmake
-def test_the_cores_own_tests_pass_under_address_and_undefined_sanitizers(tmp_path):
-    tests = build_tests("address,undefined", tmp_path)
+def test_the_cores_own_tests_pass_under_address_and_undefined_sanitizers():
+    tests = build_tests("address,undefined", "asan")
     assert "\n0 of " in "\n" + run(tests).splitlines()[-1]
 
 
 @needs_cmake
-def test_reading_beside_a_writer_has_no_data_race(tmp_path):
-    tests = build_tests("thread", tmp_path)
+def test_reading_beside_a_writer_has_no_data_race():
+    tests = build_tests("thread", "tsan")
     assert "\n0 of " in "\n" + run(tests, "stress").splitlines()[-1]
 
 

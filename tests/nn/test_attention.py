@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from helpers.effort import tries
 from tgflow import _core
 from tgflow.batch import Block
 from tgflow.nn import AttentionLayer, MergeLayer, TemporalAttention, TimeEncoding
@@ -72,7 +73,7 @@ def made_layer(h_dim: int, x_dim: int, heads: int, dropout: float = 0.0) -> Temp
     return layer
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(
     size=st.integers(2, 6),
     k=st.integers(1, 4),

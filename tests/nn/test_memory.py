@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_tables import with_past
 
+from helpers.effort import tries
+from helpers.memory_tables import with_past
 from tgflow.nn import NodeMemory
 
 WRITES = st.lists(st.tuples(st.sets(st.integers(0, 5), max_size=4), st.integers(1, 3)), max_size=30)
@@ -60,7 +61,7 @@ def written(writes, history: int) -> tuple[NodeMemory, DictMemory, int]:
     return memory, expected, position
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(80), deadline=None)
 @given(writes=WRITES, history=st.sampled_from([1, 3, 7, 1000]))
 def test_versions_match_a_dict(writes, history):
     memory, expected, last = written(writes, history)
@@ -157,7 +158,7 @@ def test_an_event_overwrites_at_most_two_rows():
     assert memory.history.capacity == 14
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(writes=WRITES, before=st.sampled_from([2, 5, 9]), after=st.sampled_from([1, 4, 20]))
 def test_another_number_of_rows_keeps_the_latest_versions(writes, before, after):
     memory, _, last = written(writes, before)

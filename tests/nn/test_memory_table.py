@@ -9,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_tables import for_each_kind, home_of, memory_table_of, with_past
 
+from helpers.effort import tries
+from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
 from tgflow.cache import CachedTable
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import NodeMemory, memory
@@ -50,7 +51,7 @@ def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 
 @for_each_kind
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 @given(steps=STEPS, data=st.data())
 def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
     at, plain = home_of(kind), with_past(NodeMemory(2, 1), 7)

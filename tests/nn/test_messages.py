@@ -2,12 +2,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.effort import tries
 from tgflow.nn import aggregate
 
 PAIRS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(pairs=PAIRS, aggregator=st.sampled_from(["last", "mean"]))
 def test_aggregate_matches_a_dict(pairs, aggregator):
     src = torch.tensor([a for a, _ in pairs], dtype=torch.int64)

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers.belady_reference import execute, most_hits
+from helpers.cache_reference import ReferenceCache
+from helpers.effort import tries
 from tgflow.cache.policy import POLICIES
 from tgflow.plan.belady import BeladyPlanner, plan_all
-from tgflow.testing.belady_reference import execute, most_hits
-from tgflow.testing.cache_reference import ReferenceCache
 
 Batches = list[list[int]]
 
@@ -151,7 +152,7 @@ def test_two_windows_are_one_where_the_cache_holds_everything(made: tuple[Batche
 
 
 @given(traces())
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 def test_without_a_future_the_row_used_last_stays(made: tuple[Batches, int]) -> None:
     """Windows of one batch: recency, where hits count as used before the batch's misses."""
     batches, num_slots = made

@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import pytest
 import torch
-from made_plans import plan_of
-from made_streams import made_events, small_tgn
 from torch import Tensor
 
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events, small_tgn
+from helpers.plan_reference import assert_same_batch
 from tgflow.cache import CachedTable, ScheduleMismatch, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Loader, Plan
 from tgflow.plan import lookahead as planner
 from tgflow.tables import FeatureTable, table
 from tgflow.tables.row_view import RowView
-from tgflow.testing.plan_reference import assert_same_batch
 from tgflow.train.continual import ContinualTrainer
 
 pytestmark = pytest.mark.timeout(60)

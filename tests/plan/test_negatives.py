@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from helpers.effort import tries
 from tgflow.events import EventBatch
 from tgflow.keys import derive_key
 from tgflow.log import EventLog
@@ -57,7 +58,7 @@ def nodes_of(pairs: Pairs) -> set[int]:
     return {node for pair in pairs for node in pair}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(pairs=pair_lists, data=st.data(), num=st.integers(1, 3), draw_key=st.integers(0, 2**64 - 1))
 def test_random_negatives_are_known_destinations_and_never_the_positive(
     pairs: Pairs, data: st.DataObject, num: int, draw_key: int
@@ -79,7 +80,7 @@ def test_random_negatives_are_known_destinations_and_never_the_positive(
     assert negatives.num_fallbacks == fallbacks
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(pairs=pair_lists, data=st.data(), draw_key=st.integers(0, 2**64 - 1))
 @pytest.mark.parametrize("kind", ["historical", "inductive"])
 def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from devices import for_each_gpu, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_plans import plan_of
-from made_streams import made_events
 from torch import Tensor
 
+from helpers.batches import node_rows
+from helpers.devices import for_each_gpu, opened
+from helpers.effort import tries
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.cache import cached
 from tgflow.cache.policy import POLICIES
@@ -23,8 +26,6 @@ from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, ExperienceReplay, Loader
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
-from tgflow.testing.batches import node_rows
-from tgflow.testing.plan_reference import assert_same_batch
 
 EVENTS = made_events(120)
 NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
@@ -51,7 +52,7 @@ def assert_obvious(batch: Batch, expected: Batch, node_x: Tensor) -> None:
     assert_same_batch(replace(batch, node_x=None), expected)
 
 
-@settings(max_examples=30)
+@settings(max_examples=tries(30))
 @given(data=st.data())
 def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
     node_x = NODE_X[: data.draw(st.integers(0, 32), "nodes with a row")]

@@ -12,6 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.plan_reference import (
+    PlanSpec,
+    assert_batch_rows,
+    assert_same_batch,
+    batch_starts,
+    expected_rows,
+)
 from tgflow.batch import Batch
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
@@ -20,13 +27,6 @@ from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import STRATEGIES
-from tgflow.testing.plan_reference import (
-    PlanSpec,
-    assert_batch_rows,
-    assert_same_batch,
-    batch_starts,
-    expected_rows,
-)
 
 SPANS = {"window": 60, "decayed": 20}
 UNIX_NANOSECONDS = 1_600_000_000_000_000_000

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from helpers.effort import tries
 from tgflow.keys import derive_key
 from tgflow.plan.replay import ExperienceReplay
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(
     ratio=st.floats(0, 3),
     horizon=st.integers(1, 300),

@@ -1,4 +1,4 @@
-"""D1: killed anywhere, as often as you like, a run ends with the very model it would have had.
+"""Killed anywhere, as often as you like, a run ends with the very model it would have had.
 
 TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
 """
@@ -11,8 +11,9 @@ import random
 import time
 
 import pytest
-from campaign import ENVIRONMENT, Campaign
-from live_runs import same_run
+
+from helpers.campaign import Campaign
+from helpers.live_runs import same_run
 
 KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
 SEED = int(os.environ.get("TGFLOW_SEED", "1"))
@@ -58,7 +59,7 @@ def compare(left, right):
 
 @pytest.mark.timeout(600 + 30 * KILLS)
 @pytest.mark.parametrize("more", [["--log"], ["--no-log"], ["--log", *ON_DISK]])
-def test_d1_r9_killed_over_a_file(tmp_path, more):
+def test_killed_over_a_file(tmp_path, more):
     kills = max(1, KILLS // 4)
     lines = [
         ",".join(str(row[key]) for key in ("src", "dst", "t")) + f",{i % 97},{i % 31}"
@@ -77,7 +78,7 @@ def test_d1_r9_killed_over_a_file(tmp_path, more):
 
 
 @pytest.mark.timeout(600 + 30 * KILLS)
-def test_d1_r9_killed_over_kafka(tmp_path):
+def test_killed_over_kafka(tmp_path):
     broker_module = pytest.importorskip("tgflow.testing.broker")
     pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
     with broker_module.MockBroker() as broker:
@@ -108,15 +109,14 @@ def publish(broker, topic, events, partitions):
 
 
 @pytest.mark.timeout(600)
-def test_d11_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path, monkeypatch):
+def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path):
     stream = tmp_path / "made.csv"
     lines = [f"{i % 9},{10 + i % 7},{i}" for i in range(BATCH * 20)]
     stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
     flags = ["-s", str(stream), *SMALL, "--checkpoint-batches", "1000"]
     reference = undisturbed(tmp_path, flags)
     campaign = Campaign(tmp_path / "stopped", flags)
-    slow = "checkpoint.before_rename:1:delay=20"
-    monkeypatch.setitem(ENVIRONMENT, "TGFLOW_FAULT", slow)  # the last checkpoint takes its time
+    campaign.faults = "checkpoint.before_rename:1:delay=20"  # the last one takes its time
     child = campaign.start()
     while campaign.batches() < 3:
         time.sleep(0.002)
@@ -126,6 +126,6 @@ def test_d11_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path, monke
     child.terminate()
     child.communicate(timeout=19)
     assert child.returncode == 143
-    monkeypatch.setitem(ENVIRONMENT, "TGFLOW_FAULT", "")
+    campaign.faults = ""
     campaign.finish()
     compare(reference, campaign)

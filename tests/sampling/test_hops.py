@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from devices import for_each_device, opened
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import event_lists, graph_events, samplers
 from torch.nn.functional import pad
 
+from helpers.devices import for_each_device, opened
+from helpers.strategies import event_lists, graph_events, samplers
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from devices import for_each_device, opened, recent_neighbors, uniform_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
-from strategies import event_lists, every_query, graph_events
 
+from helpers.devices import for_each_device, opened, recent_neighbors, uniform_neighbors
+from helpers.strategies import event_lists, every_query, graph_events
 from tgflow import _core
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from devices import for_each_device, opened, sample_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import TYPES, event_lists, every_query, graph_events, samplers
 
+from helpers.devices import for_each_device, opened, sample_neighbors
+from helpers.strategies import TYPES, event_lists, every_query, graph_events, samplers
 from tgflow import _core
 from tgflow.cuda.sampling import KERNELS
 from tgflow.events import NO_NODE, EventBatch

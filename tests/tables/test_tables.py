@@ -11,12 +11,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from devices import for_each_gpu, needs_cuda, opened
-from emulator.device import EmulatedDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tgflow as tg
+from helpers.devices import for_each_gpu, needs_cuda, opened
+from helpers.emulator.device import EmulatedDevice
 from tgflow.tables import FeatureTable
 
 EVERYWHERE = [

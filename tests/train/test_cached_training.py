@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from losses import Losses
-from made_streams import made_events, small_tgat, small_tgn
 from torch import Tensor
 
+from helpers.made_streams import made_events, small_tgat, small_tgn
+from helpers.records import Losses
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.graph import TemporalGraph

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from made_streams import made_events, pieces, small_tgat, small_tgn
 
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from made_streams import made_events, small_tgn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from helpers.made_streams import made_events, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
 from tgflow.plan.negatives import NegativeSampler

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from losses import Losses
-from made_streams import made_events, pieces, small_tgn
-from memory_tables import KINDS, memory_table_of
 
+from helpers.made_streams import made_events, pieces, small_tgn
+from helpers.memory_tables import KINDS, memory_table_of
+from helpers.records import Losses
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.nn import NodeMemory

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made_streams import made_events, pieces
 
+from helpers.made_streams import made_events, pieces
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.train.microbatch import MicroBatcher

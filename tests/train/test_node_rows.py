@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from made_streams import made_events, pieces, small_tgn
 
+from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow import checkpoint as ckpt
 from tgflow.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from made_streams import made_events, small_tgn
 
+from helpers.made_streams import made_events, small_tgn
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph

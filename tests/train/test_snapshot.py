@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
-from made_streams import made_events, pieces, small_tgn
 
+from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
 from tgflow.train import graph_parts

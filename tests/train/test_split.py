@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from made_streams import made_events
 
+from helpers.made_streams import made_events
 from tgflow.events import EventBatch, empty_events
 from tgflow.train.split import chronological_split
 

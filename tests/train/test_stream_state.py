@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from losses import Losses
-from made_streams import made_events, pieces, small_tgn
 from torch import Tensor, nn
 
+from helpers.made_streams import made_events, pieces, small_tgn
+from helpers.records import Losses
 from tgflow import checkpoint as ckpt
 from tgflow.batch import Batch
 from tgflow.graph import TemporalGraph

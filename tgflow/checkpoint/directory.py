@@ -24,7 +24,6 @@ from tgflow.checkpoint.errors import (
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.manifest import Files, Manifest
-from tgflow.durable import fault
 from tgflow.durable.errors import FULL, DiskFull
 from tgflow.durable.fs import Fs, RealFs, make_directories
 
@@ -147,17 +146,13 @@ def prepared(
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:8]}")
     try:
-        fault.point("checkpoint.before_directory")
         fs.make_directory(temporary)
         files = _write_sections(fs, temporary, checkpoint, linkable)
         for make_durable in checkpoint.outside:
             make_durable()
-        fault.point("checkpoint.before_manifest")
         data = manifests.make(checkpoint, files, **more)
         _write_file(fs, temporary / manifests.NAME, lambda: [data])
-        fault.point("checkpoint.before_directory_sync")
         fs.sync_directory(temporary)
-        fault.point("checkpoint.before_rename")
         yield temporary
     except BaseException as error:
         with suppress(OSError):
@@ -177,7 +172,6 @@ def sync_names(fs: Fs, path: Path) -> None:
         CheckpointDurabilityUnknown: If the disk refuses.
     """
     try:
-        fault.point("checkpoint.after_rename")
         fs.sync_directory(path.parent)
     except OSError as error:
         text = f"the checkpoint is in place, but may not outlive a crash: {error.strerror}"
@@ -232,17 +226,14 @@ def _write_file(fs: Fs, file: Path, chunks: Callable[[], Iterable[bytes | memory
 
 def _try_to_write(fs: Fs, file: Path, chunks: Iterable[bytes | memoryview]) -> str:
     digest = hashlib.sha256()
-    fault.point("checkpoint.before_file")
     fd = fs.create(file)
     try:
         for chunk in chunks:
             digest.update(chunk)
             fs.write(fd, chunk)
-        fault.point("checkpoint.before_sync")
         fs.sync(fd)
     finally:
         fs.close(fd)
-    fault.point("checkpoint.after_file")
     return digest.hexdigest()
 
 
@@ -256,7 +247,6 @@ def _link(fs: Fs, written: Written, file: Path) -> dict[str, Any] | None:
             return None
         if not stat.S_ISREG(found.st_mode):
             return None
-        fault.point("checkpoint.before_link")
         fs.link(source, file)
     except OSError as error:
         if error.errno in FULL or error.errno == errno.EIO:

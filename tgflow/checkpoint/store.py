@@ -24,7 +24,6 @@ from tgflow.checkpoint.errors import (
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.manifest import Manifest
-from tgflow.durable import fault
 from tgflow.durable.fs import Fs, RealFs, make_directories
 
 CORRUPT = "corrupt-"
@@ -114,7 +113,6 @@ class CheckpointStore:
         directories.sync_names(self._fs, target)
         self._manifests[target] = manifest
         self._last = Written(target, manifest)
-        fault.point("checkpoint.before_prune")
         self._prune()
         return target
 
@@ -243,7 +241,6 @@ class CheckpointStore:
         try:
             self._fs.rename(path, gone)
             self._fs.sync_directory(self.directory)
-            fault.point("checkpoint.before_remove")
             self._fs.remove_directory(gone)
         except OSError as error:
             self.problems.append(f"{path.name} could not be removed: {error}")
@@ -253,7 +250,6 @@ class CheckpointStore:
         target, number = self.directory / f"{CORRUPT}{path.name}", 1
         while target.exists():
             target, number = self.directory / f"{CORRUPT}{path.name}.{number}", number + 1
-        fault.point("checkpoint.before_set_aside")
         self._fs.rename(path, target)
         self._fs.sync_directory(self.directory)
         self._manifests.pop(path, None)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tgflow.durable import fault, frames, reading, segments
+from tgflow.durable import frames, reading, segments
 from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
 from tgflow.durable.fs import Fs, RealFs, make_directories
@@ -174,7 +174,6 @@ class DurableLog:
             if position > LogPosition(self._number, self._synced):
                 self.sync()
             while self._first < min(position.segment, self._number):
-                fault.point("log.before_drop")
                 self._fs.unlink(segments.path_of(self.directory, self._first))
                 self._first += 1
                 self._fs.sync_directory(self.directory)  # so that no gap can be left
@@ -228,7 +227,6 @@ class DurableLog:
         self.problems += scan.problems
         self.cut_bytes = scan.cut
         if scan.cut:
-            fault.point("log.before_cut")
             self._fs.truncate(path, scan.end)
         self._fd = self._fs.append_to(path)
         self._fs.sync(self._fd)  # the process before may have died without
@@ -271,9 +269,7 @@ class DurableLog:
         start = self._size
         data = frames.place(body, self._number, start, self._synced)
         try:
-            fault.point("log.before_append")
             self._fs.write(self._fd, data)
-            fault.point("log.after_append")
         except BaseException:
             self._take_back()
             raise
@@ -292,9 +288,7 @@ class DurableLog:
         if self._unsynced:
             assert self._fd is not None
             try:
-                fault.point("log.before_sync")
                 self._fs.sync(self._fd)
-                fault.point("log.after_sync")
             except OSError:
                 self._abandon()
                 self._reopen()
@@ -335,7 +329,6 @@ class DurableLog:
             if self._fd is None:
                 raise ValueError(f"the log in {self.directory} is closed")
             return
-        fault.point("log.before_rewrite")
         self._create(self._number + 1, self._synced, tuple(self._unsynced))
         self._broken = False
         self._all_synced()
@@ -354,7 +347,6 @@ class DurableLog:
         path = segments.path_of(self.directory, number)
         if path.exists():  # left by a try that failed
             self._fs.unlink(path)
-        fault.point("log.before_create")
         fd = self._fs.create(path)
         size = segments.HEADER_BYTES
         try:
@@ -363,7 +355,6 @@ class DurableLog:
                 data = frames.place(body, number, size, synced=0)
                 self._fs.write(fd, data)
                 size += len(data)
-            fault.point("log.before_create_sync")
             self._fs.sync(fd)
             self._fs.sync_directory(self.directory)
         except BaseException:
@@ -373,7 +364,6 @@ class DurableLog:
                 self._fs.unlink(path)
             raise
         self._fd, self._number, self._size, self._synced = fd, number, size, size
-        fault.point("log.after_create")
 
     def _close_file(self) -> None:
         if self._fd is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from helpers.partitioned import Row
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.testing.partitioned import Row
 
 
 @dataclass

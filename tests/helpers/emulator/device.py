@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from emulator import Emulator
 from torch import Tensor
+
+from helpers.emulator import Emulator
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.effort import tries
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.errors import (
     CODES,
@@ -313,7 +314,7 @@ def texts(draw):
 CHECKS = Checks(max_record_bytes=60)
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 @given(texts(), st.integers(1, 300), st.sampled_from(["int", "string"]))
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "csv.bz2"])
 def test_any_block_size_gives_the_same_arrivals(scratch, ending, text, block_bytes, ids):
@@ -331,7 +332,7 @@ def test_any_block_size_gives_the_same_arrivals(scratch, ending, text, block_byt
         assert text[: place["byte"]].count(b"\n") == place["line"] - 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=tries(40))
 @given(texts(), st.integers(1, 80))
 @pytest.mark.parametrize("ending", ["csv", "csv.gz"])
 def test_resume_from_every_position_gives_the_rest(scratch, ending, text, block_bytes):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.effort import tries
 from tgflow.streams.errors import TooManyBadRecords
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.rows.row_batch import BadRow, Origin
@@ -74,7 +75,7 @@ def test_r7_a_ratio_of_none_allows_none(ratio):
     assert feed(rows, [7], ratio) == slow(rows, ratio)
 
 
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 @given(
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 300)), max_size=12),
     st.lists(st.integers(1, 20_000), min_size=1, max_size=4),

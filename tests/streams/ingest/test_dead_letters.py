@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.durable import fault
+from helpers import faults
+from helpers.processes import environment
 from tgflow.durable.fs import RealFs
 from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
 
@@ -34,7 +35,7 @@ def places(directory):
 @pytest.fixture(autouse=True)
 def _disarm():
     yield
-    fault.arm("")
+    faults.arm("")
 
 
 def test_a_letter_holds_all_that_is_needed_to_find_and_judge_the_row(tmp_path):
@@ -91,7 +92,9 @@ def test_r9_after_any_crash_each_letter_stands_there_once(tmp_path_factory, step
 WRITE_AND_DIE = """
 import sys
 from pathlib import Path
+from helpers import faults
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetter
+faults.arm(sys.argv[5])
 letters = DeadLetterFiles(Path(sys.argv[1]), segment_bytes=400)
 letters.truncate({"segment": int(sys.argv[2]), "byte": int(sys.argv[3])})
 for i in range(int(sys.argv[4]), 6):
@@ -107,8 +110,8 @@ def test_r9_killed_at_every_point(tmp_path, point):
     directory, mark = tmp_path / "letters", ["0", "0", "0"]
     for spec in (f"letters.{point}:3:kill", f"letters.{point}:2:kill", ""):
         done = subprocess.run(
-            [sys.executable, "-c", WRITE_AND_DIE, str(directory), *mark],
-            env=os.environ | {"TGFLOW_FAULT": spec},
+            [sys.executable, "-c", WRITE_AND_DIE, str(directory), *mark, spec],
+            env=environment(),
             stdout=subprocess.PIPE,
             text=True,
             check=False,
@@ -125,7 +128,7 @@ def test_r8_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
     letters.write([letter(0)])
     letters.sync()
     before = letters.length
-    fault.arm(f"letters.{point}:1:{kind}")
+    faults.arm(f"letters.{point}:1:{kind}")
     with pytest.raises(OSError, match=os.strerror(getattr(errno, kind.upper()))):
         write_one(letters)
     with pytest.raises(OSError, match="dead letters could not be written before"):

@@ -5,14 +5,14 @@ import random
 from collections import Counter
 
 import pytest
-from ingest_world import MemoryLog, World, as_event, events_of, made_partitions
 
+from helpers.digest import EventDigest
+from helpers.ingest_world import MemoryLog, World, as_event, events_of, made_partitions
+from helpers.order_reference import in_order, judge_rows
+from helpers.partitioned import ListSource, Row
 from tgflow.streams.errors import LateEvent
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.testing.digest import EventDigest
-from tgflow.testing.order_reference import in_order, judge_rows
-from tgflow.testing.partitioned import ListSource, Row
 
 NUM_INTERLEAVINGS = int(os.environ.get("TGFLOW_INTERLEAVINGS", "2000"))
 

@@ -8,9 +8,18 @@ import random
 
 import pytest
 import torch
-from ingest_world import MemoryDeadLetters, MemoryLog, Ticking, World, events_of, made_partitions
-from made_streams import made_events
 
+from helpers.digest import EventDigest
+from helpers.ingest_world import (
+    MemoryDeadLetters,
+    MemoryLog,
+    Ticking,
+    World,
+    events_of,
+    made_partitions,
+)
+from helpers.made_streams import made_events
+from helpers.partitioned import ListSource, Row
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
 from tgflow.streams.errors import TooManyBadRecords
@@ -22,8 +31,6 @@ from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import MAX_MARKS, IngestState, StateHistory
-from tgflow.testing.digest import EventDigest
-from tgflow.testing.partitioned import ListSource, Row
 
 
 def rows_at(times, **columns):

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from ingest_world import MemoryLog, World, as_event
 
+from helpers.effort import tries
+from helpers.ingest_world import MemoryLog, World, as_event
+from helpers.order_reference import in_order, judge_rows
+from helpers.partitioned import ListSource, Row
 from tgflow.streams.ingest.config import OrderConfig
-from tgflow.testing.order_reference import in_order, judge_rows
-from tgflow.testing.partitioned import ListSource, Row
 
 PARTITIONS = st.integers(0, 2)
 SIZES = st.sampled_from([(1,), (1, 5), (100,)])
@@ -105,5 +106,5 @@ class MachineWithLog(IngestMachine):
 @pytest.mark.parametrize("machine", [IngestMachine, MachineWithLog])
 def test_any_order_of_faults_gives_the_model_s_sequence(machine):
     case = machine.TestCase
-    case.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    case.settings = settings(max_examples=tries(40), stateful_step_count=25, deadline=None)
     case("runTest").runTest()

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.order_reference import judge_rows
+from helpers.partitioned import Row
 from tgflow.streams.ingest import payload, reorder
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL, OrderConfig
 from tgflow.streams.ingest.dedup import RecentIds, Seen
@@ -23,8 +25,6 @@ from tgflow.streams.ingest.ordered_rows import (
 from tgflow.streams.ingest.reorder import ReorderBuffer
 from tgflow.streams.ingest.watermark import BoundedWindow, PartitionProgress, classify
 from tgflow.streams.rows.columns import EventColumns
-from tgflow.testing.order_reference import judge_rows
-from tgflow.testing.partitioned import Row
 
 SMALL = st.integers(-10, 40)
 HUGE = st.sampled_from([BEFORE_ALL, BEFORE_ALL + 1, -1, 0, 7, AFTER_ALL - 7, AFTER_ALL - 1])

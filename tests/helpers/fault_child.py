@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
+from helpers import faults
 from tgflow.checkpoint import Checkpoint, CheckpointDurabilityUnknown, CheckpointStore
-from tgflow.durable import fault
 from tgflow.durable.log import DurableLog
 
 PIECE = 2
@@ -169,7 +169,7 @@ def case(what, spec, directory):
     )
 
     def write():
-        fault.arm(spec)
+        faults.arm(spec)
         WRITE[what](target, Notes(notes))
 
     code = forked(write)

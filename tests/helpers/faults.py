@@ -1,0 +1,171 @@
+"""Named points where tests make a run fail: killed, out of disk, or in error.
+
+    arm("checkpoint.before_rename:2:kill")
+
+fires when the point is met for the second time; several are separated by commas. The product knows
+nothing of it: a point is a call, told by what is called and by whom, and arming wraps what is
+called. For a process of its own,
+
+    python -m helpers.faults POINT:COUNT:KIND run --stream ...
+
+arms and then is `tgflow run --stream ...`.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+KINDS = "kill, raise, enospc, eio or delay=SECONDS"
+FS = "tgflow.durable.fs:RealFs"
+LOG = "tgflow.durable.log:DurableLog"
+DIRECTORY = "tgflow.checkpoint.directory"
+STORE = "tgflow.checkpoint.store:CheckpointStore"
+
+
+class InjectedFault(RuntimeError):
+    """What the kind `raise` raises."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A call of `target`, "module:name", by the function of the qualified name `caller`."""
+
+    target: str
+    caller: str = ""
+    """"": whoever calls."""
+    is_after: bool = False
+
+
+DURABLE = {
+    "log.before_append": Point(f"{FS}.write", "DurableLog._append"),
+    "log.after_append": Point(f"{FS}.write", "DurableLog._append", is_after=True),
+    "log.before_sync": Point(f"{FS}.sync", "DurableLog._sync"),
+    "log.after_sync": Point(f"{FS}.sync", "DurableLog._sync", is_after=True),
+    "log.before_create": Point(f"{FS}.create", "DurableLog._create"),
+    "log.before_create_sync": Point(f"{FS}.sync", "DurableLog._create"),
+    "log.after_create": Point(f"{LOG}._create", is_after=True),
+    "log.before_rewrite": Point(f"{LOG}._create", "DurableLog._reopen"),
+    "log.before_cut": Point(f"{FS}.truncate", "DurableLog._recover"),
+    "log.before_drop": Point(f"{FS}.unlink", "DurableLog.drop_before"),
+    "checkpoint.before_directory": Point(f"{FS}.make_directory", "prepared"),
+    "checkpoint.before_file": Point(f"{FS}.create", "_try_to_write"),
+    "checkpoint.before_sync": Point(f"{FS}.sync", "_try_to_write"),
+    "checkpoint.after_file": Point(f"{DIRECTORY}:_try_to_write", is_after=True),
+    "checkpoint.before_link": Point(f"{FS}.link", "_link"),
+    "checkpoint.before_manifest": Point("tgflow.checkpoint.manifest:make", "prepared"),
+    "checkpoint.before_directory_sync": Point(f"{FS}.sync_directory", "prepared"),
+    "checkpoint.before_rename": Point(f"{FS}.rename", "CheckpointStore.save"),
+    "checkpoint.after_rename": Point(f"{FS}.sync_directory", "sync_names"),
+    "checkpoint.before_prune": Point(f"{STORE}._prune", "CheckpointStore.save"),
+    "checkpoint.before_remove": Point(f"{FS}.remove_directory", "CheckpointStore._remove"),
+    "checkpoint.before_set_aside": Point(f"{FS}.rename", "CheckpointStore._set_aside"),
+}
+"""Those of the log and the checkpoints; a test fails each in every way."""
+LETTERS = "DeadLetterFiles"
+POINTS = DURABLE | {
+    "letters.before_write": Point(f"{FS}.write", f"{LETTERS}.write"),
+    "letters.after_write": Point(f"{FS}.write", f"{LETTERS}.write", is_after=True),
+    "letters.before_sync": Point(f"{FS}.sync", f"{LETTERS}.sync"),
+    "letters.after_sync": Point(f"{FS}.sync", f"{LETTERS}.sync", is_after=True),
+    "letters.before_truncate": Point(f"{FS}.truncate", f"{LETTERS}.truncate"),
+    "ingest.before_log": Point(f"{LOG}.append"),
+    "ingest.before_start": Point("tgflow.streams.ingest.ingest:Ingest._go_live", is_after=True),
+    "run.before_move": Point("tgflow.runtime.directory:_move"),
+    "run.while_moving": Point("pathlib:Path.rename", "_move", is_after=True),
+    "run.after_move": Point("pathlib:Path.replace", "_move"),
+}
+
+
+def arm(spec: str) -> None:
+    """Replace what is armed by `spec`; "" disarms all.
+
+    Raises:
+        ValueError: If `spec` cannot be read.
+    """
+    while _undo:
+        _undo.pop()()
+    for entry in filter(None, spec.split(",")):
+        name, count, kind = entry.split(":")
+        _wrap(POINTS[name], _counted(int(count), _action(name, kind)))
+
+
+def _wrap(point: Point, meet: Callable[[], None]) -> None:
+    """Have calls at a point meet the fault until all is disarmed."""
+    owner, name = _resolve(point.target)
+    was = getattr(owner, name)
+
+    @functools.wraps(was)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        is_it = point.caller in {"", _caller()}
+        if is_it and not point.is_after:
+            meet()
+        result = was(*args, **kwargs)
+        if is_it and point.is_after:
+            meet()
+        return result
+
+    setattr(owner, name, call)
+    _undo.append(lambda: setattr(owner, name, was))
+
+
+def _caller() -> str:
+    """Return who called what is wrapped; it may be wrapped several times."""
+    depth = 2
+    while sys._getframe(depth).f_code.co_qualname == "_wrap.<locals>.call":
+        depth += 1
+    return sys._getframe(depth).f_code.co_qualname
+
+
+def _resolve(target: str) -> tuple[Any, str]:
+    module, _, path = target.partition(":")
+    *owners, name = path.split(".")
+    return functools.reduce(getattr, owners, importlib.import_module(module)), name
+
+
+def _counted(count: int, act: Callable[[], None]) -> Callable[[], None]:
+    left = count
+
+    def meet() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            act()
+
+    return meet
+
+
+def _action(name: str, kind: str) -> Callable[[], None]:
+    if kind.startswith("delay="):
+        seconds = float(kind.removeprefix("delay="))
+        return lambda: time.sleep(seconds)
+    actions: dict[str, Callable[[], None]] = {
+        "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "raise": lambda: _raise(InjectedFault(f"injected at {name}")),
+        "enospc": lambda: _raise(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)),
+        "eio": lambda: _raise(OSError(errno.EIO, os.strerror(errno.EIO), name)),
+    }
+    if kind not in actions:
+        raise ValueError(f"{kind!r} is no kind of fault, expected {KINDS}")
+    return actions[kind]
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+_undo: list[Callable[[], None]] = []
+
+if __name__ == "__main__":
+    from tgflow.cli import main
+
+    arm(sys.argv.pop(1))
+    sys.exit(main())
