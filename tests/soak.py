@@ -25,7 +25,7 @@ import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "helpers"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 from helpers.campaign import Campaign
 from tgflow.testing.broker import MockBroker
 

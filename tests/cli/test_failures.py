@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from helpers import faults
-from helpers.live_runs import SMALL, figures, same_run, untimed, write_events
+from helpers.live_runs import SMALL, figures, same_run, write_events
+from helpers.records import untimed
 from tgflow.checkpoint import CheckpointStore, load
 from tgflow.cli import main
 from tgflow.durable.errors import DiskFull

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.live_runs import SMALL, figures, untimed, write_features
+from helpers.live_runs import SMALL, figures, write_features
+from helpers.records import untimed
 from tgflow.checkpoint import read_manifest
 from tgflow.runtime import runner
 

@@ -10,49 +10,18 @@ from hypothesis import strategies as st
 
 from helpers.emulator import Emulator
 from helpers.made_store import History, MadeStore
+from helpers.sampler_kernels import assert_equal, prepared, sample
 from helpers.strategies import TYPES, event_lists, every_query, samplers
 from tgflow import _core
 from tgflow.cuda import sampling, structs
 from tgflow.cuda.structs import NeighborRows, Queries
-from tgflow.sampling import Neighbors
 from tgflow.sampling.sampler import type_bits
 from tgflow.testing import reference
-
-EVERYTHING = 2**63 - 1
 
 
 @pytest.fixture(scope="module")
 def kernels() -> Emulator:
     return Emulator()
-
-
-def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) -> Neighbors:
-    """As the samplers: `recent` without a key, else `uniform`. Slots are poisoned first."""
-    queries, rows, out = prepared(nodes, t, k, before)
-    snapshot = ctypes.c_uint64(store.snapshot.data_ptr())
-    if key is None:
-        kernels.launch("sample_recent", *shape, snapshot, queries, rows)
-    else:
-        spec = structs.SamplerArgs(_core.Strategy.uniform.value, key, 1, 0)
-        kernels.launch("sample_uniform", *shape, snapshot, queries, spec, rows)
-    return out
-
-
-def prepared(nodes, t, k, before=None) -> tuple[Queries, NeighborRows, Neighbors]:
-    size = len(nodes)
-    out = Neighbors(*torch.full((3, size, k), -99), torch.full((size,), -99, dtype=torch.int32))
-    queries = Queries(nodes.data_ptr(), t.data_ptr(), 0, EVERYTHING, size)
-    if isinstance(before, torch.Tensor):
-        queries.before = before.data_ptr()
-    elif before is not None:
-        queries.before_all = before
-    columns = (out.nodes, out.t, out.eid, out.count)
-    return queries, NeighborRows(*(column.data_ptr() for column in columns), k), out
-
-
-def assert_equal(got: Neighbors, expected: Neighbors) -> None:
-    for name in ("nodes", "t", "eid", "count"):
-        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
 
 
 def long_graph(seed: int, size: int, num_nodes: int = 12) -> reference.ReferenceGraph:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_kernels_sample import assert_equal, sample
 
 from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
+from helpers.sampler_kernels import assert_equal, sample
 from helpers.strategies import event_lists, every_query
 from tgflow.cuda.store import DeviceStore
 from tgflow.events import EventBatch

@@ -1,6 +1,6 @@
 """Runs a test once per device: the CPU and the GPU path are twins.
 
-"emulated" is the GPU path with its kernels run on the CPU, lane by lane (see tests/helpers/emulator).
+"emulated" is the GPU path with its kernels run on the CPU, lane by lane (see helpers/emulator).
 """
 
 from __future__ import annotations

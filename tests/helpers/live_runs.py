@@ -7,12 +7,11 @@ import os
 import random
 from pathlib import Path
 
+from helpers.records import untimed
 from tgflow.runtime import runner
 
-TIMED = (
-    "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
-    "hit_rate",
-)  # fmt: skip
+SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
+"""Options that keep a run of the command line small."""
 MACHINE = ("threads", "machine", "interrupted", "stream", "state_sha256", "tables")
 
 
@@ -39,10 +38,6 @@ def write_features(path: Path, size: int) -> Path:
         )
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def untimed(record):
-    return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 
 
 def figures(run: Path):

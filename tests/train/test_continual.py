@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
@@ -15,12 +16,6 @@ from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.learner import TrainingDiverged
 from tgflow.train.observe import Callback
-
-TIMED = ("seconds", "per_second", "overhead", "freshness", "lag")
-
-
-def untimed(record):
-    return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 
 
 class Recorder(Callback):

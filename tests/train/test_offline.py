@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.made_streams import made_events, small_tgn
+from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -15,12 +16,7 @@ from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.state import graph_of, load_model
 
-TIMED = ("seconds", "per_second", "overhead")
 POSITION = -1
-
-
-def untimed(record):
-    return {k: v for k, v in record.items() if not any(word in k for word in TIMED)}
 
 
 class Recorder(Callback):
