@@ -1,4 +1,4 @@
-"""How much a test tries: little in `make test`, all in `make test-all` or when a file is run alone."""
+"""How much a test tries: little in `make test`, all in `make test-all` or where a file is run."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
-from decoding import arrow, arrow_stream, decode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.decoding import arrow, arrow_stream, decode
 from tgflow.streams.errors import CODES
 from tgflow.streams.kafka.cursor import Cursor
 from tgflow.streams.kafka.records import MAX_ROWS

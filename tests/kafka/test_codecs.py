@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from decoding import CODECS, arrow, decode, row
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.decoding import CODECS, arrow, decode, row
 from helpers.kafka_io import edge
 from tgflow.streams.errors import CODES
 

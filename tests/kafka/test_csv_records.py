@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from decoding import decode
 from hypothesis import given
 from hypothesis import strategies as st
+
+from helpers.decoding import decode
 
 BAD_CSV = [
     ("-1,2,3,1,2", "negative_id"),

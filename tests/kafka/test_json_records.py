@@ -5,10 +5,10 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from decoding import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.decoding import decode
 from helpers.kafka_io import edge
 from tgflow.streams.errors import CODES
 from tgflow.streams.rows.limits import Checks
