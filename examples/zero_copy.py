@@ -2,11 +2,12 @@
 
     python examples/zero_copy.py [--rows ROWS] [--steps STEPS]
 
-Shows: `tg.table` instead of a tensor of features, in a plain PyTorch loop that tgflow knows nothing
-of (after PyTorch-Direct, arXiv:2101.07956). With a GPU the rows stay in pinned host memory, and a
-kernel reads those of a batch over the bus; without one the table gathers them on the CPU. Protocol:
-the same batches of made rows in both loops. Expect: the same losses to the last bit, and a third of
-the waiting for features or less, in about 5 seconds on 2 cores.
+Shows: `tg.FeatureTable.from_tensor` instead of a tensor of features, in a plain PyTorch
+loop that tgflow knows nothing of (after PyTorch-Direct, arXiv:2101.07956). With a GPU the rows stay
+in pinned host memory, and a kernel reads those of a batch over the bus; without one the table
+gathers them on the CPU. Protocol: the same batches of made rows in both loops. Expect: the same
+losses to the last bit, and a third of the waiting for features or less, in about 5 seconds on 2
+cores.
 """
 
 import argparse
@@ -55,7 +56,9 @@ def main() -> None:
 
     before, slow = train(lambda ids: x[ids].to(DEVICE), y, args.steps)
 
-    x = tg.table(x, place="uva" if DEVICE == "cuda" else "host")  # the first line
+    x = tg.FeatureTable.from_tensor(
+        x, placement="uva" if DEVICE == "cuda" else "host"
+    )  # the first line
     after, fast = train(lambda ids: x[ids.to(DEVICE)], y, args.steps)  # and the second
 
     print(f"loss {before[0]:.3f} to {before[-1]:.3f}; with the table the same: {after == before}")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         window_neighbors,
     )
     from tgflow.streams import Source, open_stream, playback
-    from tgflow.tables import FeatureTable, table
+    from tgflow.tables import FeatureTable
     from tgflow.train.config import ContinualConfig, OfflineConfig
     from tgflow.train.continual import ContinualTrainer
     from tgflow.train.observe import Callback
@@ -82,7 +82,6 @@ _HOME = {
     "sample_neighbors": "sampling",
     "save": "checkpoint",
     "set_num_threads": "_core",
-    "table": "tables",
     "to_dgl": "sampling",
     "to_pyg": "sampling",
     "uniform_neighbors": "sampling",
@@ -131,7 +130,6 @@ __all__ = [
     "sample_neighbors",
     "save",
     "set_num_threads",
-    "table",
     "to_dgl",
     "to_pyg",
     "uniform_neighbors",

@@ -44,12 +44,12 @@ class GraphStats:
     bytes: int
     """All memory of the store: blocks, directories, heads, and what waits for reuse."""
     tiers: tuple[TierStats, ...]
-    """The same of each tier, upper first."""
+    """The same of each tier, device first."""
 
 
 def graph_stats(stats: _core.StoreStats | DeviceStats, num_tiers: int) -> GraphStats:
     """Return what the core (or a GPU) has counted, of one tier or two."""
-    tiers = (stats.upper, stats.lower)[:num_tiers]
+    tiers = (stats.device, stats.host)[:num_tiers]
     return GraphStats(
         num_entries=stats.num_entries,
         num_blocks=sum(tier.num_blocks for tier in tiers),

@@ -10,7 +10,7 @@ std::unique_ptr<Belady> make(int64_t num_slots, address_t id) {
   return std::make_unique<Belady>(num_slots, at<const int64_t>(id));
 }
 
-void tell(Belady& planner, address_t id, int64_t n) { planner.tell(at<const int64_t>(id), n); }
+void observe(Belady& planner, address_t id, int64_t n) { planner.observe(at<const int64_t>(id), n); }
 
 void plan_next(Belady& planner, address_t id, address_t hit, address_t admit) {
   planner.plan_next({at<int64_t>(id), at<int32_t>(hit), at<int32_t>(admit)});
@@ -28,7 +28,7 @@ void bind_belady(py::module_& m) {
       .def_property_readonly("num_accesses", &Belady::num_accesses)
       .def_property_readonly("next_size", &Belady::next_size)
       .def_property_readonly("bytes", &Belady::bytes)
-      .def("tell", &tell, py::arg("id"), py::arg("n"), no_gil())
+      .def("observe", &observe, py::arg("id"), py::arg("n"), no_gil())
       .def("plan_next", &plan_next, py::arg("id"), py::arg("hit"), py::arg("admit"), no_gil())
       .def("contents", &contents, py::arg("id"), no_gil());
 }

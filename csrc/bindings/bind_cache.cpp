@@ -8,11 +8,11 @@ namespace {
 using tgflow::CacheCounts;
 using tgflow::CacheLookup;
 using tgflow::CachePolicy;
-using tgflow::CacheScript;
+using tgflow::CacheSchedule;
 using tgflow::RowCache;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
-CacheScript script(address_t id, address_t hit, address_t admit, int64_t size) {
+CacheSchedule schedule(address_t id, address_t hit, address_t admit, int64_t size) {
   return {at<const int64_t>(id), at<const int32_t>(hit), at<const int32_t>(admit), size};
 }
 
@@ -24,9 +24,9 @@ void preload(RowCache& cache, address_t id, int64_t n, int64_t size, CacheLookup
   cache.preload(at<const int64_t>(id), n, size, out);
 }
 
-void execute(RowCache& cache, const CacheScript& what, address_t id, int64_t n, int64_t size,
-             CacheLookup& out) {
-  cache.execute(what, at<const int64_t>(id), n, size, out);
+void apply(RowCache& cache, const CacheSchedule& what, address_t id, int64_t n, int64_t size,
+           CacheLookup& out) {
+  cache.apply(what, at<const int64_t>(id), n, size, out);
 }
 
 void restore(RowCache& cache, address_t id, address_t key, int64_t size, CacheLookup& out) {
@@ -78,8 +78,8 @@ void bind_parts(py::module_& m) {
       .def(py::init<>())
       .def_property_readonly("num_misses", &num_misses)
       .def("copy_misses", &copy_misses, py::arg("out"), no_gil());
-  py::class_<CacheScript>(m, "CacheScript")
-      .def(py::init(&script), py::arg("id"), py::arg("hit"), py::arg("admit"), py::arg("size"));
+  py::class_<CacheSchedule>(m, "CacheSchedule")
+      .def(py::init(&schedule), py::arg("id"), py::arg("hit"), py::arg("admit"), py::arg("size"));
   py::register_exception<tgflow::ScheduleMismatch>(m, "ScheduleMismatch", PyExc_RuntimeError);
 }
 
@@ -94,8 +94,8 @@ void bind_cache(py::module_& m) {
            no_gil())
       .def("look_up", &look_up, py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"), no_gil())
       .def("preload", &preload, py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"), no_gil())
-      .def("execute", &execute, py::arg("script"), py::arg("id"), py::arg("n"), py::arg("size"),
-           py::arg("out"), no_gil())
+      .def("apply", &apply, py::arg("schedule"), py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"),
+           no_gil())
       .def("append", &append, py::arg("first"), py::arg("n"), py::arg("rows"), no_gil())
       .def("restore", &restore, py::arg("id"), py::arg("key"), py::arg("size"), py::arg("out"), no_gil())
       .def("snapshot", &snapshot, py::arg("id"), py::arg("key"), no_gil())

@@ -26,15 +26,15 @@ void bind_store(py::module_& m) {
       .def_readonly("bytes", &StoreStats::bytes)
       .def_property_readonly(
           "reads", [](const StoreStats& stats) { return py::make_tuple(stats.reads[0], stats.reads[1]); })
-      .def_property_readonly("upper", [](const StoreStats& stats) { return stats.tiers[0]; })
-      .def_property_readonly("lower", [](const StoreStats& stats) { return stats.tiers[1]; });
+      .def_property_readonly("device", [](const StoreStats& stats) { return stats.tiers[0]; })
+      .def_property_readonly("host", [](const StoreStats& stats) { return stats.tiers[1]; });
   py::class_<TemporalGraph>(m, "TemporalGraph")
-      .def(py::init([](Direction direction, int64_t upper_budget) {
+      .def(py::init([](Direction direction, int64_t device_budget) {
              StoreMemory memory;
-             memory.upper_budget = upper_budget;
+             memory.device_budget = device_budget;
              return std::make_unique<TemporalGraph>(direction, memory);
            }),
-           py::arg("direction"), py::arg("upper_budget"))
+           py::arg("direction"), py::arg("device_budget"))
       .def(
           "check",
           [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size,

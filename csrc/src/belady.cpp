@@ -54,7 +54,7 @@ void Belady::contents(int64_t* id) const {
 
 int64_t Belady::bytes() const { return slots_.bytes() + rows_.bytes() + accesses_.bytes(); }
 
-void Belady::tell(const int64_t* id, int64_t n) {
+void Belady::observe(const int64_t* id, int64_t n) {
   if (num_accesses() + n >= kLimit || told_ == INT32_MAX) {
     throw std::invalid_argument("fewer than 2^30 accesses can wait to be planned, got " +
                                 std::to_string(num_accesses() + n));

@@ -40,7 +40,7 @@ bool holds(const Directory* dir, place_t place) {
 BlockStore::BlockStore(Direction direction, StoreMemory memory)
     : direction_(direction),
       memory_(std::move(memory)),
-      entries_(epochs_, *memory_.upper, *memory_.lower, memory_.upper_budget),
+      entries_(epochs_, *memory_.device, *memory_.host, memory_.device_budget),
       directories_(std::make_unique<Arena>(64, *memory_.directories)),
       heads_(kMaxNode + 1) {
   if (direction == Direction::kBipartite) sides_ = std::make_unique<ReservedArray<uint8_t>>(kMaxNode + 1);

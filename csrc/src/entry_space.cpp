@@ -22,12 +22,12 @@ int64_t round_down(int64_t bytes, int64_t step) { return bytes / step * step; }
 
 }  // namespace
 
-EntrySpace::EntrySpace(Epochs& epochs, TierMemory& upper, TierMemory& lower, int64_t upper_budget)
+EntrySpace::EntrySpace(Epochs& epochs, TierMemory& device, TierMemory& host, int64_t device_budget)
     : epochs_(epochs),
-      memory_{&upper, &lower},
+      memory_{&device, &host},
       moved_{*this},
-      budget_(upper_budget),
-      chunk_bytes_(std::clamp(round_down(upper_budget / kChunksInBudget, kSmallestChunk), kSmallestChunk,
+      budget_(device_budget),
+      chunk_bytes_(std::clamp(round_down(device_budget / kChunksInBudget, kSmallestChunk), kSmallestChunk,
                               kLargestChunk)),
       max_capacity_(std::min(kMaxChained, chunk_bytes_ / kEntryBytes / kBlocksInChunk)),
       chunks_(kMaxChunks),
@@ -119,11 +119,11 @@ void EntrySpace::open_chunk(int tier, int64_t capacity) {
   tiers_.grow(number + 1);
   if (infos_.size() == infos_.capacity()) infos_.reserve(2 * infos_.size() + 16);
   if (tier == 0 && bytes_staying() + bytes > budget_) move_down(budget_ - bytes);
-  if (tier == 0) upper_.push_back(number);
+  if (tier == 0) on_device_.push_back(number);
   auto* data = static_cast<Entry*>(memory_[tier]->allocate(bytes));
   if (data == nullptr) {
-    if (tier == 0) upper_.pop_back();
-    throw OutOfMemory(tier == 0 ? "the store's upper tier" : "the store's lower tier", bytes);
+    if (tier == 0) on_device_.pop_back();
+    throw OutOfMemory(tier == 0 ? "the store's device tier" : "the store's host tier", bytes);
   }
   ASAN_POISON_MEMORY_REGION(data, static_cast<size_t>(bytes));
   bytes_[tier] += bytes;
@@ -140,8 +140,8 @@ void EntrySpace::open_chunk(int tier, int64_t capacity) {
 }
 
 void EntrySpace::move_down(int64_t bytes) {
-  while (bytes_staying() > bytes && !upper_.empty()) {
-    const int64_t number = upper_.front();
+  while (bytes_staying() > bytes && !on_device_.empty()) {
+    const int64_t number = on_device_.front();
     const auto chunk = static_cast<size_t>(number);
     if (number == open_[0]) open_[0] = -1;
     if (infos_[chunk].live == 0) {
@@ -149,7 +149,7 @@ void EntrySpace::move_down(int64_t bytes) {
     } else {
       move_chunk_down(chunk);
     }
-    upper_.pop_front();
+    on_device_.pop_front();
   }
 }
 
@@ -158,7 +158,7 @@ void EntrySpace::move_chunk_down(size_t chunk) {
   const int64_t bytes = infos_[chunk].size * kEntryBytes;
   epochs_.expect(1);
   auto* data = static_cast<Entry*>(memory_[1]->allocate(bytes));
-  if (data == nullptr) throw OutOfMemory("the store's lower tier", bytes);
+  if (data == nullptr) throw OutOfMemory("the store's host tier", bytes);
   Entry* old = chunks_[number];
   ASAN_UNPOISON_MEMORY_REGION(old, static_cast<size_t>(bytes));
   std::memcpy(data, old, static_cast<size_t>(bytes));
@@ -189,7 +189,7 @@ void EntrySpace::forget_stale_pieces() {
   const auto has_left = [&](int64_t number) {
     return infos_[static_cast<size_t>(number)].size == 0 || tiers_[number] != 0;
   };
-  upper_.erase(std::remove_if(upper_.begin(), upper_.end(), has_left), upper_.end());
+  on_device_.erase(std::remove_if(on_device_.begin(), on_device_.end(), has_left), on_device_.end());
   free_numbers_.clear();  // nothing names a chunk that is gone any more
   for (size_t chunk = 0; chunk < infos_.size(); ++chunk) {
     if (infos_[chunk].size == 0) free_numbers_.push_back(static_cast<int64_t>(chunk));
@@ -198,7 +198,7 @@ void EntrySpace::forget_stale_pieces() {
 
 int64_t EntrySpace::index_bytes() const {
   size_t bytes =
-      infos_.capacity() * sizeof(Chunk) + (free_numbers_.capacity() + upper_.size()) * sizeof(int64_t);
+      infos_.capacity() * sizeof(Chunk) + (free_numbers_.capacity() + on_device_.size()) * sizeof(int64_t);
   for (const auto& by_capacity : free_) {
     for (const auto& [capacity, places] : by_capacity) bytes += places.capacity() * sizeof(place_t);
   }

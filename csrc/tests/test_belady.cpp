@@ -47,13 +47,14 @@ TEST(moves_can_be_made_however_far_it_is_told_ahead) {
   for (const int64_t num_slots : {0, 1, 7, 64, 300}) {
     Belady planner(num_slots);
     std::vector<int64_t> held(static_cast<std::size_t>(num_slots), -1);
-    std::deque<Batch> told;
+    std::deque<Batch> observed;
     for (const std::size_t ahead : {1, 200, 0, 63, 64, 65, 1, 700, 0}) {
-      while (told.size() < ahead) {
-        told.push_back(made_batch(random, 256));
-        planner.tell(told.back().data(), static_cast<int64_t>(told.back().size()));
+      while (observed.size() < ahead) {
+        observed.push_back(made_batch(random, 256));
+        planner.observe(observed.back().data(), static_cast<int64_t>(observed.back().size()));
       }
-      for (; told.size() > ahead; told.pop_front()) CHECK(execute_next(planner, held) == told.front());
+      for (; observed.size() > ahead; observed.pop_front())
+        CHECK(execute_next(planner, held) == observed.front());
     }
     CHECK(planner.num_accesses() == 0);
   }
@@ -62,7 +63,7 @@ TEST(moves_can_be_made_however_far_it_is_told_ahead) {
 TEST(a_planner_refuses_what_it_cannot_number) {
   CHECK(message_of([] { Belady(int64_t{1} << 30); }) ==
         "a cache must have 0 to 2^30 - 1 slots, got 1073741824");
-  CHECK(message_of([] { Belady(1).tell(nullptr, int64_t{1} << 30); }) ==
+  CHECK(message_of([] { Belady(1).observe(nullptr, int64_t{1} << 30); }) ==
         "fewer than 2^30 accesses can wait to be planned, got 1073741824");
 }
 

@@ -131,8 +131,8 @@ TEST(row_cache_refuses_two_rows_in_one_slot) {
   const std::vector<int64_t> ids{1, 2};
   const std::vector<int32_t> hit{-1, -1}, admit{3, 3};
   CacheLookup lookup;
-  const CacheScript script{ids.data(), hit.data(), admit.data(), 2};
-  CHECK(message_of([&] { cache.execute(script, ids.data(), 2, kRows, lookup); }) ==
+  const CacheSchedule schedule{ids.data(), hit.data(), admit.data(), 2};
+  CHECK(message_of([&] { cache.apply(schedule, ids.data(), 2, kRows, lookup); }) ==
         "two rows were planned for slot 3");
   std::vector<int64_t> id(4), key(4);
   cache.snapshot({id.data(), key.data()});
@@ -146,8 +146,8 @@ TEST(row_cache_lets_nobody_find_what_a_script_that_failed_put) {
   CacheLookup at_work, failed, later;
   cache.look_up(other.data(), 1, kRows, at_work);
   std::thread fails([&] {
-    const CacheScript script{ids.data(), hit.data(), admit.data(), 2};
-    message_of([&] { cache.execute(script, ids.data(), 2, kRows, failed); });
+    const CacheSchedule schedule{ids.data(), hit.data(), admit.data(), 2};
+    message_of([&] { cache.apply(schedule, ids.data(), 2, kRows, failed); });
   });
   std::vector<int64_t> id(4), key(4);
   while (id[3] != 1) cache.snapshot({id.data(), key.data()});  // it waits for the one at work

@@ -52,7 +52,7 @@ void check_uniform(const Expected& expected, const Asked& asked) {
 
 StoreMemory with_budget(int64_t bytes) {
   StoreMemory memory;
-  memory.upper_budget = bytes;
+  memory.device_budget = bytes;
   return memory;
 }
 
@@ -225,7 +225,7 @@ TEST(compaction_leaves_the_past_to_whoever_still_reads_it) {
   CHECK(graph.store().view().directory(0, 2000)->total == 50);
 }
 
-TEST(a_reader_does_not_empty_the_upper_tier) {
+TEST(a_reader_does_not_empty_the_device_tier) {
   const Columns columns = made_events(20000, 400, 13);
   TemporalGraph graph(Direction::kUndirected, with_budget(64 << 10));
   {

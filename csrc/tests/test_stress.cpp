@@ -81,7 +81,7 @@ TEST(stress_readers_while_the_past_changes) {
   for (size_t i = 0; i < columns.t.size(); ++i)
     columns.t[i] -= i / 50 % 5 == 4 ? 20 : 0;  // every fifth is late
   StoreMemory memory;
-  memory.upper_budget = 32 << 10;
+  memory.device_budget = 32 << 10;
   TemporalGraph graph(Direction::kUndirected, std::move(memory));
   std::atomic<bool> done{false};
   std::atomic<int> wrong{0};
@@ -104,7 +104,7 @@ TEST(stress_readers_while_the_past_changes) {
 
 TEST(stress_readers_while_blocks_move_to_the_lower_tier) {
   StoreMemory memory;
-  memory.upper_budget = 64 << 10;
+  memory.device_budget = 64 << 10;
   stress(std::move(memory));
 }
 

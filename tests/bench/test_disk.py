@@ -29,7 +29,7 @@ def task_of(path, method, **changes):
 
 
 def test_a_mapped_file_holds_the_rows_of_the_table(path):
-    table = FeatureTable(DIM, place="disk", path=path)
+    table = FeatureTable(DIM, placement="disk", path=path)
     ids = torch.tensor([5, 0, 2_999, 5])
     assert torch.equal(MappedRows(str(path), 3_000, DIM).gather(ids), table.gather(ids))
     table.close()

@@ -78,7 +78,7 @@ def test_two_tiers_are_measured_beside_one_and_both_are_read():
     assert rows["insert, bulk, two tiers", None].baseline > 0
     for times in ("now", "any"):
         assert rows["recent, two tiers", times].baseline > 0
-        assert 0 < rows["neighbors from the upper tier", times].value < 1
+        assert 0 < rows["neighbors from the device tier", times].value < 1
 
 
 def test_a_picture_of_nothing_is_empty():

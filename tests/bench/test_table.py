@@ -18,7 +18,7 @@ QUICK = Options(quick=True, device="cpu")
 def test_places_on_the_cpu_are_measured(monkeypatch):
     monkeypatch.setattr(table, "WIDTHS", (100,))
     rows = table.run(QUICK)
-    assert {row.params["place"] for row in rows} == {"host", "disk"}
+    assert {row.params["placement"] for row in rows} == {"host", "disk"}
     assert all(row.value > 0 for row in rows)
     assert [row.params["beside"] for row in rows if row.name == "gather rows"] == [
         "index_select",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers.cache_reference import ReferenceCache
 from helpers.caches import (
     SIZE,
-    any_script,
+    any_schedule,
     capacities,
     check,
     ids_lists,
@@ -23,7 +23,7 @@ from helpers.caches import (
     policies,
 )
 from helpers.devices import for_each_device, opened
-from tgflow.cache import CacheCounters, ScheduleMismatch, Script, cached
+from tgflow.cache import CacheCounters, Schedule, ScheduleMismatch, cached
 from tgflow.cache.policy import POLICIES, Policy, lfu_period
 
 PADDED = torch.cat([made_rows(SIZE), torch.zeros(1, 3)])
@@ -56,15 +56,15 @@ def test_any_gathers_match_the_reference(device, capacity, policy, first, batche
     batches=st.lists(st.tuples(ids_lists, st.lists(st.integers(-1, 12), max_size=8)), max_size=10),
     far=st.booleans(),
 )
-def test_any_scripts_are_executed(device, capacity, batches, far):
+def test_any_schedules_are_applied(device, capacity, batches, far):
     cache, reference = (
         made_cache(capacity, "belady", device, far=far),
         ReferenceCache(capacity, "belady"),
     )
     for ids, choice in batches:
-        script = any_script(reference, ids, choice)
-        assert torch.equal(cache.execute(script, int64(ids, device)).cpu(), PADDED[ids])
-        reference.execute(script, ids)
+        schedule = any_schedule(reference, ids, choice)
+        assert torch.equal(cache.apply(schedule, int64(ids, device)).cpu(), PADDED[ids])
+        reference.apply(schedule, ids)
         check(cache, reference)
 
 
@@ -248,9 +248,9 @@ def test_rows_of_any_width(device, dim, dtype):
 
 def test_a_script_of_another_batch_raises_and_changes_nothing():
     cache, reference = made_cache(3, "belady"), ReferenceCache(3, "belady")
-    script = any_script(reference, [1, 2, 3], [0, 1, 2])
-    cache.execute(script, int64([1, 2, 3]))
-    reference.execute(script, [1, 2, 3])
+    schedule = any_schedule(reference, [1, 2, 3], [0, 1, 2])
+    cache.apply(schedule, int64([1, 2, 3]))
+    reference.apply(schedule, [1, 2, 3])
     for ids, said in (
         ([1, 2], "id 3.* was planned and is not asked for"),
         ([1, 2, 3, 4], "id 4 is asked for and was not planned"),
@@ -258,10 +258,10 @@ def test_a_script_of_another_batch_raises_and_changes_nothing():
         ([1, 2, 3], "row 0 .id 1. is in slot 0, not in -1 as planned"),
     ):
         with pytest.raises(ScheduleMismatch, match=said):
-            cache.execute(script, int64(ids))
+            cache.apply(schedule, int64(ids))
         check(cache, reference)
     with pytest.raises(ValueError, match="this cache has 'lru'"):
-        made_cache(3).execute(script, int64([1]))
+        made_cache(3).apply(schedule, int64([1]))
 
 
 @for_each_device
@@ -339,9 +339,9 @@ def test_memory_is_within_the_budget_after_many_gathers(policy):
 @for_each_device
 def test_a_preload_takes_slots_that_scripts_have_left_free(device):
     cache, reference = made_cache(2, "belady", device), ReferenceCache(2, "belady")
-    script = Script(torch.tensor([0]), torch.tensor([-1]), torch.tensor([0]))
-    cache.execute(script, int64([0], device))
-    reference.execute(script, [0])
+    schedule = Schedule(torch.tensor([0]), torch.tensor([-1]), torch.tensor([0]))
+    cache.apply(schedule, int64([0], device))
+    reference.apply(schedule, [0])
     cache.preload(int64([1], device))
     reference.preload([1])
     assert cache.contents().tolist() == [0, 1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from helpers.cache_reference import ReferenceCache
-from helpers.caches import any_script, capacities, check, int64, made_cache, made_rows, policies
+from helpers.caches import any_schedule, capacities, check, int64, made_cache, made_rows, policies
 from helpers.effort import tries
 
 settings_of_machines = settings(max_examples=tries(60), stateful_step_count=25, deadline=None)
@@ -40,14 +40,14 @@ class CacheMachine(RuleBasedStateMachine):
         self.reference.gather(ids)
 
     @rule(data=st.data(), choice=st.lists(st.integers(-1, 8), max_size=5))
-    def execute(self, data, choice):
+    def apply(self, data, choice):
         if self.cache.policy != "belady":
             return
         ids = self.ids(data)
-        script = any_script(self.reference, ids, choice)
-        found = self.cache.execute(script, int64(ids, self.device)).cpu()
+        schedule = any_schedule(self.reference, ids, choice)
+        found = self.cache.apply(schedule, int64(ids, self.device)).cpu()
         assert torch.equal(found, torch.cat([self.rows, torch.zeros(1, 3)])[ids])
-        self.reference.execute(script, ids)
+        self.reference.apply(schedule, ids)
 
     @rule(data=st.data())
     def preload(self, data):

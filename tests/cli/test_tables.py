@@ -36,14 +36,14 @@ def trained(tgflow, stream, out, *flags):
 
 def test_training_from_disk_through_a_planned_cache_changes_no_bit(tgflow, stream, tmp_path):
     expected, in_memory = trained(tgflow, stream, tmp_path / "plain")
-    assert (in_memory["place"], in_memory["rows"]) == ("host", 300)
+    assert (in_memory["placement"], in_memory["rows"]) == ("host", 300)
     for number, flags in enumerate(
         [("10%", "--cache-policy", "belady"), ("10%",), ("4KiB", "--cache-policy", "lru")]
     ):
         out = tmp_path / f"disk-{number}"
         found, table = trained(tgflow, stream, out, "--edge-table", "disk", "--edge-cache", *flags)
         assert found == expected
-        assert table["place"] == "disk"
+        assert table["placement"] == "disk"
         assert Path(table["file"]).parent == out
         cache = table["cache"]
         assert cache["policy"] == ("lru" if number == 2 else "belady")
@@ -92,7 +92,7 @@ def test_metrics_and_health_tell_of_the_table_and_its_cache(tgflow, stream, monk
     disk = ("--edge-table", "disk", "--edge-cache", "4KiB", "--metrics-port", 0)
     assert tgflow("run", "-s", stream, "-o", "out", *FEATURES, *SMALL, *disk).code == 0
     figures = dict(line.rsplit(" ", 1) for line in pages[-1].splitlines() if line[0] != "#")
-    assert float(figures['tgflow_edge_rows{place="disk"}']) == 300
+    assert float(figures['tgflow_edge_rows{placement="disk"}']) == 300
     for name in ("cache_hits_total", "cache_misses_total", "cache_bytes", "memory_bytes"):
         assert float(figures[f"tgflow_edge_{name}"]) > 0
     read = float(figures["tgflow_edge_cache_read_bytes_total"])
@@ -101,9 +101,9 @@ def test_metrics_and_health_tell_of_the_table_and_its_cache(tgflow, stream, monk
     assert health["tables"]["edge_x"]["cache"]["hits"] > 0
 
 
-@pytest.mark.parametrize("place", ["auto", "disk", "host"])
-def test_a_table_can_be_anywhere(tgflow, stream, place):
-    budget = () if place == "host" else ("--edge-budget", "1KiB")
+@pytest.mark.parametrize("placement", ["auto", "disk", "host"])
+def test_a_table_can_be_anywhere(tgflow, stream, placement):
+    budget = () if placement == "host" else ("--edge-budget", "1KiB")
     ran = tgflow(
         "run",
         "-s",
@@ -111,13 +111,13 @@ def test_a_table_can_be_anywhere(tgflow, stream, place):
         "-o",
         "out",
         "--edge-table",
-        place,
+        placement,
         *budget,
         *FEATURES,
         *SMALL,
         "--json",
     )
-    assert ran.json["tables"]["edge_x"]["place"] == ("host" if place == "host" else "disk")
+    assert ran.json["tables"]["edge_x"]["placement"] == ("host" if placement == "host" else "disk")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def _cut():
 
 def _others(rows):
     ROWS.unlink()
-    table = FeatureTable(2, place="disk", path=ROWS)
+    table = FeatureTable(2, placement="disk", path=ROWS)
     table.append(rows.new_zeros(rows.shape))
     table.close()
 

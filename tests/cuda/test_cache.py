@@ -17,8 +17,8 @@ from tgflow.tables import FeatureTable
 SIZE = 60
 
 
-def made(gpu: EmulatedDevice, capacity: int, policy="lru", dim=5, place="uva") -> CachedTable:
-    table = FeatureTable(dim, place=place, device=gpu)
+def made(gpu: EmulatedDevice, capacity: int, policy="lru", dim=5, placement="uva") -> CachedTable:
+    table = FeatureTable(dim, placement=placement, device=gpu)
     table.append(torch.arange(SIZE * dim).float().view(SIZE, dim))
     return cached(table, rows=capacity, policy=policy, device=gpu)
 
@@ -32,13 +32,13 @@ def some_ids(seed: int, size: int) -> torch.Tensor:
     order=st.integers(0, 5),
     capacity=st.sampled_from((1, 7, 30, 100)),
     policy=st.sampled_from(("lru", "lfu", "fifo")),
-    place=st.sampled_from(("uva", "device")),
+    placement=st.sampled_from(("uva", "device")),
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=4),
 )
-def test_lanes_in_any_order(order, capacity, policy, place, sizes):
+def test_lanes_in_any_order(order, capacity, policy, placement, sizes):
     gpu = EmulatedDevice()
     gpu.kernels.order = order
-    cache, reference = made(gpu, capacity, policy, 5, place), ReferenceCache(capacity, policy)
+    cache, reference = made(gpu, capacity, policy, 5, placement), ReferenceCache(capacity, policy)
     for seed, size in enumerate(sizes):
         ids = some_ids(seed, size)
         found = cache.gather(ids)
@@ -102,11 +102,11 @@ class Recorded:
         self.kernels.launch(name, blocks, threads, *arguments)
 
 
-@pytest.mark.parametrize("place", ["uva", "device"])
+@pytest.mark.parametrize("placement", ["uva", "device"])
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static"])
-def test_the_host_says_the_same_at_each_gather_that_is_captured(policy, place):
+def test_the_host_says_the_same_at_each_gather_that_is_captured(policy, placement):
     gpu = EmulatedDevice()
-    cache, reference = made(gpu, 6, policy, 5, place), ReferenceCache(6, policy)
+    cache, reference = made(gpu, 6, policy, 5, placement), ReferenceCache(6, policy)
     gpu.kernels = Recorded(gpu.kernels)
     said = []
     for seed in range(80):

@@ -81,12 +81,15 @@ def test_sampling_on_another_stream_while_inserting():
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", "fifo", "static"])
-@pytest.mark.parametrize("place", ["uva", "device"])
-def test_a_captured_gather_through_a_cache_is_like_any_other(policy, place):
+@pytest.mark.parametrize("placement", ["uva", "device"])
+def test_a_captured_gather_through_a_cache_is_like_any_other(policy, placement):
     rows, generator = torch.randn(5_000, 100), torch.Generator().manual_seed(0)
-    reference = tg.cached(tg.table(rows), rows=300, policy=policy)
+    reference = tg.cached(tg.FeatureTable.from_tensor(rows), rows=300, policy=policy)
     cache = tg.cached(
-        tg.table(rows, place=place, device="cuda"), rows=300, policy=policy, device="cuda"
+        tg.FeatureTable.from_tensor(rows, placement=placement, device="cuda"),
+        rows=300,
+        policy=policy,
+        device="cuda",
     )
     ids = torch.zeros(400, dtype=torch.int64, device="cuda")
     out = torch.empty(400, 100, device="cuda")

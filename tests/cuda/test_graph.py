@@ -146,10 +146,10 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
     graph.append(hub_events(6_000, 60, seed=1))
     nodes = torch.arange(60, device=graph.device)
     found = sample_neighbors(graph, sampler, nodes, torch.full_like(nodes, 2000), 9, key=1)
-    upper, lower = graph.stats().tiers
+    device, host = graph.stats().tiers
     assert sum(graph._native.stats().reads) == int(found.count.sum())
-    assert upper.hit_rate + lower.hit_rate == pytest.approx(1)
-    assert min(upper.hit_rate, lower.hit_rate) > 0
+    assert device.hit_rate + host.hit_rate == pytest.approx(1)
+    assert min(device.hit_rate, host.hit_rate) > 0
 
 
 def test_the_small_run_launches_every_kernel():

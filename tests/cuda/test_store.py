@@ -130,7 +130,7 @@ def test_given_up_memory_is_used_again():
     events = EventBatch(node, torch.zeros_like(node), torch.arange(6_000))
     for rows in torch.arange(6_000).tensor_split(600):
         insert(store, events[rows])
-    assert store.stats().upper.num_blocks == 240
+    assert store.stats().device.num_blocks == 240
     assert store.chunks.cursor < 2.5 * 6_000
 
 
@@ -139,9 +139,9 @@ def test_stats_count_both_tiers():
     store = grown(events, [1000, 2000, 4000], budget=64_000)
     stats = store.stats()
     num_loops = int((events.src == events.dst).sum())
-    assert stats.upper.num_entries + stats.lower.num_entries == 10_000 - num_loops
-    assert min(stats.upper.num_blocks, stats.lower.num_blocks) > 0
-    assert stats.upper.capacity >= stats.upper.num_entries
+    assert stats.device.num_entries + stats.host.num_entries == 10_000 - num_loops
+    assert min(stats.device.num_blocks, stats.host.num_blocks) > 0
+    assert stats.device.capacity >= stats.device.num_entries
     assert stats.max_blocks > 3
 
 
@@ -181,9 +181,9 @@ def test_memory_is_not_reused_while_it_may_be_read():
     assert gpu.waits == [(7, 0)], "a reader elsewhere sees what append has returned from"
     gpu.busy, gpu.current = {7}, 0
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([2]), torch.tensor([0])))
-    assert store.readers.collect() == []
+    assert store.readers.reclaim() == []
     gpu.busy = set()
-    assert len(store.readers.collect()) == 1
+    assert len(store.readers.reclaim()) == 1
 
 
 def test_readers_on_the_writers_stream_are_ordered_by_it():
@@ -193,7 +193,7 @@ def test_readers_on_the_writers_stream_are_ordered_by_it():
         insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([step])))
         with store.readers.reading():
             gpu.busy = {0}
-    assert len(store.readers.collect()) == 1
+    assert len(store.readers.reclaim()) == 1
     assert gpu.waits == []
     gpu.current = 5
     store.readers.writing()
@@ -223,16 +223,16 @@ def test_a_reader_launched_before_the_publication_is_waited_for():
     gpu = EmulatedDevice()
     store = DeviceStore(gpu, directed=True)
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
-    assert len(store.readers.collect()) == 1
-    store.readers.give_up((store._heads, None))
+    assert len(store.readers.reclaim()) == 1
+    store.readers.retire((store._heads, None))
     gpu.current = 7
     with store.readers.reading():
         gpu.busy = {7}
     gpu.current = 0
     store.readers.published()
-    assert store.readers.collect() == []
+    assert store.readers.reclaim() == []
     gpu.busy = set()
-    assert len(store.readers.collect()) == 1
+    assert len(store.readers.reclaim()) == 1
 
 
 def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
@@ -257,4 +257,4 @@ def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
     gpu.kernels.launch = noted
     store.compact()
     assert waits_at["compact_past"] == [(0, 7), (0, 8)]
-    assert store.readers.collect() == [], "what they may read is not reused"
+    assert store.readers.reclaim() == [], "what they may read is not reused"

@@ -22,7 +22,7 @@ def state(graph: TemporalGraph) -> tuple[int, ...]:
 
 def test_a_graph_keeps_features_in_the_table_that_it_is_given():
     events = EventBatch(*torch.arange(12).view(3, 4), torch.arange(8.0).view(4, 2))
-    table = FeatureTable(2, place="uva", device=EmulatedDevice())
+    table = FeatureTable(2, placement="uva", device=EmulatedDevice())
     graph = TemporalGraph(edge_x=table)
     graph.append(events)
     assert graph.edge_x is table

@@ -42,22 +42,22 @@ def test_a_budget_is_kept_and_changes_no_answer(budget):
     graph = graph_in_batches(EVENTS, device_budget=budget)
     assert_same_answers(graph, plain)
     stats = graph.stats()
-    upper, lower = stats.tiers
-    assert (upper.name, lower.name) == ("device", "host")
-    assert upper.bytes <= parse_bytes(budget)
-    assert lower.num_blocks > 0
+    device, host = stats.tiers
+    assert (device.name, host.name) == ("device", "host")
+    assert device.bytes <= parse_bytes(budget)
+    assert host.num_blocks > 0
     assert stats.num_entries == plain.stats().num_entries
-    assert upper.hit_rate + lower.hit_rate == pytest.approx(1)
+    assert device.hit_rate + host.hit_rate == pytest.approx(1)
     assert plain.stats().tiers[0].hit_rate == 1
 
 
-def test_recent_neighbors_come_from_the_upper_tier():
+def test_recent_neighbors_come_from_the_device():
     graph = graph_in_batches(EVENTS, device_budget="800KB")
     latest = EVENTS.src[-2000:]
     recent_neighbors(graph, latest, torch.full_like(latest, 60_000), 5)
-    upper, lower = graph.stats().tiers
-    assert lower.bytes > 2 * upper.bytes
-    assert upper.hit_rate > 0.7
+    device, host = graph.stats().tiers
+    assert host.bytes > 2 * device.bytes
+    assert device.hit_rate > 0.7
 
 
 @pytest.mark.parametrize(

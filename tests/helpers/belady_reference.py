@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
-from tgflow.cache.schedule import Script
+from tgflow.cache.schedule import Schedule
 
 
 def most_hits(
@@ -29,15 +29,15 @@ def most_hits(
     return max(reached.values())
 
 
-def execute(scripts: Iterable[Script], contents: list[int]) -> int:
-    """Make the moves of `scripts` on `contents`, the id per slot; return the hits.
+def apply(schedules: Iterable[Schedule], contents: list[int]) -> int:
+    """Make the moves of `schedules` on `contents`, the id per slot; return the hits.
 
     Raises:
-        AssertionError: If a script calls a hit what is not there, or a miss what is.
+        AssertionError: If a schedule calls a hit what is not there, or a miss what is.
     """
     total = 0
-    for script in scripts:
-        ids, hit, admit = (part.tolist() for part in (script.ids, script.hit, script.admit))
+    for schedule in schedules:
+        ids, hit, admit = (part.tolist() for part in (schedule.ids, schedule.hit, schedule.admit))
         for row, slot in zip(ids, hit, strict=True):
             assert contents[slot] == row if slot >= 0 else row not in contents
         moves = [(row, slot) for row, slot in zip(ids, admit, strict=True) if slot >= 0]

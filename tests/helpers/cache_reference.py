@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.policy import LFU_MOST, Policy, lfu_period
-from tgflow.cache.schedule import Script
+from tgflow.cache.schedule import Schedule
 
 
 @dataclass
@@ -71,9 +71,11 @@ class ReferenceCache:
         self.batch += 1
         self.counters.written += self._admit(wanted, [], wanted)
 
-    def execute(self, script: Script, ids: list[int]) -> None:
-        """Do what a script says."""
-        wanted, found, admit = (part.tolist() for part in (script.ids, script.hit, script.admit))
+    def apply(self, schedule: Schedule, ids: list[int]) -> None:
+        """Do what a schedule says."""
+        wanted, found, admit = (
+            part.tolist() for part in (schedule.ids, schedule.hit, schedule.admit)
+        )
         assert wanted == distinct(ids)
         assert [-1 if (s := self.slot_of(row)) is None else s for row in wanted] == found
         self.batch += 1

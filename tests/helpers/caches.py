@@ -8,7 +8,7 @@ from torch import Tensor
 
 from helpers.cache_reference import ReferenceCache, distinct
 from helpers.devices import opened
-from tgflow.cache import CachedTable, Script, cached
+from tgflow.cache import CachedTable, Schedule, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.tables import FeatureTable
 
@@ -33,7 +33,7 @@ class FarTable(FeatureTable):
     """Rows that were asked for."""
 
     @property
-    def place(self) -> str:
+    def placement(self) -> str:
         return "far"
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
@@ -79,8 +79,8 @@ def check(cache: CachedTable, reference: ReferenceCache) -> None:
     assert counters == reference.counters
 
 
-def any_script(reference: ReferenceCache, ids: list[int], choice: list[int]) -> Script:
-    """A script that fits the contents: `choice` says where misses go."""
+def any_schedule(reference: ReferenceCache, ids: list[int], choice: list[int]) -> Schedule:
+    """A schedule that fits the contents: `choice` says where misses go."""
     wanted = distinct(ids)
     hit = [-1 if (slot := reference.slot_of(row)) is None else slot for row in wanted]
     admit, taken = [], set()
@@ -89,4 +89,4 @@ def any_script(reference: ReferenceCache, ids: list[int], choice: list[int]) -> 
         goes = slot < 0 and 0 <= target < reference.capacity and target not in taken
         admit.append(target if goes else -1)
         taken.add(target)
-    return Script(*(torch.tensor(part, dtype=torch.int64) for part in (wanted, hit, admit)))
+    return Schedule(*(torch.tensor(part, dtype=torch.int64) for part in (wanted, hit, admit)))

@@ -37,10 +37,10 @@ def home_of(kind: str) -> str:
 
 def memory_table_of(kind: str, dim: int) -> MemoryTable:
     """An empty table; caches and budgets are small, so that rows leave and move."""
-    place, device, cache = KINDS[kind]
-    budget = 100 * 4 * dim if place == "auto" else None
+    placement, device, cache = KINDS[kind]
+    budget = 100 * 4 * dim if placement == "auto" else None
     gpu = None if device is None else opened(device)
-    table = FeatureTable(dim, place=place, budget=budget, device=gpu)
+    table = FeatureTable(dim, placement=placement, budget=budget, device=gpu)
     if cache is None:
         return table
     return cached(table, rows=3, device=gpu or (opened(cache) if cache else None))

@@ -44,21 +44,21 @@ def run(device: str | Device) -> None:
 
 
 def gather_rows(device: str | Device) -> None:
-    """Rows of every width that the kernels write in, from both places that they read."""
+    """Rows of every width that the kernels write in, from both placements that they read."""
     ids = torch.arange(-1, 300).flip(0)
     for row_bytes in (1, 2, 4, 8, 16, 400, 690):
         rows = torch.arange(300 * row_bytes).to(torch.uint8).view(300, row_bytes)
         expected = torch.cat([rows, torch.zeros_like(rows[:1])])[ids]
-        for place in ("device", "uva"):
-            table = tg.table(rows, place=place, device=device)
+        for placement in ("device", "uva"):
+            table = tg.FeatureTable.from_tensor(rows, placement=placement, device=device)
             there = ids.to(device if isinstance(device, str) else device.device)
-            assert torch.equal(table[there].cpu(), expected), (place, row_bytes)
+            assert torch.equal(table[there].cpu(), expected), (placement, row_bytes)
             table.close()
 
 
 def on_of(cache: tg.CachedTable, device: str | Device) -> torch.device:
     """Where a cache takes its ids."""
-    if cache.place == "host":
+    if cache.placement == "host":
         return torch.device("cpu")
     return torch.device(device) if isinstance(device, str) else device.device
 
@@ -69,8 +69,13 @@ def gather_cached(device: str | Device) -> None:
         for dim in (1, 2, 4, 8, 16, 690):
             rows = torch.arange(200 * dim).to(torch.uint8).view(200, dim)
             caches = [
-                tg.cached(tg.table(rows, place=place, device=on), rows=40, policy=policy, device=on)
-                for place, on in (("host", None), ("uva", device))
+                tg.cached(
+                    tg.FeatureTable.from_tensor(rows, placement=placement, device=on),
+                    rows=40,
+                    policy=policy,
+                    device=on,
+                )
+                for placement, on in (("host", None), ("uva", device))
             ]
             for step in range(4):
                 ids = torch.arange(-1, 150, step + 1) % 90

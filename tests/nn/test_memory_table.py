@@ -111,8 +111,8 @@ def test_old_rows_are_read_while_memory_grows(kind):
 
 
 def test_a_table_that_cannot_serve_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r'on disk, whose rows never change; use place="uva"'):
-        NodeMemory(2, 1, FeatureTable(3, place="disk"))
+    with pytest.raises(ValueError, match=r'on disk, whose rows never change; use placement="uva"'):
+        NodeMemory(2, 1, FeatureTable(3, placement="disk"))
     used = FeatureTable(3)
     used.append(torch.zeros(2, 3))
     for table, told in (
@@ -135,9 +135,9 @@ def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
 def test_one_line_says_where_memory_is():
     on_host = TGN(TGNConfig(memory_placement="host", memory_cache="64KiB")).state.table
     assert isinstance(on_host, CachedTable)
-    assert (on_host.place, on_host.dim) == ("host", 200)
+    assert (on_host.placement, on_host.dim) == ("host", 200)
     assert 0 < on_host.capacity * 800 < 64 << 10
-    assert TGN().state.table.place == "model"
+    assert TGN().state.table.placement == "model"
     with pytest.raises(ValueError, match='cannot be "disk": rows on disk never change'):
         TGNConfig(memory_placement="disk")
     with pytest.raises(ValueError, match="must be one of model, auto, device, uva, host, got 'x'"):

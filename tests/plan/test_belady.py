@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.belady_reference import execute, most_hits
+from helpers.belady_reference import most_hits
 from helpers.cache_reference import ReferenceCache
 from helpers.effort import tries
 from tgflow.cache.policy import POLICIES
@@ -26,10 +26,10 @@ def tensors(batches: Batches) -> list[Tensor]:
 def hits_of(
     planner: BeladyPlanner, batches: Batches, contents: list[int], lookahead: int | None = None
 ) -> int:
-    """Plan batches, execute them on `contents`, and check that both end with the same."""
-    scripts = list(plan_all(planner, tensors(batches), lookahead))
-    assert [script.ids.tolist() for script in scripts] == batches
-    hits = execute(scripts, contents)
+    """Plan batches, apply them on `contents`, and check that both end with the same."""
+    schedules = list(plan_all(planner, tensors(batches), lookahead))
+    assert [schedule.ids.tolist() for schedule in schedules] == batches
+    hits = apply(schedules, contents)
     assert planner.contents().tolist() == contents
     assert (len(planner), planner.num_accesses) == (0, 0)
     return hits
@@ -102,18 +102,18 @@ def test_contents_carry_over_from_window_to_window(
 def test_two_windows_told_in_time_are_planned_as_one(
     made: tuple[Batches, int], data: st.DataObject
 ) -> None:
-    """Move for move, if the second is told before a batch of the first is planned or needs it."""
+    """Move for move, if it observes the second before one of the first is planned or needs it."""
     batches, num_slots = made
     together = list(plan_all(BeladyPlanner(num_slots), tensors(batches)))
     last_use = {row: i for i, batch in enumerate(batches) for row in batch}
     cut = data.draw(st.integers(0, len(batches)))
     planner = BeladyPlanner(num_slots)
     for ids in tensors(batches[:cut]):
-        planner.tell(ids)
+        planner.observe(ids)
     uses_again = [any(last_use[row] >= cut for row in batch) for batch in batches[:cut]]
-    scripts = [planner.plan() for _ in range([*uses_again, True].index(True))]
-    scripts += plan_all(planner, tensors(batches[cut:]))
-    for one, other in zip(scripts, together, strict=True):
+    schedules = [planner.plan() for _ in range([*uses_again, True].index(True))]
+    schedules += plan_all(planner, tensors(batches[cut:]))
+    for one, other in zip(schedules, together, strict=True):
         assert torch.equal(one.hit, other.hit)
         assert torch.equal(one.admit, other.admit)
 
@@ -126,10 +126,10 @@ def test_what_stays_is_what_is_needed_next_as_far_as_is_known(
     whole = hits_of(BeladyPlanner(num_slots), batches, [-1] * num_slots)
     contents, hits = [-1] * num_slots, 0
     planner = BeladyPlanner(num_slots)
-    for i, script in enumerate(plan_all(planner, tensors(batches), lookahead)):
+    for i, schedule in enumerate(plan_all(planner, tensors(batches), lookahead)):
         known = batches[i + 1 : i + lookahead]
         at_hand = {row for row in contents if row >= 0} | set(batches[i])
-        hits += execute([script], contents)
+        hits += apply([schedule], contents)
         kept = {row for row in contents if row >= 0}
         assert next_uses(kept, known) == next_uses(at_hand, known)[:num_slots]
     assert planner.contents().tolist() == contents
@@ -170,20 +170,20 @@ def test_without_a_future_the_row_used_last_stays(made: tuple[Batches, int]) -> 
 
 def test_a_plan_by_hand() -> None:
     """One slot: 0 goes as soon as 1 is needed sooner, though the batch hit it; 2 is bypassed."""
-    scripts = list(plan_all(BeladyPlanner(1), tensors([[0], [0, 1], [1, 2], [1]])))
-    assert [script.hit.tolist() for script in scripts] == [[-1], [0, -1], [0, -1], [0]]
-    assert [script.admit.tolist() for script in scripts] == [[0], [-1, 0], [-1, -1], [-1]]
+    schedules = list(plan_all(BeladyPlanner(1), tensors([[0], [0, 1], [1, 2], [1]])))
+    assert [schedule.hit.tolist() for schedule in schedules] == [[-1], [0, -1], [0, -1], [0]]
+    assert [schedule.admit.tolist() for schedule in schedules] == [[0], [-1, 0], [-1, -1], [-1]]
 
 
 def test_nothing_is_planned_for_nothing() -> None:
     planner = BeladyPlanner(3)
     assert list(plan_all(planner, [])) == []
-    (script,) = plan_all(planner, tensors([[]]))
-    assert len(script) == 0
+    (schedule,) = plan_all(planner, tensors([[]]))
+    assert len(schedule) == 0
     assert planner.contents().tolist() == [-1, -1, -1]
-    (script,) = plan_all(BeladyPlanner(0), tensors([[5]]))
-    assert (script.hit.tolist(), script.admit.tolist()) == ([-1], [-1])
-    with pytest.raises(IndexError, match="all batches that were told are planned"):
+    (schedule,) = plan_all(BeladyPlanner(0), tensors([[5]]))
+    assert (schedule.hit.tolist(), schedule.admit.tolist()) == ([-1], [-1])
+    with pytest.raises(IndexError, match="all observed batches are planned"):
         planner.plan()
 
 
@@ -195,10 +195,10 @@ def test_ids_that_cannot_be_planned_are_refused(batch: list[int], message: str) 
     planner, other = BeladyPlanner(2), BeladyPlanner(2)
     for each in (planner, other):
         list(plan_all(each, tensors([[7], [8]])))
-        each.tell(torch.tensor([8, 1]))
+        each.observe(torch.tensor([8, 1]))
     before = planner.nbytes
     with pytest.raises(ValueError, match=message):
-        planner.tell(torch.tensor(batch))
+        planner.observe(torch.tensor(batch))
     assert planner.contents().tolist() == [7, 8]
     assert planner.num_accesses == 2
     assert planner.nbytes <= before + 4 * len(batch) * 9  # room for rows is kept
@@ -212,7 +212,7 @@ def test_memory_follows_what_is_ahead_not_what_has_been() -> None:
     planner = BeladyPlanner(10)
     sizes = []
     for i in range(300):
-        planner.tell(torch.arange(100 * i, 100 * i + 100))
+        planner.observe(torch.arange(100 * i, 100 * i + 100))
         if len(planner) == 4:
             planner.plan()
         sizes.append(planner.nbytes)

@@ -20,7 +20,7 @@ from tgflow.cache import CachedTable, ScheduleMismatch, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import BatchError, Loader, Plan
 from tgflow.plan import lookahead as planner
-from tgflow.tables import FeatureTable, table
+from tgflow.tables import FeatureTable
 from tgflow.tables.row_view import RowView
 from tgflow.train.continual import ContinualTrainer
 
@@ -50,7 +50,7 @@ def graph_with_both(
     edges: tuple[int, Any] | None, nodes: tuple[int, Any] | None
 ) -> tuple[TemporalGraph, dict[str, CachedTable]]:
     """A graph with edge and node features, each behind a cache of (rows, policy) or none."""
-    edge_x, node_x = FeatureTable(2), table(NODE_X)
+    edge_x, node_x = FeatureTable(2), FeatureTable.from_tensor(NODE_X)
     caches = {}
     if edges is not None:
         caches["edge_x"] = cached(edge_x, rows=edges[0], policy=edges[1])
@@ -258,7 +258,7 @@ def test_a_table_that_fails_names_the_batch() -> None:
 
 def test_a_selection_that_fails_says_where_its_rows_are() -> None:
     class Broken(FeatureTable):
-        place = "far"  # type: ignore[assignment]
+        placement = "far"  # type: ignore[assignment]
 
         def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
             raise OSError("read error")

@@ -31,15 +31,15 @@ EVENTS = made_events(120)
 NODE_X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
 
 
-def table_of(rows: Tensor, place: Any = "host") -> FeatureTable:
-    made = FeatureTable(rows.shape[1], place=place)
+def table_of(rows: Tensor, placement: Any = "host") -> FeatureTable:
+    made = FeatureTable(rows.shape[1], placement=placement)
     made.append(rows)
     return made
 
 
 @st.composite
 def tables(draw: st.DrawFn, rows: Tensor) -> Table:
-    """A table of `rows` in any place, with any cache before it or none."""
+    """A table of `rows` in any placement, with any cache before it or none."""
     table = table_of(rows, draw(st.sampled_from(["host", "disk"])))
     policy = draw(st.sampled_from([None, *POLICIES, "belady"]))
     capacity = draw(st.sampled_from([0, 1, 7, 1000]))
@@ -78,13 +78,13 @@ def test_batches_hold_the_rows_of_their_nodes(data: st.DataObject) -> None:
 
 
 @for_each_gpu
-@pytest.mark.parametrize("place", ["device", "uva"])
+@pytest.mark.parametrize("placement", ["device", "uva"])
 @pytest.mark.parametrize("policy", ["lru", "belady"])
 def test_rows_may_be_where_a_gpu_reads_them_and_so_may_caches(
-    gpu: str, place: Any, policy: Any
+    gpu: str, placement: Any, policy: Any
 ) -> None:
     device = opened(gpu)
-    node_x = FeatureTable(3, place=place, device=device)
+    node_x = FeatureTable(3, placement=placement, device=device)
     node_x.append(NODE_X[:20])
     graph = TemporalGraph.from_events(
         EVENTS[:50],
@@ -190,7 +190,7 @@ def test_no_events_have_no_batches() -> None:
 def test_a_disk_that_fails_names_batch_and_table(name: str, policy: Any, tmp_path: Path) -> None:
     tables: dict[str, Table] = {"edge_x": FeatureTable(2), "node_x": table_of(NODE_X)}
     path = tmp_path / "x.rows"
-    table = FeatureTable(tables[name].dim, place="disk", path=path)
+    table = FeatureTable(tables[name].dim, placement="disk", path=path)
     if name == "node_x":
         table.append(NODE_X)
     graph = TemporalGraph.from_events(

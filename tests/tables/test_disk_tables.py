@@ -26,7 +26,7 @@ def some_rows(size: int, dim: int = 3) -> torch.Tensor:
 
 
 def on_disk(path: Path | None, dim: int = 3, **options) -> FeatureTable:
-    return FeatureTable(dim, place="disk", path=path, **options)
+    return FeatureTable(dim, placement="disk", path=path, **options)
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_budgets_below_a_page_or_a_row_are_enough(path, budget, dim):
     rows = some_rows(40, dim)
     for table in (on_disk(path, dim, budget=budget), FeatureTable(dim, budget=budget)):
         table.append(rows)
-        assert table.place == "disk" or rows.nbytes <= 4_096
+        assert table.placement == "disk" or rows.nbytes <= 4_096
         ids = torch.arange(40).flip(0)
         assert torch.equal(table[ids], rows[ids])
 
@@ -153,7 +153,7 @@ def test_rows_on_disk_do_not_change(path):
 
 def test_rows_come_ahead_of_their_use(path):
     rows = some_rows(5_000, 40)
-    for table in (on_disk(path, 40), tg.table(rows)):
+    for table in (on_disk(path, 40), tg.FeatureTable.from_tensor(rows)):
         if len(table) == 0:
             table.append(rows)
         asked = [torch.randint(-1, 5_000, (300,)) for _ in range(20)]
@@ -313,11 +313,11 @@ def test_a_forked_process_is_told_to_open_the_table_itself(path):
 def test_auto_goes_on_in_a_file(path):
     rows = some_rows(6_000, 8)
     table = FeatureTable(8, budget=3_000 * 32, path=path)
-    places = []
+    placements = []
     for part in rows.split(1_000):
         table.append(part)
-        places.append(table.place)
-    assert places == ["host"] * 3 + ["disk"] * 3
+        placements.append(table.placement)
+    assert placements == ["host"] * 3 + ["disk"] * 3
     ids = torch.randint(6_000, (500,))
     assert torch.equal(table[ids], rows[ids])
     assert torch.equal(table.start_gather(ids).wait(), rows[ids])
@@ -334,10 +334,10 @@ def test_auto_tries_again_to_go_on_in_a_file_that_was_full(path):
         _core.inject_fault(_core.FileOp.write, 0, 1, -errno.ENOSPC)
         with pytest.raises(OSError, match="No space left on device"):
             table.append(rows[40:])
-        assert (len(table), table.place) == (40, "host")
+        assert (len(table), table.placement) == (40, "host")
         assert torch.equal(table.read(0, 40), rows[:40])
     table.append(rows[40:])
-    assert table.place == "disk"
+    assert table.placement == "disk"
     assert torch.equal(table.read(0, 100), rows)
 
 
@@ -349,7 +349,7 @@ def test_auto_goes_on_in_no_file_of_somebody_else(path):
     other.close()
     with pytest.raises(FileExistsError, match=r"now has 5 of somebody else's"):
         table.append(some_rows(1))
-    assert (len(table), table.place) == (40, "host")
+    assert (len(table), table.placement) == (40, "host")
     assert len(on_disk(path)) == 5
 
 
@@ -370,7 +370,7 @@ for i in range(199):
     table.append(part)
     table.gather(torch.randint(len(table), (2_000,)), out)
     most = max(most, held() - before)
-print(table.place, most / budget)
+print(table.placement, most / budget)
 """
 
 
@@ -378,6 +378,6 @@ def test_memory_stays_within_the_budget(path):
     """200 MB of rows, 64 MiB of budget."""
     command = [sys.executable, "-c", MEMORY, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    place, share = done.stdout.split()
-    assert place == "disk"
+    placement, share = done.stdout.split()
+    assert placement == "disk"
     assert float(share) <= 1.1

@@ -27,9 +27,9 @@ EVERYWHERE = [
     pytest.param("device", "cuda", marks=needs_cuda),
     pytest.param("uva", "cuda", marks=needs_cuda),
 ]
-for_each_place = pytest.mark.parametrize(("place", "device"), EVERYWHERE)
+for_each_placement = pytest.mark.parametrize(("placement", "device"), EVERYWHERE)
 for_each_place_that_changes = pytest.mark.parametrize(
-    ("place", "device"), [place for place in EVERYWHERE if place != ("disk", None)]
+    ("placement", "device"), [placement for placement in EVERYWHERE if placement != ("disk", None)]
 )
 DTYPES = (
     torch.float32,
@@ -53,9 +53,11 @@ ORDERS = {
 }
 
 
-def made(place: str, device: str | None, dim: int, dtype=torch.float32, **options) -> FeatureTable:
+def made(
+    placement: str, device: str | None, dim: int, dtype=torch.float32, **options
+) -> FeatureTable:
     gpu = None if device is None else opened(device)
-    return FeatureTable(dim, dtype, place, device=gpu, **options)
+    return FeatureTable(dim, dtype, placement, device=gpu, **options)
 
 
 def home(table: FeatureTable, device: str | None) -> str:
@@ -76,12 +78,12 @@ def expected_rows(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.cat([rows, torch.zeros_like(rows[:1])])[ids] if len(rows) else rows[:0][ids]
 
 
-@for_each_place
+@for_each_placement
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("dim", [1, 3, 8, 100, 172, 300])
-def test_rows_of_any_width_and_dtype_come_in_any_order(place, device, dtype, dim):
+def test_rows_of_any_width_and_dtype_come_in_any_order(placement, device, dtype, dim):
     rows = some_rows(150, dim, dtype)
-    table = made(place, device, dim, dtype)
+    table = made(placement, device, dim, dtype)
     for part in rows.split(60):
         table.append(part)
     at = home(table, device)
@@ -95,10 +97,10 @@ def test_rows_of_any_width_and_dtype_come_in_any_order(place, device, dtype, dim
 
 
 @given(size=st.integers(1, 50), dim=st.integers(1, 40), data=st.data())
-@pytest.mark.parametrize("place", ["host", "disk", "device", "uva"])
-def test_gather_matches_indexing(place, size, dim, data):
+@pytest.mark.parametrize("placement", ["host", "disk", "device", "uva"])
+def test_gather_matches_indexing(placement, size, dim, data):
     rows = torch.arange(1.0, size * dim + 1).reshape(size, dim)
-    table = made(place, None if place in ("host", "disk") else "emulated", dim)
+    table = made(placement, None if placement in ("host", "disk") else "emulated", dim)
     for begin in range(0, size, 7):
         table.append(rows[begin : begin + 7])
     listed = data.draw(st.lists(st.integers(-1, size - 1), max_size=30))
@@ -108,10 +110,10 @@ def test_gather_matches_indexing(place, size, dim, data):
     assert torch.equal(shaped, expected_rows(rows, ids).reshape(1, -1, 1, dim))
 
 
-@for_each_place
-def test_gather_of_many_rows_into_a_given_tensor(place, device):
+@for_each_placement
+def test_gather_of_many_rows_into_a_given_tensor(placement, device):
     rows = some_rows(1_000, 3)
-    table = made(place, device, 3)
+    table = made(placement, device, 3)
     table.append(rows)
     at = home(table, device)
     ids = torch.randint(1_000, (200, 60), generator=torch.Generator().manual_seed(0))
@@ -120,9 +122,9 @@ def test_gather_of_many_rows_into_a_given_tensor(place, device):
     assert torch.equal(out.cpu(), rows[ids.t()])
 
 
-@for_each_place
-def test_out_may_begin_anywhere(place, device):
-    table = made(place, device, 5, torch.uint8)
+@for_each_placement
+def test_out_may_begin_anywhere(placement, device):
+    table = made(placement, device, 5, torch.uint8)
     rows = some_rows(40, 5, torch.uint8)
     table.append(rows)
     at = home(table, device)
@@ -133,9 +135,9 @@ def test_out_may_begin_anywhere(place, device):
         assert out.sum() == int(rows.sum()) + 9 * 7
 
 
-@for_each_place
-def test_gather_refuses_what_it_cannot_read_or_write(place, device):
-    table = made(place, device, 2)
+@for_each_placement
+def test_gather_refuses_what_it_cannot_read_or_write(placement, device):
+    table = made(placement, device, 2)
     table.append(some_rows(5, 2))
     at = home(table, device)
     with pytest.raises(ValueError, match="ids must be int64, got int32"):
@@ -148,9 +150,9 @@ def test_gather_refuses_what_it_cannot_read_or_write(place, device):
     table.close()
 
 
-@for_each_place
-def test_what_no_table_can_take_is_told_and_changes_nothing(place, device):
-    table = made(place, device, 1, torch.int64)
+@for_each_placement
+def test_what_no_table_can_take_is_told_and_changes_nothing(placement, device):
+    table = made(placement, device, 1, torch.int64)
     at = home(table, device)
     table.append(torch.arange(9).view(9, 1))
     both = torch.arange(6, device=at)
@@ -170,9 +172,9 @@ def test_what_no_table_can_take_is_told_and_changes_nothing(place, device):
     table.close()
 
 
-@for_each_place
-def test_rows_that_torch_has_not_resolved_yet(place, device):
-    table = made(place, device, 2, torch.complex64)
+@for_each_placement
+def test_rows_that_torch_has_not_resolved_yet(placement, device):
+    table = made(placement, device, 2, torch.complex64)
     rows = torch.complex(some_rows(4, 2), some_rows(4, 2))
     table.append(rows.conj())
     assert torch.equal(table.read(0, 4), rows.conj().resolve_conj())
@@ -181,19 +183,19 @@ def test_rows_that_torch_has_not_resolved_yet(place, device):
 
 def test_a_table_is_not_pickled():
     with pytest.raises(TypeError, match="a table is not pickled or copied"):
-        pickle.dumps(tg.table(some_rows(2, 2)))
+        pickle.dumps(tg.FeatureTable.from_tensor(some_rows(2, 2)))
 
 
 def test_an_id_that_is_not_there_is_an_error_at_once_on_the_cpu():
-    table = tg.table(some_rows(5, 2))
+    table = tg.FeatureTable.from_tensor(some_rows(5, 2))
     with pytest.raises(IndexError, match="id 5 is not in a table of 5 rows"):
         table.gather(torch.tensor([0, 5]))
 
 
 @for_each_gpu
-@pytest.mark.parametrize("place", ["device", "uva"])
-def test_an_id_that_is_not_there_gives_zeros_on_a_gpu_and_then_an_error(gpu, place):
-    table = made(place, gpu, 2)
+@pytest.mark.parametrize("placement", ["device", "uva"])
+def test_an_id_that_is_not_there_gives_zeros_on_a_gpu_and_then_an_error(gpu, placement):
+    table = made(placement, gpu, 2)
     table.append(some_rows(5, 2) + 10)
     found = table[torch.tensor([0, 5], device=home(table, gpu))].cpu()  # waits for the kernel
     assert found[1].tolist() == [0, 0]
@@ -204,9 +206,9 @@ def test_an_id_that_is_not_there_gives_zeros_on_a_gpu_and_then_an_error(gpu, pla
 
 
 @for_each_place_that_changes
-def test_scatter_overwrites_and_counts_versions(place, device):
+def test_scatter_overwrites_and_counts_versions(placement, device):
     rows = some_rows(30, 4)
-    table = made(place, device, 4)
+    table = made(placement, device, 4)
     table.append(rows)
     at = home(table, device)
     for version in range(1, 4):
@@ -228,10 +230,10 @@ def test_scatter_overwrites_and_counts_versions(place, device):
     assert table.version == 4
 
 
-@for_each_place
-def test_rows_that_were_taken_back_are_written_again(place, device):
+@for_each_placement
+def test_rows_that_were_taken_back_are_written_again(placement, device):
     rows = some_rows(20, 3)
-    table = made(place, device, 3)
+    table = made(placement, device, 3)
     assert table.append(rows[:8]) == 0
     assert table.append(some_rows(5, 3) * 7) == 8
     table.truncate(8)
@@ -240,9 +242,9 @@ def test_rows_that_were_taken_back_are_written_again(place, device):
     assert torch.equal(table.read(0, 20), rows)
 
 
-@for_each_place
-def test_an_empty_table_gives_zeros_for_nobody(place, device):
-    table = made(place, device, 3)
+@for_each_placement
+def test_an_empty_table_gives_zeros_for_nobody(placement, device):
+    table = made(placement, device, 3)
     at = home(table, device)
     assert table[torch.empty(0, dtype=torch.int64, device=at)].shape == (0, 3)
     assert table[torch.tensor([-1, -1], device=at)].tolist() == [[0, 0, 0]] * 2
@@ -254,19 +256,19 @@ def test_an_empty_table_gives_zeros_for_nobody(place, device):
 
 def test_a_table_of_an_array():
     x = np.arange(12, dtype=np.int16).reshape(4, 3)
-    table = tg.table(x)
-    assert (len(table), table.dim, table.dtype, table.place) == (4, 3, torch.int16, "host")
+    table = tg.FeatureTable.from_tensor(x)
+    assert (len(table), table.dim, table.dtype, table.placement) == (4, 3, torch.int16, "host")
     assert table[torch.tensor([2])].tolist() == [[6, 7, 8]]
     read_only = np.frombuffer(x.tobytes(), np.int16).reshape(4, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tg.table(read_only).read(0, 4).tolist() == x.tolist()
+        assert tg.FeatureTable.from_tensor(read_only).read(0, 4).tolist() == x.tolist()
     with pytest.raises(ValueError, match=r"x must be \[N, dim\], got \[3\]"):
-        tg.table(np.zeros(3))
+        tg.FeatureTable.from_tensor(np.zeros(3))
 
 
 def test_a_closed_table_is_of_no_use():
-    table = tg.table(some_rows(3, 2))
+    table = tg.FeatureTable.from_tensor(some_rows(3, 2))
     for _ in range(2):
         table.close()
     assert (len(table), table.nbytes) == (0, 0)
@@ -285,25 +287,27 @@ def test_arguments_are_checked():
         FeatureTable(0)
     with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype, got 'float32'"):
         FeatureTable(3, "float32")
-    with pytest.raises(ValueError, match="place must be one of auto, device, uva, host, disk, got"):
-        FeatureTable(3, place="tape")
-    with pytest.raises(ValueError, match="place 'uva' needs a GPU as its device, got 'cpu'"):
-        FeatureTable(3, place="uva", device="cpu")
-    for place in ("host", "device", "uva"):
-        with pytest.raises(ValueError, match='budget and path are for place "auto" or "disk"'):
-            FeatureTable(3, place=place, budget=5, device=EmulatedDevice())
+    with pytest.raises(
+        ValueError, match="placement must be one of auto, device, uva, host, disk, got"
+    ):
+        FeatureTable(3, placement="tape")
+    with pytest.raises(ValueError, match="placement 'uva' needs a GPU as its device, got 'cpu'"):
+        FeatureTable(3, placement="uva", device="cpu")
+    for placement in ("host", "device", "uva"):
+        with pytest.raises(ValueError, match='budget and path are for placement "auto" or "disk"'):
+            FeatureTable(3, placement=placement, budget=5, device=EmulatedDevice())
 
 
 def test_auto_moves_on_when_the_budget_is_spent():
     gpu = EmulatedDevice()
     rows = some_rows(6_000, 8)
     table = FeatureTable(8, device=gpu, budget=3_000 * 32)
-    places = []
+    placements = []
     for part in rows.split(1_000):
         table.append(part)
-        places.append(table.place)
+        placements.append(table.placement)
         assert torch.equal(table.read(0, len(table)), rows[: len(table)])
-    assert places == ["device"] * 3 + ["uva"] * 3
+    assert placements == ["device"] * 3 + ["uva"] * 3
     ids = torch.randint(-1, 6_000, (500,))
     assert torch.equal(table[ids], expected_rows(rows, ids))
 
@@ -321,9 +325,9 @@ def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
     table = FeatureTable(8, device=Recorded(), budget=budget)
     for size in range(0, 40_000, part):
         table.append(some_rows(part, 8))
-        assert table.nbytes <= budget or table.place == "uva"
+        assert table.nbytes <= budget or table.placement == "uva"
         assert len(table) == size + part
-    assert table.place == "uva"
+    assert table.placement == "uva"
     both = [a + b for a, b in itertools.pairwise(pieces)]
     assert max([0, *both]) <= 1.1 * budget + 128
 
@@ -331,7 +335,7 @@ def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
 def test_memory_is_not_given_back_under_a_reader_on_another_stream():
     gpu = EmulatedDevice()
     for busy in (set(), {7}):
-        table = FeatureTable(4, place="device", device=gpu)
+        table = FeatureTable(4, placement="device", device=gpu)
         table.append(some_rows(10, 4))
         gpu.current = 7
         table[torch.arange(10)]
@@ -346,13 +350,13 @@ def test_auto_moves_on_where_the_device_is_full():
     rows = some_rows(10_000, 8)
     for part in rows.split(500):
         table.append(part)
-    assert table.place == "uva"
+    assert table.placement == "uva"
     assert torch.equal(table[torch.arange(10_000)], rows)
 
 
 def test_a_failed_registration_is_said_once_and_rows_are_staged():
     gpu = EmulatedDevice(host_bytes=5 << 20)
-    table = FeatureTable(64, place="uva", device=gpu)
+    table = FeatureTable(64, placement="uva", device=gpu)
     rows = some_rows(40_000, 64)
     table.append(rows[:10_000])
     table.append(rows[10_000:11_000])
@@ -373,7 +377,7 @@ def test_registrations_are_given_back():
     gpu = EmulatedDevice()
     room = gpu.host_bytes
     for i in range(1_000):
-        table = FeatureTable(4, place="uva", device=gpu)
+        table = FeatureTable(4, placement="uva", device=gpu)
         table.append(some_rows(10, 4))
         assert gpu.registered
         if i % 2:
@@ -389,7 +393,7 @@ def test_registrations_are_given_back():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 def test_a_thousand_registrations_leak_nothing_on_a_gpu():
     def cycle() -> None:
-        table = FeatureTable(4, place="uva")
+        table = FeatureTable(4, placement="uva")
         table.append(some_rows(10, 4))
         table[torch.arange(10, device="cuda")]
         table.close()
@@ -409,10 +413,10 @@ def locked_bytes() -> int:
     return 1024 * (int(sizes["VmPin"]) + int(sizes["VmLck"]) + int(sizes["VmRSS"]))
 
 
-@pytest.mark.parametrize(("place", "device"), EVERYWHERE[:4])
-def test_rows_can_be_read_while_the_table_grows(place, device):
+@pytest.mark.parametrize(("placement", "device"), EVERYWHERE[:4])
+def test_rows_can_be_read_while_the_table_grows(placement, device):
     """Row `i` is `i` all over; readers never see another."""
-    table = made(place, device, 33, torch.int64)
+    table = made(placement, device, 33, torch.int64)
     wrong, done = [], threading.Event()
 
     def read(seed: int) -> None:
@@ -453,5 +457,5 @@ def test_rows_can_be_read_while_auto_moves_them():
         table.append(torch.arange(first, first + 1_000).unsqueeze(1).expand(-1, 5))
     done.set()
     reader.join()
-    assert table.place == "uva"
+    assert table.placement == "uva"
     assert not wrong

@@ -13,7 +13,7 @@ from helpers.records import Losses
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.graph import TemporalGraph
-from tgflow.tables import FeatureTable, table
+from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.offline import OfflineTrainer
@@ -25,22 +25,22 @@ MODELS = {
     "tgn": lambda: small_tgn(node_x_dim=3),
     "tgat": lambda: small_tgat(node_x_dim=3),
 }
-PLACES = ("host", "disk")
+PLACEMENTS = ("host", "disk")
 CAPACITIES = {"none": (0, 0), "one": (1, 1), "some": (50, 9), "all": (400, 25)}
 """Of the caches: rows of edges, rows of nodes."""
 
 
-def table_of(place: Any, rows: Tensor) -> FeatureTable:
+def table_of(placement: Any, rows: Tensor) -> FeatureTable:
     """A table that begins with `rows`; on disk, in a file that goes with it."""
-    return table(rows, place=place)
+    return FeatureTable.from_tensor(rows, placement=placement)
 
 
 def graph_through(
-    place: str, policies: tuple[Policy, Policy], capacities: tuple[int, int]
+    placement: str, policies: tuple[Policy, Policy], capacities: tuple[int, int]
 ) -> tuple[TemporalGraph, list[CachedTable]]:
     """A graph of no events, its edges' and nodes' features each behind a cache of its own."""
     caches = [
-        cached(table_of(place, rows), rows=capacity, policy=policy)
+        cached(table_of(placement, rows), rows=capacity, policy=policy)
         for rows, policy, capacity in zip(
             (torch.empty(0, 2), NODE_X), policies, capacities, strict=True
         )
@@ -65,18 +65,18 @@ def trained_offline(model: str, graph: TemporalGraph, num_threads: int = 1) -> l
 @pytest.fixture(scope="module", params=MODELS)
 def uncached(request: pytest.FixtureRequest) -> tuple[str, list[Any]]:
     """A model's name, and what training it gives without a cache."""
-    graph = TemporalGraph.from_events(EVENTS, node_x=table(NODE_X))
+    graph = TemporalGraph.from_events(EVENTS, node_x=FeatureTable.from_tensor(NODE_X))
     return request.param, trained_offline(request.param, graph)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_offline_training_does_not_change_with_the_policy(
-    uncached: tuple[str, list[Any]], place: str, policy: Policy
+    uncached: tuple[str, list[Any]], placement: str, policy: Policy
 ) -> None:
     model, expected = uncached
     for num_threads in (0, 2):
-        graph, caches = graph_through(place, (policy, policy), CAPACITIES["some"])
+        graph, caches = graph_through(placement, (policy, policy), CAPACITIES["some"])
         graph.append(EVENTS)
         assert trained_offline(model, graph, num_threads) == expected
         for cache in caches:
@@ -90,8 +90,8 @@ def test_offline_training_does_not_change_with_the_size(
     uncached: tuple[str, list[Any]], capacities: str, policies: tuple[Policy, Policy]
 ) -> None:
     model, expected = uncached
-    place = "disk" if capacities == "one" else "host"
-    graph, caches = graph_through(place, policies, CAPACITIES[capacities])
+    placement = "disk" if capacities == "one" else "host"
+    graph, caches = graph_through(placement, policies, CAPACITIES[capacities])
     graph.append(EVENTS)
     assert trained_offline(model, graph, 1) == expected
     for cache in caches:
@@ -99,8 +99,8 @@ def test_offline_training_does_not_change_with_the_size(
         cache.close()
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_continual_training_does_not_change_with_the_cache(place: str) -> None:
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_continual_training_does_not_change_with_the_cache(placement: str) -> None:
     def trained(graph: TemporalGraph) -> list[Any]:
         losses = Losses()
         config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=3)
@@ -108,11 +108,11 @@ def test_continual_training_does_not_change_with_the_cache(place: str) -> None:
         ContinualTrainer(small_tgn(node_x_dim=3), graph, config).run(stream, losses)
         return losses.seen
 
-    expected = trained(TemporalGraph(edge_x_dim=2, node_x=table(NODE_X)))
+    expected = trained(TemporalGraph(edge_x_dim=2, node_x=FeatureTable.from_tensor(NODE_X)))
     for policy in POLICIES:
         if policy == "belady":
             continue  # it plans for what comes next, and nobody knows that of a stream
-        graph, caches = graph_through(place, (policy, policy), CAPACITIES["some"])
+        graph, caches = graph_through(placement, (policy, policy), CAPACITIES["some"])
         assert trained(graph) == expected
         for cache in caches:
             cache.close()

@@ -9,7 +9,7 @@ import torch
 
 from tgflow.cache import CachedTable, cached
 from tgflow.graph import TemporalGraph
-from tgflow.tables import table
+from tgflow.tables import FeatureTable
 from tgflow.train import caches
 
 
@@ -55,7 +55,7 @@ def test_an_evaluation_changes_nothing_where_gathers_admit_nothing(policy: Any) 
 
 def ten_rows_held(policy: Any) -> tuple[CachedTable, TemporalGraph]:
     """A cache of ten rows in front of a graph's node features; it holds the first ten if it can."""
-    cache = cached(table(torch.randn(100, 2)), rows=10, policy=policy)
+    cache = cached(FeatureTable.from_tensor(torch.randn(100, 2)), rows=10, policy=policy)
     if policy == "static":
         cache.preload(torch.arange(10))
     cache.gather(torch.arange(10))

@@ -25,10 +25,10 @@ EVENTS = made_events(400)
 CUT = 160
 
 
-def table_in(place: str, folder: Path) -> FeatureTable:
+def table_in(placement: str, folder: Path) -> FeatureTable:
     folder.mkdir(exist_ok=True)
-    options: dict[str, Any] = {"path": folder / "x.rows"} if place == "disk" else {}
-    return FeatureTable(2, place=place, **options)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"path": folder / "x.rows"} if placement == "disk" else {}
+    return FeatureTable(2, placement=placement, **options)  # type: ignore[arg-type]
 
 
 def trainer_with(table: Table | None) -> ContinualTrainer:
@@ -112,7 +112,7 @@ def test_a_checkpoint_finds_its_file_from_any_working_directory(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = saved(FeatureTable(2, place="disk", path="x.rows"), tmp_path / "c")
+    path = saved(FeatureTable(2, placement="disk", path="x.rows"), tmp_path / "c")
     monkeypatch.chdir("/")
     found = go_on(path, None).graph.edge_x
     assert found is not None
@@ -161,7 +161,7 @@ def _cut(file: Path) -> None:
 
 def _write_other(file: Path, number: int) -> None:
     file.unlink()
-    table = FeatureTable(2, place="disk", path=file)
+    table = FeatureTable(2, placement="disk", path=file)
     table.append(torch.zeros(number, 2))
     table.close()
 

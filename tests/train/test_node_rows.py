@@ -15,7 +15,7 @@ from tgflow.cache import CachedTable, cached
 from tgflow.checkpoint import CheckpointError, RowsLost
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.tables import FeatureTable, table
+from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.train import feature_rows
 from tgflow.train.config import ContinualConfig
@@ -82,7 +82,7 @@ def test_rows_in_memory_are_held_by_the_checkpoint(
     assert {"node_x-10-000000", "node_x-10-000001"} <= ckpt.load(path).sealed.keys()
     given: dict[Any, Table] = {
         "empty": FeatureTable(3),
-        "whole": table(NODE_X),
+        "whole": FeatureTable.from_tensor(NODE_X),
         "cached": cached(FeatureTable(3), rows=5),
     }
     assert go_on(path, given.get(there)) == straight
@@ -100,7 +100,7 @@ def test_a_cache_holds_again_what_it_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize("there", ["same file", "other file", "memory"])
 def test_rows_in_a_file_stay_there(there: str, tmp_path: Path, straight: list[Any]) -> None:
     def opened(name: str) -> CachedTable:
-        return cached(FeatureTable(3, place="disk", path=tmp_path / name), rows=5)
+        return cached(FeatureTable(3, placement="disk", path=tmp_path / name), rows=5)
 
     path = saved(table_then := opened("x.rows"), tmp_path / "c")
     table_then.close()
@@ -110,13 +110,13 @@ def test_rows_in_a_file_stay_there(there: str, tmp_path: Path, straight: list[An
 
 
 def test_rows_that_are_not_the_checkpoints_are_refused(tmp_path: Path) -> None:
-    file = FeatureTable(3, place="disk", path=tmp_path / "x.rows")
+    file = FeatureTable(3, placement="disk", path=tmp_path / "x.rows")
     path = saved(file, tmp_path / "c")
     size = len(file)
     with pytest.raises(RowsLost, match=f"the table holds 2 rows, the checkpoint counts {size}"):
-        graph_of(ckpt.load(path), node_x=table(NODE_X[:2]))
+        graph_of(ckpt.load(path), node_x=FeatureTable.from_tensor(NODE_X[:2]))
     with pytest.raises(RowsLost, match="the last are others"):
-        graph_of(ckpt.load(path), node_x=table(NODE_X + 1))
+        graph_of(ckpt.load(path), node_x=FeatureTable.from_tensor(NODE_X + 1))
     with pytest.raises(CheckpointError, match="width 3, the table's are torch"):
         graph_of(ckpt.load(path), node_x=FeatureTable(4))
     file.close()
@@ -146,9 +146,12 @@ def test_a_table_of_no_rows_comes_back(tmp_path: Path) -> None:
 
 
 def test_nodes_that_came_without_rows_get_none_later(tmp_path: Path) -> None:
-    trainer = trainer_with(table(NODE_X[:20]))
+    trainer = trainer_with(FeatureTable.from_tensor(NODE_X[:20]))
     trainer.run(pieces(EVENTS[:40], 30))
     ckpt.save(tmp_path / "c", trainer.checkpoint())
-    assert graph_of(ckpt.load(tmp_path / "c"), node_x=table(NODE_X[:20])).num_nodes > 20
+    assert (
+        graph_of(ckpt.load(tmp_path / "c"), node_x=FeatureTable.from_tensor(NODE_X[:20])).num_nodes
+        > 20
+    )
     with pytest.raises(CheckpointError, match="node_x has 32 rows, but had 20 when events"):
-        graph_of(ckpt.load(tmp_path / "c"), node_x=table(NODE_X))
+        graph_of(ckpt.load(tmp_path / "c"), node_x=FeatureTable.from_tensor(NODE_X))

@@ -119,8 +119,8 @@ def steps(trace: Trace, cache: CachedTable, policy: str) -> Iterator[Callable[[]
         yield from (partial(cache.gather, ids) for ids in trace.batches)
         return
     lookahead = WINDOW if policy.endswith(str(WINDOW)) else None
-    scripts = plan_all(BeladyPlanner(cache.capacity), trace.batches, lookahead)
-    yield from (partial(cache.execute, script, script.ids) for script in scripts)
+    schedules = plan_all(BeladyPlanner(cache.capacity), trace.batches, lookahead)
+    yield from (partial(cache.apply, schedule, schedule.ids) for schedule in schedules)
 
 
 def hottest(trace: Trace, size: int) -> Tensor:

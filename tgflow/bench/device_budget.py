@@ -31,9 +31,9 @@ def budget_row(dim: int, gpu: Device, options: Options) -> Row:
     )
     while len(table) * dim * 4 < 2 * budget:
         table.append(rows)
-        most = max(most, table.nbytes if table.place == "device" else 0)
+        most = max(most, table.nbytes if table.placement == "device" else 0)
     if on_cuda:
         most = torch.cuda.max_memory_allocated(gpu.device) - before
     table.close()
-    params: Params = {"place": "auto", "dim": dim, "budget": f"{budget / 2**20:g} MiB"}
+    params: Params = {"placement": "auto", "dim": dim, "budget": f"{budget / 2**20:g} MiB"}
     return Row("device memory", most / budget, "of the budget", params, 1.1)

@@ -61,7 +61,7 @@ def rows_of(dim: int, options: Options) -> list[Row]:
 
 def write_table(path: Path, num_rows: int, dim: int) -> None:
     """Write rows."""
-    table = FeatureTable(dim, place="disk", path=path)
+    table = FeatureTable(dim, placement="disk", path=path)
     piece = torch.randn(1 << 13, dim, generator=torch.Generator().manual_seed(0))
     for start in range(0, num_rows, len(piece)):
         table.append(piece[: num_rows - start])

@@ -139,7 +139,7 @@ def open_table(task: Pass) -> Table | MappedRows:
     """Return the table, read as is asked."""
     if task.method == "mmap":
         return MappedRows(task.path, task.num_events, task.dim)
-    table = FeatureTable(task.dim, place="disk", path=task.path)
+    table = FeatureTable(task.dim, placement="disk", path=task.path)
     size = int(SHARES[task.method] * task.budget)
     return cached(table, bytes=size, policy="belady" if task.method == "belady" else "lru")
 

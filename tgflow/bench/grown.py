@@ -24,7 +24,7 @@ class Grown:
     Args:
         sizes: Entries at which it will stop; its nodes number a twentieth of the largest.
         device: Where it lies.
-        budget: Bytes of its upper tier; None: it has no other.
+        budget: Bytes of its device tier; None: it has no other.
     """
 
     def __init__(

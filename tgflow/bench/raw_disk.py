@@ -20,7 +20,7 @@ WAYS = ("io_uring", "pread", "page cache")
 
 def disk_rows(dim: int, options: Options) -> Iterator[Row]:
     """Append, read random rows in every way, and read all rows in order."""
-    params: Params = {"place": "disk", "dim": dim}
+    params: Params = {"placement": "disk", "dim": dim}
     row_bytes = 4 * dim
     num_rows = (16 << 20 if options.quick else FILE_BYTES) // row_bytes
     with tempfile.TemporaryDirectory() as folder:

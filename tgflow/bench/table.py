@@ -1,4 +1,4 @@
-"""How fast tables give rows, place by place: beside torch on the CPU, and to a GPU over its bus."""
+"""How fast tables give rows, by placement: beside torch on the CPU, and to a GPU over its bus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tgflow.bench.options import Options
 from tgflow.bench.raw_disk import disk_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
-from tgflow.tables import FeatureTable, table
+from tgflow.tables import FeatureTable
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
@@ -34,7 +34,7 @@ Gather = Callable[[int], object]
 
 
 def run(options: Options) -> list[Row]:
-    """Measure every place that this machine has."""
+    """Measure every placement that this machine has."""
     rows = []
     for dim in WIDTHS:
         options.tell(f"host memory, {dim} floats")
@@ -54,7 +54,7 @@ def run(options: Options) -> list[Row]:
 def host_rows(dim: int, options: Options) -> Iterator[Row]:
     """Random rows beside torch's two ways, in turns."""
     x = torch.rand(NUM_ROWS // 10 if options.quick else NUM_ROWS, dim)
-    ours, out = table(x), torch.empty(CALL, dim)
+    ours, out = FeatureTable.from_tensor(x), torch.empty(CALL, dim)
     calls = 3 if options.quick else 20
     ids = random_ids(len(x), CALL, calls)
     methods: dict[str, Gather] = {
@@ -64,7 +64,7 @@ def host_rows(dim: int, options: Options) -> Iterator[Row]:
     }
     seconds = take_turns(methods, calls, options.rounds)
     speeds = {name: CALL * calls / float(s.sum()) for name, s in seconds.items()}
-    params: Params = {"place": "host", "dim": dim, "ids": CALL, "threads": _core.num_threads()}
+    params: Params = {"placement": "host", "dim": dim, "ids": CALL, "threads": _core.num_threads()}
     for name, least in (("index_select", 0.95), ("indexing", 3.0)):
         sized = {**params, "beside": name}
         yield Row("gather rows", speeds["tgflow"], "rows/s", sized, None, speeds[name], least)
@@ -102,7 +102,7 @@ def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
     seconds = take_turns(methods, calls, options.rounds, device.type)
     speeds = {name: GPU_CALL * calls / float(s.sum()) for name, s in seconds.items()}
     size = f"{x.nbytes / 1e9:.0f} GB"
-    params: Params = {"place": "uva", "dim": dim, "ids": GPU_CALL, "table": size}
+    params: Params = {"placement": "uva", "dim": dim, "ids": GPU_CALL, "table": size}
     goals = {"staged": 1.3, "indexing": 4.0, "naive": None if dim == 128 else 1.25}
     for name in list(methods)[1:]:
         sized = {**params, "beside": name}
@@ -118,7 +118,7 @@ def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
 
 def large_table(dim: int, gpu: Device, num_bytes: int) -> FeatureTable:
     """Return a table of so many bytes, read in place."""
-    made = FeatureTable(dim, place="uva", device=gpu)
+    made = FeatureTable(dim, placement="uva", device=gpu)
     part = torch.rand(min(num_bytes, 1 << 28) // (4 * dim), dim)
     while len(made) * dim * 4 < num_bytes:
         made.append(part)

@@ -15,7 +15,7 @@ from tgflow.bench.turns import take_turns
 from tgflow.cuda.device import Device
 from tgflow.sampling import Neighbors, recent_neighbors
 
-UPPER_SHARE = 0.5
+DEVICE_SHARE = 0.5
 """Of the entries' bytes: the budget."""
 NEAR = 0.9
 """What recency access to two tiers is to keep of the speed of one."""
@@ -34,16 +34,16 @@ def tier_rows(options: Options, device: str | Device) -> Iterator[Row]:
     options.tell(f"two tiers: {size:,} entries on {whole.device}")
     params: Params = {"stream": POWER_LAW, "entries": size, "device": whole.device, "threads": 1}
     whole_ns = median(whole.grow_to(size))
-    budget = int(UPPER_SHARE * whole.graph.stats().tiers[0].bytes)
+    budget = int(DEVICE_SHARE * whole.graph.stats().tiers[0].bytes)
     halved = Grown([size], device, budget)
     halved_ns = median(halved.grow_to(size))
-    params["upper"] = UPPER_SHARE
+    params["device"] = DEVICE_SHARE
     yield Row("insert, bulk, two tiers", 1e9 / halved_ns, "events/s", params, None, 1e9 / whole_ns)
     yield from sample_rows(whole, halved, params, options)
 
 
 def sample_rows(whole: Grown, halved: Grown, params: Params, options: Options) -> Iterator[Row]:
-    """Recency access and random access, and the share of neighbors that the upper tier had."""
+    """Recency access and random access, and the share of neighbors that the device tier had."""
     calls = 4 if options.quick else 100
     accesses = {
         "now": latest_queries(whole, calls),
@@ -63,9 +63,9 @@ def sample_rows(whole: Grown, halved: Grown, params: Params, options: Options) -
         sized = params | {"k": K, "queries": CALL, "times": order}
         name = "recent, two tiers"
         yield Row(name, speeds["halved"], "queries/s", sized, None, speeds["whole"], near)
-        upper, lower = (after - b for after, b in zip(reads(halved), before, strict=True))
-        share = upper / max(upper + lower, 1)
-        yield Row("neighbors from the upper tier", share, "of all", sized)
+        device, host = (after - b for after, b in zip(reads(halved), before, strict=True))
+        share = device / max(device + host, 1)
+        yield Row("neighbors from the device tier", share, "of all", sized)
 
 
 def call_of(recent: Callable[..., Neighbors], queries: Queries) -> Callable[[int], Neighbors]:

@@ -3,6 +3,6 @@
 from tgflow._core import ScheduleMismatch as ScheduleMismatch
 from tgflow.cache.counters import CacheCounters as CacheCounters
 from tgflow.cache.engine import CacheSnapshot as CacheSnapshot
-from tgflow.cache.schedule import Script as Script
+from tgflow.cache.schedule import Schedule as Schedule
 from tgflow.cache.table import CachedTable as CachedTable
 from tgflow.cache.table import cached as cached

@@ -14,7 +14,7 @@ from tgflow.cache.counters import CacheCounters
 from tgflow.cache.device_index import CacheBatch, CacheIndex, KeyDomain
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
-from tgflow.cache.schedule import Script
+from tgflow.cache.schedule import Schedule
 from tgflow.cuda.device import Device, StreamEvent
 
 _IN_REACH = ("device", "uva")
@@ -28,13 +28,13 @@ class DeviceCache:
 
     Gathers take and return tensors on the GPU. They do not synchronize where kernels can read
     the table; else the misses are listed, read by the table in one batch and copied, which does.
-    Executing a script, preloading such a table, snapshots, restoring and counters synchronize.
+    Applying a schedule, preloading such a table, snapshots, restoring and counters synchronize.
     Gathers on several streams wait for each other on the device.
 
     A gather from a table that kernels can read may be captured in a CUDA graph, after one that was
     not: no launch depends on what is asked for, nor on what was asked before. Its replays are
     gathers like others, in order with these if they run on the same stream, and see the rows that
-    the table had when it was captured; place "device" must not grow until the last of them.
+    the table had when it was captured; placement "device" must not grow until the last of them.
     """
 
     def __init__(self, table: CachedSource, capacity: int, policy: Policy, gpu: Device) -> None:
@@ -67,16 +67,16 @@ class DeviceCache:
             self._index.admit(batch, self._policy not in _NOT_ADMITTED)
             self._index.copy(batch, out)
 
-    def execute(self, script: Script, ids: Tensor, out: Tensor) -> None:
-        """Fill `out` and make the script's moves; synchronizes, to compare what is planned."""
+    def apply(self, schedule: Schedule, ids: Tensor, out: Tensor) -> None:
+        """Fill `out` and make the schedule's moves; synchronizes, to compare what is planned."""
         if ids.device != self._gpu.device:
             there = self._empty(ids)
-            self.execute(script, ids.to(there.device), there)
+            self.apply(schedule, ids.to(there.device), there)
             out.copy_(there)
             return
         with self._turn():
             batch = self._index.look_up(ids, len(self._table))
-            admit = _matched(batch, script)
+            admit = _matched(batch, schedule)
             self._read_misses(batch, out)
             self._index.copy(batch, out, puts=False)
             batch.admit.copy_(admit)
@@ -111,7 +111,7 @@ class DeviceCache:
 
     def _read_misses(self, batch: CacheBatch, out: Tensor) -> None:
         """Have the table write the rows that are missing to where they belong."""
-        if self._table.place in _IN_REACH:
+        if self._table.placement in _IN_REACH:
             self._table.gather(batch.miss.view(batch.ids.shape), out)
             return
         asked = batch.miss.cpu()
@@ -196,12 +196,12 @@ class DeviceCache:
             self._index.counts[:7] = 0
 
 
-def _matched(batch: CacheBatch, script: Script) -> Tensor:
+def _matched(batch: CacheBatch, schedule: Schedule) -> Tensor:
     """Return the slot that each id of the batch goes to, int32, or raise ScheduleMismatch."""
     first = batch.first().cpu()
     asked, found = batch.ids.cpu().view(-1)[first], batch.source.cpu()[first].clamp(min=-1)
-    hit, goes = script.hit.to(torch.int32), script.admit.to(torch.int32)
-    if not torch.equal(asked, script.ids):
+    hit, goes = schedule.hit.to(torch.int32), schedule.admit.to(torch.int32)
+    if not torch.equal(asked, schedule.ids):
         raise ScheduleMismatch("the distinct ids asked for are not the ones that were planned")
     if not torch.equal(found, hit):
         row = int((found != hit).nonzero()[0])

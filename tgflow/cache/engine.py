@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from tgflow.cache.counters import CacheCounters
-from tgflow.cache.schedule import Script
+from tgflow.cache.schedule import Schedule
 from tgflow.tables.protocols import Table
 
 
@@ -19,7 +19,7 @@ class CachedSource(Table, Protocol):
     version: int
 
     @property
-    def place(self) -> str:
+    def placement(self) -> str:
         """Where the rows are."""
 
     @property
@@ -58,8 +58,8 @@ class Engine(Protocol):
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out` with the rows of `ids`, both on one device."""
 
-    def execute(self, script: Script, ids: Tensor, out: Tensor) -> None:
-        """The same, and do with the contents what the script says."""
+    def apply(self, schedule: Schedule, ids: Tensor, out: Tensor) -> None:
+        """The same, and do with the contents what the schedule says."""
 
     def preload(self, ids: Tensor) -> None:
         """Admit rows that nobody has asked for."""

@@ -12,7 +12,7 @@ from tgflow import _core
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import Policy
-from tgflow.cache.schedule import Script
+from tgflow.cache.schedule import Schedule
 from tgflow.tables.pending_gather import PendingGather
 
 
@@ -39,7 +39,7 @@ class HostCache:
             return
         size = len(self._table)
         where = (ids.data_ptr(), ids.numel())
-        if self._table.place == "host":
+        if self._table.placement == "host":
             rows = self._table.read(0, size)
             self._native.gather(rows.data_ptr(), size, *where, out.data_ptr())
             return
@@ -47,20 +47,22 @@ class HostCache:
         self._native.look_up(*where, size, lookup)
         self._bring(lookup, out)
 
-    def execute(
-        self, script: Script, ids: Tensor, out: Tensor, missed: PendingGather | None = None
+    def apply(
+        self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
-        """Fill `out` and make the script's moves."""
+        """Fill `out` and make the schedule's moves."""
         if not ids.is_cpu:
             there = torch.empty(out.shape, dtype=out.dtype)
-            self.execute(script, ids.cpu(), there, missed)
+            self.apply(schedule, ids.cpu(), there, missed)
             out.copy_(there)
             return
-        hit, admit = (part.to(torch.int32).contiguous() for part in (script.hit, script.admit))
-        wanted, lookup = script.ids.contiguous(), _core.CacheLookup()
-        moves = _core.CacheScript(wanted.data_ptr(), hit.data_ptr(), admit.data_ptr(), len(wanted))
+        hit, admit = (part.to(torch.int32).contiguous() for part in (schedule.hit, schedule.admit))
+        wanted, lookup = schedule.ids.contiguous(), _core.CacheLookup()
+        moves = _core.CacheSchedule(
+            wanted.data_ptr(), hit.data_ptr(), admit.data_ptr(), len(wanted)
+        )
         where = (ids.data_ptr(), ids.numel())
-        self._native.execute(moves, *where, len(self._table), lookup)
+        self._native.apply(moves, *where, len(self._table), lookup)
         self._bring(lookup, out, missed)
 
     def preload(self, ids: Tensor) -> None:

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from tgflow._core import ScheduleMismatch
 
-__all__ = ["ScheduleMismatch", "Script"]
+__all__ = ["Schedule", "ScheduleMismatch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Script:
-    """One batch's moves, to be executed in the order in which they were planned.
+class Schedule:
+    """One batch's moves, to be applied in the order in which they were planned.
 
     Args:
         ids: The distinct ids that the batch gathers, without -1, in order of first appearance,

@@ -14,7 +14,7 @@ from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
 from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
-from tgflow.cache.schedule import Script
+from tgflow.cache.schedule import Schedule
 from tgflow.tables import FeatureTable
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.validation import check_ids, out_for
@@ -62,9 +62,9 @@ class CachedTable:
         return self.table.dtype
 
     @property
-    def place(self) -> str:
+    def placement(self) -> str:
         """Where the table beneath has its rows."""
-        return self.table.place
+        return self.table.placement
 
     @property
     def version(self) -> int:
@@ -134,50 +134,50 @@ class CachedTable:
         """Return `gather(ids)`."""
         return self.gather(ids)
 
-    def execute(
+    def apply(
         self,
-        script: Script,
+        schedule: Schedule,
         ids: Tensor,
         out: Tensor | None = None,
         *,
         missed: PendingGather | None = None,
     ) -> Tensor:
-        """Gather as `gather` does, and make the moves of a script; of policy "belady".
+        """Gather as `gather` does, and make the moves of a schedule; of policy "belady".
 
-        Scripts are executed one after the other in the order in which they were planned, from any
+        Schedules are applied one after the other in the order in which they were planned, from any
         threads; other gathers at the same time change nothing that they count on.
 
         Args:
-            script: What was planned.
+            schedule: What was planned.
             ids: As `gather`.
             out: As `gather`.
-            missed: What `start` returned for this script, if it was called.
+            missed: What `start` returned for this schedule, if it was called.
 
         Raises:
-            ScheduleMismatch: If the distinct ids are not the script's, or the contents are not as
+            ScheduleMismatch: If the distinct ids are not the schedule's, or the contents are not as
                 planned. Nothing has changed then.
             ValueError: If the policy is another.
         """
         if self.policy != "belady":
-            raise ValueError(f'scripts are for policy="belady", this cache has {self.policy!r}')
+            raise ValueError(f'schedules are for policy="belady", this cache has {self.policy!r}')
         ids, out = self._checked(ids, out)
         if missed is not None and isinstance(self._engine, HostCache):
-            self._engine.execute(script, ids, out, missed)
+            self._engine.apply(schedule, ids, out, missed)
         else:
-            self._engine.execute(script, ids, out)
+            self._engine.apply(schedule, ids, out)
         return out
 
-    def start(self, script: Script) -> PendingGather | None:
-        """Begin to read what a script will miss, before its turn; None where that is of no use.
+    def start(self, schedule: Schedule) -> PendingGather | None:
+        """Begin to read what a schedule will miss, before its turn; None where that is of no use.
 
         It is of use for a table on disk, whose rows come meanwhile and never change, behind a cache
         in host memory.
         """
         table, engine = self.table, self._engine
-        on_disk = table if isinstance(table, FeatureTable) and table.place == "disk" else None
+        on_disk = table if isinstance(table, FeatureTable) and table.placement == "disk" else None
         if on_disk is None or not isinstance(engine, HostCache):
             return None
-        return on_disk.start_gather(script.ids[script.hit < 0])
+        return on_disk.start_gather(schedule.ids[schedule.hit < 0])
 
     def preload(self, ids: Tensor) -> None:
         """Bring rows in before anyone asks for them, under "static" the only way to do so.
@@ -287,7 +287,7 @@ def cached(
         share: Of the rows that the table has now.
         policy: "lru": the row used longest ago makes room. "lfu": the one used least, counts being
             halved after every 4 * rows admissions. "fifo": the one that came first. "static": none,
-            only `preload` brings rows in. "belady": `execute` does as a planner says, and `gather`
+            only `preload` brings rows in. "belady": `apply` does as a planner says, and `gather`
             admits nothing.
         device: Where the cache is: None for host memory; "cuda", "cuda:1" or any
             `tgflow.cuda.device.Device` for a GPU's, whose gathers take and return tensors there.

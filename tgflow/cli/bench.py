@@ -23,7 +23,7 @@ BENCHMARKS = {
     "sample": "temporal neighbor sampling: recent and uniform, one hop and two",
     "prepare": "preparing whole batches for TGN and TGAT, on one thread",
     "store": "inserting batches of events into the block store",
-    "table": "rows of features by id, from every place that a table can be in",
+    "table": "rows of features by id, from every placement that a table can be in",
     "durable": "the durable log and checkpoints, beside bare writes",
     "stream": "putting events in order, and reading them from files and Kafka",
     "cache": "hit rates of every cache policy on real batches, and what a cached gather costs",

@@ -35,8 +35,8 @@ class TierCounts:
 class DeviceStats:
     """What a device store holds and what it costs."""
 
-    upper: TierCounts
-    lower: TierCounts
+    device: TierCounts
+    host: TierCounts
     max_blocks: int
     """Blocks of the node that has most."""
     reads: tuple[int, int]
@@ -47,7 +47,7 @@ class DeviceStats:
     @property
     def num_entries(self) -> int:
         """Entries of both tiers."""
-        return self.upper.num_entries + self.lower.num_entries
+        return self.device.num_entries + self.host.num_entries
 
 
 class DeviceStore:
@@ -202,14 +202,14 @@ class DeviceStore:
         with self.readers.reading():
             self._gpu.kernels.launch("count_store", blocks, THREADS, self._view(), address)
         read = counts.tolist()
-        upper, lower = (
+        device, host = (
             TierCounts(read[tier], read[2 + tier], read[4 + tier], self.chunks.tier_bytes(tier))
             for tier in range(2)
         )
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
         other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
         hits, misses = self._reads.tolist()
-        return DeviceStats(upper, lower, read[6], (hits, misses), upper.bytes + lower.bytes + other)
+        return DeviceStats(device, host, read[6], (hits, misses), device.bytes + host.bytes + other)
 
     def _begin(self) -> None:
         """Start a write: order it behind the last one, and take back what nobody reads."""

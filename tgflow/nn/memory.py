@@ -159,7 +159,7 @@ class NodeMemory(nn.Module):
         table = self.table
         for page in self._pages(size - len(table)):
             table.append(torch.zeros(page.stop - page.start, table.dim))
-        if table.place == "disk":
+        if table.placement == "disk":
             raise MemoryError(
                 f"the memory of {size} nodes has outgrown its table, which went on to disk, where "
                 "rows never change; give it a larger budget"
@@ -308,10 +308,10 @@ class NodeMemory(nn.Module):
 
 
 def _check_table(table: MemoryTable, width: int) -> None:
-    if table.place == "disk":
+    if table.placement == "disk":
         raise ValueError(
             "memory cannot be in a table on disk, whose rows never change; "
-            'use place="uva" or "host", with a cache on the GPU in front if it is to be faster'
+            'use placement="uva" or "host", with a cache on the GPU in front if it is to be faster'
         )
     if table.dim != width or table.dtype != torch.float32 or len(table) > 0:
         raise ValueError(

@@ -25,7 +25,7 @@ class MemoryTable(Protocol):
         """What its elements are."""
 
     @property
-    def place(self) -> str:
+    def placement(self) -> str:
         """Where the rows are."""
 
     def __len__(self) -> int: ...
@@ -51,7 +51,7 @@ class TensorTable(nn.Module):
     """
 
     rows: Tensor
-    place = "model"
+    placement = "model"
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -87,41 +87,43 @@ class TensorTable(nn.Module):
         return self.rows[start:stop]
 
 
-def memory_table(dim: int, place: MemoryPlacement, cache: int | str | None) -> MemoryTable:
+def memory_table(dim: int, placement: MemoryPlacement, cache: int | str | None) -> MemoryTable:
     """Return an empty table for rows of memory and mail.
 
     Args:
         dim: Width of a row.
-        place: "model": with the model's parameters, wherever it is moved. Else as `FeatureTable`
-            has them, in memory that may be larger than the GPU's: "host", "uva" (pinned host
-            memory), "device", or "auto".
+        placement: "model": with the model's parameters, wherever it is moved. Else as
+            `FeatureTable` has them, in memory that may be larger than the GPU's: "host", "uva"
+            (pinned host memory), "device", or "auto".
         cache: Of "host" and "uva": bytes of an LRU cache in front, in the GPU's memory where there
             is a GPU; None for none.
 
     Raises:
-        CudaError: If the place needs a GPU and it cannot be used; the message says what is missing.
-        ValueError: If there is no such place, or it takes no cache.
+        CudaError: If the placement needs a GPU and none can be used; the message says why.
+        ValueError: If there is no such placement, or it takes no cache.
     """
-    check_memory_placement(place, cache)
-    if place == "model":
+    check_memory_placement(placement, cache)
+    if placement == "model":
         return TensorTable(dim)
     device = "cuda" if torch.cuda.is_available() else None
-    table = FeatureTable(dim, place=place, device=None if place == "host" else device)
+    table = FeatureTable(dim, placement=placement, device=None if placement == "host" else device)
     return table if cache is None else cached(table, bytes=cache, device=device)
 
 
-def check_memory_placement(place: str, cache: int | str | None) -> None:
-    """Raise ValueError unless memory can be in that place, behind such a cache."""
-    places = get_args(MemoryPlacement)
-    if place == "disk":
+def check_memory_placement(placement: str, cache: int | str | None) -> None:
+    """Raise ValueError unless memory can be in that placement, behind such a cache."""
+    placements = get_args(MemoryPlacement)
+    if placement == "disk":
         raise ValueError(
             'memory_placement cannot be "disk": rows on disk never change, and memory changes with '
             'every event; use "uva" or "host", with memory_cache for a cache on the GPU'
         )
-    if place not in places:
-        raise ValueError(f"memory_placement must be one of {', '.join(places)}, got {place!r}")
-    if cache is not None and place not in ("uva", "host"):
-        raise ValueError(f'memory_cache is for memory_placement "uva" or "host", got {place!r}')
+    if placement not in placements:
+        raise ValueError(
+            f"memory_placement must be one of {', '.join(placements)}, got {placement!r}"
+        )
+    if cache is not None and placement not in ("uva", "host"):
+        raise ValueError(f'memory_cache is for memory_placement "uva" or "host", got {placement!r}')
 
 
 def grow_to(rows: Tensor, size: int) -> Tensor:

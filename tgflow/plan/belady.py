@@ -8,21 +8,22 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.cache.schedule import Script
+from tgflow.cache.schedule import Schedule
 
 
 class BeladyPlanner:
-    """Plans what a cache of `num_slots` rows holds, batch by batch, from the batches told ahead.
+    """Plans what a cache of `num_slots` rows holds, batch by batch, from batches observed ahead.
 
     Belady's replacement with bypass (IBM Systems Journal 5(2), 1966): after each batch the cache
-    holds, of what it held and what the batch read, the rows whose next uses are nearest. If it was
-    told all batches before it plans the first, no plan has fewer misses. Ginex (PVLDB 15(11), 2022)
-    does the same for node features, but fills the cache anew for every super-batch; here contents
-    carry over, and the window of known batches moves on batch by batch. Uses that were not told
+    holds, of what it held and what the batch read, the rows whose next uses are nearest. If it
+    observed all batches before it plans the first, no plan has fewer misses. Ginex (PVLDB 15(11),
+    2022) does so for node features, but refills the cache for every super-batch; here contents
+    carry over, and the window of known batches moves on batch by batch. Uses that were not observed
     count as later than all known ones, and of those the row used last stays.
 
-    Costs O(1) an access, without the GIL; takes 8 bytes for each access told and not planned, 40-56
-    for each id among them or in the cache, 12 a slot. Not to be called from two threads at once.
+    Costs O(1) an access, without the GIL; takes 8 bytes for each access observed and not planned,
+    40-56 for each id among them or in the cache, 12 a slot. Not to be called from two threads at
+    once.
 
     Args:
         num_slots: Rows that the cache can hold, at least 0.
@@ -44,7 +45,7 @@ class BeladyPlanner:
         self._native = _core.Belady(num_slots, contents.data_ptr())
 
     def __len__(self) -> int:
-        """Return how many batches were told and are not planned."""
+        """Return how many batches were observed and are not planned."""
         return self._native.num_batches
 
     @property
@@ -57,31 +58,31 @@ class BeladyPlanner:
         """Bytes held."""
         return self._native.bytes
 
-    def tell(self, ids: Tensor) -> None:
-        """Tell what the batch after those told so far will gather.
+    def observe(self, ids: Tensor) -> None:
+        """Observe what the batch after those observed so far will gather.
 
         Args:
             ids: Distinct ids, int64 `[D]`, on the CPU.
 
         Raises:
-            ValueError: If an id is negative or comes twice; the batch is not told then.
+            ValueError: If an id is negative or comes twice; it is not observed then.
         """
         ids = ids.contiguous()
-        self._native.tell(ids.data_ptr(), len(ids))
+        self._native.observe(ids.data_ptr(), len(ids))
 
-    def plan(self) -> Script:
+    def plan(self) -> Schedule:
         """Return what the cache is to do at the first batch not yet planned, and count on it.
 
         Raises:
             IndexError: If there is none.
         """
         if len(self) == 0:
-            raise IndexError("all batches that were told are planned; tell the next one first")
+            raise IndexError("all observed batches are planned; observe the next one first")
         ids = torch.empty(self._native.next_size, dtype=torch.int64)
         hit = torch.empty(len(ids), dtype=torch.int32)
         admit = torch.empty_like(hit)
         self._native.plan_next(ids.data_ptr(), hit.data_ptr(), admit.data_ptr())
-        return Script(ids, hit, admit)
+        return Schedule(ids, hit, admit)
 
     def contents(self) -> Tensor:
         """Return the id in each slot after all that was planned, -1 for none."""
@@ -92,10 +93,10 @@ class BeladyPlanner:
 
 def plan_all(
     planner: BeladyPlanner, batches: Iterable[Tensor], lookahead: int | None = None
-) -> Iterator[Script]:
-    """Yield a script for each of `batches`, of which `lookahead` are known at a time; None: all."""
+) -> Iterator[Schedule]:
+    """Yield a schedule for each of `batches`, knowing `lookahead` of them at a time; None: all."""
     for ids in batches:
-        planner.tell(ids)
+        planner.observe(ids)
         if len(planner) == lookahead:
             yield planner.plan()
     while len(planner) > 0:

@@ -34,8 +34,8 @@ class FeatureInput:
         try:
             yield
         except Exception as error:
-            place = getattr(self.base_table, "place", None)
-            error.add_note(self.name if place is None else f"{self.name} ({place})")
+            placement = getattr(self.base_table, "placement", None)
+            error.add_note(self.name if placement is None else f"{self.name} ({placement})")
             raise
 
     @property

@@ -20,7 +20,7 @@ from typing import Literal
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.cache import CachedTable, ScheduleMismatch, Script
+from tgflow.cache import CachedTable, Schedule, ScheduleMismatch
 from tgflow.plan.belady import BeladyPlanner
 from tgflow.plan.in_order import ordered_map, prefetch
 from tgflow.plan.inputs import FeatureInput, feature_inputs
@@ -74,7 +74,7 @@ class _Scheduled:
     task: Task
     pending: PendingBatch | None
     """None: it would have taken too much room, and is to be made again."""
-    scripts: tuple[Script, ...]
+    schedules: tuple[Schedule, ...]
     """Of each planned table."""
 
 
@@ -84,7 +84,7 @@ class _Started:
 
     task: Task
     pending: PendingBatch
-    scripts: tuple[Script, ...]
+    schedules: tuple[Schedule, ...]
     missed: list[PendingGather | None]
     """Of each planned table the rows that it misses, on their way."""
     rows: dict[Feature, Tensor]
@@ -114,7 +114,7 @@ class _Window:
     def add(self, drafted: _Pending) -> None:
         """Tell the planners, and keep the draft if there is room."""
         for planner, ids in zip(self._planners, drafted.traces, strict=True):
-            planner.tell(ids)
+            planner.observe(ids)
         if self._most_accesses == INT64_MAX and self._nbytes() >= self._room:
             self._most_accesses = self._num_accesses()  # a planner never gives memory back
         keeps = self._draft_bytes + drafted.pending.nbytes <= MIN_WINDOW_BYTES
@@ -237,13 +237,13 @@ def _start(
     draft = run_task(plan.pending, step.task) if step.pending is None else step.pending
     missed = []
     try:
-        for one, script in zip(planned, step.scripts, strict=True):
+        for one, schedule in zip(planned, step.schedules, strict=True):
             with one.table.error_context():
-                missed.append(one.cache.start(script))
+                missed.append(one.cache.start(schedule))
         rows = {table.name: table.gather(draft) for table in others}
     except Exception as error:
         raise batch_error(step.task, error) from error
-    return _Started(step.task, draft, step.scripts, missed, rows)
+    return _Started(step.task, draft, step.schedules, missed, rows)
 
 
 def _gather(steps: Generator[_Started], planned: list[_Planned]) -> Generator[Batch]:
@@ -251,17 +251,19 @@ def _gather(steps: Generator[_Started], planned: list[_Planned]) -> Generator[Ba
     with closing(steps):
         for step in steps:
             rows = dict(step.rows)
-            for one, script, missed in zip(planned, step.scripts, step.missed, strict=True):
-                rows[one.name] = _apply(one, step, script, missed)
+            for one, schedule, missed in zip(planned, step.schedules, step.missed, strict=True):
+                rows[one.name] = _apply(one, step, schedule, missed)
             yield step.pending.with_features(rows)
 
 
-def _apply(one: _Planned, step: _Started, script: Script, missed: PendingGather | None) -> Tensor:
+def _apply(
+    one: _Planned, step: _Started, schedule: Schedule, missed: PendingGather | None
+) -> Tensor:
     """Return the rows of a planned table, and make its cache's moves."""
     epoch, index = step.task
     try:
         with one.table.error_context():
-            return one.cache.execute(script, one.table.base_ids(step.pending), missed=missed)
+            return one.cache.apply(schedule, one.table.base_ids(step.pending), missed=missed)
     except ScheduleMismatch as error:
         raise ScheduleMismatch(f"batch {index} of epoch {epoch}, {one.name}: {error}") from error
     except Exception as error:

@@ -70,8 +70,8 @@ def print_feature_tables(tables: Mapping[str, Any]) -> None:
 def describe_table(figures: Mapping[str, Any]) -> str:
     """Return in words what `tgflow.runtime.table_stats.table_figures` says of a table."""
     size = num_bytes(figures["rows"] * figures["row_bytes"])
-    place = figures.get("place", "host")
-    where = "on disk" if place == "disk" else f"in {place} memory"
+    placement = figures.get("placement", "host")
+    where = "on disk" if placement == "disk" else f"in {placement} memory"
     text = f"{figures['rows']:,} rows ({size}) {where}"
     if (cache := figures.get("cache")) is not None:
         rate = cache["hit_rate"]

@@ -89,7 +89,7 @@ METRICS = (
     Metric("tgflow_memory_rows", "gauge", "Rows of node memory, past versions included.",
            "memory_rows"),
     Metric("tgflow_edge_rows", "gauge", "Rows of edge features, by where they are.", "edge.rows",
-           "place"),
+           "placement"),
     Metric("tgflow_edge_memory_bytes", "gauge", "Memory that they take, without a cache.",
            "edge.bytes"),
     Metric("tgflow_edge_cache_hits", "counter", "Rows asked for and found in the cache.",

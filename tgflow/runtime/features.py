@@ -85,13 +85,13 @@ def _check_cache_bytes(config: Config, row_bytes: int) -> None:
         )
 
 
-def _check_machine(place: str) -> None:
-    if place not in ("device", "uva"):
+def _check_machine(placement: str) -> None:
+    if placement not in ("device", "uva"):
         return
     try:
-        FeatureTable(1, place=place).close()  # type: ignore[arg-type]
+        FeatureTable(1, placement=placement).close()  # type: ignore[arg-type]
     except CudaError as error:
-        raise ConfigError(f"--edge-table {place}: {error}; or use host or disk") from None
+        raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
 
 
 def edge_file(config: Config, directory: Path) -> Path | None:
@@ -127,7 +127,7 @@ def open_edge_table(config: Config, x_dim: int, directory: Path) -> FeatureTable
         return None
     t = config.tables
     path = edge_file(config, directory)
-    return FeatureTable(x_dim, place=t.edge_table, budget=t.edge_budget, path=path)
+    return FeatureTable(x_dim, placement=t.edge_table, budget=t.edge_budget, path=path)
 
 
 def with_cache(config: Config, table: FeatureTable, policy: Policy) -> FeatureTable | CachedTable:

@@ -177,7 +177,7 @@ class RunMetrics:
         found = table_figures(self._session.trainer.graph).get("edge_x")
         if found is None:
             return {}
-        out: dict[str, Any] = {"edge.rows": {found.get("place", "host"): found["rows"]}}
+        out: dict[str, Any] = {"edge.rows": {found.get("placement", "host"): found["rows"]}}
         out["edge.bytes"] = found.get("memory_bytes")
         return out | {f"edge_cache.{name}": x for name, x in found.get("cache", {}).items()}
 

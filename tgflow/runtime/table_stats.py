@@ -31,8 +31,8 @@ def _figures(table: Table) -> dict[str, Any]:
     beneath = table.table if isinstance(table, CachedTable) else table
     out: dict[str, Any] = {"rows": len(table), "row_bytes": table.dim * table.dtype.itemsize}
     if isinstance(beneath, FeatureTable):
-        file = beneath.path if beneath.place == "disk" else None
-        out |= {"place": beneath.place, "memory_bytes": beneath.nbytes}
+        file = beneath.path if beneath.placement == "disk" else None
+        out |= {"placement": beneath.placement, "memory_bytes": beneath.nbytes}
         out["file"] = None if file is None else str(file)
     if isinstance(table, CachedTable):
         out["cache"] = _cache_figures(table)

@@ -2,5 +2,4 @@
 
 from tgflow._core import DamagedFile as DamagedFile
 from tgflow.tables.feature_table import FeatureTable as FeatureTable
-from tgflow.tables.feature_table import table as table
 from tgflow.tables.pending_gather import PendingGather as PendingGather

@@ -1,4 +1,4 @@
-"""Rows that go on elsewhere where a place has no more room for them."""
+"""Rows that go on elsewhere where a placement has no more room for them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _MOVED_AT_ONCE = 64 << 20
 
 
 class AutoRows:
-    """Rows in the first of some places; all of them move to the next when it is full.
+    """Rows in the first of some placements; all of them move to the next when it is full.
 
     Args:
-        places: Open a place each, the fastest first; at least one.
-        budget: Bytes that rows may take in the first place.
+        placements: Open a placement each, the fastest first; at least one.
+        budget: Bytes that rows may take first.
         gpu: Whose kernels gather, if any.
     """
 
     def __init__(
-        self, places: list[Callable[[], RowStorage]], budget: int, gpu: Device | None
+        self, placements: list[Callable[[], RowStorage]], budget: int, gpu: Device | None
     ) -> None:
-        self._rows = places[0]()
-        self._further = places[1:]
+        self._rows = placements[0]()
+        self._further = placements[1:]
         self._room = budget
         self._gpu = gpu
         self._launching = threading.Lock()
         self.row_bytes = self._rows.row_bytes
 
     @property
-    def place(self) -> str:
+    def placement(self) -> str:
         """Where the rows are now."""
-        return self._rows.place
+        return self._rows.placement
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +49,7 @@ class AutoRows:
         return self._rows.nbytes
 
     def append(self, rows: Tensor, size: int) -> None:
-        """Put rows behind the first `size`, here or in the next place that has room."""
+        """Put rows behind the first `size`, here or in the next placement that has room."""
         while (size + len(rows)) * self.row_bytes > self._room:
             if not self._move(size):
                 break
@@ -61,7 +61,7 @@ class AutoRows:
             self.append(rows, size)
 
     def _move(self, size: int) -> bool:
-        """Move all rows to the next place, if there is one: readers go on in the old one.
+        """Move all rows to the next placement, if there is one: readers go on in the old one.
 
         Where that fails they stay, and the next append tries again.
         """
@@ -80,12 +80,12 @@ class AutoRows:
         if self._gpu is not None:
             self._gpu.synchronize()  # kernels that read the old rows are done
         del old
-        self._room = 2**63 - 1  # the budget is the first place's
+        self._room = 2**63 - 1  # the budget is the first placement's
         return True
 
-    def _copied(self, place: Callable[[], RowStorage], size: int) -> RowStorage:
-        """Return an opened place with all rows; one that cannot take them is left empty."""
-        target, step = place(), max(1, _MOVED_AT_ONCE // self.row_bytes)
+    def _copied(self, placement: Callable[[], RowStorage], size: int) -> RowStorage:
+        """Return an opened placement with all rows; one that cannot take them is left empty."""
+        target, step = placement(), max(1, _MOVED_AT_ONCE // self.row_bytes)
         if isinstance(target, DiskRows) and target.num_rows:
             raise FileExistsError(
                 "the file for rows that have no room in memory was not there when the table was "
@@ -122,7 +122,7 @@ class AutoRows:
         self._rows.truncate(size)
 
     def sync(self) -> None:
-        """Make what was appended as safe as the place can."""
+        """Make what was appended as safe as the placement can."""
         self._rows.sync()
 
     def start(self, ids: Tensor, out: Tensor, size: int) -> _core.RowRequest | None:

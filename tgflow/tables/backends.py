@@ -1,4 +1,4 @@
-"""Opens the place that a table asks for."""
+"""Opens the placement that a table asks for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tgflow.units import INT64_MAX, parse_bytes
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
 
-Place: TypeAlias = Literal["auto", "device", "uva", "host", "disk"]
+Placement: TypeAlias = Literal["auto", "device", "uva", "host", "disk"]
 
-PLACES = ("auto", "device", "uva", "host", "disk")
+PLACEMENTS = ("auto", "device", "uva", "host", "disk")
 
 
 def open_storage(
-    place: str,
+    placement: str,
     row_bytes: int,
     kind: str,
     *,
@@ -31,12 +31,14 @@ def open_storage(
     budget: int | str | None,
     path: str | Path | None,
 ) -> RowStorage:
-    """Return a place, empty but for a file that is there; `kind` is what rows are, in words."""
-    if place not in PLACES:
-        raise ValueError(f"place must be one of {', '.join(PLACES)}, got {place!r}")
-    if place not in ("auto", "disk") and (budget is not None or path is not None):
-        raise ValueError(f'budget and path are for place "auto" or "disk", got one for {place!r}')
-    if place == "host":
+    """Return a placement, empty but for a file that is there; `kind` is what rows are, in words."""
+    if placement not in PLACEMENTS:
+        raise ValueError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
+    if placement not in ("auto", "disk") and (budget is not None or path is not None):
+        raise ValueError(
+            f'budget and path are for placement "auto" or "disk", got one for {placement!r}'
+        )
+    if placement == "host":
         return HostRows(row_bytes)
     num_bytes = INT64_MAX if budget is None else parse_bytes(budget)
 
@@ -44,17 +46,17 @@ def open_storage(
         file = None if path is None else Path(path)
         return DiskRows(row_bytes, kind, file, min(num_bytes, DEFAULT_BUDGET))
 
-    if place == "disk" or (path is not None and Path(path).exists()):
+    if placement == "disk" or (path is not None and Path(path).exists()):
         return on_disk()
-    gpu = _gpu("cuda" if device is None and place in ("device", "uva") else device)
-    if gpu is None and place in ("device", "uva"):
-        raise ValueError(f"place {place!r} needs a GPU as its device, got {str(device)!r}")
-    if place != "auto":
-        return _on(gpu, row_bytes)[place == "uva"]()
-    places: list[Callable[[], RowStorage]] = [lambda: HostRows(row_bytes)]
+    gpu = _gpu("cuda" if device is None and placement in ("device", "uva") else device)
+    if gpu is None and placement in ("device", "uva"):
+        raise ValueError(f"placement {placement!r} needs a GPU as its device, got {str(device)!r}")
+    if placement != "auto":
+        return _on(gpu, row_bytes)[placement == "uva"]()
+    placements: list[Callable[[], RowStorage]] = [lambda: HostRows(row_bytes)]
     if gpu is not None:
-        places = _on(gpu, row_bytes, None if budget is None else num_bytes)
-    return AutoRows([*places, on_disk], num_bytes, gpu)
+        placements = _on(gpu, row_bytes, None if budget is None else num_bytes)
+    return AutoRows([*placements, on_disk], num_bytes, gpu)
 
 
 def _on(

@@ -30,7 +30,7 @@ class DeviceRows:
             pieces of a move exceed it by a tenth at most. None: half as much again at each move.
     """
 
-    place = "device"
+    placement = "device"
 
     def __init__(self, row_bytes: int, gpu: Device, budget: int | None = None) -> None:
         self.row_bytes = row_bytes

@@ -29,7 +29,7 @@ class DiskRows:
         reads: "auto"; or "io_uring", "pread" or "page cache" for no better way than that.
     """
 
-    place = "disk"
+    placement = "disk"
 
     def __init__(
         self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"
@@ -76,7 +76,7 @@ class DiskRows:
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Refuse: what is on the disk is never written again."""
         raise io.UnsupportedOperation(
-            "a table on disk only grows; keep rows that change in another place"
+            "a table on disk only grows; keep rows that change in another placement"
         )
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:

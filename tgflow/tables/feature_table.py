@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.tables.auto import AutoRows
-from tgflow.tables.backends import Place, open_storage
+from tgflow.tables.backends import Placement, open_storage
 from tgflow.tables.disk import DiskRows
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.validation import check_ids, name_of, out_for
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FeatureTable:
-    """Rows of one width and dtype; row `i` belongs to id `i`. Its place never changes an answer.
+    """Rows of one width and dtype, by id. Where they are kept never changes an answer.
 
     One thread changes the table at a time, and any number may gather meanwhile. Memory that
     growing replaces stays until its readers are done.
@@ -32,7 +32,7 @@ class FeatureTable:
     Args:
         dim: Width of a row, at least 1.
         dtype: Of the rows; any of torch's.
-        place: "host": memory of the CPU. "device": memory of a GPU. "uva": pinned host memory,
+        placement: "host": memory of the CPU. "device": memory of a GPU. "uva": pinned host memory,
             which a GPU reads in place (PyTorch-Direct, arXiv:2101.07956). "disk": an append-only
             file, see `sync`. "auto": the GPU's memory if `device` is one, else host memory; from
             where rows exceed the budget or it has no room for them, pinned host memory if there
@@ -42,7 +42,7 @@ class FeatureTable:
             are of use.
         path: Of "disk" and "auto": the file. One that is there must hold such rows; the table then
             begins with them, on disk. None: a temporary file that goes with the table.
-        device: "cuda", "cuda:1" or any `tgflow.cuda.device.Device`; "cuda" for the places that
+        device: "cuda", "cuda:1" or any `tgflow.cuda.device.Device`; "cuda" for the placements that
             need one.
 
     Raises:
@@ -56,7 +56,7 @@ class FeatureTable:
         self,
         dim: int,
         dtype: torch.dtype = torch.float32,
-        place: Place = "auto",
+        placement: Placement = "auto",
         *,
         budget: int | str | None = None,
         path: str | Path | None = None,
@@ -69,11 +69,11 @@ class FeatureTable:
         self.dim, self.dtype = index(dim), dtype
         """Width of a row; what its elements are."""
         self.path = None if path is None else Path(path)
-        """The file for its rows: of place "disk" theirs, of "auto" where they may go."""
+        """The file for its rows: of placement "disk" theirs, of "auto" where they may go."""
         self.version = 0
         """How often `scatter_` has changed rows."""
         self._rows = open_storage(
-            place,
+            placement,
             dim * dtype.itemsize,
             f"{name_of(dtype)} [{dim}]",
             device=device,
@@ -83,13 +83,34 @@ class FeatureTable:
         self._size = self._rows.num_rows if isinstance(self._rows, DiskRows) else 0
         self._closed = False
 
+    @classmethod
+    def from_tensor(cls, x: Tensor | NDArray[np.generic], **options: Any) -> FeatureTable:
+        """Return a table with a copy of the rows of `x`, `[N, dim]`.
+
+        Args:
+            x: A tensor on any device, or a numpy array, perhaps a read-only map of a file; row `i`
+                gets id `i`.
+            options: As the constructor takes them after `dtype`.
+
+        Raises:
+            ValueError: If `x` has another shape.
+        """
+        with warnings.catch_warnings():  # a read-only array is only read
+            warnings.filterwarnings("ignore", "The given NumPy array is not writ")
+            rows = x if isinstance(x, Tensor) else torch.as_tensor(x)
+        if rows.dim() != 2:
+            raise ValueError(f"x must be [N, dim], got {list(rows.shape)}")
+        table = cls(rows.shape[1], rows.dtype, **options)
+        table.append(rows)
+        return table
+
     def __len__(self) -> int:
         return self._size
 
     @property
-    def place(self) -> str:
+    def placement(self) -> str:
         """Where the rows are now: "auto" is none of the answers."""
-        return self._rows.place
+        return self._rows.placement
 
     @property
     def nbytes(self) -> int:
@@ -236,33 +257,13 @@ class FeatureTable:
         """Refuse to be pickled or copied: one table has the memory, or the file."""
         raise TypeError(
             "a table is not pickled or copied, nor is what holds one, such as a model whose memory "
-            "is in a table; make a new one of the rows: tg.table(table.read(0, len(table)))"
+            "is in a table; make a new one of its rows: "
+            "tg.FeatureTable.from_tensor(table.read(0, len(table)))"
         )
 
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("this table is closed")
-
-
-def table(x: Tensor | NDArray[np.generic], **options: Any) -> FeatureTable:
-    """Return a table with the rows of `x`, `[N, dim]`, copied.
-
-    Args:
-        x: A tensor on any device, or a numpy array, a read-only map of a file perhaps; row `i` gets
-            id `i`.
-        options: As `FeatureTable` takes them after `dtype`.
-
-    Raises:
-        ValueError: If `x` has another shape.
-    """
-    with warnings.catch_warnings():  # a read-only array is read
-        warnings.filterwarnings("ignore", "The given NumPy array is not writ")
-        rows = x if isinstance(x, Tensor) else torch.as_tensor(x)
-    if rows.dim() != 2:
-        raise ValueError(f"x must be [N, dim], got {list(rows.shape)}")
-    made = FeatureTable(rows.shape[1], rows.dtype, **options)
-    made.append(rows)
-    return made
 
 
 def check_unique(ids: Tensor, size: int) -> None:

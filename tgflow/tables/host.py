@@ -16,7 +16,7 @@ class HostRows:
     So growing disturbs no reader, and copies nothing. Only pages that were written take memory.
     """
 
-    place = "host"
+    placement = "host"
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
@@ -58,7 +58,7 @@ class HostRows:
         if num_bytes > len(self._memory):
             raise MemoryError(
                 f"cannot grow a host table to {num_bytes} bytes: it has address space for "
-                f'{len(self._memory)}; use place="disk"'
+                f'{len(self._memory)}; use placement="disk"'
             )
         self._memory.commit(num_bytes)
 

@@ -1,4 +1,4 @@
-"""Rows on their way from a slow place."""
+"""Rows on their way from a slow placement."""
 
 from __future__ import annotations
 

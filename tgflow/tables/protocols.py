@@ -1,4 +1,4 @@
-"""What a table can do, and what the places of its rows can."""
+"""What a table can do, and what the placements of its rows can."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class RowStorage(Protocol):
     row_bytes: int
 
     @property
-    def place(self) -> str:
-        """The name of the place."""
+    def placement(self) -> str:
+        """The name of the placement."""
 
     @property
     def nbytes(self) -> int:
@@ -72,7 +72,7 @@ class RowStorage(Protocol):
         """Forget the rows from `size` on."""
 
     def sync(self) -> None:
-        """Make what was appended as safe as the place can."""
+        """Make what was appended as safe as the placement can."""
 
     def close(self) -> None:
         """Give all back; waits for what still reads."""

@@ -24,7 +24,7 @@ class UvaRows:
     copied; a RuntimeWarning says so once.
     """
 
-    place = "uva"
+    placement = "uva"
 
     def __init__(self, row_bytes: int, gpu: Device) -> None:
         self.row_bytes = row_bytes

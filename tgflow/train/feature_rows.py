@@ -115,7 +115,7 @@ def backing_file(table: Table) -> FeatureTable | None:
     """Return the table behind `table` if its rows outlive the process in a file with a name."""
     if isinstance(table, CachedTable) and isinstance(table.table, FeatureTable):
         table = table.table
-    if isinstance(table, FeatureTable) and table.place == "disk" and table.path is not None:
+    if isinstance(table, FeatureTable) and table.placement == "disk" and table.path is not None:
         return table
     return None
 
@@ -173,10 +173,10 @@ def _open_rows(file: Path, dim: int, dtype: torch.dtype) -> FeatureTable:
     if not file.exists():
         raise RowsLost(
             f"{file} is gone, and features of the checkpoint were in it; if it is elsewhere now, "
-            f'give the table: FeatureTable({dim}, place="disk", path=...)'
+            f'give the table: FeatureTable({dim}, placement="disk", path=...)'
         )
     try:
-        return FeatureTable(dim, dtype, place="disk", path=file)
+        return FeatureTable(dim, dtype, placement="disk", path=file)
     except DamagedFile as error:
         raise RowsLost(f"the checkpoint's features cannot be read: {error}") from None
 

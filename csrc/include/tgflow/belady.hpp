@@ -9,22 +9,22 @@
 
 namespace tgflow {
 
-/// What a cache is to do at each access of a batch, written by the planner; see tgflow/cache/script.py.
+/// What a cache is to do at each access of a batch, written by the planner; see tgflow/cache/schedule.py.
 struct PlannedMoves {
-  int64_t* id;     ///< What is asked for, as it was told.
+  int64_t* id;     ///< What is asked for, as it was observed.
   int32_t* hit;    ///< The slot where the row is, -1 if it is not cached.
   int32_t* admit;  ///< The slot the row goes to once all of its batch have been read, -1 for none.
 };
 
 /// Belady's replacement with bypass (IBM Systems Journal 5(2), 1966), a batch at a time.
 ///
-/// The planner is told batches ahead, and plans them in the order in which it was told. After each batch the
+/// The planner observes batches ahead, and plans them in that order. After each batch the
 /// cache holds, of what it held and what the batch read, the rows whose next uses are nearest. If all batches
-/// are told first, no plan has fewer misses. Uses that it was not told of count as later than all known ones,
-/// and among them the row used last stays.
+/// are observed first, no plan has fewer misses. Uses that it did not observe count as later than all known
+/// ones, and among them the row used last stays.
 ///
 /// O(1) an access, as next uses are batch numbers and slots wait in one list per batch. Memory is in
-/// proportion to the accesses told and not yet planned (8 bytes), to the ids among them and in the cache
+/// proportion to the accesses observed and not yet planned (8 bytes), to the ids among them and in the cache
 /// (40 to 56 bytes), and to the slots (12 bytes).
 class Belady {
  public:
@@ -33,11 +33,12 @@ class Belady {
   /// once.
   explicit Belady(int64_t num_slots, const int64_t* id = nullptr);
 
-  /// Tells what the batch after those told so far will ask for, each id once. Throws std::invalid_argument if
-  /// one is negative or comes twice, or if 2^30 accesses were to wait; nothing is changed then.
-  void tell(const int64_t* id, int64_t n);
+  /// Observes what the batch after those observed so far will ask for, each id once. Throws
+  /// std::invalid_argument if one is negative or comes twice, or if 2^30 accesses were to wait; nothing is
+  /// changed then.
+  void observe(const int64_t* id, int64_t n);
 
-  /// Batches and accesses that were told and are not planned.
+  /// Batches and accesses that were observed and are not planned.
   int64_t num_batches() const { return static_cast<int64_t>(sizes_.size()); }
   int64_t num_accesses() const { return num_told_ - num_gone_; }
   /// Accesses of the first of them. There must be one.
@@ -60,12 +61,12 @@ class Belady {
     int32_t later;    ///< or the one after it in the list of those with the same next use.
   };
 
-  /// Of an id that is in the cache, or was told of.
+  /// Of an id that is in the cache, or was observed.
   struct Row {
     int64_t id;
-    int64_t last = -1;  ///< The last access told, counted from the first ever; -1 if that is planned.
+    int64_t last = -1;  ///< The last access observed, counted from the first ever; -1 if that is planned.
     int32_t slot = -1;  ///< -1 if it is not cached.
-    int32_t mark = -1;  ///< The batch last told that asks for it; or of the one being planned, -2 - the
+    int32_t mark = -1;  ///< The batch last observed that asks for it; or of the one being planned, -2 - the
                         ///< access that has admitted it.
   };
 
@@ -114,7 +115,7 @@ class Belady {
   int64_t num_aged_ = 0;     ///< and how many of them, from its beginning, the present batch has not used.
 
   RowsById<Row> rows_;
-  HugeArray<Access> accesses_;  ///< A ring: of the batches that were told and are not planned,
+  HugeArray<Access> accesses_;  ///< A ring: of the batches that were observed and are not planned,
   std::deque<int64_t> sizes_;   ///< and how many each has.
   int64_t num_gone_ = 0;        ///< Accesses before those,
   int64_t num_told_ = 0;        ///< and with them.

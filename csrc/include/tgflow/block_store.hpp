@@ -20,13 +20,13 @@ namespace tgflow {
 
 enum class Direction { kUndirected, kDirected, kBipartite };
 
-/// Where a store's memory comes from. Blocks are made in the upper tier; where it would hold more than
-/// `upper_budget` bytes, its oldest ones move to the lower tier.
+/// Where a store's memory comes from. Blocks are made in the device tier; where it would hold more than
+/// `device_budget` bytes, its oldest ones move to the host tier.
 struct StoreMemory {
   std::shared_ptr<TierMemory> directories = std::make_shared<HostMemory>();
-  std::shared_ptr<TierMemory> upper = std::make_shared<HostMemory>();
-  std::shared_ptr<TierMemory> lower = std::make_shared<HostMemory>();
-  int64_t upper_budget = INT64_MAX;
+  std::shared_ptr<TierMemory> device = std::make_shared<HostMemory>();
+  std::shared_ptr<TierMemory> host = std::make_shared<HostMemory>();
+  int64_t device_budget = INT64_MAX;
 };
 
 /// An edit of node `node`.
@@ -80,7 +80,7 @@ class BlockStore {
   /// that are at work. Throws OutOfMemory, and
   /// nothing that is to stay is lost then.
   void compact();
-  /// Moves the oldest blocks to the lower tier until the upper one holds at most `bytes`.
+  /// Moves the oldest blocks to the host tier until the device holds at most `bytes`.
   void move_down(int64_t bytes) { entries_.move_down(bytes); }
 
   Direction direction() const { return direction_; }
@@ -89,7 +89,7 @@ class BlockStore {
   /// Valid while an `Epochs::Reader` of `epochs()`, made before, lives.
   StoreView view() const;
   Epochs& epochs() { return epochs_; }
-  bool has_two_tiers() const { return memory_.upper_budget != INT64_MAX; }
+  bool has_two_tiers() const { return memory_.device_budget != INT64_MAX; }
   /// Counts neighbors that a sampler has read from each tier. Any thread.
   void add_reads(const int64_t (&reads)[2]);
   const EventTypes& types() const { return types_; }

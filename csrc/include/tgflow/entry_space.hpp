@@ -1,4 +1,4 @@
-// The memory of a store's entries: chunks in two tiers, recent ones in the upper, older ones in the lower.
+// The memory of a store's entries: chunks in two tiers, recent ones on the device, older ones in host memory.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ struct TierStats {
 /// thread allocates, frees and moves; readers follow places through `chunks()` meanwhile.
 class EntrySpace : public Reclaimer {
  public:
-  /// `upper_budget` in bytes: where more is needed, the upper tier's oldest chunks move to `lower`.
-  EntrySpace(Epochs& epochs, TierMemory& upper, TierMemory& lower, int64_t upper_budget);
+  /// `device_budget` in bytes: where more is needed, the device tier's oldest chunks move to `host`.
+  EntrySpace(Epochs& epochs, TierMemory& device, TierMemory& host, int64_t device_budget);
   ~EntrySpace();
   EntrySpace(const EntrySpace&) = delete;
   EntrySpace& operator=(const EntrySpace&) = delete;
 
   /// Entries of a block at most.
   int64_t max_capacity() const { return max_capacity_; }
-  /// A piece of the upper tier for `capacity` entries. Throws OutOfMemory.
+  /// A piece of the device tier for `capacity` entries. Throws OutOfMemory.
   place_t allocate(int64_t capacity) { return allocate(capacity, 0); }
   /// A piece of that tier.
   place_t allocate(int64_t capacity, int tier);
@@ -49,7 +49,7 @@ class EntrySpace : public Reclaimer {
   Entry* const* chunks() const { return chunks_.data(); }
   const uint8_t* tiers() const { return tiers_.data(); }
 
-  /// Moves the upper tier's oldest chunks down until it holds at most `bytes`. Throws OutOfMemory.
+  /// Moves the device tier's oldest chunks down until it holds at most `bytes`. Throws OutOfMemory.
   void move_down(int64_t bytes);
   /// Ends filling the open chunks, and marks the chunks of which less than three quarters are in use as
   /// sparse.
@@ -71,14 +71,14 @@ class EntrySpace : public Reclaimer {
     int64_t num_entries = 0;
     bool sparse = false;
   };
-  /// Takes the upper tier's copy of a moved chunk back when its last reader has left.
+  /// Takes the device tier's copy of a moved chunk back when its last reader has left.
   struct Moved : Reclaimer {
     explicit Moved(EntrySpace& owner) : space(owner) {}
     void reclaim(uint64_t chunk, uint64_t bytes) noexcept override;
     EntrySpace& space;
   };
 
-  /// Of the upper tier, without what has moved away and is still read.
+  /// Of the device tier, without what has moved away and is still read.
   int64_t bytes_staying() const { return bytes_[0] - leaving_; }
   size_t info(place_t place) const { return static_cast<size_t>(chunk_of(place)); }
   int64_t next_chunk_bytes(int tier, int64_t capacity) const;
@@ -100,11 +100,11 @@ class EntrySpace : public Reclaimer {
   ReservedArray<Entry*> chunks_;
   ReservedArray<uint8_t> tiers_;
   std::vector<Chunk> infos_;
-  std::deque<int64_t> upper_;          ///< Chunks of the upper tier, oldest first; some may be gone since.
+  std::deque<int64_t> on_device_;      ///< Chunks of the device tier, oldest first; some may be gone since.
   std::vector<int64_t> free_numbers_;  ///< Of chunks that are gone and that no piece names.
   int64_t open_[2] = {-1, -1};         ///< The chunk being filled.
   int64_t bytes_[2] = {0, 0};
-  int64_t leaving_ = 0;  ///< Of the upper tier's bytes: moved away, but still read.
+  int64_t leaving_ = 0;  ///< Of the device tier's bytes: moved away, but still read.
   std::map<int64_t, std::vector<place_t>> free_[2];  ///< By capacity.
 };
 

@@ -15,10 +15,10 @@
 
 namespace tgflow {
 
-/// kGiven: a script says which rows are admitted, and where.
+/// kGiven: a schedule says which rows are admitted, and where.
 enum class CachePolicy { kLru, kLfu, kFifo, kStatic, kGiven };
 
-/// What is asked of a cache is not what its script says.
+/// What is asked of a cache is not what its schedule says.
 class ScheduleMismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -54,8 +54,8 @@ struct CacheLookup {
   static std::size_t miss_of(int32_t from) { return static_cast<std::size_t>(-2 - from); }
 };
 
-/// A batch's moves as a planner wrote them; see tgflow/cache/script.py.
-struct CacheScript {
+/// A batch's moves as a planner wrote them; see tgflow/cache/schedule.py.
+struct CacheSchedule {
   const int64_t* id;
   const int32_t* hit;
   const int32_t* admit;
@@ -96,9 +96,10 @@ class RowCache {
   /// in, unless the policy does without.
   void append(int64_t first, int64_t n, const char* rows);
 
-  /// As `look_up`, as a script says. Throws ScheduleMismatch if it does not fit `id` or the contents; nothing
-  /// has changed then, unless it puts two rows into one slot, which leaves an empty cache.
-  void execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out);
+  /// As `look_up`, as a schedule says. Throws ScheduleMismatch if it does not fit `id` or the contents;
+  /// nothing has changed then, unless it puts two rows into one slot, which leaves an empty cache.
+  void apply(const CacheSchedule& schedule, const int64_t* id, int64_t n, int64_t table_size,
+             CacheLookup& out);
 
   /// Brings back the contents of a snapshot, also of another cache as large, but for ids not below
   /// `table_size`; as `preload`.
@@ -165,9 +166,9 @@ class RowCache {
   void come_in(int64_t first, int64_t n, CacheLookup& out);
   static void keep_admitted(CacheLookup& out);
   void admit(int64_t come, CacheLookup& out);
-  void match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out);
-  void check_slots(const CacheScript& script) const;
-  bool may_run(const CacheScript& script) const;
+  void match(const CacheSchedule& schedule, const int64_t* id, int64_t n, CacheLookup& out);
+  void check_slots(const CacheSchedule& schedule) const;
+  bool may_run(const CacheSchedule& schedule) const;
   void put_all(const CacheLookup& lookup);
   void put(int64_t id, int32_t s, int64_t position);
   void copy_rest(const CacheLookup& lookup, const MissRows& from, char* out);

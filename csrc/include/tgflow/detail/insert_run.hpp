@@ -75,7 +75,7 @@ TGFLOW_HD inline void plan_blocks(RunPlan& plan, int64_t rest, int64_t num_linke
 }
 
 /// Plans for `size` new entries, the events `eids(0) < ... < eids(size - 1)`, of the node with `dir` (may be
-/// null). A block of the lower tier is not written to again.
+/// null). A block of the host tier is not written to again.
 template <typename Eids>
 TGFLOW_HD inline RunPlan plan_run(const StoreView& store, Directory* dir, int64_t size, int64_t max_capacity,
                                   const Eids& eids) {

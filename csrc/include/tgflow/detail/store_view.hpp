@@ -74,7 +74,7 @@ struct StoreView {
   int64_t num_nodes;
   Entry* const*
       chunks;  ///< Where each chunk is now: moving one to another tier is one store into this table.
-  const uint8_t* tiers;             ///< Per chunk: 0 upper (recent), 1 lower (older).
+  const uint8_t* tiers;             ///< Per chunk: 0 device (recent), 1 host (older).
   const uint16_t* types = nullptr;  ///< Per event; null without labels.
   int64_t change = 0;               ///< The last change of the past that this snapshot knows of.
   int64_t* reads = nullptr;         ///< Per tier, neighbors read from it; null where nobody counts.

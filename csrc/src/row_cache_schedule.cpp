@@ -12,79 +12,81 @@ std::string at_row(int64_t r, int64_t id) {
 
 }  // namespace
 
-/// Gives each id its row in the script: the ids must be those of the script, in order of first appearance.
-void RowCache::match(const CacheScript& script, const int64_t* id, int64_t n, CacheLookup& out) {
+/// Gives each id its row in the schedule: the ids must be those of the schedule, in order of first
+/// appearance.
+void RowCache::match(const CacheSchedule& schedule, const int64_t* id, int64_t n, CacheLookup& out) {
   std::size_t size = 16;
-  while (size < 2 * static_cast<std::size_t>(script.size)) size *= 2;
+  while (size < 2 * static_cast<std::size_t>(schedule.size)) size *= 2;
   numbers_.assign(size, CacheLookup::kNothing);
   out.source.assign(static_cast<std::size_t>(n), CacheLookup::kNothing);
   int32_t known = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (id[i] < 0) continue;
     std::size_t j = mix64(static_cast<uint64_t>(id[i])) & (size - 1);
-    while (numbers_[j] >= 0 && script.id[numbers_[j]] != id[i]) j = (j + 1) & (size - 1);
+    while (numbers_[j] >= 0 && schedule.id[numbers_[j]] != id[i]) j = (j + 1) & (size - 1);
     if (numbers_[j] < 0) {
-      if (known == script.size)
+      if (known == schedule.size)
         throw ScheduleMismatch("id " + std::to_string(id[i]) + " is asked for and was not planned");
-      if (script.id[known] != id[i]) {
+      if (schedule.id[known] != id[i]) {
         throw ScheduleMismatch("id " + std::to_string(id[i]) + " is asked for where " +
-                               at_row(known, script.id[known]) + " was planned");
+                               at_row(known, schedule.id[known]) + " was planned");
       }
       numbers_[j] = known++;
     }
     out.source[static_cast<std::size_t>(i)] = numbers_[j];
   }
-  if (known < script.size)
-    throw ScheduleMismatch(at_row(known, script.id[known]) + " was planned and is not asked for");
+  if (known < schedule.size)
+    throw ScheduleMismatch(at_row(known, schedule.id[known]) + " was planned and is not asked for");
 }
 
-void RowCache::check_slots(const CacheScript& script) const {
-  for (int64_t r = 0; r < script.size; ++r) {
-    const int32_t hit = script.hit[r], into = script.admit[r];
+void RowCache::check_slots(const CacheSchedule& schedule) const {
+  for (int64_t r = 0; r < schedule.size; ++r) {
+    const int32_t hit = schedule.hit[r], into = schedule.admit[r];
     const bool fits =
         hit >= -1 && hit < capacity() && into >= -1 && into < capacity() && (hit < 0 || into < 0);
-    if (!fits) throw ScheduleMismatch(at_row(r, script.id[r]) + " was planned for slots that there are not");
-    const int32_t slot = find(script.id[r]);
+    if (!fits)
+      throw ScheduleMismatch(at_row(r, schedule.id[r]) + " was planned for slots that there are not");
+    const int32_t slot = find(schedule.id[r]);
     if (slot == hit) continue;
-    throw ScheduleMismatch(at_row(r, script.id[r]) + " is in slot " + std::to_string(slot) + ", not in " +
+    throw ScheduleMismatch(at_row(r, schedule.id[r]) + " is in slot " + std::to_string(slot) + ", not in " +
                            std::to_string(hit) + " as planned");
   }
 }
 
-/// Whether gathers at work leave alone what the script reads and writes.
-bool RowCache::may_run(const CacheScript& script) const {
+/// Whether gathers at work leave alone what the schedule reads and writes.
+bool RowCache::may_run(const CacheSchedule& schedule) const {
   if (at_work_.empty()) return true;
   const auto valid = [&](int32_t s) { return s >= 0 && s < capacity(); };
-  for (int64_t r = 0; r < script.size; ++r) {
-    const int32_t hit = script.hit[r], into = script.admit[r];
+  for (int64_t r = 0; r < schedule.size; ++r) {
+    const int32_t hit = schedule.hit[r], into = schedule.admit[r];
     if (valid(into) && held_[into].used >= at_work_.front().begin) return false;
     if (valid(hit) && came_[hit] >= at_work_.front().begin) return false;
   }
   return true;
 }
 
-void RowCache::execute(const CacheScript& script, const int64_t* id, int64_t n, int64_t table_size,
-                       CacheLookup& out) {
+void RowCache::apply(const CacheSchedule& schedule, const int64_t* id, int64_t n, int64_t table_size,
+                     CacheLookup& out) {
   check_ids(id, n, table_size);
-  Begun begun(*this, n, out, [&] { return may_run(script); });
+  Begun begun(*this, n, out, [&] { return may_run(schedule); });
   try {
-    match(script, id, n, out);
-    check_slots(script);
+    match(schedule, id, n, out);
+    check_slots(schedule);
   } catch (...) {
     begun.give_up();
     throw;
   }
   out.puts_after = true;
-  std::vector<int32_t> source(static_cast<std::size_t>(script.size));
-  for (int64_t r = 0; r < script.size; ++r) {
-    const int32_t hit = script.hit[r];
+  std::vector<int32_t> source(static_cast<std::size_t>(schedule.size));
+  for (int64_t r = 0; r < schedule.size; ++r) {
+    const int32_t hit = schedule.hit[r];
     source[static_cast<std::size_t>(r)] = hit >= 0 ? hit : CacheLookup::of_miss(out.miss.size());
     if (hit >= 0) {
       held_[hit].used = out.begin;
       continue;
     }
-    out.miss.push_back(script.id[r]);
-    out.admit.push_back(script.admit[r]);
+    out.miss.push_back(schedule.id[r]);
+    out.admit.push_back(schedule.admit[r]);
   }
   for (int32_t& from : out.source) {
     if (from != CacheLookup::kNothing) from = source[static_cast<std::size_t>(from)];
@@ -92,7 +94,7 @@ void RowCache::execute(const CacheScript& script, const int64_t* id, int64_t n, 
   put_all(out);
   const auto misses = static_cast<int64_t>(out.miss.size());
   const auto kept = misses - std::count(out.admit.begin(), out.admit.end(), CacheLookup::kNothing);
-  counts_.hits += script.size - misses;
+  counts_.hits += schedule.size - misses;
   counts_.misses += misses;
   counts_.bypassed += misses - kept;
   begun.done();
