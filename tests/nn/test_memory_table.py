@@ -76,15 +76,6 @@ def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
         assert_same(placed.state_dict(), plain.state_dict())
 
 
-@for_each_kind
-def test_each_write_is_a_version_of_the_table(kind):
-    table = memory_table_of(kind, 3)
-    placed = NodeMemory(2, 1, table).to(home_of(kind))
-    for step in range(1, 4):
-        write(placed, [5, 0, 70], step)
-        assert table.version == step
-
-
 @pytest.mark.parametrize("kind", ["host", "device", "uva", "auto"])
 def test_old_rows_are_read_while_memory_grows(kind):
     """Row `i` is `i` all over, from when it was written."""

@@ -7,6 +7,7 @@ import itertools
 import pickle
 import threading
 import warnings
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ import tgflow as tg
 from helpers.devices import for_each_gpu, needs_cuda, opened
 from helpers.emulator.device import EmulatedDevice
 from tgflow.tables import FeatureTable
+from tgflow.tables.backends import Placement
 
 EVERYWHERE = [
     ("host", None),
@@ -206,16 +208,15 @@ def test_an_id_that_is_not_there_gives_zeros_on_a_gpu_and_then_an_error(gpu, pla
 
 
 @for_each_place_that_changes
-def test_scatter_overwrites_and_counts_versions(placement, device):
+def test_scatter_overwrites_the_rows_of_its_ids(placement, device):
     rows = some_rows(30, 4)
     table = made(placement, device, 4)
     table.append(rows)
     at = home(table, device)
-    for version in range(1, 4):
-        ids = torch.randperm(30, generator=torch.Generator().manual_seed(version))[:10]
-        rows[ids] = some_rows(10, 4) * version
+    for seed in range(1, 4):
+        ids = torch.randperm(30, generator=torch.Generator().manual_seed(seed))[:10]
+        rows[ids] = some_rows(10, 4) * seed
         table.scatter_(ids.to(at), rows[ids].to(at))
-        assert table.version == version
         assert torch.equal(table[torch.arange(30, device=at)].cpu(), rows)
     table.scatter_(torch.empty(0, dtype=torch.int64), rows[:0])
     for ids, error, message in (
@@ -227,7 +228,6 @@ def test_scatter_overwrites_and_counts_versions(placement, device):
         with pytest.raises(error, match=message):
             table.scatter_(torch.tensor(ids, device=at), torch.zeros(3, 4, device=at))
     assert torch.equal(table[torch.arange(30, device=at)].cpu(), rows)
-    assert table.version == 4
 
 
 @for_each_placement
@@ -459,3 +459,15 @@ def test_rows_can_be_read_while_auto_moves_them():
     reader.join()
     assert table.placement == "uva"
     assert not wrong
+
+
+@pytest.mark.parametrize("placement", get_args(Placement))
+def test_every_placement_opens_and_gives_what_was_appended(placement):
+    table = made(placement, None if placement in ("host", "disk") else "emulated", 3)
+    rows = some_rows(7, 3)
+    table.append(rows)
+    assert torch.equal(table.start_gather(torch.tensor([6, 0, -1])).wait()[:2], rows[[6, 0]])
+    said = table.describe()
+    assert (said["rows"], said["row_bytes"], said["placement"]) == (7, 12, table.placement)
+    assert table.base is table
+    table.close()

@@ -5,4 +5,5 @@ from tgflow.cache.counters import CacheCounters as CacheCounters
 from tgflow.cache.engine import CacheSnapshot as CacheSnapshot
 from tgflow.cache.schedule import Schedule as Schedule
 from tgflow.cache.table import CachedTable as CachedTable
+from tgflow.cache.table import cache_of as cache_of
 from tgflow.cache.table import cached as cached

@@ -32,11 +32,6 @@ class CacheCounters:
         return self.hits / max(self.hits + self.misses, 1)
 
     @property
-    def bytes_from_cache(self) -> int:
-        """Bytes that gathers read from the cache."""
-        return self.hits * self.row_bytes
-
-    @property
     def bytes_from_table(self) -> int:
         """Bytes read from the table, for gathers, preload and restore."""
         return (self.misses + self.preloaded) * self.row_bytes

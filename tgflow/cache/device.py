@@ -16,6 +16,7 @@ from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.schedule import Schedule
 from tgflow.cuda.device import Device, StreamEvent
+from tgflow.tables.pending_gather import PendingGather
 
 _IN_REACH = ("device", "uva")
 """Places whose rows kernels read."""
@@ -67,8 +68,14 @@ class DeviceCache:
             self._index.admit(batch, self._policy not in _NOT_ADMITTED)
             self._index.copy(batch, out)
 
-    def apply(self, schedule: Schedule, ids: Tensor, out: Tensor) -> None:
+    def start(self, schedule: Schedule) -> None:
+        """Read nothing ahead: only `apply` knows the slots on the device that are free."""
+
+    def apply(
+        self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
+    ) -> None:
         """Fill `out` and make the schedule's moves; synchronizes, to compare what is planned."""
+        assert missed is None, "nothing was begun"
         if ids.device != self._gpu.device:
             there = self._empty(ids)
             self.apply(schedule, ids.to(there.device), there)

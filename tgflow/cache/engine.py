@@ -10,27 +10,18 @@ from torch import Tensor
 
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.schedule import Schedule
+from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.protocols import Table
 
 
 class CachedSource(Table, Protocol):
     """What a cache reads rows from: a `FeatureTable`, or what reads and grows as one."""
 
-    version: int
-
-    @property
-    def placement(self) -> str:
-        """Where the rows are."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite rows."""
 
-    def close(self) -> None:
-        """Give everything back."""
+    def start_gather(self, ids: Tensor, out: Tensor | None = None) -> PendingGather:
+        """Begin to gather rows on the CPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,8 +49,20 @@ class Engine(Protocol):
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out` with the rows of `ids`, both on one device."""
 
-    def apply(self, schedule: Schedule, ids: Tensor, out: Tensor) -> None:
-        """The same, and do with the contents what the schedule says."""
+    def start(self, schedule: Schedule) -> PendingGather | None:
+        """Begin to read what a schedule will miss; None where the engine reads it in its turn."""
+
+    def apply(
+        self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
+    ) -> None:
+        """Gather, and do with the contents what the schedule says.
+
+        Args:
+            schedule: What was planned.
+            ids: As `gather`.
+            out: As `gather`.
+            missed: What `start` returned for the schedule.
+        """
 
     def preload(self, ids: Tensor) -> None:
         """Admit rows that nobody has asked for."""

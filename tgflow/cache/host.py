@@ -47,6 +47,12 @@ class HostCache:
         self._native.look_up(*where, size, lookup)
         self._bring(lookup, out)
 
+    def start(self, schedule: Schedule) -> PendingGather | None:
+        """Begin to read from a disk: rows in memory are there at once, and may still change."""
+        if self._table.placement != "disk":
+            return None
+        return self._table.start_gather(schedule.ids[schedule.hit < 0])
+
     def apply(
         self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:

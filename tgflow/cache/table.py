@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,8 @@ from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
 from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.schedule import Schedule
-from tgflow.tables import FeatureTable
 from tgflow.tables.pending_gather import PendingGather
+from tgflow.tables.protocols import Table
 from tgflow.tables.validation import check_ids, out_for
 from tgflow.units import parse_bytes
 
@@ -31,7 +32,7 @@ class CachedTable:
     """Rows of a table, of which the cache in front holds some. Made by `tgflow.cached`.
 
     What is read is byte-equal to the table, always: `append`, `scatter_` and `truncate`, which are
-    to be called here and not on the table beneath, change the cache as well.
+    to be called here and not on the table itself, change the cache as well.
     Contents stay from one round of a continual run to the next (GNNFlow's *reuse*, SoCC 2024);
     `restored` gives an evaluation pass its own (its *restore*).
 
@@ -43,7 +44,7 @@ class CachedTable:
 
     def __init__(self, table: CachedSource, engine: Engine, policy: Policy) -> None:
         self.table = table
-        """The table beneath."""
+        """The table behind the cache."""
         self.policy: Policy = policy
         self._engine = engine
         self._change = threading.Lock()
@@ -63,13 +64,32 @@ class CachedTable:
 
     @property
     def placement(self) -> str:
-        """Where the table beneath has its rows."""
+        """Where the table has its rows."""
         return self.table.placement
 
     @property
-    def version(self) -> int:
-        """How often `scatter_` has changed rows."""
-        return self.table.version
+    def base(self) -> Table:
+        """The table that has the rows."""
+        return self.table.base
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the table behind the cache."""
+        return self.table.file
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the table says of itself, and of the cache; synchronizes with a GPU."""
+        counts = self.counters
+        cache = {
+            "policy": self.policy,
+            "capacity": self.capacity,
+            "memory_bytes": self.cache_nbytes,
+            "hits": counts.hits,
+            "misses": counts.misses,
+            "hit_rate": counts.hit_rate if counts.hits + counts.misses else None,
+            "bytes_from_table": counts.bytes_from_table,
+        }
+        return self.table.describe() | {"cache": cache}
 
     @property
     def capacity(self) -> int:
@@ -161,10 +181,7 @@ class CachedTable:
         if self.policy != "belady":
             raise ValueError(f'schedules are for policy="belady", this cache has {self.policy!r}')
         ids, out = self._checked(ids, out)
-        if missed is not None and isinstance(self._engine, HostCache):
-            self._engine.apply(schedule, ids, out, missed)
-        else:
-            self._engine.apply(schedule, ids, out)
+        self._engine.apply(schedule, ids, out, missed)
         return out
 
     def start(self, schedule: Schedule) -> PendingGather | None:
@@ -173,11 +190,7 @@ class CachedTable:
         It is of use for a table on disk, whose rows come meanwhile and never change, behind a cache
         in host memory.
         """
-        table, engine = self.table, self._engine
-        on_disk = table if isinstance(table, FeatureTable) and table.placement == "disk" else None
-        if on_disk is None or not isinstance(engine, HostCache):
-            return None
-        return on_disk.start_gather(schedule.ids[schedule.hit < 0])
+        return self._engine.start(schedule)
 
     def preload(self, ids: Tensor) -> None:
         """Bring rows in before anyone asks for them, under "static" the only way to do so.
@@ -267,6 +280,11 @@ class CachedTable:
         check_ids(ids)
         out = out_for(ids, out, self.dim, self.dtype)
         return ids.contiguous(), out
+
+
+def cache_of(table: Table) -> CachedTable | None:
+    """Return the cache through which `table` is read: itself, if it is one."""
+    return table if isinstance(table, CachedTable) else None
 
 
 def cached(

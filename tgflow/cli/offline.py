@@ -12,7 +12,6 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from tgflow.cache import CachedTable
 from tgflow.checkpoint import save
 from tgflow.cli import assemble
 from tgflow.config import Config, plain
@@ -31,7 +30,6 @@ from tgflow.runtime.files import RunFiles, to_json
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource
-from tgflow.tables import FeatureTable
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 
@@ -77,7 +75,7 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
         "peak_rss_bytes": peak_rss_bytes(),
         "machine": describe(),
     }
-    if isinstance(graph.edge_x, CachedTable | FeatureTable):
+    if graph.edge_x is not None:
         graph.edge_x.close()
     rundir.write_metrics(metrics)
     rundir.write_report(offline_report(progress.records, metrics, config))

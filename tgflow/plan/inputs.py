@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tgflow.cache import CachedTable
+from tgflow.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan._native import unique_events
 from tgflow.plan.pending import Feature, PendingBatch
@@ -34,8 +34,7 @@ class FeatureInput:
         try:
             yield
         except Exception as error:
-            placement = getattr(self.base_table, "placement", None)
-            error.add_note(self.name if placement is None else f"{self.name} ({placement})")
+            error.add_note(f"{self.name} ({self.table.placement})")
             raise
 
     @property
@@ -61,8 +60,8 @@ class FeatureInput:
     @property
     def planned_cache(self) -> CachedTable | None:
         """The cache through which the table is read, if it is one that is to be planned for."""
-        table = self.base_table
-        return table if isinstance(table, CachedTable) and table.policy == "belady" else None
+        cache = cache_of(self.base_table)
+        return cache if cache is not None and cache.policy == "belady" else None
 
 
 def feature_inputs(graph: TemporalGraph) -> list[FeatureInput]:

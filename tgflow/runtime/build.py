@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tgflow.cache import CachedTable
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -36,7 +35,6 @@ from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
 from tgflow.streams.transports import find_transport
-from tgflow.tables import FeatureTable
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import INT64_MAX, parse_bytes
 
@@ -88,7 +86,7 @@ class Session:
         if self.log is not None:
             self.log.close()
         table = self.trainer.graph.edge_x
-        if isinstance(table, CachedTable | FeatureTable):
+        if table is not None:
             with suppress(OSError):
                 table.close()
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tgflow.cache import CachedTable
     from tgflow.graph import TemporalGraph
-    from tgflow.tables.protocols import Table
 
 HIT_RATE = ".hit_rate"
 """Of a record: behind the name of a table."""
@@ -21,35 +19,7 @@ def table_figures(graph: TemporalGraph) -> dict[str, Any]:
     """
     from tgflow.plan.inputs import feature_inputs
 
-    return {each.name: _figures(each.table) for each in feature_inputs(graph)}
-
-
-def _figures(table: Table) -> dict[str, Any]:
-    from tgflow.cache import CachedTable
-    from tgflow.tables import FeatureTable
-
-    beneath = table.table if isinstance(table, CachedTable) else table
-    out: dict[str, Any] = {"rows": len(table), "row_bytes": table.dim * table.dtype.itemsize}
-    if isinstance(beneath, FeatureTable):
-        file = beneath.path if beneath.placement == "disk" else None
-        out |= {"placement": beneath.placement, "memory_bytes": beneath.nbytes}
-        out["file"] = None if file is None else str(file)
-    if isinstance(table, CachedTable):
-        out["cache"] = _cache_figures(table)
-    return out
-
-
-def _cache_figures(cache: CachedTable) -> dict[str, Any]:
-    counts = cache.counters
-    return {
-        "policy": cache.policy,
-        "capacity": cache.capacity,
-        "memory_bytes": cache.cache_nbytes,
-        "hits": counts.hits,
-        "misses": counts.misses,
-        "hit_rate": counts.hit_rate if counts.hits + counts.misses else None,
-        "bytes_from_table": counts.bytes_from_table,
-    }
+    return {each.name: each.table.describe() for each in feature_inputs(graph)}
 
 
 class HitRates:

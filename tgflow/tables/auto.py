@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from tgflow import _core
-from tgflow.tables.disk import DiskRows
+from tgflow.tables.pending_gather import RowRequest
 from tgflow.tables.protocols import RowStorage
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class AutoRows:
     def _copied(self, placement: Callable[[], RowStorage], size: int) -> RowStorage:
         """Return an opened placement with all rows; one that cannot take them is left empty."""
         target, step = placement(), max(1, _MOVED_AT_ONCE // self.row_bytes)
-        if isinstance(target, DiskRows) and target.num_rows:
+        if target.num_rows:
             raise FileExistsError(
                 "the file for rows that have no room in memory was not there when the table was "
                 f"made, and now has {target.num_rows} of somebody else's; remove it"
@@ -125,13 +124,14 @@ class AutoRows:
         """Make what was appended as safe as the placement can."""
         self._rows.sync()
 
-    def start(self, ids: Tensor, out: Tensor, size: int) -> _core.RowRequest | None:
-        """Begin to gather where rows are on disk; else do it."""
-        rows = self._rows
-        if isinstance(rows, DiskRows):
-            return rows.start(ids, out, size)
-        rows.gather(ids, out, size)
-        return None
+    @property
+    def num_rows(self) -> int:
+        """Rows that the current placement was opened with or has since; 0 of memory."""
+        return self._rows.num_rows
+
+    def start(self, ids: Tensor, out: Tensor, size: int) -> RowRequest | None:
+        """Begin to gather where the rows are now."""
+        return self._rows.start(ids, out, size)
 
     def close(self) -> None:
         """Give all back."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never, get_args
 
 import torch
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 Placement: TypeAlias = Literal["auto", "device", "uva", "host", "disk"]
 
-PLACEMENTS = ("auto", "device", "uva", "host", "disk")
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 
 
 def open_storage(
-    placement: str,
+    placement: Placement,
     row_bytes: int,
     kind: str,
     *,
@@ -32,41 +32,65 @@ def open_storage(
     path: str | Path | None,
 ) -> RowStorage:
     """Return a placement, empty but for a file that is there; `kind` is what rows are, in words."""
-    if placement not in PLACEMENTS:
-        raise ValueError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
-    if placement not in ("auto", "disk") and (budget is not None or path is not None):
-        raise ValueError(
-            f'budget and path are for placement "auto" or "disk", got one for {placement!r}'
-        )
-    if placement == "host":
-        return HostRows(row_bytes)
+    _check(placement, budget, path)
     num_bytes = INT64_MAX if budget is None else parse_bytes(budget)
 
     def on_disk() -> RowStorage:
         file = None if path is None else Path(path)
         return DiskRows(row_bytes, kind, file, min(num_bytes, DEFAULT_BUDGET))
 
-    if placement == "disk" or (path is not None and Path(path).exists()):
+    def in_host_memory() -> RowStorage:
+        return HostRows(row_bytes)
+
+    if path is not None and Path(path).exists():
         return on_disk()
-    gpu = _gpu("cuda" if device is None and placement in ("device", "uva") else device)
-    if gpu is None and placement in ("device", "uva"):
-        raise ValueError(f"placement {placement!r} needs a GPU as its device, got {str(device)!r}")
-    if placement != "auto":
-        return _on(gpu, row_bytes)[placement == "uva"]()
-    placements: list[Callable[[], RowStorage]] = [lambda: HostRows(row_bytes)]
-    if gpu is not None:
-        placements = _on(gpu, row_bytes, None if budget is None else num_bytes)
-    return AutoRows([*placements, on_disk], num_bytes, gpu)
+    match placement:
+        case "host":
+            return in_host_memory()
+        case "disk":
+            return on_disk()
+        case "device":
+            return _on_device(_needed_gpu(placement, device), row_bytes, None)
+        case "uva":
+            return _in_pinned_memory(_needed_gpu(placement, device), row_bytes)
+        case "auto":
+            gpu = _gpu(device)
+            if gpu is None:
+                return AutoRows([in_host_memory, on_disk], num_bytes, None)
+            of_device = None if budget is None else num_bytes
+            on_gpu = partial(_on_device, gpu, row_bytes, of_device)
+            pinned = partial(_in_pinned_memory, gpu, row_bytes)
+            return AutoRows([on_gpu, pinned, on_disk], num_bytes, gpu)
+        case _:
+            assert_never(placement)
 
 
-def _on(
-    gpu: Device | None, row_bytes: int, budget: int | None = None
-) -> list[Callable[[], RowStorage]]:
+def _check(placement: str, budget: int | str | None, path: str | Path | None) -> None:
+    if placement not in PLACEMENTS:
+        raise ValueError(f"placement must be one of {', '.join(PLACEMENTS)}, got {placement!r}")
+    if placement not in ("auto", "disk") and (budget is not None or path is not None):
+        raise ValueError(
+            f'budget and path are for placement "auto" or "disk", got one for {placement!r}'
+        )
+
+
+def _on_device(gpu: Device, row_bytes: int, budget: int | None) -> RowStorage:
     from tgflow.tables.device import DeviceRows
+
+    return DeviceRows(row_bytes, gpu, budget)
+
+
+def _in_pinned_memory(gpu: Device, row_bytes: int) -> RowStorage:
     from tgflow.tables.uva import UvaRows
 
-    assert gpu is not None
-    return [lambda: DeviceRows(row_bytes, gpu, budget), lambda: UvaRows(row_bytes, gpu)]
+    return UvaRows(row_bytes, gpu)
+
+
+def _needed_gpu(placement: str, device: str | torch.device | Device | None) -> Device:
+    gpu = _gpu("cuda" if device is None else device)
+    if gpu is None:
+        raise ValueError(f"placement {placement!r} needs a GPU as its device, got {str(device)!r}")
+    return gpu
 
 
 def _gpu(device: str | torch.device | Device | None) -> Device | None:

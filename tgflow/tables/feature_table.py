@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
-from tgflow.tables.auto import AutoRows
 from tgflow.tables.backends import Placement, open_storage
-from tgflow.tables.disk import DiskRows
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.validation import check_ids, name_of, out_for
 
@@ -70,8 +68,6 @@ class FeatureTable:
         """Width of a row; what its elements are."""
         self.path = None if path is None else Path(path)
         """The file for its rows: of placement "disk" theirs, of "auto" where they may go."""
-        self.version = 0
-        """How often `scatter_` has changed rows."""
         self._rows = open_storage(
             placement,
             dim * dtype.itemsize,
@@ -80,7 +76,7 @@ class FeatureTable:
             budget=budget,
             path=path,
         )
-        self._size = self._rows.num_rows if isinstance(self._rows, DiskRows) else 0
+        self._size = self._rows.num_rows
         self._closed = False
 
     @classmethod
@@ -111,6 +107,26 @@ class FeatureTable:
     def placement(self) -> str:
         """Where the rows are now: "auto" is none of the answers."""
         return self._rows.placement
+
+    @property
+    def base(self) -> FeatureTable:
+        """The table that has the rows: this one."""
+        return self
+
+    @property
+    def file(self) -> Path | None:
+        """The file with a name in which the rows are now, and outlive the process; else None."""
+        return self.path if self.placement == "disk" else None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what there is to say of the table, as JSON has it: sizes in bytes."""
+        return {
+            "rows": len(self),
+            "row_bytes": self.dim * self.dtype.itemsize,
+            "placement": self.placement,
+            "memory_bytes": self.nbytes,
+            "file": None if self.file is None else str(self.file),
+        }
 
     @property
     def nbytes(self) -> int:
@@ -189,9 +205,8 @@ class FeatureTable:
         if not ids.is_cpu:
             raise ValueError(f"ids must be on the CPU, got {ids.device}")
         out, ids = out_for(ids, out, self.dim, self.dtype), ids.contiguous()
-        if isinstance(self._rows, DiskRows | AutoRows):
-            return PendingGather(out, ids, self._rows.start(ids, out, self._size))
-        return PendingGather(self.gather(ids, out), ids, None)
+        request = self._rows.start(ids, out, self._size) if ids.numel() > 0 else None
+        return PendingGather(out, ids, request)
 
     def __getitem__(self, ids: Tensor) -> Tensor:
         """Return `gather(ids)`."""
@@ -212,7 +227,7 @@ class FeatureTable:
         return self._rows.read(start, stop).view(self.dtype)
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite the rows of `ids`, and raise `version` by one. Synchronizes with a GPU.
+        """Overwrite the rows of `ids`. Synchronizes with a GPU.
 
         A gather that runs meanwhile may see old rows, new ones or some of both.
 
@@ -231,7 +246,6 @@ class FeatureTable:
             )
         check_unique(ids, self._size)
         self._rows.write(ids, _as_bytes(rows))
-        self.version += 1
 
     def sync(self) -> None:
         """Return once all rows so far are safe: those of a file on its disk, even without power.

@@ -68,6 +68,15 @@ class HostRows:
         where = (self.address, self.row_bytes, ids.data_ptr(), len(ids))
         _core.scatter_rows(*where, rows.data_ptr())
 
+    @property
+    def num_rows(self) -> int:
+        """None outlive a process in memory."""
+        return 0
+
+    def start(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Gather at once: rows in memory are not waited for."""
+        self.gather(ids, out, size)
+
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows with the core's threads; `out` on another device is filled through a copy."""
         if not ids.is_cpu:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from tgflow import _core
+
+class RowRequest(Protocol):
+    """Rows that are being written to where they were asked for."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+
+    def wait(self) -> None:
+        """Return once they are there; raises OSError if they cannot be read."""
 
 
 class PendingGather:
     """A gather that goes on while its caller does something else."""
 
-    def __init__(self, out: Tensor, ids: Tensor, request: _core.RowRequest | None) -> None:
+    def __init__(self, out: Tensor, ids: Tensor, request: RowRequest | None) -> None:
         self._request = request  # goes first: it waits for the rows that are still written
         self._ids, self._out = ids, out
 

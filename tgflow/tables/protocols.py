@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from tgflow.tables.pending_gather import RowRequest
+
 
 class Table(Protocol):
-    """What reads and grows as a `FeatureTable` does, which see."""
+    """Rows of one width and dtype by id: THE contract of whatever a graph reads features from.
+
+    Where the rows are never changes an answer: every implementation gives the same bytes for the
+    same ids, raises the same errors, and leaves a table as it was if it raises. Ids count from 0 in
+    the order of `append`; -1 is nobody's and reads as zeros. One thread appends, truncates or
+    closes, and any number gather meanwhile; what a gather was asked for was there before it began.
+
+    A table whose rows are on other machines can be one more implementation: `gather` sends each id
+    to its owner and puts the rows together in the order of the ids, `append` returns the id that
+    all owners agree on, `truncate` tells all owners, and `placement` names the transport. Nothing
+    else knows of it: caches, views, plans and checkpoints ask for no more than what is here.
+    """
 
     @property
     def dim(self) -> int:
@@ -17,24 +31,52 @@ class Table(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What its elements are."""
+        """Of the elements."""
+
+    @property
+    def placement(self) -> str:
+        """Where the rows are now, for people and for choices that change no answer."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+
+    @property
+    def base(self) -> Table:
+        """The table that has the rows: itself, or the one behind caches and views."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file in which exactly these rows outlive the process; None without."""
 
     def __len__(self) -> int: ...
 
     def check(self, rows: Tensor) -> None:
-        """Raise ValueError unless `rows` could be appended."""
+        """Raise ValueError unless `rows`, `[N, dim]`, could be appended."""
 
     def append(self, rows: Tensor) -> int:
-        """Add rows and return the first one's id."""
+        """Add rows, all or none, and return the first one's id."""
 
     def truncate(self, size: int) -> None:
-        """Take back the rows from id `size` on."""
+        """Rewind to the first `size` rows: what came after a checkpoint is gone."""
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return rows by id."""
+        """Return the rows of int64 ids `[...]` as `[..., dim]` on their device; -1 gives zeros.
+
+        Raises:
+            IndexError: If an id is not below `len(self)`; at once, or, where ids are on a GPU, at a
+                later call.
+            ValueError: If `ids` or `out` has another dtype, shape or device.
+        """
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Return neighboring rows on the CPU."""
+        """Return the rows `[start, stop)` on the CPU."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what there is to say of the table, as JSON has it: sizes in bytes."""
+
+    def close(self) -> None:
+        """Give back what is held, once what still reads is done."""
 
 
 class RowStorage(Protocol):
@@ -58,6 +100,16 @@ class RowStorage(Protocol):
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite the rows of `ids`, int64 `[N]`, all there and each once."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that were there when it was opened or are since: a file's; 0 of memory."""
+
+    def start(self, ids: Tensor, out: Tensor, size: int) -> RowRequest | None:
+        """Begin a gather on the CPU; None if it is done, as where rows are in memory.
+
+        `ids` and `out` must stay as they are until it is.
+        """
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy the rows of `ids`, contiguous int64, to `out`, as many contiguous rows beside them.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -37,6 +40,30 @@ class RowView:
         """What its elements are."""
         return self.table.dtype
 
+    @property
+    def base(self) -> Table:
+        """The table that has the rows."""
+        return self.table.base
+
+    @property
+    def placement(self) -> str:
+        """Where the base table has its rows."""
+        return self.table.placement
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held: none but the ids."""
+        return self._ids.nbytes
+
+    @property
+    def file(self) -> Path | None:
+        """None: the file of the base table has other rows as well."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the base table says of itself, but for the rows: how many are viewed."""
+        return self.table.describe() | {"rows": len(self)}
+
     def ids_of(self, ids: Tensor) -> Tensor:
         """Map this view's ids, int64 of any shape on the CPU, to ids of the base table; -1 to -1.
 
@@ -68,3 +95,6 @@ class RowView:
     def truncate(self, size: int) -> None:
         """Refuse, as `check`."""
         self.check(torch.empty(0))
+
+    def close(self) -> None:
+        """Leave the rows to their table."""

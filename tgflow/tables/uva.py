@@ -65,6 +65,15 @@ class UvaRows:
         self._gpu.synchronize()
         self._host.write(ids, rows)
 
+    @property
+    def num_rows(self) -> int:
+        """None outlive a process in memory."""
+        return 0
+
+    def start(self, ids: Tensor, out: Tensor, size: int) -> None:
+        """Gather at once: rows in memory are not waited for."""
+        self.gather(ids, out, size)
+
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows; for ids on the GPU does not synchronize, unless rows are staged."""
         self._wrong.check()

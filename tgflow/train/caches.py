@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tgflow.cache import CachedTable
+from tgflow.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.pending import Feature
@@ -20,8 +20,8 @@ from tgflow.plan.pending import Feature
 
 def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
     """Return the caches in front of a graph's tables, by the names of these."""
-    tables = ((each.name, each.table) for each in feature_inputs(graph))
-    return {name: table for name, table in tables if isinstance(table, CachedTable)}
+    caches = ((each.name, cache_of(each.table)) for each in feature_inputs(graph))
+    return {name: cache for name, cache in caches if cache is not None}
 
 
 @contextmanager
