@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.belady_reference import most_hits
+from helpers.belady_reference import apply, most_hits
 from helpers.cache_reference import ReferenceCache
 from helpers.effort import tries
 from tgflow.cache.policy import POLICIES
