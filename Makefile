@@ -4,7 +4,8 @@ PYTHON ?= python3
 ARGS ?=
 
 BIN := .venv/bin
-CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu tests/helpers/emulator/*.?pp)
+CPP := $(wildcard csrc/*/*.cpp csrc/*/*.hpp csrc/*/*/*.hpp csrc/*/*/*/*.hpp csrc/*/*.cu \
+  tests/helpers/emulator/*.?pp tests/benchmarks/*/*.?pp)
 PIP = $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"

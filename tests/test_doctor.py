@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from tgflow import _core, doctor
+from tgflow import _native, doctor
 
 
 def found(name, folder=None):
@@ -35,7 +35,7 @@ def test_how_tables_on_disk_are_read_is_tried_out(tmp_path, monkeypatch):
     check = found("row files", tmp_path)
     assert check.detail.endswith(f" at {tmp_path}")
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(_core, "probe_reads", lambda path: "pread through the page cache")
+    monkeypatch.setattr(_native, "probe_reads", lambda path: "pread through the page cache")
     assert found("row files", tmp_path).status == "warn"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tgflow._core import num_threads, set_num_threads
+    from tgflow._native import num_threads, set_num_threads
     from tgflow.batch import Batch
     from tgflow.cache import CachedTable, ScheduleMismatch, cached
     from tgflow.checkpoint import Checkpoint, load, save
@@ -74,14 +74,14 @@ _HOME = {
     "cached": "cache",
     "decayed_neighbors": "sampling",
     "load": "checkpoint",
-    "num_threads": "_core",
+    "num_threads": "_native",
     "open_stream": "streams",
     "playback": "streams",
     "recent_neighbors": "sampling",
     "sample_hops": "sampling",
     "sample_neighbors": "sampling",
     "save": "checkpoint",
-    "set_num_threads": "_core",
+    "set_num_threads": "_native",
     "to_dgl": "sampling",
     "to_pyg": "sampling",
     "uniform_neighbors": "sampling",

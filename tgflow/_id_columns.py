@@ -1,17 +1,21 @@
-"""Turns whatever holds a column of node ids into addresses that the core reads."""
+"""Turns whatever holds a column of node ids into arrays that the core reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
 Ids: TypeAlias = "pa.Array | pa.ChunkedArray | np.ndarray[Any, Any] | Tensor | Sequence[int | str]"
+Array: TypeAlias = "Tensor | Buffer | np.ndarray[Any, Any]"
 Kind: TypeAlias = Literal["integers", "strings"]
 
 _INT64_MAX = torch.iinfo(torch.int64).max
@@ -19,14 +23,12 @@ _INT64_MAX = torch.iinfo(torch.int64).max
 
 @dataclass(frozen=True, slots=True)
 class IdColumn:
-    """A column of ids: their kind, their number, and the addresses at which the core finds them."""
+    """A column of ids: their kind, their number, and the arrays that hold them."""
 
     kind: Kind
     size: int
-    addresses: tuple[int, int]
-    """Integers (int64) and 0, or the offsets of strings (int64 `[size + 1]`) and their bytes."""
-    owner: Any
-    """Whatever keeps the addresses valid."""
+    parts: tuple[Array, Array | None]
+    """Integers (int64) and None, or the offsets of strings (int64 `[size + 1]`) and their bytes."""
 
 
 def id_column(ids: Ids, name: str) -> IdColumn:
@@ -55,13 +57,12 @@ def id_column(ids: Ids, name: str) -> IdColumn:
 
 def int_column(values: Tensor) -> IdColumn:
     """Return a contiguous int64 tensor as a column."""
-    return IdColumn("integers", len(values), (values.data_ptr(), 0), values)
+    return IdColumn("integers", len(values), (values, None))
 
 
 def string_column(offsets: Tensor, data: Tensor) -> IdColumn:
     """Return strings as a column: int64 `offsets` `[N + 1]` into the uint8 `data`, contiguous."""
-    addresses = (offsets.data_ptr(), data.data_ptr())
-    return IdColumn("strings", len(offsets) - 1, addresses, (offsets, data))
+    return IdColumn("strings", len(offsets) - 1, (offsets, data))
 
 
 def to_strings(offsets: Tensor, data: Tensor) -> list[str]:
@@ -121,14 +122,15 @@ def _integer_column(array: pa.Array, name: str) -> IdColumn:
         row = int(np.argmax(values > _INT64_MAX))
         raise _too_large(name, row, values[row])
     values = np.ascontiguousarray(values, np.int64)
-    return IdColumn("integers", len(values), (values.ctypes.data, 0), values)
+    return IdColumn("integers", len(values), (values, None))
 
 
 def _string_column(array: pa.Array) -> IdColumn:
     strings = array.cast(pa.large_string())
     _, offsets, data = strings.buffers()
-    addresses = (offsets.address + 8 * strings.offset, 0 if data is None else data.address)
-    return IdColumn("strings", len(strings), addresses, strings)
+    begin = strings.offset
+    rows = np.frombuffer(offsets, np.int64)[begin : begin + len(strings) + 1]
+    return IdColumn("strings", len(strings), (rows, b"" if data is None else data))
 
 
 def _is_string(kind: pa.DataType) -> bool:

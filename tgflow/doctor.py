@@ -71,14 +71,14 @@ def _python() -> Check:
 
 
 def _native_core() -> Check:
-    from tgflow import _core
+    from tgflow import _native
 
-    ids = _core.IntIdMap(bipartite=False)
-    edge = torch.tensor([7, 7])
-    ids.encode((edge.data_ptr(), 0), (edge.data_ptr(), 0), 2, edge.data_ptr(), edge.data_ptr())
+    ids = _native.IntIdMap(bipartite=False)
+    edge, out = torch.tensor([7, 7]), torch.empty(2, dtype=torch.int64)
+    ids.encode((edge, None), (edge, None), out, out)
     if len(ids) != 1:
         return Check("tgflow", "missing", "the native core gives wrong answers", "reinstall tgflow")
-    return Check("tgflow", "ok", f"{_version('tgflow')}, native core at {_core.__file__}")
+    return Check("tgflow", "ok", f"{_version('tgflow')}, native core at {_native.CORE_FILE}")
 
 
 def _package(name: str) -> Check:
@@ -90,10 +90,12 @@ def _package(name: str) -> Check:
 
 
 def _threads() -> Check:
-    from tgflow import _core
+    from tgflow import _native
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    detail = f"{cores} cores; the core uses {_core.num_threads()}, torch {torch.get_num_threads()}"
+    detail = (
+        f"{cores} cores; the core uses {_native.num_threads()}, torch {torch.get_num_threads()}"
+    )
     if torch.get_num_threads() > (cores or 1):
         advice = f"set OMP_NUM_THREADS={cores}: more threads than cores slow each other down"
         return Check("threads", "warn", detail, advice)
@@ -126,12 +128,12 @@ def _disk(folder: Path) -> Check:
 
 
 def _row_files(folder: Path) -> Check:
-    from tgflow import _core
+    from tgflow import _native
 
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(bytes(range(256)) * 16)
         file.flush()
-        way = _core.probe_reads(file.name)
+        way = _native.probe_reads(file.name)
     detail = f"tables on disk are read by {way} at {folder}"
     if "O_DIRECT" not in way:
         advice = "their rows take memory twice here: put them on another file system"

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from tgflow import _core
+from tgflow import _native
 from tgflow._id_columns import IdColumn, Ids, Kind, id_column, int_column, string_column, to_strings
 
 Side: TypeAlias = Literal["src", "dst"]
@@ -27,7 +27,7 @@ class NodeIds:
 
     def __init__(self, bipartite: bool = False) -> None:
         self.bipartite = bipartite
-        self._map: _core.IntIdMap | _core.StringIdMap | None = None
+        self._map: _native.IntIdMap | _native.StringIdMap | None = None
 
     def __len__(self) -> int:
         return 0 if self._map is None else len(self._map)
@@ -62,8 +62,7 @@ class NodeIds:
         _check_kind(targets, kind, "dst")
         if self._map is None:
             self._map = _new_map(kind, self.bipartite)
-        out = src_out.data_ptr(), dst_out.data_ptr()
-        self._map.encode(sources.addresses, targets.addresses, sources.size, *out)
+        self._map.encode(sources.parts, targets.parts, src_out, dst_out)
         return src_out, dst_out
 
     def find(self, ids: Ids, side: Side = "src") -> Tensor:
@@ -88,7 +87,7 @@ class NodeIds:
         if self._map is None or kind is None or column.size == 0:
             return out
         _check_kind(column, kind, "ids")
-        self._map.find(column.addresses, column.size, side == "dst", out.data_ptr())
+        self._map.find(column.parts, side == "dst", out)
         return out
 
     def decode(self, dense: Tensor) -> list[int] | list[str]:
@@ -103,9 +102,9 @@ class NodeIds:
         if dense.dtype != torch.int64 or dense.dim() != 1:
             raise ValueError(f"dense must be int64 [Q], got {dense.dtype} {list(dense.shape)}")
         nodes = dense.cpu().contiguous()
-        if isinstance(self._map, _core.StringIdMap):
+        if isinstance(self._map, _native.StringIdMap):
             return to_strings(*_decode_strings(self._map, nodes))
-        ints = _decode_ints(self._map or _core.IntIdMap(self.bipartite), nodes)
+        ints = _decode_ints(self._map or _native.IntIdMap(self.bipartite), nodes)
         return ints.tolist()
 
     def state(self, num: int | None = None) -> dict[str, Tensor]:
@@ -127,14 +126,14 @@ class NodeIds:
             raise ValueError(f"num must be from 0 to {len(self)}, the ids there are, got {num}")
         state: dict[str, Tensor] = {}
         nodes = torch.arange(len(self) if num is None else num)
-        if isinstance(self._map, _core.IntIdMap):
+        if isinstance(self._map, _native.IntIdMap):
             state["keys"] = _decode_ints(self._map, nodes)
         elif self._map is not None:
             state["offsets"], state["bytes"] = _decode_strings(self._map, nodes)
         if self.bipartite:
             state["sides"] = torch.empty(len(nodes), dtype=torch.uint8)
             if self._map is not None:
-                self._map.copy_sides(len(nodes), state["sides"].data_ptr())
+                self._map.copy_sides(state["sides"])
         return state
 
     @classmethod
@@ -152,17 +151,17 @@ class NodeIds:
         _check_state("sides", sides, torch.uint8, num_sides)
         if column is not None:
             ids._map = _new_map(column.kind, ids.bipartite)
-            ids._map.restore(column.addresses, sides.data_ptr(), column.size)
+            ids._map.restore(column.parts, sides.contiguous())
         return ids
 
     def _kind(self) -> Kind | None:
         if self._map is None:
             return None
-        return "integers" if isinstance(self._map, _core.IntIdMap) else "strings"
+        return "integers" if isinstance(self._map, _native.IntIdMap) else "strings"
 
 
-def _new_map(kind: Kind, bipartite: bool) -> _core.IntIdMap | _core.StringIdMap:
-    return _core.IntIdMap(bipartite) if kind == "integers" else _core.StringIdMap(bipartite)
+def _new_map(kind: Kind, bipartite: bool) -> _native.IntIdMap | _native.StringIdMap:
+    return _native.IntIdMap(bipartite) if kind == "integers" else _native.StringIdMap(bipartite)
 
 
 def _check_kind(column: IdColumn, kind: Kind, name: str) -> None:
@@ -173,17 +172,17 @@ def _check_kind(column: IdColumn, kind: Kind, name: str) -> None:
         )
 
 
-def _decode_ints(ids: _core.IntIdMap, nodes: Tensor) -> Tensor:
+def _decode_ints(ids: _native.IntIdMap, nodes: Tensor) -> Tensor:
     out = torch.empty_like(nodes)
-    ids.decode(nodes.data_ptr(), len(nodes), out.data_ptr())
+    ids.decode(nodes, out)
     return out
 
 
-def _decode_strings(ids: _core.StringIdMap, nodes: Tensor) -> tuple[Tensor, Tensor]:
+def _decode_strings(ids: _native.StringIdMap, nodes: Tensor) -> tuple[Tensor, Tensor]:
     offsets = torch.empty(len(nodes) + 1, dtype=torch.int64)
-    ids.decode_offsets(nodes.data_ptr(), len(nodes), offsets.data_ptr())
+    ids.decode_offsets(nodes, offsets)
     data = torch.empty(int(offsets[-1]), dtype=torch.uint8)
-    ids.decode_bytes(nodes.data_ptr(), len(nodes), data.data_ptr())
+    ids.decode_bytes(nodes, data)
     return offsets, data
 
 

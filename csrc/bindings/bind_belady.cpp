@@ -6,17 +6,29 @@ namespace {
 using tgflow::Belady;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
-std::unique_ptr<Belady> make(int64_t num_slots, address_t id) {
-  return std::make_unique<Belady>(num_slots, at<const int64_t>(id));
+std::unique_ptr<Belady> make(int64_t num_slots, const std::optional<TensorArg>& id) {
+  return std::make_unique<Belady>(num_slots, data_or_null<const int64_t>(id, "id", {num_slots}));
 }
 
-void observe(Belady& planner, address_t id, int64_t n) { planner.observe(at<const int64_t>(id), n); }
-
-void plan_next(Belady& planner, address_t id, address_t hit, address_t admit) {
-  planner.plan_next({at<int64_t>(id), at<int32_t>(hit), at<int32_t>(admit)});
+void observe(Belady& planner, const TensorArg& id) {
+  const auto ids = id.vector<const int64_t>("id");
+  planner.observe(ids.data, ids.size);
 }
 
-void contents(const Belady& planner, address_t id) { planner.contents(at<int64_t>(id)); }
+int64_t next_size(const Belady& planner) {
+  if (planner.num_batches() == 0) throw std::out_of_range("no batch waits to be planned; observe one first");
+  return planner.next_size();
+}
+
+void plan_next(Belady& planner, const TensorArg& id, const TensorArg& hit, const TensorArg& admit) {
+  const int64_t size = next_size(planner);
+  planner.plan_next({id.data<int64_t>("id", {size}), hit.data<int32_t>("hit", {size}),
+                     admit.data<int32_t>("admit", {size})});
+}
+
+void contents(const Belady& planner, const TensorArg& id) {
+  planner.contents(id.data<int64_t>("id", {planner.num_slots()}));
+}
 
 }  // namespace
 
@@ -26,9 +38,9 @@ void bind_belady(py::module_& m) {
       .def_property_readonly("num_slots", &Belady::num_slots)
       .def_property_readonly("num_batches", &Belady::num_batches)
       .def_property_readonly("num_accesses", &Belady::num_accesses)
-      .def_property_readonly("next_size", &Belady::next_size)
+      .def_property_readonly("next_size", &next_size)
       .def_property_readonly("bytes", &Belady::bytes)
-      .def("observe", &observe, py::arg("id"), py::arg("n"), no_gil())
+      .def("observe", &observe, py::arg("id"), no_gil())
       .def("plan_next", &plan_next, py::arg("id"), py::arg("hit"), py::arg("admit"), no_gil())
       .def("contents", &contents, py::arg("id"), no_gil());
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 
 #include "bindings.hpp"
 #include "tgflow/row_cache.hpp"
@@ -8,55 +9,134 @@ namespace {
 using tgflow::CacheCounts;
 using tgflow::CacheLookup;
 using tgflow::CachePolicy;
-using tgflow::CacheSchedule;
 using tgflow::RowCache;
 using no_gil = py::call_guard<py::gil_scoped_release>;
+using Cache = std::shared_ptr<RowCache>;
 
-CacheSchedule schedule(address_t id, address_t hit, address_t admit, int64_t size) {
-  return {at<const int64_t>(id), at<const int32_t>(hit), at<const int32_t>(admit), size};
+/// A lookup and the cache at which it is under way: of another cache, or of none, its slots mean nothing.
+struct Lookup {
+  CacheLookup lookup;
+  Cache cache;
+
+  CacheLookup& begin(const Cache& at) {
+    if (cache != nullptr) throw std::invalid_argument("out is under way; finish it, or give another lookup");
+    cache = at;
+    return lookup;
+  }
+
+  CacheLookup& under_way(const Cache& at) {
+    if (cache == nullptr || cache != at) {
+      throw std::invalid_argument("lookup is not under way at this cache; look up first");
+    }
+    return lookup;
+  }
+};
+
+/// Calls `work` with the lookup that it begins; one that fails is not under way.
+template <typename Work>
+void begin(const Cache& cache, Lookup& out, const Work& work) {
+  CacheLookup& lookup = out.begin(cache);
+  try {
+    work(lookup);
+  } catch (...) {
+    out.cache.reset();
+    throw;
+  }
 }
 
-void look_up(RowCache& cache, address_t id, int64_t n, int64_t size, CacheLookup& out) {
-  cache.look_up(at<const int64_t>(id), n, size, out);
+Cache make(CachePolicy policy, int64_t capacity, int64_t row_bytes) {
+  check_number("row_bytes", row_bytes, 1);
+  product(std::max<int64_t>(capacity, 0), row_bytes);
+  return std::make_shared<RowCache>(policy, capacity, row_bytes);
 }
 
-void preload(RowCache& cache, address_t id, int64_t n, int64_t size, CacheLookup& out) {
-  cache.preload(at<const int64_t>(id), n, size, out);
+void look_up(const Cache& cache, const TensorArg& id, int64_t size, Lookup& out) {
+  const auto ids = id.elements<const int64_t>("id");
+  begin(cache, out, [&](CacheLookup& lookup) { cache->look_up(ids.data, ids.size, size, lookup); });
 }
 
-void apply(RowCache& cache, const CacheSchedule& what, address_t id, int64_t n, int64_t size,
-           CacheLookup& out) {
-  cache.apply(what, at<const int64_t>(id), n, size, out);
+void preload(const Cache& cache, const TensorArg& id, int64_t size, Lookup& out) {
+  const auto ids = id.elements<const int64_t>("id");
+  begin(cache, out, [&](CacheLookup& lookup) { cache->preload(ids.data, ids.size, size, lookup); });
 }
 
-void restore(RowCache& cache, address_t id, address_t key, int64_t size, CacheLookup& out) {
-  cache.restore({at<int64_t>(id), at<int64_t>(key)}, size, out);
+void apply(const Cache& cache, const TensorArg& planned, const TensorArg& hit, const TensorArg& admit,
+           const TensorArg& id, int64_t size, Lookup& out) {
+  const auto schedule = planned.vector<const int64_t>("planned");
+  const tgflow::CacheSchedule moves{schedule.data, hit.data<const int32_t>("hit", {schedule.size}),
+                                    admit.data<const int32_t>("admit", {schedule.size}), schedule.size};
+  const auto ids = id.elements<const int64_t>("id");
+  begin(cache, out, [&](CacheLookup& lookup) { cache->apply(moves, ids.data, ids.size, size, lookup); });
 }
 
-void snapshot(const RowCache& cache, address_t id, address_t key) {
-  cache.snapshot({at<int64_t>(id), at<int64_t>(key)});
+/// A snapshot's columns, which have one element per slot.
+template <typename T>
+std::pair<T*, T*> columns(const RowCache& cache, const TensorArg& id, const TensorArg& key) {
+  return {id.data<T>("id", {cache.capacity()}), key.data<T>("key", {cache.capacity()})};
 }
 
-void copy(RowCache& cache, const CacheLookup& lookup, address_t rows, bool by_id, address_t out) {
-  cache.copy(lookup, {at<const char>(rows), by_id}, at<char>(out));
+void restore(const Cache& cache, const TensorArg& id, const TensorArg& key, int64_t size, Lookup& out) {
+  const auto [ids, keys] = columns<const int64_t>(*cache, id, key);
+  check_range("id", {ids, cache->capacity()}, -1, INT64_MAX);
+  check_range("key", {keys, cache->capacity()}, 0, INT64_MAX);
+  const tgflow::CacheState state{ids, keys};
+  begin(cache, out, [&](CacheLookup& lookup) { cache->restore(state, size, lookup); });
 }
 
-void gather(RowCache& cache, address_t table, int64_t size, address_t id, int64_t n, address_t out) {
-  cache.gather(at<const char>(table), size, at<const int64_t>(id), n, at<char>(out));
+void snapshot(const Cache& cache, const TensorArg& id, const TensorArg& key) {
+  const auto [ids, keys] = columns<int64_t>(*cache, id, key);
+  cache->snapshot({ids, keys});
 }
 
-void append(RowCache& cache, int64_t first, int64_t n, address_t rows) {
-  cache.append(first, n, at<const char>(rows));
+void copy(const Cache& cache, Lookup& started, const TensorArg& rows, const std::optional<TensorArg>& out) {
+  const CacheLookup& lookup = started.under_way(cache);
+  const auto num_misses = static_cast<int64_t>(lookup.miss.size());
+  const auto num_rows = static_cast<int64_t>(lookup.source.size());
+  if (num_rows > 0 && !out) throw std::invalid_argument("out must be given for what was looked up, got None");
+  char* const to = out ? out->bytes<char>("out", product(num_rows, cache->row_bytes())) : nullptr;
+  cache->copy(lookup, {rows.bytes<const char>("rows", product(num_misses, cache->row_bytes())), false}, to);
 }
 
-void write_rows(RowCache& cache, address_t id, int64_t n, address_t rows) {
-  cache.write(at<const int64_t>(id), n, at<const char>(rows));
+void finish(const Cache& cache, Lookup& started, bool done) {
+  const CacheLookup& lookup = started.under_way(cache);
+  const Cache held = std::move(started.cache);
+  started.cache.reset();
+  held->finish(lookup, done);
 }
 
-int64_t num_misses(const CacheLookup& lookup) { return static_cast<int64_t>(lookup.miss.size()); }
+void gather(const Cache& cache, const TensorArg& table, const TensorArg& id, const TensorArg& out) {
+  const auto rows = table.bytes<const char>("table");
+  const auto ids = id.elements<const int64_t>("id");
+  char* const to = out.bytes<char>("out", product(ids.size, cache->row_bytes()));
+  cache->gather(rows.data, rows.size / cache->row_bytes(), ids.data, ids.size, to);
+}
 
-void copy_misses(const CacheLookup& lookup, address_t out) {
-  std::copy(lookup.miss.begin(), lookup.miss.end(), at<int64_t>(out));
+/// Rows of the cache's width, and how many there are.
+Span<const char> whole_rows(const RowCache& cache, const TensorArg& rows) {
+  const auto bytes = rows.bytes<const char>("rows");
+  if (bytes.size % cache.row_bytes() != 0) {
+    throw std::invalid_argument("rows must have " + std::to_string(cache.row_bytes()) + " bytes each, got " +
+                                std::to_string(bytes.size) + " in all");
+  }
+  return {bytes.data, bytes.size / cache.row_bytes()};
+}
+
+void append(const Cache& cache, int64_t first, const TensorArg& rows) {
+  const auto held = whole_rows(*cache, rows);
+  check_number("first", first, 0, INT64_MAX - held.size);
+  cache->append(first, held.size, held.data);
+}
+
+void write_rows(const Cache& cache, const TensorArg& id, const TensorArg& rows) {
+  const auto ids = id.vector<const int64_t>("id");
+  cache->write(ids.data, ids.size, rows.bytes<const char>("rows", product(ids.size, cache->row_bytes())));
+}
+
+int64_t num_misses(const Lookup& started) { return static_cast<int64_t>(started.lookup.miss.size()); }
+
+void copy_misses(const Lookup& started, const TensorArg& out) {
+  const std::vector<int64_t>& miss = started.lookup.miss;
+  std::copy(miss.begin(), miss.end(), out.data<int64_t>("out", {num_misses(started)}));
 }
 
 void bind_parts(py::module_& m) {
@@ -74,12 +154,10 @@ void bind_parts(py::module_& m) {
       .def_readonly("bypassed", &CacheCounts::bypassed)
       .def_readonly("preloaded", &CacheCounts::preloaded)
       .def_readonly("written", &CacheCounts::written);
-  py::class_<CacheLookup>(m, "CacheLookup")
+  py::class_<Lookup>(m, "CacheLookup")
       .def(py::init<>())
       .def_property_readonly("num_misses", &num_misses)
       .def("copy_misses", &copy_misses, py::arg("out"), no_gil());
-  py::class_<CacheSchedule>(m, "CacheSchedule")
-      .def(py::init(&schedule), py::arg("id"), py::arg("hit"), py::arg("admit"), py::arg("size"));
   py::register_exception<tgflow::ScheduleMismatch>(m, "ScheduleMismatch", PyExc_RuntimeError);
 }
 
@@ -87,23 +165,21 @@ void bind_parts(py::module_& m) {
 
 void bind_cache(py::module_& m) {
   bind_parts(m);
-  py::class_<RowCache>(m, "RowCache")
-      .def(py::init<CachePolicy, int64_t, int64_t>(), py::arg("policy"), py::arg("capacity"),
-           py::arg("row_bytes"))
-      .def("gather", &gather, py::arg("table"), py::arg("size"), py::arg("id"), py::arg("n"), py::arg("out"),
-           no_gil())
-      .def("look_up", &look_up, py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"), no_gil())
-      .def("preload", &preload, py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"), no_gil())
-      .def("apply", &apply, py::arg("schedule"), py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"),
-           no_gil())
-      .def("append", &append, py::arg("first"), py::arg("n"), py::arg("rows"), no_gil())
+  py::class_<RowCache, Cache>(m, "RowCache")
+      .def(py::init(&make), py::arg("policy"), py::arg("capacity"), py::arg("row_bytes"))
+      .def("gather", &gather, py::arg("table"), py::arg("id"), py::arg("out"), no_gil())
+      .def("look_up", &look_up, py::arg("id"), py::arg("size"), py::arg("out"), no_gil())
+      .def("preload", &preload, py::arg("id"), py::arg("size"), py::arg("out"), no_gil())
+      .def("apply", &apply, py::arg("planned"), py::arg("hit"), py::arg("admit"), py::arg("id"),
+           py::arg("size"), py::arg("out"), no_gil())
+      .def("append", &append, py::arg("first"), py::arg("rows"), no_gil())
       .def("restore", &restore, py::arg("id"), py::arg("key"), py::arg("size"), py::arg("out"), no_gil())
       .def("snapshot", &snapshot, py::arg("id"), py::arg("key"), no_gil())
-      .def("copy", &copy, py::arg("lookup"), py::arg("rows"), py::arg("by_id"), py::arg("out"), no_gil())
-      .def("finish", &RowCache::finish, py::arg("lookup"), py::arg("done"), no_gil())
+      .def("copy", &copy, py::arg("lookup"), py::arg("rows"), py::arg("out"), no_gil())
+      .def("finish", &finish, py::arg("lookup"), py::arg("done"), no_gil())
       .def("begin_change", &RowCache::begin_change, no_gil())
       .def("end_change", &RowCache::end_change, no_gil())
-      .def("write", &write_rows, py::arg("id"), py::arg("n"), py::arg("rows"), no_gil())
+      .def("write", &write_rows, py::arg("id"), py::arg("rows"), no_gil())
       .def("truncate", &RowCache::truncate, py::arg("size"), no_gil())
       .def("counts", &RowCache::counts, no_gil())
       .def("reset_counts", &RowCache::reset_counts, no_gil())

@@ -8,73 +8,103 @@ using tgflow::IntKeys;
 using tgflow::node_t;
 using tgflow::StringKeys;
 using released = py::call_guard<py::gil_scoped_release>;
-using pair = std::pair<address_t, address_t>;
 
-/// A column crosses as two addresses: integers and nothing, or the offsets of strings and their bytes.
+/// A column of ids as it crosses: integers [N] and None, or the offsets of strings [N + 1] and their bytes.
+using ColumnArg = std::pair<TensorArg, std::optional<TensorArg>>;
+
 template <typename Keys>
-typename Keys::Column column(pair addresses);
+struct Column {
+  typename Keys::Column data;
+  int64_t size;
+};
+
+template <typename Keys>
+Column<Keys> column(const char* name, const ColumnArg& parts);
 
 template <>
-IntKeys::Column column<IntKeys>(pair addresses) {
-  return at<const int64_t>(addresses.first);
+Column<IntKeys> column<IntKeys>(const char* name, const ColumnArg& parts) {
+  const auto values = parts.first.vector<const int64_t>(name);
+  if (parts.second) throw py::type_error(std::string(name) + " must be integers, got strings");
+  return {values.data, values.size};
 }
 
 template <>
-StringKeys::Column column<StringKeys>(pair addresses) {
-  return {at<const int64_t>(addresses.first), at<const char>(addresses.second)};
+Column<StringKeys> column<StringKeys>(const char* name, const ColumnArg& parts) {
+  const auto offsets = parts.first.vector<const int64_t>(name);
+  if (!parts.second) throw py::type_error(std::string(name) + " must be strings, got integers");
+  const auto bytes = parts.second->bytes<const char>(name);
+  bool rises = offsets.size > 0 && offsets.data[0] >= 0 && offsets.data[offsets.size - 1] <= bytes.size;
+  for (int64_t i = 1; i < offsets.size; ++i) rises &= offsets.data[i - 1] <= offsets.data[i];
+  if (rises) return {{offsets.data, bytes.data}, offsets.size - 1};
+  throw std::invalid_argument(std::string(name) + " must have offsets that never decrease, from 0 to " +
+                              std::to_string(bytes.size) + ", its bytes");
+}
+
+template <typename Keys>
+void encode(IdMap<Keys>& map, const ColumnArg& src, const ColumnArg& dst, const TensorArg& src_out,
+            const TensorArg& dst_out) {
+  const auto sources = column<Keys>("src", src), targets = column<Keys>("dst", dst);
+  if (sources.size != targets.size) {
+    throw std::invalid_argument("src and dst must have one length, got " + std::to_string(sources.size) +
+                                " and " + std::to_string(targets.size));
+  }
+  map.encode(sources.data, targets.data, sources.size, src_out.data<node_t>("src_out", {sources.size}),
+             dst_out.data<node_t>("dst_out", {sources.size}));
+}
+
+template <typename Keys>
+void find(const IdMap<Keys>& map, const ColumnArg& ids, bool dst, const TensorArg& out) {
+  const auto keys = column<Keys>("ids", ids);
+  map.find(keys.data, keys.size, dst ? tgflow::Side::kDst : tgflow::Side::kSrc,
+           out.data<node_t>("out", {keys.size}));
+}
+
+template <typename Keys>
+void restore(IdMap<Keys>& map, const ColumnArg& ids, const TensorArg& sides) {
+  const auto keys = column<Keys>("ids", ids);
+  const int64_t num_sides = map.bipartite() ? keys.size : 0;
+  map.restore(keys.data, sides.data<const uint8_t>("sides", {num_sides}), keys.size);
+}
+
+template <typename Keys>
+void copy_sides(const IdMap<Keys>& map, const TensorArg& out) {
+  const auto sides = out.vector<uint8_t>("out");
+  map.copy_sides(sides.size, sides.data);
+}
+
+void decode(const IdMap<IntKeys>& map, const TensorArg& nodes, const TensorArg& out) {
+  const auto ids = nodes.vector<const node_t>("nodes");
+  tgflow::decode(map, ids.data, ids.size, out.data<int64_t>("out", {ids.size}));
+}
+
+void decode_offsets(const IdMap<StringKeys>& map, const TensorArg& nodes, const TensorArg& out) {
+  const auto ids = nodes.vector<const node_t>("nodes");
+  tgflow::decode_offsets(map, ids.data, ids.size, out.data<int64_t>("out", {ids.size + 1}));
+}
+
+void decode_bytes(const IdMap<StringKeys>& map, const TensorArg& nodes, const TensorArg& out) {
+  const auto ids = nodes.vector<const node_t>("nodes");
+  const auto bytes = out.bytes<char>("out");
+  tgflow::decode_bytes(map, ids.data, ids.size, bytes.data, bytes.size);
 }
 
 template <typename Keys>
 py::class_<IdMap<Keys>> bind_map(py::module_& m, const char* name) {
-  using Map = IdMap<Keys>;
-  return py::class_<Map>(m, name)
+  return py::class_<IdMap<Keys>>(m, name)
       .def(py::init<bool>(), py::arg("bipartite"))
-      .def(
-          "encode",
-          [](Map& map, pair src, pair dst, int64_t size, address_t src_out, address_t dst_out) {
-            map.encode(column<Keys>(src), column<Keys>(dst), size, at<node_t>(src_out), at<node_t>(dst_out));
-          },
-          py::arg("src"), py::arg("dst"), py::arg("size"), py::arg("src_out"), py::arg("dst_out"), released())
-      .def(
-          "find",
-          [](const Map& map, pair ids, int64_t size, bool dst, address_t out) {
-            map.find(column<Keys>(ids), size, dst ? tgflow::Side::kDst : tgflow::Side::kSrc, at<node_t>(out));
-          },
-          py::arg("ids"), py::arg("size"), py::arg("dst"), py::arg("out"), released())
-      .def(
-          "restore",
-          [](Map& map, pair ids, address_t sides, int64_t size) {
-            map.restore(column<Keys>(ids), at<const uint8_t>(sides), size);
-          },
-          py::arg("ids"), py::arg("sides"), py::arg("size"), released())
-      .def(
-          "copy_sides",
-          [](const Map& map, int64_t size, address_t out) { map.copy_sides(size, at<uint8_t>(out)); },
-          py::arg("size"), py::arg("out"), released())
-      .def("__len__", &Map::size, released());
+      .def("encode", &encode<Keys>, py::arg("src"), py::arg("dst"), py::arg("src_out"), py::arg("dst_out"),
+           released())
+      .def("find", &find<Keys>, py::arg("ids"), py::arg("dst"), py::arg("out"), released())
+      .def("restore", &restore<Keys>, py::arg("ids"), py::arg("sides"), released())
+      .def("copy_sides", &copy_sides<Keys>, py::arg("out"), released())
+      .def("__len__", &IdMap<Keys>::size, released());
 }
 
 }  // namespace
 
 void bind_id_map(py::module_& m) {
-  bind_map<IntKeys>(m, "IntIdMap")
-      .def(
-          "decode",
-          [](const IdMap<IntKeys>& map, address_t nodes, int64_t size, address_t out) {
-            tgflow::decode(map, at<const node_t>(nodes), size, at<int64_t>(out));
-          },
-          py::arg("nodes"), py::arg("size"), py::arg("out"), released());
+  bind_map<IntKeys>(m, "IntIdMap").def("decode", &decode, py::arg("nodes"), py::arg("out"), released());
   bind_map<StringKeys>(m, "StringIdMap")
-      .def(
-          "decode_offsets",
-          [](const IdMap<StringKeys>& map, address_t nodes, int64_t size, address_t out) {
-            tgflow::decode_offsets(map, at<const node_t>(nodes), size, at<int64_t>(out));
-          },
-          py::arg("nodes"), py::arg("size"), py::arg("out"), released())
-      .def(
-          "decode_bytes",
-          [](const IdMap<StringKeys>& map, address_t nodes, int64_t size, address_t out) {
-            tgflow::decode_bytes(map, at<const node_t>(nodes), size, at<char>(out));
-          },
-          py::arg("nodes"), py::arg("size"), py::arg("out"), released());
+      .def("decode_offsets", &decode_offsets, py::arg("nodes"), py::arg("out"), released())
+      .def("decode_bytes", &decode_bytes, py::arg("nodes"), py::arg("out"), released());
 }

@@ -1,29 +1,94 @@
 #include "bindings.hpp"
+#include "tgflow/faults.hpp"
 #include "tgflow/file_ops.hpp"
 #include "tgflow/gather.hpp"
 #include "tgflow/reserved_array.hpp"
 #include "tgflow/row_file.hpp"
 #include "tgflow/row_reader.hpp"
 
-using tgflow::FileOp;
 using tgflow::ReservedMemory;
 using tgflow::RowFile;
 using tgflow::RowReader;
 
 namespace {
 
-void gather_rows(address_t rows, int64_t row_bytes, int64_t size, address_t id, int64_t n, address_t out) {
-  tgflow::gather_rows({at<const std::byte>(rows), row_bytes, size}, at<const int64_t>(id), n,
-                      at<std::byte>(out));
+constexpr int64_t kMostRowBytes = int64_t{1}
+                                  << 31;  // so that no buffer of rows exceeds what can be asked for
+
+/// `size` rows of `row_bytes` at the beginning of a tensor of bytes.
+template <typename T>
+T* first_rows(const TensorArg& rows, int64_t row_bytes, int64_t size) {
+  check_number("row_bytes", row_bytes, 1);
+  check_number("size", size, 0);
+  const auto bytes = rows.bytes<T>("rows");
+  if (product(size, row_bytes) <= bytes.size) return bytes.data;
+  throw std::invalid_argument("rows must hold " + std::to_string(size) + " rows of " +
+                              std::to_string(row_bytes) + " bytes, got " + std::to_string(bytes.size) +
+                              " bytes");
 }
 
-void scatter_rows(address_t rows, int64_t row_bytes, address_t id, int64_t n, address_t from) {
-  tgflow::scatter_rows(at<std::byte>(rows), row_bytes, at<const int64_t>(id), n, at<const std::byte>(from));
+void gather_rows(const TensorArg& rows, int64_t row_bytes, int64_t size, const TensorArg& id,
+                 const TensorArg& out) {
+  const auto* table = first_rows<const std::byte>(rows, row_bytes, size);
+  const auto ids = id.elements<const int64_t>("id");
+  tgflow::gather_rows({table, row_bytes, size}, ids.data, ids.size,
+                      out.bytes<std::byte>("out", product(ids.size, row_bytes)));
 }
 
-/// All of the reservation, of which only the committed beginning may be touched.
+void scatter_rows(const TensorArg& rows, int64_t row_bytes, int64_t size, const TensorArg& id,
+                  const TensorArg& source) {
+  auto* table = first_rows<std::byte>(rows, row_bytes, size);
+  const auto ids = id.vector<const int64_t>("id");
+  check_range("id", ids, 0, size);
+  tgflow::scatter_rows(table, row_bytes, ids.data, ids.size,
+                       source.bytes<const std::byte>("source", product(ids.size, row_bytes)));
+}
+
+/// What is committed by now, and nothing behind it: memory does not move, so that an older view stays good.
 py::buffer_info bytes_of(const ReservedMemory& memory) {
-  return {static_cast<uint8_t*>(memory.data()), static_cast<py::ssize_t>(memory.size())};
+  return {static_cast<uint8_t*>(memory.data()), static_cast<py::ssize_t>(memory.committed())};
+}
+
+void commit(ReservedMemory& memory, std::size_t bytes) {
+  check_number("bytes", static_cast<int64_t>(bytes), 0, static_cast<int64_t>(memory.size()));
+  memory.commit(bytes);
+}
+
+std::unique_ptr<RowFile> open_file(const std::string& path, int64_t row_bytes, const std::string& kind) {
+  check_number("row_bytes", row_bytes, 1, kMostRowBytes);
+  return std::make_unique<RowFile>(path, row_bytes, kind);
+}
+
+void append(RowFile& file, const TensorArg& rows) {
+  const auto bytes = rows.bytes<const std::byte>("rows");
+  if (bytes.size % file.row_bytes() != 0) {
+    throw std::invalid_argument("rows must have " + std::to_string(file.row_bytes()) + " bytes each, got " +
+                                std::to_string(bytes.size) + " in all");
+  }
+  file.append(bytes.data, bytes.size / file.row_bytes());
+}
+
+void truncate(RowFile& file, int64_t size) {
+  check_number("size", size, 0);
+  file.truncate(size);
+}
+
+/// Begins to read to `out`. The request writes there until it is done, so it keeps that and the reader; not
+/// by py::keep_alive, which takes the failure of an argument's conversion for a result.
+py::object start(RowReader& reader, const TensorArg& id, int64_t size, const py::object& out) {
+  const TensorArg to(out);
+  const auto ids = id.elements<const int64_t>("id");
+  check_number("size", size, 0, reader.file().size());
+  auto* rows = to.bytes<std::byte>("out", product(ids.size, reader.file().row_bytes()));
+  std::unique_ptr<RowReader::Request> started;
+  {
+    const py::gil_scoped_release no_gil;
+    started = reader.start(ids.data, ids.size, size, rows);
+  }
+  py::object request = py::cast(std::move(started));
+  py::detail::keep_alive_impl(request, py::cast(&reader));
+  py::detail::keep_alive_impl(request, out);
+  return request;
 }
 
 /// Errors of files become Python's OSError, with the errno.
@@ -41,16 +106,17 @@ void bind_row_file(py::module_& m) {
   py::register_exception<tgflow::DamagedFile>(m, "DamagedFile", PyExc_OSError);
   py::register_exception_translator(&translate);
   py::class_<RowFile>(m, "RowFile")
-      .def(py::init<const std::string&, int64_t, const std::string&>(), py::arg("path"), py::arg("row_bytes"),
-           py::arg("kind"), no_gil)
+      .def(py::init(&open_file), py::arg("path"), py::arg("row_bytes"), py::arg("kind"), no_gil)
       .def("__len__", &RowFile::size)
       .def_property_readonly("synced", &RowFile::synced)
-      .def(
-          "append",
-          [](RowFile& file, address_t rows, int64_t n) { file.append(at<const std::byte>(rows), n); },
-          py::arg("rows"), py::arg("n"), no_gil)
+      .def("append", &append, py::arg("rows"), no_gil)
       .def("sync", &RowFile::sync, no_gil)
-      .def("truncate", &RowFile::truncate, py::arg("size"), no_gil);
+      .def("truncate", &truncate, py::arg("size"), no_gil);
+}
+
+#ifdef TGFLOW_FAULTS
+void bind_faults(py::module_& m) {
+  using tgflow::FileOp;
   py::enum_<FileOp>(m, "FileOp")
       .value("read", FileOp::kRead)
       .value("write", FileOp::kWrite)
@@ -58,6 +124,9 @@ void bind_row_file(py::module_& m) {
   m.def("inject_fault", &tgflow::inject_fault, py::arg("op"), py::arg("after"), py::arg("times"),
         py::arg("result"));
 }
+#else
+void bind_faults(py::module_&) {}
+#endif
 
 void bind_row_reader(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> no_gil;
@@ -67,12 +136,7 @@ void bind_row_reader(py::module_& m) {
   py::class_<RowReader>(m, "RowReader")
       .def(py::init<const RowFile&, int64_t, const std::string&>(), py::arg("file"), py::arg("budget"),
            py::arg("wish"), py::keep_alive<1, 2>(), no_gil)
-      .def(
-          "start",
-          [](RowReader& reader, address_t id, int64_t n, int64_t size, address_t out) {
-            return reader.start(at<const int64_t>(id), n, size, at<std::byte>(out));
-          },
-          py::arg("id"), py::arg("n"), py::arg("size"), py::arg("out"), no_gil)
+      .def("start", &start, py::arg("id"), py::arg("size"), py::arg("out"))
       .def_property_readonly("way", [](const RowReader& reader) { return reader.way().name(); })
       .def_property_readonly("buffer_bytes", &RowReader::buffer_bytes)
       .def_property_readonly("num_reads", &RowReader::num_reads)
@@ -88,12 +152,14 @@ void bind_tables(py::module_& m) {
   py::class_<ReservedMemory>(m, "ReservedMemory", py::buffer_protocol())
       .def(py::init<size_t>(), py::arg("bytes"))
       .def("__len__", &ReservedMemory::size)
-      .def("commit", &ReservedMemory::commit, py::arg("bytes"))
+      .def_property_readonly("committed", &ReservedMemory::committed)
+      .def("commit", &commit, py::arg("bytes"))
       .def_buffer(&bytes_of);
   bind_row_file(m);
   bind_row_reader(m);
+  bind_faults(m);
   m.def("gather_rows", &gather_rows, py::arg("rows"), py::arg("row_bytes"), py::arg("size"), py::arg("id"),
-        py::arg("n"), py::arg("out"), py::call_guard<py::gil_scoped_release>());
-  m.def("scatter_rows", &scatter_rows, py::arg("rows"), py::arg("row_bytes"), py::arg("id"), py::arg("n"),
+        py::arg("out"), py::call_guard<py::gil_scoped_release>());
+  m.def("scatter_rows", &scatter_rows, py::arg("rows"), py::arg("row_bytes"), py::arg("size"), py::arg("id"),
         py::arg("source"), py::call_guard<py::gil_scoped_release>());
 }

@@ -4,11 +4,13 @@
 #include "bindings.hpp"
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "tgflow's native core: pointers, sizes and the caller's threads; see _core.pyi.";
+  m.doc() = "tgflow's native core; see _core.pyi.";
   bind_log(m);
   bind_store(m);  // after the log, which it returns
   bind_sampling(m);
-  bind_static_csr(m);
+#ifdef TGFLOW_STATIC_CSR
+  bind_static_csr(m);  // what the store is measured against: tests/benchmarks/static_csr
+#endif
   bind_id_map(m);
   bind_plan(m);
   bind_tables(m);

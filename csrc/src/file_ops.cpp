@@ -6,43 +6,27 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <mutex>
+
+#include "tgflow/faults.hpp"
 
 namespace tgflow {
 namespace {
 
-struct Fault {
-  int64_t after = 0, times = 0, result = 0;
-};
-
-std::atomic<bool> armed{false};
-std::mutex fault_mutex;
-std::array<Fault, 3> faults;
+/// Waits until the data of a file is on the disk; what the system calls that differs.
+int sync_data(int descriptor) {
+#ifdef __APPLE__
+  return fcntl(descriptor, F_FULLFSYNC) == -1 ? fsync(descriptor) : 0;  // fsync leaves it in the disk's cache
+#else
+  return fdatasync(descriptor);
+#endif
+}
 
 }  // namespace
 
 FileError::FileError(int error, const std::string& what_for)
     : std::runtime_error(what_for + ": " + std::strerror(error)), code_(error) {}
-
-void inject_fault(FileOp op, int64_t after, int64_t times, int64_t result) {
-  const std::lock_guard<std::mutex> lock(fault_mutex);
-  faults[static_cast<size_t>(op)] = {after, times, result};
-  armed = std::any_of(faults.begin(), faults.end(), [](const Fault& fault) { return fault.times > 0; });
-}
-
-int64_t allowed(FileOp op, int64_t bytes) {
-  if (!armed) return bytes;
-  const std::lock_guard<std::mutex> lock(fault_mutex);
-  Fault& fault = faults[static_cast<size_t>(op)];
-  if (fault.times == 0 || fault.after-- > 0) return bytes;
-  fault.after = 0;
-  --fault.times;
-  return std::min(fault.result, bytes);
-}
 
 File::File(const std::string& path, int flags) : path_(path) {
   descriptor_ = open(path.c_str(), flags | O_CLOEXEC, 0644);
@@ -93,7 +77,7 @@ void File::write(const void* from, int64_t bytes, int64_t offset) {
 void File::sync() {
   const int64_t fault = allowed(FileOp::kSync, 0);
   if (fault < 0) throw FileError(static_cast<int>(-fault), "cannot sync " + path_);
-  if (fdatasync(descriptor_) != 0) throw FileError(errno, "cannot sync " + path_);
+  if (sync_data(descriptor_) != 0) throw FileError(errno, "cannot sync " + path_);
 }
 
 void File::truncate(int64_t bytes) {

@@ -152,8 +152,15 @@ void decode_offsets(const IdMap<StringKeys>& map, const node_t* nodes, int64_t s
   });
 }
 
-void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out) {
+void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out,
+                  int64_t num_bytes) {
   map.read(nodes, size, [&](const StringKeys& keys) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < size; ++i) total += static_cast<int64_t>(keys.column()[nodes[i]].size());
+    if (total != num_bytes) {
+      throw std::invalid_argument("these ids have " + std::to_string(total) + " bytes, not " +
+                                  std::to_string(num_bytes));
+    }
     for (int64_t i = 0; i < size; ++i) {
       const std::string_view id = keys.column()[nodes[i]];
       out = std::copy(id.begin(), id.end(), out);

@@ -42,7 +42,7 @@ void RowCache::truncate(int64_t size) {
   list_free();
 }
 
-void RowCache::snapshot(const CacheState& out) const {
+void RowCache::snapshot(const CacheStateOut& out) const {
   const auto lock = enter();
   for (int64_t s = 0; s < capacity(); ++s) {
     const int64_t uses = policy_ == CachePolicy::kLfu ? uses_[s] : 0;

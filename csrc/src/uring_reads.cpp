@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tgflow/faults.hpp"
 #include "tgflow/file_ops.hpp"
 
 namespace tgflow {

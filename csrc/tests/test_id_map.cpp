@@ -68,7 +68,7 @@ TEST(id_map_finds_every_id_after_growing) {
   tgflow::decode_offsets(map, u.data(), kSize, offsets.data());
   CHECK(offsets == strings.offsets);
   std::vector<char> bytes(static_cast<size_t>(offsets.back()));
-  tgflow::decode_bytes(map, u.data(), kSize, bytes.data());
+  tgflow::decode_bytes(map, u.data(), kSize, bytes.data(), static_cast<int64_t>(bytes.size()));
   CHECK(bytes == strings.bytes);
 }
 

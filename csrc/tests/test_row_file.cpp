@@ -12,6 +12,7 @@
 
 #include "check.hpp"
 #include "tgflow/crc32c.hpp"
+#include "tgflow/faults.hpp"
 #include "tgflow/row_file.hpp"
 #include "tgflow/row_reader.hpp"
 

@@ -88,7 +88,8 @@ def test_the_installed_wheel_works_away_from_the_repository(wheel, tmp_path):
     script = (
         "import tgflow, tgflow.streams, tgflow.models; from tgflow.ids import NodeIds\n"
         "print(NodeIds().encode(['a'], ['b'])[1].item())\n"
-        "print(tgflow._core.__file__, tgflow.streams.__file__, tgflow.models.__file__)"
+        "print(tgflow._core.__file__, tgflow.streams.__file__, tgflow.models.__file__)\n"
+        "assert not {'inject_fault', 'FileOp', 'StaticCsr'} & set(dir(tgflow._core))"
     )
     # Without `site` no editable install is found: only the wheel, and what this Python can import.
     path = os.pathsep.join([str(site), *(p for p in sys.path if Path(p).name == "site-packages")])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -11,7 +9,7 @@ from tgflow import _core
 from tgflow.bench.row import Params
 from tgflow.choices import Direction
 from tgflow.events import EventBatch
-from tgflow.log import Columns, EventLog
+from tgflow.log import EventLog
 from tgflow.sampling import Neighbors
 
 REBUILDING: Params = {"against": "rebuilding the CSR"}
@@ -24,61 +22,51 @@ class StaticCsr:
     """All neighbors in one array, sorted by node and time, searched as the block store is."""
 
     def __init__(self, direction: Direction = "undirected") -> None:
-        self._native = _core.StaticCsr(getattr(_core.Direction, direction))
+        native = getattr(_core, "StaticCsr", None)
+        if native is None:
+            raise RuntimeError(
+                "this core has no static CSR to compare with: only a build for development has one "
+                "(clone the repository and run make bench)"
+            )
+        self._native = native(getattr(_core.Direction, direction))
 
     def __len__(self) -> int:
         """Return the number of entries."""
-        return self._native.num_entries
+        num_entries: int = self._native.num_entries
+        return num_entries
 
     def build(self, log: EventLog) -> None:
         """Replace the contents by the log's events: a counting sort in memory that is kept."""
         src, dst, t, _ = log._native.columns(0, len(log))
-        self._native.build(src.ctypes.data, dst.ctypes.data, t.ctypes.data, len(log))
+        self._native.build(src, dst, t)
 
     def insert(self, events: EventBatch) -> None:
         """Add events that follow: what lies behind each is moved up, in place."""
-        columns = Columns(events)
-        self._native.insert(*columns.addresses[:3], len(events))
+        self._native.insert(*(x.cpu().contiguous() for x in (events.src, events.dst, events.t)))
 
     def recent(self, nodes: Tensor, t: Tensor, k: int, before: int | None = None) -> Neighbors:
         """Answer as `tgflow.recent_neighbors` does."""
-        return _sample(self._native.recent, nodes, t, k, before)
+        return self._sample(nodes, t, k, before, None)
 
     def uniform(
         self, nodes: Tensor, t: Tensor, k: int, *, key: int, before: int | None = None
     ) -> Neighbors:
         """Answer as `tgflow.uniform_neighbors` does, draw for draw."""
-        return _sample(self._native.uniform, nodes, t, k, before, key)
+        return self._sample(nodes, t, k, before, key)
 
-
-def _sample(
-    native: Callable[..., None],
-    nodes: Tensor,
-    t: Tensor,
-    k: int,
-    before: int | None,
-    *draws: int,
-) -> Neighbors:
-    size = len(nodes)
-    out = Neighbors(
-        nodes.new_empty(size, k),
-        nodes.new_empty(size, k),
-        nodes.new_empty(size, k),
-        torch.empty(size, dtype=torch.int32),
-    )
-    native(
-        nodes.data_ptr(),
-        t.data_ptr(),
-        _EVERYTHING if before is None else before,
-        size,
-        k,
-        *draws,
-        out.nodes.data_ptr(),
-        out.t.data_ptr(),
-        out.eid.data_ptr(),
-        out.count.data_ptr(),
-    )
-    return out
+    def _sample(
+        self, nodes: Tensor, t: Tensor, k: int, before: int | None, key: int | None
+    ) -> Neighbors:
+        size = len(nodes)
+        out = Neighbors(
+            nodes.new_empty(size, k),
+            nodes.new_empty(size, k),
+            nodes.new_empty(size, k),
+            torch.empty(size, dtype=torch.int32),
+        )
+        limit = _EVERYTHING if before is None else before
+        self._native.sample(nodes, t, limit, key, out.nodes, out.t, out.eid, out.count)
+        return out
 
 
 def check_equal(what: str, ours: Neighbors, other: Neighbors) -> None:

@@ -19,6 +19,7 @@ from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import seconds_of
 from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.durable.fs import sync_data
 from tgflow.durable.log import DurableLog
 
 EVENTS_TARGET = 2e6
@@ -143,7 +144,7 @@ def write_bare(path: Path, data: list[memoryview]) -> None:
     try:
         for piece in data:
             os.write(fd, piece)
-        os.fdatasync(fd)
+        sync_data(fd)
     finally:
         os.close(fd)
     path.unlink()

@@ -86,8 +86,7 @@ def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
     pinned = torch.empty(GPU_CALL, dim, pin_memory=out.is_cuda)
 
     def staged(i: int) -> None:
-        where = (x.data_ptr(), dim * 4, len(x), ids[i].data_ptr(), GPU_CALL)
-        _core.gather_rows(*where, pinned.data_ptr())
+        _core.gather_rows(x, dim * 4, len(x), ids[i], pinned)
         out.copy_(pinned, non_blocking=True)
 
     methods: dict[str, Gather] = {

@@ -1,6 +1,6 @@
 """Caches in front of tables: the rows that are asked for often, or soon again, near at hand."""
 
-from tgflow._core import ScheduleMismatch as ScheduleMismatch
+from tgflow.cache._native import ScheduleMismatch as ScheduleMismatch
 from tgflow.cache.counters import CacheCounters as CacheCounters
 from tgflow.cache.engine import CacheSnapshot as CacheSnapshot
 from tgflow.cache.schedule import Schedule as Schedule

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tgflow._core import ScheduleMismatch
+from tgflow.cache._native import ScheduleMismatch
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.device_index import CacheBatch, CacheIndex, KeyDomain
 from tgflow.cache.engine import CachedSource, CacheSnapshot

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tgflow import _core
+from tgflow.cache import _native
 from tgflow.cache.counters import CacheCounters
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import Policy
@@ -23,12 +23,13 @@ class HostCache:
         self._table = table
         self.capacity = capacity
         self._row_bytes = table.dim * table.dtype.itemsize
-        self._native = _core.RowCache(getattr(_core.CachePolicy, policy), capacity, self._row_bytes)
+        kind = getattr(_native.CachePolicy, policy)
+        self._rows = _native.RowCache(kind, capacity, self._row_bytes)
 
     @property
     def nbytes(self) -> int:
         """Bytes held: rows, index and order."""
-        return self._native.bytes()
+        return self._rows.bytes()
 
     def gather(self, ids: Tensor, out: Tensor) -> None:
         """Fill `out`; one pass where the table is in host memory, else misses in one batch."""
@@ -38,13 +39,11 @@ class HostCache:
             out.copy_(pinned, non_blocking=True)
             return
         size = len(self._table)
-        where = (ids.data_ptr(), ids.numel())
         if self._table.placement == "host":
-            rows = self._table.read(0, size)
-            self._native.gather(rows.data_ptr(), size, *where, out.data_ptr())
+            self._rows.gather(self._table.read(0, size), ids, out)
             return
-        lookup = _core.CacheLookup()
-        self._native.look_up(*where, size, lookup)
+        lookup = _native.CacheLookup()
+        self._rows.look_up(ids, size, lookup)
         self._bring(lookup, out)
 
     def start(self, schedule: Schedule) -> PendingGather | None:
@@ -63,28 +62,23 @@ class HostCache:
             out.copy_(there)
             return
         hit, admit = (part.to(torch.int32).contiguous() for part in (schedule.hit, schedule.admit))
-        wanted, lookup = schedule.ids.contiguous(), _core.CacheLookup()
-        moves = _core.CacheSchedule(
-            wanted.data_ptr(), hit.data_ptr(), admit.data_ptr(), len(wanted)
-        )
-        where = (ids.data_ptr(), ids.numel())
-        self._native.apply(moves, *where, len(self._table), lookup)
+        planned, lookup = schedule.ids.contiguous(), _native.CacheLookup()
+        self._rows.apply(planned, hit, admit, ids, len(self._table), lookup)
         self._bring(lookup, out, missed)
 
     def preload(self, ids: Tensor) -> None:
         """Read what is not there and fits."""
-        ids, lookup = ids.cpu(), _core.CacheLookup()
-        self._native.preload(ids.data_ptr(), ids.numel(), len(self._table), lookup)
+        lookup = _native.CacheLookup()
+        self._rows.preload(ids.cpu(), len(self._table), lookup)
         self._bring(lookup)
 
     def append(self, first: int, rows: Tensor) -> None:
         """Admit the last of the rows that the table has just been given, id `first` and on."""
-        rows = rows.detach().cpu().contiguous()
-        self._native.append(first, len(rows), rows.data_ptr())
+        self._rows.append(first, rows.detach().cpu().contiguous())
 
     def _bring(
         self,
-        lookup: _core.CacheLookup,
+        lookup: _native.CacheLookup,
         out: Tensor | None = None,
         missed: PendingGather | None = None,
     ) -> None:
@@ -92,51 +86,49 @@ class HostCache:
         done = False
         try:
             rows = self._missing(lookup) if missed is None else missed.wait()
-            to = 0 if out is None else out.data_ptr()
-            self._native.copy(lookup, rows.data_ptr(), False, to)
+            self._rows.copy(lookup, rows, out)
             done = True
         finally:
-            self._native.finish(lookup, done)
+            self._rows.finish(lookup, done)
 
-    def _missing(self, lookup: _core.CacheLookup) -> Tensor:
+    def _missing(self, lookup: _native.CacheLookup) -> Tensor:
         misses = torch.empty(lookup.num_misses, dtype=torch.int64)
-        lookup.copy_misses(misses.data_ptr())
+        lookup.copy_misses(misses)
         return self._table.gather(misses)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Keep gathers out."""
-        self._native.begin_change()
+        self._rows.begin_change()
         try:
             yield
         finally:
-            self._native.end_change()
+            self._rows.end_change()
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite those of the rows that are held."""
-        ids, rows = ids.cpu().contiguous(), rows.detach().cpu().contiguous()
-        self._native.write(ids.data_ptr(), len(ids), rows.data_ptr())
+        self._rows.write(ids.cpu().contiguous(), rows.detach().cpu().contiguous())
 
     def truncate(self, size: int) -> None:
         """Forget the ids from `size` on."""
-        self._native.truncate(size)
+        self._rows.truncate(size)
 
     def snapshot(self) -> CacheSnapshot:
         """Return what is held."""
         ids = torch.empty(self.capacity, dtype=torch.int64)
         keys = torch.empty_like(ids)
-        self._native.snapshot(ids.data_ptr(), keys.data_ptr())
+        self._rows.snapshot(ids, keys)
         return CacheSnapshot(ids, keys)
 
     def restore(self, snapshot: CacheSnapshot) -> None:
         """Hold that again; reads from the table what is no longer where it was."""
-        ids, keys, lookup = snapshot.ids, snapshot.keys, _core.CacheLookup()
-        self._native.restore(ids.data_ptr(), keys.data_ptr(), len(self._table), lookup)
+        lookup = _native.CacheLookup()
+        self._rows.restore(snapshot.ids, snapshot.keys, len(self._table), lookup)
         self._bring(lookup)
 
     def counters(self) -> CacheCounters:
         """Return what was counted since the last reset."""
-        counts = self._native.counts()
+        counts = self._rows.counts()
         return CacheCounters(
             hits=counts.hits,
             misses=counts.misses,
@@ -150,4 +142,4 @@ class HostCache:
 
     def reset_counters(self) -> None:
         """Count from 0."""
-        self._native.reset_counts()
+        self._rows.reset_counts()

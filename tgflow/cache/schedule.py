@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tgflow._core import ScheduleMismatch
+from tgflow.cache._native import ScheduleMismatch
 
 __all__ = ["Schedule", "ScheduleMismatch"]
 

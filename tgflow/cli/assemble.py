@@ -275,7 +275,7 @@ def _own_model(name: str) -> Any:
 
 def use_threads(config: Config) -> int:
     """Let torch and the core use the CPU threads that `config` allows; return how many."""
-    from tgflow._core import set_num_threads
+    from tgflow import set_num_threads
 
     threads = config.run.threads or num_cores()
     torch.set_num_threads(threads)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 from typing import Protocol
+
+
+def sync_data(fd: int) -> None:
+    """Return once what was written to a file is on the disk, by what the system has for that."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:  # macOS, where fsync leaves data in the disk's cache
+        fcntl.fcntl(fd, getattr(fcntl, "F_FULLFSYNC"))  # noqa: B009
 
 
 class Fs(Protocol):
@@ -78,7 +87,7 @@ class RealFs:
 
     def sync(self, fd: int) -> None:
         """Return once all that was written is on the disk."""
-        os.fdatasync(fd)
+        sync_data(fd)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""

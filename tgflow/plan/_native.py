@@ -35,9 +35,7 @@ def gather_rows(table: Tensor, row: Tensor) -> Tensor:
     """
     out = table.new_empty(len(row), table.shape[1])
     row_bytes = table.shape[1] * table.element_size()
-    _core.gather_rows(
-        table.data_ptr(), row_bytes, len(table), row.data_ptr(), len(row), out.data_ptr()
-    )
+    _core.gather_rows(table, row_bytes, len(table), row, out)
     return out
 
 

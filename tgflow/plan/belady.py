@@ -35,14 +35,9 @@ class BeladyPlanner:
 
     def __init__(self, num_slots: int, contents: Tensor | None = None) -> None:
         if contents is None:
-            self._native = _core.Belady(num_slots, 0)
-            return
-        if contents.dtype != torch.int64 or contents.shape != (num_slots,):
-            raise ValueError(
-                f"contents must be int64 [{num_slots}], got {contents.dtype} {list(contents.shape)}"
-            )
-        contents = contents.cpu().contiguous()
-        self._native = _core.Belady(num_slots, contents.data_ptr())
+            self._native = _core.Belady(num_slots, None)
+        else:
+            self._native = _core.Belady(num_slots, contents.cpu().contiguous())
 
     def __len__(self) -> int:
         """Return how many batches were observed and are not planned."""
@@ -67,8 +62,7 @@ class BeladyPlanner:
         Raises:
             ValueError: If an id is negative or comes twice; it is not observed then.
         """
-        ids = ids.contiguous()
-        self._native.observe(ids.data_ptr(), len(ids))
+        self._native.observe(ids.contiguous())
 
     def plan(self) -> Schedule:
         """Return what the cache is to do at the first batch not yet planned, and count on it.
@@ -81,13 +75,13 @@ class BeladyPlanner:
         ids = torch.empty(self._native.next_size, dtype=torch.int64)
         hit = torch.empty(len(ids), dtype=torch.int32)
         admit = torch.empty_like(hit)
-        self._native.plan_next(ids.data_ptr(), hit.data_ptr(), admit.data_ptr())
+        self._native.plan_next(ids, hit, admit)
         return Schedule(ids, hit, admit)
 
     def contents(self) -> Tensor:
         """Return the id in each slot after all that was planned, -1 for none."""
         ids = torch.empty(self._native.num_slots, dtype=torch.int64)
-        self._native.contents(ids.data_ptr())
+        self._native.contents(ids)
         return ids
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tgflow.config import Config, to_toml
+from tgflow.durable.fs import sync_data
 
 
 class RunFiles:
@@ -76,7 +77,7 @@ class RunFiles:
         """Return the size of metrics.jsonl once all of it is on the disk."""
         if self._records is None:
             return self.records.stat().st_size if self.records.exists() else 0
-        os.fdatasync(self._records.fileno())
+        sync_data(self._records.fileno())
         return self._records.tell()
 
     def cut_records(self, size: int) -> None:

@@ -1,5 +1,5 @@
 """Tables: rows of features by id, that grow with the stream."""
 
-from tgflow._core import DamagedFile as DamagedFile
+from tgflow.tables._native import DamagedFile as DamagedFile
 from tgflow.tables.feature_table import FeatureTable as FeatureTable
 from tgflow.tables.pending_gather import PendingGather as PendingGather

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tgflow import _core
+from tgflow.tables import _native
 
 DEFAULT_BUDGET = 16 << 20
 """Bytes of buffers: 128 reads of 128 KB in flight."""
@@ -39,8 +39,8 @@ class DiskRows:
             raise ValueError(f"path holds a null byte: {str(path)!r}")
         named = _temporary() if path is None else path
         try:
-            self._file: _core.RowFile | None = _core.RowFile(str(named), row_bytes, kind)
-            self._reader: _core.RowReader | None = _core.RowReader(self._file, budget, reads)
+            self._file: _native.RowFile | None = _native.RowFile(str(named), row_bytes, kind)
+            self._reader: _native.RowReader | None = _native.RowReader(self._file, budget, reads)
         finally:
             if path is None:
                 named.unlink()
@@ -61,7 +61,7 @@ class DiskRows:
         """Write rows behind the first `size`: all of them, or OSError and none."""
         assert self._file is not None
         rows = rows.cpu()
-        self._file.append(rows.data_ptr(), len(rows))
+        self._file.append(rows)
 
     def truncate(self, size: int) -> None:
         """Take back the rows from `size` on."""
@@ -88,10 +88,10 @@ class DiskRows:
         self.start(ids.cpu(), pinned, size).wait()
         out.copy_(pinned, non_blocking=True)
 
-    def start(self, ids: Tensor, out: Tensor, size: int) -> _core.RowRequest:
+    def start(self, ids: Tensor, out: Tensor, size: int) -> _native.RowRequest:
         """Begin to read rows to `out`, which must stay until they are there; both on the CPU."""
         assert self._reader is not None
-        return self._reader.start(ids.data_ptr(), ids.numel(), size, out.data_ptr())
+        return self._reader.start(ids, size, out)
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return a copy of neighboring rows."""

@@ -7,7 +7,7 @@ import os
 import torch
 from torch import Tensor
 
-from tgflow import _core
+from tgflow.tables import _native
 
 
 class HostRows:
@@ -20,8 +20,9 @@ class HostRows:
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self._memory: _core.ReservedMemory | None = _core.ReservedMemory(_physical_bytes())
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_physical_bytes())
+        self._bytes = torch.empty(0, dtype=torch.uint8)  # what is committed of it
+        self.commit(1)
         self._held = 0
 
     @property
@@ -61,12 +62,13 @@ class HostRows:
                 f'{len(self._memory)}; use placement="disk"'
             )
         self._memory.commit(num_bytes)
+        if self._memory.committed > len(self._bytes):
+            self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite some rows."""
-        ids, rows = ids.cpu().contiguous(), rows.cpu()
-        where = (self.address, self.row_bytes, ids.data_ptr(), len(ids))
-        _core.scatter_rows(*where, rows.data_ptr())
+        size = self._held // self.row_bytes
+        _native.scatter_rows(self._bytes, self.row_bytes, size, ids.cpu().contiguous(), rows.cpu())
 
     @property
     def num_rows(self) -> int:
@@ -84,9 +86,7 @@ class HostRows:
             self.gather(ids.cpu(), pinned, size)
             out.copy_(pinned, non_blocking=True)
             return
-        held = self._bytes  # stays mapped while it is read
-        where = (held.data_ptr(), self.row_bytes, size)
-        _core.gather_rows(*where, ids.data_ptr(), ids.numel(), out.data_ptr())
+        _native.gather_rows(self._bytes, self.row_bytes, size, ids, out)
 
     def truncate(self, size: int) -> None:
         """Forget nothing: what is appended next overwrites."""

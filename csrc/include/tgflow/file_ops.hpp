@@ -1,4 +1,4 @@
-// File operations with errors that say what was being done, and faults that tests ask for.
+// File operations with errors that say what was being done.
 #pragma once
 
 #include <cstddef>
@@ -23,15 +23,6 @@ class DamagedFile : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
-
-enum class FileOp { kRead, kWrite, kSync };
-
-/// For tests: lets the next `after` operations of a kind pass, and then `times` of them end with `result`: an
-/// errno below 0, or at most so many bytes.
-void inject_fault(FileOp op, int64_t after, int64_t times, int64_t result);
-
-/// What an operation on `bytes` bytes may do: so many bytes, or fail with an errno below 0.
-int64_t allowed(FileOp op, int64_t bytes);
 
 /// An open file; closed in the end.
 class File {

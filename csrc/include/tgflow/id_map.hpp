@@ -143,8 +143,10 @@ extern template class IdMap<StringKeys>;
 /// Writes the id of each node; throws std::out_of_range if the map lacks one.
 void decode(const IdMap<IntKeys>& map, const node_t* nodes, int64_t size, int64_t* out);
 
-/// The same for strings: first the `size + 1` offsets of the ids, then their bytes, `offsets[size]` of them.
+/// The same for strings: first the `size + 1` offsets of the ids, then their bytes, `offsets[size]` of them;
+/// throws std::invalid_argument if these are not `num_bytes`.
 void decode_offsets(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, int64_t* out);
-void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out);
+void decode_bytes(const IdMap<StringKeys>& map, const node_t* nodes, int64_t size, char* out,
+                  int64_t num_bytes);
 
 }  // namespace tgflow

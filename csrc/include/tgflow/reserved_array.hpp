@@ -19,6 +19,8 @@ class ReservedMemory {
 
   void* data() const { return data_; }
   size_t size() const { return size_; }
+  /// Bytes that can be touched by now, at least those asked for.
+  size_t committed() const { return committed_; }
   /// Makes the first `bytes` usable. One thread at a time.
   void commit(size_t bytes);
 

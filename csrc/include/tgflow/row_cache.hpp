@@ -64,6 +64,12 @@ struct CacheSchedule {
 
 /// What is in each slot (-1: nothing), and by what it is ranked: uses * 2^48 + a position on the clock.
 struct CacheState {
+  const int64_t* id;
+  const int64_t* key;
+};
+
+/// Where a cache writes that.
+struct CacheStateOut {
   int64_t* id;
   int64_t* key;
 };
@@ -122,10 +128,11 @@ class RowCache {
   /// Forgets the ids from `size` on. Between begin_change and end_change.
   void truncate(int64_t size);
 
-  void snapshot(const CacheState& out) const;
+  void snapshot(const CacheStateOut& out) const;
   CacheCounts counts() const;
   void reset_counts();
   int64_t capacity() const { return came_.size(); }
+  int64_t row_bytes() const { return static_cast<int64_t>(row_bytes_); }
   /// Bytes held: rows, index and order.
   int64_t bytes() const;
 

@@ -64,6 +64,7 @@ class RowReader {
   /// std::out_of_range if an id is not below `size`, FileError in a process forked since: it has no thread.
   std::unique_ptr<Request> start(const int64_t* id, int64_t n, int64_t size, std::byte* out);
 
+  const RowFile& file() const { return file_; }
   const ReadWay& way() const { return way_; }
   /// Bytes of buffers.
   int64_t buffer_bytes() const { return depth_ * most_; }

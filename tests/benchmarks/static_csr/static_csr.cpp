@@ -1,4 +1,4 @@
-#include "tgflow/static_csr.hpp"
+#include "static_csr.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,0 +1,37 @@
+"""No argument from Python makes the native core read or write memory that is not its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from helpers import hostile_arguments as hostile
+
+CHILD = Path(hostile.__file__)
+
+# Bindings of the log, the store and the plan to which tensors still cross as addresses.
+BY_ADDRESS = {
+    *("EventLog", "TemporalGraph", "Sampler", "sample_neighbors", "PairIndex", "NegativeRequest"),
+    *("FrontierIn", "FrontierOut", "NeighborsIn", "BlockOut", "EventList", "unique_queries"),
+    *("expand_frontier", "unique_events", "draw_replay", "mix64"),
+}
+
+
+def test_every_entry_of_the_core_is_tried():
+    by_tensor = {name for name in hostile.entries() if name.split(".")[0] not in BY_ADDRESS}
+    assert by_tensor == set(hostile.CASES)
+
+
+def test_every_wrong_argument_is_refused_by_a_sentence():
+    done = subprocess.run(
+        [sys.executable, CHILD], capture_output=True, text=True, check=False, timeout=300
+    )
+    lines = done.stdout.splitlines()
+    bad = [
+        f"{lines[i - 1]}: {line}"
+        for i, line in enumerate(lines)
+        if line[4:5].isupper() and ("ACCEPTED" in line or "NOT AS A REFUSAL" in line)
+    ]
+    assert not bad, "\n".join(bad)
+    assert done.returncode == 0, f"after {lines[-1:]}: {done.stderr[-2000:]}"

@@ -1,0 +1,105 @@
+"""What type checkers are told of the native core is what the core has."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from tgflow import _core
+
+STUB = Path(__file__).resolve().parents[2] / "tgflow" / "_core.pyi"
+FOR_TESTS = {"FileOp", "inject_fault", "StaticCsr"}
+"""Of builds for development alone."""
+SAME_TYPE = (
+    (r"typing\.SupportsInt( \| typing\.SupportsIndex)?", "int"),
+    (r"typing\.SupportsFloat( \| typing\.SupportsIndex)?", "float"),
+    (r"\b(torch|tgflow\._core|collections\.abc|pathlib)\.", ""),
+    (r"tuple\[Tensor, Tensor \| None\]", "_Column"),
+    (r"Sequence\[", "list["),
+)
+"""How the core's signatures write a type, and how the stub does."""
+
+
+def of_the_core():
+    """Return what each function and each member of a class of the core takes, by name."""
+    found = {}
+    for name, member in vars(_core).items():
+        if name.startswith("__") or name in FOR_TESTS:
+            continue
+        if not isinstance(member, type):
+            found[name] = signature(member)
+        elif issubclass(member, Exception):
+            found[name] = "class"
+        elif hasattr(member, "__members__"):
+            found |= {f"{name}.{value}": "value" for value in member.__members__}
+        else:
+            found[name] = "class"
+            found |= {f"{name}.{part}": x for part, x in members(member)}
+    return found
+
+
+def members(kind):
+    for name, member in vars(kind).items():
+        if isinstance(member, property):
+            yield name, "property"
+        elif name in ("__init__", "__len__") or not name.startswith("_"):
+            text = signature(member)
+            if text is not None:
+                yield name, text
+
+
+def signature(member):
+    line = (member.__doc__ or "").splitlines()[0]
+    if not re.match(r"\w+\(", line):
+        return None
+    for theirs, ours in SAME_TYPE:
+        line = re.sub(theirs, ours, line)
+    return described(ast.parse(f"def {line}: ...").body[0])
+
+
+def described(function):
+    """Return a function's arguments, in order, with their types."""
+    given = function.args
+    of_self = [x.arg for x in given.args[:1]] == ["self"]
+    parts = [f"{x.arg}: {type_of(x.annotation)}" for x in given.args[of_self:]]
+    by_name = [f"{x.arg}: {type_of(x.annotation)}" for x in given.kwonlyargs]
+    return ", ".join([*parts, *(["*"] if by_name else []), *by_name])
+
+
+def type_of(annotation):
+    return "" if annotation is None else ast.unparse(annotation)
+
+
+def of_the_stub():
+    found = {}
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = described(node)
+        elif isinstance(node, ast.ClassDef):
+            found |= of_a_class(node)
+    return {name: text for name, text in found.items() if not name.startswith("_IdMap")}
+
+
+def of_a_class(node):
+    bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    if "Enum" in bases:
+        return {f"{node.name}.{x.targets[0].id}": "value" for x in node.body}
+    found = {node.name: "class"}
+    bodies = [*node.body]
+    if "_IdMap" in bases:
+        tree = ast.parse(STUB.read_text())
+        bodies += next(x.body for x in tree.body if getattr(x, "name", None) == "_IdMap")
+    for member in bodies:
+        if isinstance(member, ast.AnnAssign):
+            found[f"{node.name}.{member.target.id}"] = "property"
+        if isinstance(member, ast.FunctionDef):
+            text = "property" if member.decorator_list else described(member)
+            found[f"{node.name}.{member.name}"] = text
+    return found
+
+
+def test_the_stub_names_what_the_core_has_with_the_same_arguments_in_the_same_order():
+    core, stub = of_the_core(), of_the_stub()
+    assert {name: (core.get(name), stub.get(name)) for name in core.keys() ^ stub.keys()} == {}
+    assert {name: text for name, text in stub.items() if core[name] != text} == {}, core

@@ -1,0 +1,22 @@
+"""What modules outside any room use of the core."""
+
+from tgflow import _core
+from tgflow._core import (
+    IntIdMap,
+    StringIdMap,
+    num_threads,
+    probe_reads,
+    set_num_threads,
+)
+
+__all__ = [
+    "CORE_FILE",
+    "IntIdMap",
+    "StringIdMap",
+    "num_threads",
+    "probe_reads",
+    "set_num_threads",
+]
+
+CORE_FILE = _core.__file__
+"""The compiled module."""
