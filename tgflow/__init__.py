@@ -29,11 +29,11 @@ if TYPE_CHECKING:
         recent_neighbors,
         sample_hops,
         sample_neighbors,
-        to_dgl,
-        to_pyg,
         uniform_neighbors,
         window_neighbors,
     )
+    from tgflow.sampling.to_dgl import to_dgl
+    from tgflow.sampling.to_pyg import to_pyg
     from tgflow.streams import Source, open_stream, playback
     from tgflow.tables import FeatureTable
     from tgflow.train.config import ContinualConfig, OfflineConfig

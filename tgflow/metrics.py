@@ -212,7 +212,7 @@ def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Ten
     if not scores:
         return []
     flat = torch.cat([x.flatten() for x in scores]).cpu()
-    parts = torch.split(flat, [x.numel() for x in scores])  # type: ignore[no-untyped-call]
+    parts = torch.split(flat, [x.numel() for x in scores])
     shaped = [part.view(x.shape) for part, x in zip(parts, scores, strict=True)]
     return list(zip(shaped[::2], shaped[1::2], strict=True))
 

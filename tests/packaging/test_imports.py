@@ -30,7 +30,7 @@ ALLOWED = {
     },
 }
 # From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
-GROUND = ["tgflow._core", "tgflow.units"]
+GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units"]
 LAYERS = {
     "tgflow.cuda": ["tgflow.cuda"],
     "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
