@@ -6,8 +6,8 @@ namespace {
 using tgflow::Belady;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
-std::unique_ptr<Belady> make(int64_t num_slots, const std::optional<TensorArg>& id) {
-  return std::make_unique<Belady>(num_slots, data_or_null<const int64_t>(id, "id", {num_slots}));
+std::unique_ptr<Belady> make(int64_t num_slots, const std::optional<TensorArg>& contents) {
+  return std::make_unique<Belady>(num_slots, data_or_null<const int64_t>(contents, "contents", {num_slots}));
 }
 
 void observe(Belady& planner, const TensorArg& id) {
@@ -34,7 +34,7 @@ void contents(const Belady& planner, const TensorArg& id) {
 
 void bind_belady(py::module_& m) {
   py::class_<Belady>(m, "Belady")
-      .def(py::init(&make), py::arg("num_slots"), py::arg("id"), no_gil())
+      .def(py::init(&make), py::arg("num_slots"), py::arg("contents"), no_gil())
       .def_property_readonly("num_slots", &Belady::num_slots)
       .def_property_readonly("num_batches", &Belady::num_batches)
       .def_property_readonly("num_accesses", &Belady::num_accesses)

@@ -384,7 +384,9 @@ def observe() -> Call:
 
 
 def new_planner() -> Call:
-    call = Call(_core.Belady, {"num_slots": 4, "id": ids(0, 1, -1, -1)}, optional={"id"})
+    call = Call(
+        _core.Belady, {"num_slots": 4, "contents": ids(0, 1, -1, -1)}, optional={"contents"}
+    )
     call.numbers = {"num_slots": [-1, 3, 5, 2**30, INT64_MAX]}
     return call
 

@@ -220,7 +220,7 @@ def test_memory_follows_what_is_ahead_not_what_has_been() -> None:
 
 
 def test_a_planner_refuses_contents_of_another_cache() -> None:
-    with pytest.raises(ValueError, match=r"contents must be int64 \[2\], got torch.int64 \[3\]"):
+    with pytest.raises(ValueError, match=r"contents must be int64 \[2\], got int64 \[3\]"):
         BeladyPlanner(2, torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="a cache must hold a row once, got id 5 twice"):
         BeladyPlanner(2, torch.tensor([5, 5]))
