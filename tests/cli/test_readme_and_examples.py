@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tgflow.cli import app
-from tgflow.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,11 +34,6 @@ def test_the_first_example_is_short_and_runs(tmp_path, monkeypatch, capsys):
     runpy.run_path(str(tmp_path / "first.py"))
     assert re.fullmatch(r"1000 events  AP 0\.\d{3}  MRR 0\.\d{3}\n", capsys.readouterr().out)
     assert (tmp_path / "runs" / "first" / "manifest.json").exists()
-
-
-def test_the_settings_of_the_readme_are_valid(tmp_path):
-    (tmp_path / "run.toml").write_text(block("toml"))
-    assert load_config(tmp_path / "run.toml").stream.src == "user"
 
 
 def test_the_readme_names_every_command():

@@ -21,8 +21,12 @@ class Peer(NamedTuple):
 TGN = (
     Peer("torch_geometric", "tgflow.bench.peers.pyg", "PygTgn"),
     Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgn"),
+    Peer("tglite", "tgflow.bench.peers.tglite", "TgliteTgn"),
 )
-TGAT = (Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgat"),)
+TGAT = (
+    Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgat"),
+    Peer("tglite", "tgflow.bench.peers.tglite", "TgliteTgat"),
+)
 SAMPLERS = (
     Peer("torch_geometric", "tgflow.bench.peers.pyg_sampler", "PygSampler"),
     Peer("tgm-lib", "tgflow.bench.peers.tgm_sampler", "TgmSampler"),
