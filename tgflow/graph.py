@@ -13,7 +13,7 @@ from torch import Tensor
 from tgflow import _core
 from tgflow.choices import Direction
 from tgflow.events import EventBatch
-from tgflow.log import Columns, EventLog
+from tgflow.log import EventLog, NativeColumns
 from tgflow.mutations import Kind, Mutation
 from tgflow.node_features import NodeFeatures
 from tgflow.stats import GraphStats, graph_stats
@@ -151,7 +151,7 @@ class TemporalGraph:
                 is on both sides of a bipartite graph, features or labels do not fit the graph's, or
                 `node_x` has got rows of nodes that earlier events mentioned.
         """
-        columns = Columns(events)
+        columns = NativeColumns(events)
         of_nodes = nullcontext() if self._of_nodes is None else self._of_nodes.mentioned_by(events)
         with self._writing, of_nodes:
             self._check_x(events)
@@ -161,7 +161,7 @@ class TemporalGraph:
                 self._mutations.append(Mutation(first, "append_late", {"size": len(events)}))
             return first
 
-    def _append(self, columns: Columns, x: Tensor | None, allow_late: bool) -> int:
+    def _append(self, columns: NativeColumns, x: Tensor | None, allow_late: bool) -> int:
         if self.edge_x is None or x is None:
             return self._native.append(*columns.addresses, allow_late)
         self._native.check(*columns.addresses, allow_late)

@@ -47,7 +47,7 @@ class EventLog:
         """
         if not self._owned:
             raise RuntimeError("this log belongs to a graph; append to the graph instead")
-        columns = Columns(events)
+        columns = NativeColumns(events)
         return self._native.append(*columns.addresses)
 
     @property
@@ -105,7 +105,7 @@ class EventLog:
         return self._native.position(t)
 
 
-class Columns:
+class NativeColumns:
     """A batch's columns in the layout the core reads; keeps them alive while it does."""
 
     def __init__(self, events: EventBatch) -> None:

@@ -21,7 +21,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class DedupWindow:
     """The ids remembered at one moment; nothing in it ever changes."""
 
     pieces: list[Seen]
@@ -80,9 +80,9 @@ class RecentIds:
         if len(seen.seq):
             self._forget(int(seen.seq[-1]) + 1)
 
-    def window(self) -> Window:
+    def window(self) -> DedupWindow:
         """Return what is remembered now."""
-        return Window(self._pieces, len(self._pieces), self._first_seq)
+        return DedupWindow(self._pieces, len(self._pieces), self._first_seq)
 
     def _keep(self, seen: Seen) -> None:
         if len(seen.seq):

@@ -37,7 +37,7 @@ REFRESH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class IngestStatus:
     """What the source said of itself lately."""
 
     at: float = float("-inf")
@@ -118,7 +118,7 @@ class Ingest:
         self._history = StateHistory(state)
         self._looks_for_partitions = False
         self._committed: IngestState | None = None
-        self._status = Status()
+        self._status = IngestStatus()
         self._events = self._run()
 
     def __iter__(self) -> Iterator[EventBatch]:
@@ -333,4 +333,4 @@ class Ingest:
         now = self._clock()
         if now - self._status.at >= REFRESH_SECONDS:
             source = self.source
-            self._status = Status(now, source.lag(), source.counters(), source.progress())
+            self._status = IngestStatus(now, source.lag(), source.counters(), source.progress())

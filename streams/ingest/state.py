@@ -16,7 +16,7 @@ from tgflow.durable.position import LogPosition
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.config import BEFORE_ALL
 from tgflow.streams.ingest.dead_letters import Length
-from tgflow.streams.ingest.dedup import Seen, Window
+from tgflow.streams.ingest.dedup import DedupWindow, Seen
 from tgflow.streams.ingest.ordered_rows import Rows
 from tgflow.streams.ingest.partition import PartitionState
 from tgflow.streams.ingest.reorder import BufferSnapshot, ReorderBuffer
@@ -47,7 +47,7 @@ class IngestState:
     last_t: int = BEFORE_ALL
     partitions: Mapping[int, PartitionState] = field(default_factory=dict)
     held: BufferSnapshot = field(default_factory=lambda: BufferSnapshot((), {}))
-    windows: Mapping[int, Window] = field(default_factory=dict)
+    windows: Mapping[int, DedupWindow] = field(default_factory=dict)
     counts: Mapping[str, Any] = field(default_factory=dict)
     breaker: Mapping[str, Any] = field(default_factory=dict)
     letters: Length | None = None
@@ -175,7 +175,7 @@ def _from_tensor(tensor: Tensor) -> Rows:
     return Rows.from_batch(batch)
 
 
-def _seen_tensor(windows: Mapping[int, Window]) -> Tensor:
+def _seen_tensor(windows: Mapping[int, DedupWindow]) -> Tensor:
     columns = []
     for partition, window in windows.items():
         seen = window.seen()
@@ -183,10 +183,10 @@ def _seen_tensor(windows: Mapping[int, Window]) -> Tensor:
     return torch.from_numpy(np.concatenate(columns, axis=1))
 
 
-def _windows(tensor: Tensor) -> dict[int, Window]:
+def _windows(tensor: Tensor) -> dict[int, DedupWindow]:
     partition, seq, ids = tensor.numpy()
     windows = {}
     for p in np.unique(partition).tolist():
         own = partition == p
-        windows[p] = Window([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
+        windows[p] = DedupWindow([Seen(seq[own], ids[own])], 1, int(seq[own][0]))
     return windows

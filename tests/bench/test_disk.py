@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tgflow.bench import disk
-from tgflow.bench.disk_pass import MappedRows, Pass, Taken, asked, open_table, run
+from tgflow.bench.disk_pass import MappedRows, Pass, PassTimes, asked, open_table, run
 from tgflow.bench.memory_limit import MemoryGroup, NoLimit, memory_group
 from tgflow.tables import FeatureTable
 
@@ -59,9 +59,9 @@ def test_a_task_is_the_same_after_its_journey_to_a_process(path):
 
 
 def test_rows_compare_what_both_have_read():
-    belady = Taken([1.0, 2.0, 3.0], [10, 20, 30], 20, 10, 100)
-    taken = {"belady": belady, "lru": Taken([2.0, 4.0, 6.0], [10, 20, 30], 10, 20, 100)}
-    rows = list(disk._rows({**taken, "mmap": Taken([8.0, 9.0], [10, 20])}, {}, 100))
+    belady = PassTimes([1.0, 2.0, 3.0], [10, 20, 30], 20, 10, 100)
+    taken = {"belady": belady, "lru": PassTimes([2.0, 4.0, 6.0], [10, 20, 30], 10, 20, 100)}
+    rows = list(disk._rows({**taken, "mmap": PassTimes([8.0, 9.0], [10, 20])}, {}, 100))
     assert [row.ratio for row in rows[:2]] == [2.0, 4.5]
     assert [row.value for row in rows if "misses" in row.name] == [1 / 3, 2 / 3]
     assert [row.reached for row in rows if "memory" in row.name] == [True, True]

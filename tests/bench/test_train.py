@@ -8,7 +8,7 @@ import torch
 
 from tgflow.bench import made, peers, train
 from tgflow.bench.own import own_tgat, own_tgn
-from tgflow.bench.race import Entry, Task, link_loss, race
+from tgflow.bench.race import Entrant, Task, link_loss, race
 from tgflow.events import EventBatch
 
 
@@ -41,8 +41,8 @@ class Counting:
 def test_contenders_take_turns_and_the_slow_one_gets_fewer_batches():
     turns: list[str] = []
     entries = {
-        "fast": Entry(Counting("fast", turns, 10), 4),
-        "slow": Entry(Counting("slow", turns, 10), 1),
+        "fast": Entrant(Counting("fast", turns, 10), 4),
+        "slow": Entrant(Counting("slow", turns, 10), 1),
     }
     laps = race(entries, made_task(), held_out=True)
     assert turns == ["fast", "slow"] * 3
@@ -60,7 +60,7 @@ def test_link_loss_of_knowing_nothing_is_twice_log_two():
 @pytest.mark.parametrize("make", [own_tgn, own_tgat])
 def test_own_models_train_on_the_task(make):
     own = make(made_task())
-    laps = race({"tgflow": Entry(own, 5)}, own.task, held_out=True)["tgflow"]
+    laps = race({"tgflow": Entrant(own, 5)}, own.task, held_out=True)["tgflow"]
     assert len(laps.losses) == own.task.num_batches
     assert all(math.isfinite(loss) for loss in laps.losses)
     assert 0 <= laps.held_out_ap <= 1

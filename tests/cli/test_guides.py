@@ -30,8 +30,8 @@ def test_the_python_of_a_guide_runs_from_top_to_bottom(path, tmp_path, monkeypat
     for code in blocks(path, "python"):
         for module in re.findall(r"# skip without (\w+)", code):
             pytest.importorskip(module)
-        code = code.replace('"examples/data', f'"{ROOT}/examples/data')
-        exec(compile(code, str(path), "exec"), names)  # noqa: S102
+        here = code.replace('"examples/data', f'"{ROOT}/examples/data')
+        exec(compile(here, str(path), "exec"), names)  # noqa: S102
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

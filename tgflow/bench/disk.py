@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from tgflow.bench.disk_pass import Pass, Taken, asked
+from tgflow.bench.disk_pass import Pass, PassTimes, asked
 from tgflow.bench.memory_limit import NoLimit, memory_group
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row, skipped
@@ -77,7 +77,7 @@ def drop_pages(path: Path) -> None:
         os.close(file)
 
 
-def measured(task: Pass, options: Options) -> Taken | None:
+def measured(task: Pass, options: Options) -> PassTimes | None:
     """Run a pass in a process of its own; None where the page cache cannot be limited."""
     options.tell(f"disk: {task.method}")
     drop_pages(Path(task.path))
@@ -88,7 +88,7 @@ def measured(task: Pass, options: Options) -> Taken | None:
         return None if task.method == "mmap" else _child(task)
 
 
-def _child(task: Pass) -> Taken:
+def _child(task: Pass) -> PassTimes:
     ran = subprocess.run(
         [sys.executable, "-m", "tgflow.bench.disk_pass", asked(task)],
         capture_output=True,
@@ -99,10 +99,10 @@ def _child(task: Pass) -> Taken:
         raise RuntimeError(
             f"the pass with {task.method} failed with {ran.returncode}:\n{ran.stderr}"
         )
-    return Taken(**json.loads(ran.stdout.splitlines()[-1]))
+    return PassTimes(**json.loads(ran.stdout.splitlines()[-1]))
 
 
-def _rows(taken: dict[str, Taken | None], params: Params, budget: int) -> Iterator[Row]:
+def _rows(taken: dict[str, PassTimes | None], params: Params, budget: int) -> Iterator[Row]:
     belady = taken["belady"]
     assert belady is not None
     for name, ratio in TARGETS.items():

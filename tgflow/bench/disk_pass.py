@@ -72,7 +72,7 @@ class MappedRows:
 
 
 @dataclass(slots=True)
-class Taken:
+class PassTimes:
     """What a pass took."""
 
     seconds: list[float]
@@ -85,7 +85,7 @@ class Taken:
     """The most that was held beyond what was held before; None without a limit."""
 
 
-def run(task: Pass) -> Taken:
+def run(task: Pass) -> PassTimes:
     """Prepare the batches once."""
     group = None if task.group is None else MemoryGroup(Path(task.group), task.is_v2)
     if group is not None:
@@ -106,9 +106,9 @@ def run(task: Pass) -> Taken:
     return taken
 
 
-def timed(loader: Loader, limit_s: float) -> Taken:
+def timed(loader: Loader, limit_s: float) -> PassTimes:
     """Note when each batch is there, and how many rows it has read."""
-    taken, started, num_rows = Taken([], []), time.perf_counter(), 0
+    taken, started, num_rows = PassTimes([], []), time.perf_counter(), 0
     for batch in loader:
         assert batch.x is not None
         tables = {id(block.edge_table): block.edge_table for block in batch.blocks}

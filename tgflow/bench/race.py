@@ -57,7 +57,7 @@ class Contender(Protocol):
         """Return logits of the held-out events, and of one random negative of each."""
 
 
-class Entry(NamedTuple):
+class Entrant(NamedTuple):
     """A contender, and how many batches it trains when it is its turn."""
 
     contender: Contender
@@ -87,7 +87,7 @@ class Laps:
 
 
 def race(
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, Entrant],
     task: Task,
     *,
     warm_up: int = 1,

@@ -16,7 +16,7 @@ from tgflow.sampling import recent_neighbors
 OWN = "tgflow"
 
 
-class Sampler(Protocol):
+class MeasuredSampler(Protocol):
     """A store of a stream's events, asked for the most recent neighbors."""
 
     def insert(self, events: EventBatch) -> None:
@@ -49,9 +49,9 @@ class OwnSampler:
         return recent_neighbors(self.graph, nodes, t, self.k).nodes
 
 
-def contenders(num_nodes: int, k: int) -> tuple[dict[str, Sampler], dict[str, str]]:
+def contenders(num_nodes: int, k: int) -> tuple[dict[str, MeasuredSampler], dict[str, str]]:
     """Return empty samplers by library, tgflow's first, and why other libraries have none."""
-    present: dict[str, Sampler] = {OWN: OwnSampler(k)}
+    present: dict[str, MeasuredSampler] = {OWN: OwnSampler(k)}
     absent = {}
     for peer in peers.SAMPLERS:
         loaded = peers.load(peer, num_nodes, k)

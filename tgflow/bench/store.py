@@ -15,7 +15,7 @@ from tgflow.bench.grown import BULK, POWER_LAW, Grown
 from tgflow.bench.options import Options
 from tgflow.bench.queries import K, random_queries
 from tgflow.bench.row import Params, Row
-from tgflow.bench.samplers import Sampler, contenders, library_rows
+from tgflow.bench.samplers import MeasuredSampler, contenders, library_rows
 from tgflow.bench.tiers import tier_rows
 from tgflow.bench.turns import seconds_of, take_turns
 from tgflow.cuda.device import Device
@@ -208,7 +208,7 @@ def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
     batches = [events[at : at + PEER_BATCH] for at in range(0, len(events), PEER_BATCH)]
     present, absent = contenders(int(torch.maximum(events.src, events.dst).max()) + 1, K)
 
-    def insert(sampler: Sampler) -> Callable[[int], None]:
+    def insert(sampler: MeasuredSampler) -> Callable[[int], None]:
         return lambda i: sampler.insert(batches[i])
 
     seconds = take_turns(

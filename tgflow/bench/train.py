@@ -12,7 +12,7 @@ from tgflow.bench import peers
 from tgflow.bench.options import Options
 from tgflow.bench.own import Own, own_tgat, own_tgn
 from tgflow.bench.peers import Peer
-from tgflow.bench.race import Entry, Laps, Task, race
+from tgflow.bench.race import Entrant, Laps, Task, race
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.events import EventBatch
 
@@ -104,15 +104,15 @@ def tgat_rows(task: Task, params: Params) -> list[Row]:
 
 def _entries(
     own: Own, others: Sequence[Peer], task: Task, turn: int
-) -> tuple[dict[str, Entry], dict[str, str]]:
+) -> tuple[dict[str, Entrant], dict[str, str]]:
     """Return who takes part, with `turn` batches a turn for the peers, and why others do not."""
-    entries, absent = {OWN: Entry(own, TURN)}, {}
+    entries, absent = {OWN: Entrant(own, TURN)}, {}
     for peer in others:
         loaded = peers.load(peer, task)
         if isinstance(loaded, str):
             absent[peer.library] = loaded
         else:
-            entries[peer.library] = Entry(loaded, turn)
+            entries[peer.library] = Entrant(loaded, turn)
     return entries, absent
 
 

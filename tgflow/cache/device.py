@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgflow.cache._native import ScheduleMismatch
 from tgflow.cache.counters import CacheCounters
-from tgflow.cache.device_index import CacheBatch, CacheIndex, KeyDomain
+from tgflow.cache.device_index import CacheBatch, CacheIndex, LookupPurpose
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.schedule import Schedule
@@ -95,7 +95,7 @@ class DeviceCache:
         ids = ids.to(self._gpu.device)
         out = self._empty(ids)
         with self._turn():
-            batch = self._index.look_up(ids, len(self._table), KeyDomain.PRELOAD)
+            batch = self._index.look_up(ids, len(self._table), LookupPurpose.PRELOAD)
             batch.choose_room()
             batch.ask_for_admitted_only()
             self._read_misses(batch, out)
@@ -110,7 +110,7 @@ class DeviceCache:
         device, end = self._gpu.device, first + len(rows)
         with self._turn():
             ids = torch.arange(end - num, end, device=device)
-            batch = self._index.look_up(ids, end, KeyDomain.APPEND)
+            batch = self._index.look_up(ids, end, LookupPurpose.APPEND)
             batch.choose_room()
             self._index.admit(batch, True)
             there = rows[len(rows) - num :].detach().to(device).contiguous()

@@ -26,7 +26,7 @@ _PERIOD_SLOTS = 4
 """As `lfu_period` of tgflow/cache/policy.py."""
 
 
-class KeyDomain(IntEnum):
+class LookupPurpose(IntEnum):
     """Who wants the rows of a batch: `CachePurpose` (cuda/cache.hpp)."""
 
     GATHER = 0
@@ -91,7 +91,9 @@ class _Copy(ctypes.Structure):
 class CacheBatch:
     """A gather on its way through a cache; holds the tensors that its kernels work on."""
 
-    def __init__(self, index: CacheIndex, ids: Tensor, table_size: int, purpose: KeyDomain) -> None:
+    def __init__(
+        self, index: CacheIndex, ids: Tensor, table_size: int, purpose: LookupPurpose
+    ) -> None:
         num = ids.numel()
         if num > _MOST_IDS:
             raise ValueError(f"a gather has at most {_MOST_IDS} ids, got {num}")
@@ -180,7 +182,7 @@ class CacheIndex:
         return sum(part.numel() * part.element_size() for part in parts)
 
     def look_up(
-        self, ids: Tensor, table_size: int, purpose: KeyDomain = KeyDomain.GATHER
+        self, ids: Tensor, table_size: int, purpose: LookupPurpose = LookupPurpose.GATHER
     ) -> CacheBatch:
         """Find where the rows of `ids`, contiguous int64 and at least one, are."""
         self._make_room(min(ids.numel(), self.capacity))

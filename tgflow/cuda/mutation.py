@@ -53,7 +53,7 @@ class Edits:
         )
 
 
-class Change:
+class ChangeArgs:
     """What changed nodes need; holds the tensors that kernels work on. Nobody sees it yet.
 
     Args:

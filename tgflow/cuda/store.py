@@ -14,7 +14,7 @@ from tgflow.cuda.device import Device, translate_oom
 from tgflow.cuda.directory_slabs import DirectorySlabs
 from tgflow.cuda.free_lists import FreeList
 from tgflow.cuda.insertion import THREADS, InsertionPlan
-from tgflow.cuda.mutation import Change, Edits
+from tgflow.cuda.mutation import ChangeArgs, Edits
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.structs import Fresh, Snapshot, StoreView
 
@@ -74,7 +74,7 @@ class DeviceStore:
         self._num_nodes = self._num_changes = 0
         self.position = 0
         """Events that samplers launched from now on see."""
-        self._pending: InsertionPlan | Change | None = None
+        self._pending: InsertionPlan | ChangeArgs | None = None
         self._new_types: Tensor | None = None
         self._snapshot = torch.zeros(ctypes.sizeof(Snapshot), dtype=torch.uint8, device=gpu.device)
 
@@ -152,7 +152,7 @@ class DeviceStore:
     def commit_change(self, position: int) -> None:
         """Make the change that was reserved for; cut-offs from `position`, the snapshot, see it."""
         change, self._pending = self._pending, None
-        assert isinstance(change, Change)
+        assert isinstance(change, ChangeArgs)
         self._note_types()
         number = self._num_changes + 1
         change.commit(self._view(), self._heads, self._fresh(), position, number)
@@ -222,17 +222,17 @@ class DeviceStore:
             if classes is not None:
                 self._free.give(items, classes)
 
-    def _change(self) -> Change:
-        return Change(self._gpu.kernels, self._view(), self.chunks.max_capacity)
+    def _change(self) -> ChangeArgs:
+        return ChangeArgs(self._gpu.kernels, self._view(), self.chunks.max_capacity)
 
-    def _ready(self, pending: InsertionPlan | Change) -> None:
+    def _ready(self, pending: InsertionPlan | ChangeArgs) -> None:
         """Get the memory of what was planned."""
         self._slabs.ensure(pending.num_rooms)
         self.chunks.ensure(pending.num_entries)
         self._heads = self._grown(self._heads, pending.largest_node + 1)
         self._pending = pending
 
-    def _count_off(self, done: InsertionPlan | Change | Compaction) -> None:
+    def _count_off(self, done: InsertionPlan | ChangeArgs | Compaction) -> None:
         self.chunks.cursor += done.num_entries
         self._slabs.used += done.num_rooms
         if not isinstance(done, Compaction):

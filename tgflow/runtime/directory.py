@@ -14,7 +14,7 @@ from tgflow.durable.lock import RunLock
 from tgflow.runtime import resume
 from tgflow.runtime.features import FILED
 from tgflow.runtime.files import RunFiles
-from tgflow.runtime.resume import Change
+from tgflow.runtime.resume import SettingChange
 from tgflow.setting import Effect
 
 LOCK, SETTINGS = ".lock", "config.toml"
@@ -57,7 +57,7 @@ class RunDirectory:
         self,
         rundir: RunFiles,
         config: Config,
-        changed: list[Change],
+        changed: list[SettingChange],
         goes_on: bool,
         lock: RunLock | None,
         saved: Config | None = None,
@@ -192,7 +192,7 @@ def _wanted(saved: Config, config: Config, wish: ResumeOptions) -> Config:
     return replaced(saved, stated | {"run.out": config.run.out})
 
 
-def _changes(path: Path, saved: Config, wanted: Config, wish: ResumeOptions) -> list[Change]:
+def _changes(path: Path, saved: Config, wanted: Config, wish: ResumeOptions) -> list[SettingChange]:
     """Return in what `wanted` differs from the settings of the run.
 
     Raises:

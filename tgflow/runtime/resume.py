@@ -19,7 +19,7 @@ EFFECTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """A setting that has another value than the run was started with."""
 
     key: str
@@ -28,11 +28,11 @@ class Change:
     new: Any
 
 
-def changes(saved: Config, wanted: Config) -> list[Change]:
+def changes(saved: Config, wanted: Config) -> list[SettingChange]:
     """Return the settings in which `wanted` differs from `saved`, in the schema's order."""
     old, new = plain(saved), plain(wanted)
     return [
-        Change(field.key, field.effect, old[section][name], new[section][name])
+        SettingChange(field.key, field.effect, old[section][name], new[section][name])
         for field in fields()
         for section, _, name in [field.key.partition(".")]
         if old[section][name] != new[section][name] and field.key != "run.out"
@@ -50,13 +50,13 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def gravest(changed: Sequence[Change]) -> Effect:
+def gravest(changed: Sequence[SettingChange]) -> Effect:
     """Return the gravest effect among `changed`, "any_time" if there is none."""
     order: list[Effect] = ["any_time", "from_now", "fixed_model", "fixed"]
     return max((change.effect for change in changed), key=order.index, default="any_time")
 
 
-def table(changed: Sequence[Change]) -> list[str]:
+def table(changed: Sequence[SettingChange]) -> list[str]:
     """Return one line for each change that matters: flag, old and new value, what it does."""
     rows = [
         (flag_of(change.key), f"{_cut(change.old)} -> {_cut(change.new)}", EFFECTS[change.effect])

@@ -1,0 +1,39 @@
+"""One word, one meaning: no two public classes share a name; and files stay short."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("tgflow", "streams", "models")
+BRITISH = re.compile(r"neighbour|optimiser|synchronis|behaviour|colour|\blearnt\b", re.IGNORECASE)
+
+
+def sources(*endings):
+    for room in (*ROOMS, "csrc"):
+        for path in sorted((ROOT / room).rglob("*")):
+            if path.suffix in endings:
+                yield path
+
+
+def test_no_two_public_classes_share_a_name():
+    homes = defaultdict(list)
+    for path in sources(".py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+def test_no_source_file_is_longer_than_400_lines():
+    for path in sources(".py", ".cpp", ".hpp", ".cu"):
+        assert path.read_text(encoding="utf-8").count("\n") <= 400, path
+
+
+def test_sources_are_spelled_as_in_american_english():
+    for path in sources(".py", ".cpp", ".hpp", ".cu"):
+        found = BRITISH.search(path.read_text(encoding="utf-8"))
+        assert not found, f"{path}: {found.group()}"
