@@ -20,7 +20,7 @@ from tgflow.runtime.exporter import Exporter
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.memory import MemoryGuard, MemoryLimit
-from tgflow.runtime.metrics import IngestStatus, RunMetrics
+from tgflow.runtime.metrics import Status, RunMetrics
 from tgflow.runtime.stream import Stopped
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.runtime.watchdog import Watchdog
@@ -67,7 +67,7 @@ class _Run:
     def __init__(self, session: Session, console: Console) -> None:
         self._session, self._console = session, console
         self._notes = session.notes
-        self._status = IngestStatus()
+        self._status = Status()
         self._keeper = CheckpointScheduler(session)
         self._figures = RunMetrics(session, self._keeper, self._status)
         self._hit_rates = HitRates(session.trainer.graph)
