@@ -20,7 +20,7 @@ from tgflow.runtime.exporter import Exporter
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.memory import MemoryGuard, MemoryLimit
-from tgflow.runtime.metrics import Status, RunMetrics
+from tgflow.runtime.metrics import RunMetrics, Status
 from tgflow.runtime.stream import Stopped
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.runtime.watchdog import Watchdog
