@@ -142,6 +142,6 @@ def _check(what: str, manifest: Manifest) -> None:
 
 def _own_version() -> str | None:
     try:
-        return version("tgflow")
+        return version("tgflow-learn")
     except PackageNotFoundError:  # run from the sources
         return None

@@ -38,5 +38,5 @@ def describe() -> dict[str, str | int]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": version("torch"),
-        "tgflow": version("tgflow"),
+        "tgflow": version("tgflow-learn"),
     }
