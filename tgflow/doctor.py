@@ -78,7 +78,7 @@ def _native_core() -> Check:
     ids.encode((edge, None), (edge, None), out, out)
     if len(ids) != 1:
         return Check("tgflow", "missing", "the native core gives wrong answers", "reinstall tgflow")
-    return Check("tgflow", "ok", f"{_version('tgflow')}, native core at {_native.CORE_FILE}")
+    return Check("tgflow", "ok", f"{_version('tgflow-learn')}, native core at {_native.CORE_FILE}")
 
 
 def _package(name: str) -> Check:

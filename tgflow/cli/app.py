@@ -35,7 +35,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tgflow {version('tgflow')}")
+        typer.echo(f"tgflow {version('tgflow-learn')}")
         raise typer.Exit
 
 
