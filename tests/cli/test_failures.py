@@ -119,9 +119,9 @@ def test_a_broker_that_is_not_there_is_75(tgflow):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        ((), "--max-time-jump: order.max_time_jump must be given for Kafka"),
+        ((), "--max-time-jump: order.max_time_jump must be given for a stream"),
         (("--max-time-jump", 5, "--sort"), "--sort: a topic has no end to wait for"),
-        (("--max-time-jump", 5, "--kafka-option", "x"), "'x' is not of the form key=value"),
+        (("--max-time-jump", 5, "--kafka-option", "x"), "'x' is not of the form KEY=VALUE"),
         (
             ("--max-time-jump", 5, "--kafka-option", "check_crcs=false"),
             "the Kafka option check_crcs is always True",

@@ -76,7 +76,9 @@ def test_the_wheel_holds_the_core_its_types_and_its_kernels(names):
 def test_the_wheel_holds_nothing_else(names):
     tops = {name.split("/")[0] for name in names}
     assert "tgflow" in tops
-    assert all(top == "tgflow" or re.fullmatch(r"tgflow_learn-[\d.]+\.dist-info", top) for top in tops)
+    assert all(
+        top == "tgflow" or re.fullmatch(r"tgflow_learn-[\d.]+\.dist-info", top) for top in tops
+    )
     kinds = {Path(name).suffix for name in names if name.startswith("tgflow/")}
     sources = {".py", ".pyi", ".typed", ".hpp", ".cu", ".html", ".css", ".js"}
     assert kinds <= sources | {".so", ".pyd"}, kinds

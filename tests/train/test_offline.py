@@ -159,7 +159,7 @@ def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
         if name.startswith(("test.", "inductive.test.")):
             assert other[name] == value, name
     best = whole.checkpoint().sections
-    for part in ("model", "memory"):
+    for part in ("model", "state"):
         for name, tensor in trainer.checkpoint().sections[part].items():
             assert torch.equal(tensor, best[part][name]), name
 
@@ -241,7 +241,7 @@ def test_a_fitted_model_can_be_saved_and_served(tmp_path):
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="got 0 and 20"):
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         OfflineConfig(epochs=0)
     with pytest.raises(ValueError, match="at least one kind"):
         OfflineConfig(negatives=())

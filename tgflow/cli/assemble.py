@@ -105,6 +105,9 @@ def check_together(config: Config) -> None:
         raise ConfigError(
             "--idle-timeout: it needs the log, which remembers when it passed; leave out --no-log"
         )
+    transport = find_transport(stream.path)
+    if stream.sort and transport is not None and not transport.ends:
+        raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
     if stream.sort and (order.allowed_lateness or order.late != "error" or order.idle_timeout):
         raise ConfigError(
             "--sort: all events are put in order, none is late; leave out --sort, or else "
@@ -120,8 +123,6 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
             "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
             "one event far in the future would make all after it late: ticks, or none for any"
         )
-    if config.stream.sort and not transport.ends:
-        raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
     scheme = str(scheme_of(config.stream.path))
     values: dict[str, Any] = {
         **_shallow(config.stream),

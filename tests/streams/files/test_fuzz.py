@@ -29,10 +29,10 @@ def read_all(path, **schema):
         source.start({})
         try:
             while 0 not in source.ended():
-                for rows in source.poll({0}, 10):
-                    assert len(rows.events) + len(rows.bad) == rows.num_rows
-                    assert {row.code for row in rows.bad} <= set(CODES)
-                    assert all(row.text.isprintable() for row in rows.bad)
+                for rows in (polled.rows for polled in source.poll({0}, 10)):
+                    assert len(rows.events) + len(rows.faults) == rows.num_rows
+                    assert {row.code for row in rows.faults} <= set(CODES)
+                    assert all(row.text.isprintable() for row in rows.faults)
         finally:
             source.close()
     except StreamError:
@@ -100,7 +100,7 @@ def mutate(data, mutation):
 @settings(max_examples=EXAMPLES)
 @given(mutations())
 @pytest.mark.parametrize("name", WHOLE)
-def test_r6_mutated_files_give_rows_or_a_declared_error(scratch, name, mutation):
+def test_mutated_files_give_rows_or_a_declared_error(scratch, name, mutation):
     path = scratch / name
     path.write_bytes(mutate(WHOLE[name], mutation))
     schema = {} if name.startswith("jodie") else {"features": "x"}
@@ -110,7 +110,7 @@ def test_r6_mutated_files_give_rows_or_a_declared_error(scratch, name, mutation)
 @settings(max_examples=EXAMPLES)
 @given(st.binary(max_size=400))
 @pytest.mark.parametrize("name", WHOLE)
-def test_r6_any_bytes_give_rows_or_a_declared_error(scratch, name, data):
+def test_any_bytes_give_rows_or_a_declared_error(scratch, name, data):
     path = scratch / name
     head, _, rest = WHOLE[name].partition(b"\n")
     path.write_bytes(data)
@@ -128,7 +128,7 @@ for path in sys.argv[1:]:
     source.start({})
     num_bad = 0
     while 0 not in source.ended():
-        num_bad += sum(len(rows.bad) for rows in source.poll({0}, 10))
+        num_bad += sum(len(polled.rows.faults) for polled in source.poll({0}, 10))
     source.close()
     assert num_bad, path
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
@@ -142,7 +142,7 @@ LARGE = {
 }
 
 
-def test_r6_large_poison_takes_bounded_memory(tmp_path):
+def test_large_poison_takes_bounded_memory(tmp_path):
     for name, data in LARGE.items():
         (tmp_path / name).write_bytes(data)
     paths = [str(tmp_path / name) for name in LARGE]

@@ -255,10 +255,10 @@ def test_rows_go_through_a_record_batch():
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
-        ({"allowed_lateness": -1}, "allowed_lateness must be from 0"),
-        ({"max_time_jump": 2**63}, "max_time_jump must be from 0"),
+        ({"allowed_lateness": -1}, "allowed_lateness must be at least 0"),
+        ({"max_time_jump": 2**63}, "max_time_jump must be at least 0"),
         ({"buffer_events": 0}, "buffer_events must be at least 1, got 0"),
-        ({"idle_timeout": 0.0}, "idle_timeout must be above 0"),
+        ({"idle_timeout": 0.0}, "idle_timeout must be more than 0"),
         ({"late": "clamp"}, "late must be dead_letter, drop or error, got 'clamp'"),
         ({"time_min": 5, "time_max": 4}, "time_min 5 is after time_max 4"),
     ],
