@@ -82,8 +82,8 @@ _HOME = {
     "sample_neighbors": "sampling",
     "save": "checkpoint",
     "set_num_threads": "_native",
-    "to_dgl": "sampling",
-    "to_pyg": "sampling",
+    "to_dgl": "sampling.to_dgl",
+    "to_pyg": "sampling.to_pyg",
     "uniform_neighbors": "sampling",
     "window_neighbors": "sampling",
 }

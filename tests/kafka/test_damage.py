@@ -33,7 +33,7 @@ def flip_large(times):
     return damage
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_a_byte_flipped_on_the_wire_is_fetched_again(broker, topic, proxy):
     broker.create(topic, 1)
     publish(broker, topic, edges(1000), batch_size=16_000)
@@ -46,7 +46,7 @@ def test_a_byte_flipped_on_the_wire_is_fetched_again(broker, topic, proxy):
     assert source.counters()["rebuilds"] >= 1
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_bytes_damaged_on_every_read_end_the_source_and_skip_nothing(broker, topic, proxy):
     broker.create(topic, 1)
     publish(broker, topic, edges(200))
@@ -61,7 +61,7 @@ def test_bytes_damaged_on_every_read_end_the_source_and_skip_nothing(broker, top
     assert done == list(range(len(done)))  # nothing was skipped
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_an_exception_while_unpacking_never_hangs(broker, topic, monkeypatch):
     """kafka-python raises such an exception once, and spins for ever at the next poll."""
     from kafka.record.default_records import DefaultRecordBatch
