@@ -78,10 +78,6 @@ POINTS = DURABLE | {
     "letters.after_sync": Point(f"{FS}.sync", f"{LETTERS}.sync", is_after=True),
     "letters.before_truncate": Point(f"{FS}.truncate", f"{LETTERS}.truncate"),
     "ingest.before_log": Point(f"{LOG}.append"),
-    "ingest.before_start": Point("tgflow.streams.ingest.ingest:Ingest._go_live", is_after=True),
-    "run.before_move": Point("tgflow.runtime.directory:_move"),
-    "run.while_moving": Point("pathlib:Path.rename", "_move", is_after=True),
-    "run.after_move": Point("pathlib:Path.replace", "_move"),
 }
 
 

@@ -13,6 +13,7 @@ from torch_geometric.loader import TemporalDataLoader
 from torch_geometric.nn import TGNMemory, TransformerConv
 from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 
+from tgflow.bench.peers.decoder import PairDecoder
 from tgflow.bench.race import Task, link_loss
 
 
@@ -33,7 +34,7 @@ class PygTgn:
             aggregator_module=LastAggregator(),
         )
         self.embedding = _Embedding(task, self.memory.time_enc)
-        self.decoder = _Decoder(task.dim)
+        self.decoder = PairDecoder(task.dim)
         self.neighbors = LastNeighborLoader(task.num_nodes, size=task.neighbors)
         self.local = torch.empty(task.num_nodes, dtype=torch.int64)
         self.modules = nn.ModuleList([self.memory, self.embedding, self.decoder])
@@ -105,18 +106,4 @@ class _Embedding(nn.Module):
     def forward(self, x: Tensor, updated: Tensor, edges: Tensor, t: Tensor, msg: Tensor) -> Tensor:
         dt = (updated[edges[0]] - t).to(x.dtype)
         out: Tensor = self.conv(x, edges, torch.cat([self.time_enc(dt), msg], dim=-1))
-        return out
-
-
-class _Decoder(nn.Module):
-    """A two-layer score of pairs of embeddings."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.src = nn.Linear(dim, dim)
-        self.dst = nn.Linear(dim, dim)
-        self.out = nn.Linear(dim, 1)
-
-    def forward(self, src: Tensor, dst: Tensor) -> Tensor:
-        out: Tensor = self.out((self.src(src) + self.dst(dst)).relu()).squeeze(-1)
         return out

@@ -17,6 +17,7 @@ import torch
 from tglite.nn import TemporalAttnLayer, TimeEncode
 from torch import Tensor, nn
 
+from tgflow.bench.peers.decoder import PairDecoder
 from tgflow.bench.race import Task, link_loss
 
 
@@ -37,7 +38,7 @@ class _Tglite:
         self.context.enable_time_precompute(True)
         self.sampler = tglite.TSampler(task.neighbors, "recent", torch.get_num_threads())
         self.layers = nn.ModuleList(self._layer() for _ in range(hops))
-        self.decoder = _Decoder(task.dim)
+        self.decoder = PairDecoder(task.dim)
         self.modules = nn.ModuleList([self.layers, self.decoder])
         self._batches = self._load(0, task.train_stop)
 
@@ -148,17 +149,3 @@ class TgliteTgn(_Tglite):
         memory = self.graph.mem.data
         mail = torch.cat([memory[own], memory[other], self.graph.efeat[eid]], dim=1)
         self.graph.mailbox.store(own, mail, torch.from_numpy(latest.ets))
-
-
-class _Decoder(nn.Module):
-    """A two-layer score of pairs of embeddings."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.src = nn.Linear(dim, dim)
-        self.dst = nn.Linear(dim, dim)
-        self.out = nn.Linear(dim, 1)
-
-    def forward(self, src: Tensor, dst: Tensor) -> Tensor:
-        out: Tensor = self.out((self.src(src) + self.dst(dst)).relu()).squeeze(-1)
-        return out
