@@ -17,30 +17,26 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
 
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.model import Embeddings, TemporalModel
 from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
-from tgflow.sampling.sampler import STRATEGIES
 
 
 @dataclass(frozen=True, kw_only=True)
 class TGATConfig(AttentionConfig):
     """Settings of a TGAT; the defaults are the paper's, but for `strategy`."""
 
-    layers: int = 2
+    layers: Annotated[int, Ge(1)] = 2
     """Layers of attention, which is how many hops are sampled."""
-    neighbors: int = 20
+    neighbors: Annotated[int, Ge(1)] = 20
     """Neighbors per node and layer."""
     strategy: Strategy = "recent"
     """How they are chosen; see `tgflow.sampling.Sampler`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.strategy not in STRATEGIES:
-            known = ", ".join(STRATEGIES)
-            raise ValueError(f"strategy must be one of {known}, got {self.strategy!r}")
 
 
 class TGAT(TemporalModel):

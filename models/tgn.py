@@ -17,9 +17,10 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import Annotated, NamedTuple
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
@@ -37,13 +38,14 @@ from tgflow.nn.memory import MemoryRows
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell
+from tgflow.setting import Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class TGNConfig(AttentionConfig):
     """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are."""
 
-    memory_dim: int = 100
+    memory_dim: Annotated[int, Ge(1)] = 100
     """Width of a node's memory."""
     memory_updater: Cell = "gru"
     """The recurrent cell that takes messages into memory."""
@@ -51,17 +53,12 @@ class TGNConfig(AttentionConfig):
     """What becomes of several messages to one node in a batch."""
     memory_placement: MemoryPlacement = "model"
     """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
-    memory_cache: int | str | None = None
+    memory_cache: Size | None = None
     """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_at_least(1, "memory_dim")
-        if self.memory_updater not in get_args(Cell):
-            raise ValueError(f'memory_updater must be "gru" or "rnn", got {self.memory_updater!r}')
-        if self.aggregator not in get_args(Aggregator):
-            raise ValueError(f'aggregator must be "last" or "mean", got {self.aggregator!r}')
         check_memory_placement(self.memory_placement, self.memory_cache)
+        super().__post_init__()
 
 
 class _Inputs(NamedTuple):

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -54,18 +54,29 @@ _BOUNDS = {
 
 
 def check_ranges(config: object) -> None:
-    """Check every field of a settings dataclass against the range in its annotation.
+    """Check every field of a settings dataclass against the range or choices in its annotation.
 
     Raises:
-        ValueError: If one is out of its range.
+        ValueError: If one is out of its range, or none of its choices.
     """
     for name, hint in field_hints(type(config)).items():
         value = getattr(config, name)
+        _check_choices(name, value, hint)
         for allowed, metadata in alternatives(hint):
             if any(isinstance(each, ByteSize) for each in metadata) and value is not None:
                 check_size(name, value)
             if isinstance(value, int | float) and allowed in (int, float):
                 _check_bounds(name, value, metadata)
+
+
+def _check_choices(name: str, value: object, hint: Any) -> None:
+    """Refuse what is none of the choices, where an annotation allows nothing else."""
+    kinds = [kind for kind, _ in alternatives(hint)]
+    if value is None or not all(get_origin(kind) is Literal for kind in kinds):
+        return
+    choices = [choice for kind in kinds for choice in get_args(kind)]
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
 def check_size(name: str, value: int | str) -> None:
@@ -112,12 +123,12 @@ def setting_of(hint: Any) -> Setting:
 
 def alternatives(hint: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Yield (type, metadata) of each type that an annotation allows, None left out."""
-    if typing.get_origin(hint) is Annotated:
-        inner, *metadata = typing.get_args(hint)
+    if get_origin(hint) is Annotated:
+        inner, *metadata = get_args(hint)
         for kind, more in alternatives(inner):
             yield kind, (*metadata, *more)
-    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
-        for each in typing.get_args(hint):
+    elif get_origin(hint) in (typing.Union, types.UnionType):
+        for each in get_args(hint):
             yield from alternatives(each)
     elif hint is not type(None):
         yield hint, ()

@@ -51,8 +51,6 @@ class OrderConfig:
         check_ranges(self)
         if parse_bytes(self.buffer_bytes) < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {self.buffer_bytes}")
-        if self.late not in ("dead_letter", "drop", "error"):
-            raise ValueError(f"late must be dead_letter, drop or error, got {self.late!r}")
         if self.first_t > self.last_t:
             raise ValueError(f"time_min {self.time_min} is after time_max {self.time_max}")
 

@@ -125,8 +125,6 @@ class KafkaConfig(KafkaClientConfig):
 
     def __post_init__(self) -> None:
         KafkaClientConfig.__post_init__(self)
-        if self.codec not in CODECS:
-            raise ValueError(f"codec is {self.codec!r}; choose one of {', '.join(CODECS)}")
         parse_url(self.url)
         _ = self.schema
 

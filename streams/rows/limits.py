@@ -39,8 +39,6 @@ class Checks:
         check_ranges(self)
         if self.max_bytes < 1:
             raise ValueError(f"max_record_bytes must be at least 1, got {self.max_record_bytes}")
-        if self.unknown_keys not in ("ignore", "reject"):
-            raise ValueError(f"unknown_keys is 'ignore' or 'reject', got {self.unknown_keys!r}")
 
     @property
     def max_bytes(self) -> int:

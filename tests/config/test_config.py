@@ -83,7 +83,9 @@ def test_every_setting_is_written_with_what_it_means():
             "[continual]\nlearning_rate = inf",
             "continual.learning_rate must be a number more than 0, got Inf",
         ),
-        ("[model]\nheads = 1.5", "model.heads must be a whole number, got 1.5"),
+        ("[model]\nheads = 1.5", "model.heads must be a whole number at least 1, got 1.5"),
+        ("[model]\nlayers = 0", "model.layers must be a whole number at least 1, got 0"),
+        ("[model]\ndropout = 1.0", "model.dropout must be a number at least 0 and less than 1"),
         ("[continual]\nseed = true", "continual.seed must be a whole number at least 0, got true"),
         ("[stream]\nfeatures = [1]", "stream.features must be a list of strings, got 1"),
         ('[continual]\nvisibility = "all"', 'must be one of "event", "batch", got "all"'),
@@ -139,7 +141,8 @@ def test_a_model_brings_its_own_settings(tmp_path):
     [
         ({"aggregato": "mean"}, "tgn has no setting 'aggregato'; did you mean aggregator?"),
         ({"aggregator": "sum"}, '[model] aggregator must be one of "last", "mean", got "sum"'),
-        ({"layers": "2"}, '[model] layers must be a whole number, got "2"'),
+        ({"layers": "2"}, '[model] layers must be a whole number at least 1, got "2"'),
+        ({"memory_dim": 0}, "[model] memory_dim must be a whole number at least 1, got 0"),
         ({"heads": 3}, "tgn does not fit together: heads must divide embedding_dim"),
     ],
 )

@@ -209,7 +209,7 @@ def test_only_replayed_events_change_no_memory():
     [
         ({"heads": 3}, "heads must divide embedding_dim, got 3 and 100"),
         ({"neighbors": 0}, "neighbors must be at least 1, got 0"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
         ({"edge_x_dim": -1}, "edge_x_dim must be at least 0, got -1"),
         ({"node_x_dim": -1}, "node_x_dim must be at least 0, got -1"),
     ],
@@ -221,11 +221,15 @@ def test_configs_name_the_wrong_setting(settings, message):
 
 
 def test_configs_check_their_own_settings():
-    with pytest.raises(ValueError, match='aggregator must be "last" or "mean"'):
+    with pytest.raises(ValueError, match="aggregator must be one of last, mean, got 'sum'"):
         TGNConfig(aggregator="sum")
     with pytest.raises(ValueError, match="strategy must be one of recent, uniform, "):
         TGATConfig(strategy="newest")
-    with pytest.raises(ValueError, match='memory_updater must be "gru" or "rnn"'):
+    with pytest.raises(ValueError, match="memory_dim must be at least 1, got 0"):
+        TGNConfig(memory_dim=0)
+    with pytest.raises(ValueError, match="memory_cache: a size is bytes or text such as"):
+        TGNConfig(memory_placement="host", memory_cache="much")
+    with pytest.raises(ValueError, match="memory_updater must be one of gru, rnn, got 'lstm'"):
         TGNConfig(memory_updater="lstm")
 
 

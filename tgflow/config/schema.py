@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
 from tgflow.choices import Direction
@@ -76,15 +76,15 @@ class ModelConfig:
 
     name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn"
     """tgn, tgat, or your own as module:Class."""
-    dim: int | None = None
+    dim: Annotated[int, Ge(1)] | None = None
     """Width of memory, embedding and time encoding; unset: the model's default (100)."""
-    heads: int | None = None
+    heads: Annotated[int, Ge(1)] | None = None
     """Attention heads; unset: the model's default (2)."""
-    neighbors: int | None = None
+    neighbors: Annotated[int, Ge(1)] | None = None
     """Neighbors per hop; unset: the paper's (tgn 10, tgat 20)."""
-    layers: int | None = None
+    layers: Annotated[int, Ge(1)] | None = None
     """Hops; unset: the paper's (tgn 1, tgat 2)."""
-    dropout: float | None = None
+    dropout: Annotated[float, Ge(0), Lt(1)] | None = None
     """Dropout while training; unset: the model's default (0.1)."""
     settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
         default_factory=dict

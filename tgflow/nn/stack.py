@@ -4,50 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Block
 from tgflow.nn.attention import AttentionLayer
 from tgflow.nn.time_encoding import TimeEncoding
+from tgflow.setting import check_ranges
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
     """Settings of a model whose embeddings are those of an `AttentionStack`."""
 
-    edge_x_dim: int = 0
+    edge_x_dim: Annotated[int, Ge(0)] = 0
     """Width of the edge features."""
-    node_x_dim: int = 0
+    node_x_dim: Annotated[int, Ge(0)] = 0
     """Width of the node features."""
-    time_dim: int = 100
+    time_dim: Annotated[int, Ge(1)] = 100
     """Width of a time encoding."""
-    embedding_dim: int = 100
+    embedding_dim: Annotated[int, Ge(1)] = 100
     """Width of a layer's output."""
-    heads: int = 2
+    heads: Annotated[int, Ge(1)] = 2
     """Attention heads; divides `embedding_dim`."""
-    layers: int = 1
+    layers: Annotated[int, Ge(1)] = 1
     """Layers of attention, which is how many hops are sampled."""
-    neighbors: int = 10
+    neighbors: Annotated[int, Ge(1)] = 10
     """Neighbors per node and layer."""
-    dropout: float = 0.1
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of attention weights dropped in training."""
 
     def __post_init__(self) -> None:
-        self.check_at_least(1, "time_dim", "embedding_dim", "heads", "layers", "neighbors")
-        self.check_at_least(0, "edge_x_dim", "node_x_dim")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_ranges(self)
         if self.embedding_dim % self.heads:
             raise ValueError(
                 f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
             )
-
-    def check_at_least(self, least: int, *names: str) -> None:
-        """Raise ValueError if one of the settings `names` is below `least`."""
-        for name in names:
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     @property
     def fanouts(self) -> tuple[int, ...]:

@@ -259,7 +259,7 @@ def test_rows_go_through_a_record_batch():
         ({"max_time_jump": 2**63}, "max_time_jump must be at least 0"),
         ({"buffer_events": 0}, "buffer_events must be at least 1, got 0"),
         ({"idle_timeout": 0.0}, "idle_timeout must be more than 0"),
-        ({"late": "clamp"}, "late must be dead_letter, drop or error, got 'clamp'"),
+        ({"late": "clamp"}, "late must be one of dead_letter, drop, error, got 'clamp'"),
         ({"time_min": 5, "time_max": 4}, "time_min 5 is after time_max 4"),
     ],
 )

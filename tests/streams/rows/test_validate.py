@@ -249,5 +249,5 @@ def test_limits_are_sane():
     for limits in ({"max_node_id": -1}, {"max_abs": math.nan}, {"max_record_bytes": 0}):
         with pytest.raises(ValueError, match="must be at least"):
             Checks(**limits)
-    with pytest.raises(ValueError, match="unknown_keys is 'ignore' or 'reject', got 'drop'"):
+    with pytest.raises(ValueError, match="unknown_keys must be one of ignore, reject, got 'drop'"):
         Checks(unknown_keys="drop")
