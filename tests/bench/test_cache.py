@@ -7,12 +7,13 @@ import xml.etree.ElementTree as ET
 import pytest
 import torch
 
+import benchmarks.cache
+from benchmarks import cache_gather
+from benchmarks.cache_live import follow, live_rows
+from benchmarks.cache_rounds import KEEPS, NEXT, round_rows, run_rounds
 from helpers.cache_reference import ReferenceCache
 from helpers.strategies import skewed_events
 from tgflow.bench import cache as bench
-from tgflow.bench import cache_gather
-from tgflow.bench.cache_live import follow, live_rows
-from tgflow.bench.cache_rounds import KEEPS, NEXT, round_rows, run_rounds
 from tgflow.bench.cache_trace import TGAT, TGN, Model, Trace, plan_of, replay, traces
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params
@@ -51,7 +52,7 @@ def test_every_size_and_policy_has_a_row_and_a_point(edges):
 
 @pytest.mark.parametrize("model", [TGN, TGAT])
 def test_what_the_planner_is_worth_is_told(model: Model) -> None:
-    rows = list(bench.model_rows("made", EVENTS, model, QUICK))
+    rows = list(benchmarks.cache.trace_rows("made", EVENTS, model, QUICK))
     worth = [row for row in rows if row.name.startswith(("misses,", "planning"))]
     assert [(row.name, row.params["rows of"]) for row in worth] == [
         (name, kind)

@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
-from tgflow.bench import disk
-from tgflow.bench.disk_pass import MappedRows, Pass, PassTimes, asked, open_table, run
-from tgflow.bench.memory_limit import MemoryGroup, NoLimit, memory_group
+from benchmarks import disk
+from benchmarks.disk_pass import MappedRows, Pass, PassTimes, asked, open_table, run
+from benchmarks.memory_limit import MemoryGroup, NoLimit, memory_group
 from tgflow.tables import FeatureTable
 
 DIM = 172
@@ -86,6 +86,6 @@ def test_a_group_is_spoken_to_in_its_version(tmp_path, is_v2):
 
 
 def test_without_a_controller_there_is_no_limit(monkeypatch, tmp_path):
-    monkeypatch.setattr("tgflow.bench.memory_limit.ROOT", tmp_path / "none")
+    monkeypatch.setattr("benchmarks.memory_limit.ROOT", tmp_path / "none")
     with pytest.raises(NoLimit), memory_group("tgflow-test"):
         pass

@@ -2,7 +2,7 @@
 
 import json
 
-from tgflow.bench import durable
+from benchmarks import durable
 from tgflow.bench.options import Options
 
 

@@ -3,32 +3,41 @@
 import json
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
+import benchmarks.sample
+import benchmarks.store
+from benchmarks.tiers import tier_rows
 from helpers.devices import opened
-from tgflow.bench import peers, sample, store
-from tgflow.bench.csr import StaticCsr, check_equal
+from tgflow import _core
+from tgflow.bench import sample, store
 from tgflow.bench.curves import draw
-from tgflow.bench.made import PowerLaw, read, wikipedia
-from tgflow.bench.options import QUICK_SIZES, Options
+from tgflow.bench.made import PowerLaw, read
+from tgflow.bench.options import Options
 from tgflow.bench.row import Row, skipped
-from tgflow.bench.samplers import OWN, contenders, library_rows, share_equal
-from tgflow.bench.tiers import tier_rows
 from tgflow.bench.turns import take_turns
-from tgflow.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.sampling import recent_neighbors, uniform_neighbors
 
-QUICK = Options(quick=True)
+SIZES = (10_000, 60_000)
 
 
-@pytest.fixture(scope="module", params=[store, sample], ids=["store", "sample"])
-def measured(request):
-    return request.param, request.param.run(QUICK)
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    """Return options of little: small graphs, and a file of 2,000 events."""
+    path = tmp_path_factory.mktemp("bench") / "wikipedia.csv"
+    events = PowerLaw(100).read(0, 2_000)
+    columns = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)
+    path.write_text("src,dst,t\n" + "".join(f"{s},{d},{t}\n" for s, d, t in columns))
+    return Options(data=[path], quick=True, entries=SIZES, device="cpu")
+
+
+@pytest.fixture(
+    scope="module", params=[benchmarks.store, benchmarks.sample], ids=["store", "sample"]
+)
+def measured(request, options):
+    return request.param, request.param.run(options)
 
 
 def test_rows_are_well_formed_and_json_can_say_them(measured):
@@ -46,10 +55,13 @@ def test_rows_are_well_formed_and_json_can_say_them(measured):
 
 def test_every_size_has_its_rows_and_a_baseline(measured):
     module, rows = measured
-    names = {store: ("insert, bulk", "memory"), sample: ("recent, cold", "update, then sample")}
+    names = {
+        benchmarks.store: ("insert, bulk", "memory", "insert, micro-batches beside a merge"),
+        benchmarks.sample: ("recent, cold", "update, then sample"),
+    }
     for name in names[module]:
         grown = [row for row in rows if row.name == name and row.params["stream"] == "power law"]
-        assert {row.params["entries"] for row in grown} == set(QUICK_SIZES)
+        assert {row.params["entries"] for row in grown} == set(SIZES)
         assert all(row.baseline is not None and row.baseline > 0 for row in grown)
 
 
@@ -58,9 +70,26 @@ def test_the_picture_has_a_point_for_every_size(measured):
     root = ET.fromstring(draw(module.PICTURES, rows))
     marks = [element for element in root.iter() if element.tag.endswith("circle")]
     num_curves = sum(len(picture.curves) for picture in module.PICTURES)
-    assert len(marks) == num_curves * len(QUICK_SIZES)
+    assert len(marks) == num_curves * len(SIZES)
     texts = {element.text for element in root.iter() if element.tag.endswith("text")}
     assert {picture.title for picture in module.PICTURES} <= texts
+
+
+@pytest.mark.parametrize("bench", [store, sample], ids=["store", "sample"])
+def test_without_a_baseline_its_rows_are_left_out_and_a_line_says_so(bench, options):
+    lines = []
+    rows = bench.run(replace(options, tell=lines.append))
+    assert lines[0] == "there is no static CSR to compare with: `make bench` in a clone has one"
+    assert all(row.value > 0 for row in rows)
+    assert {row.name for row in rows if row.baseline is not None} <= {"memory"}
+    assert draw(bench.PICTURES, rows).count("<circle") > 0
+
+
+def test_a_core_without_the_csr_is_measured_without_it(monkeypatch, options):
+    monkeypatch.delattr(_core, "StaticCsr")
+    rows = benchmarks.store.run(options)
+    assert {row.name for row in rows} >= {"insert, bulk", "insert, bulk, two tiers"}
+    assert all(row.baseline is None for row in rows if row.name == "insert, bulk")
 
 
 @pytest.mark.parametrize("rows_of", [store.growth_rows, sample.growth_rows, tier_rows])
@@ -73,8 +102,8 @@ def test_a_graph_on_a_gpu_is_measured_as_one_on_the_cpu_is(rows_of):
     ]
 
 
-def test_two_tiers_are_measured_beside_one_and_both_are_read():
-    rows = {(row.name, row.params.get("times")): row for row in tier_rows(QUICK, "cpu")}
+def test_two_tiers_are_measured_beside_one_and_both_are_read(options):
+    rows = {(row.name, row.params.get("times")): row for row in tier_rows(options, "cpu")}
     assert rows["insert, bulk, two tiers", None].baseline > 0
     for times in ("now", "any"):
         assert rows["recent, two tiers", times].baseline > 0
@@ -100,55 +129,9 @@ def test_reached_asks_for_both_the_figure_and_the_ratio():
     assert Row("rate", 6.0, "events/s", {}, 5.0, 3.0, 2.0).reached
     assert not Row("rate", 6.0, "events/s", {}, 5.0, 4.0, 2.0).reached
     assert Row("rate", 6.0, "events/s", baseline=5.0).reached is None
+    assert Row("rate", 6.0, "events/s", {}, 5.0, target_ratio=2.0).reached
+    assert Row("rate", 6.0, "events/s", target_ratio=2.0).reached is None
     assert skipped("rate", "events/s", {}, "not installed").reached is None
-
-
-events_and_cuts = st.tuples(
-    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 3)), max_size=60),
-    st.lists(st.integers(0, 60), max_size=4),
-)
-
-
-@given(events_and_cuts, st.sampled_from(["undirected", "directed"]), st.integers(1, 20))
-def test_the_csr_answers_as_the_graph_does(events_and_cuts, direction, k):
-    listed, cuts = events_and_cuts
-    src, dst, gaps = torch.tensor(listed, dtype=torch.int64).view(-1, 3).unbind(1)
-    events = EventBatch(src.clone(), dst.clone(), gaps.cumsum(0))
-    graph, merged, built = TemporalGraph(direction), StaticCsr(direction), StaticCsr(direction)
-    cuts = sorted(min(cut, len(events)) for cut in cuts)
-    for start, stop in zip([0, *cuts], [*cuts, len(events)], strict=True):
-        graph.append(events[start:stop])
-        merged.insert(events[start:stop])
-    built.build(graph.log)
-    last = int(events.t[-1]) if len(events) else 0
-    nodes = torch.arange(-1, 9).repeat_interleave(last + 3)
-    t = torch.arange(-1, last + 2).repeat(10)
-    for csr in (merged, built):
-        assert len(csr) == graph.stats().num_entries
-        check_equal("recent", recent_neighbors(graph, nodes, t, k), csr.recent(nodes, t, k))
-        ours = uniform_neighbors(graph, nodes, t, k, key=7)
-        check_equal("uniform", ours, csr.uniform(nodes, t, k, key=7))
-        for before in (0, len(events) // 2):
-            expected = recent_neighbors(graph, nodes, t, k, as_of=before)
-            check_equal("before", expected, csr.recent(nodes, t, k, before))
-
-
-def test_a_csr_that_is_built_again_forgets_what_it_held():
-    csr, graph = StaticCsr(), TemporalGraph()
-    csr.insert(PowerLaw(9).read(0, 50))
-    csr.build(graph.log)
-    assert len(csr) == 0
-    graph.append(PowerLaw(5).read(0, 20))
-    csr.build(graph.log)
-    nodes, t = torch.arange(9), torch.full((9,), 30)
-    check_equal("recent", recent_neighbors(graph, nodes, t, 4), csr.recent(nodes, t, 4))
-
-
-def test_different_answers_are_an_error():
-    graph, csr = TemporalGraph.from_events(PowerLaw(5).read(0, 20)), StaticCsr()
-    nodes, t = torch.arange(5), torch.full((5,), 30)
-    with pytest.raises(RuntimeError, match="recent: the answers differ in 'nodes'"):
-        check_equal("recent", recent_neighbors(graph, nodes, t, 4), csr.recent(nodes, t, 4))
 
 
 def test_the_made_stream_is_the_same_in_any_pieces():
@@ -181,25 +164,3 @@ def test_turns_alternate_and_keep_the_best_of_each_call():
     seconds = take_turns(calls, num_calls=2, rounds=2)
     assert [f"{name}{i}" for name, i in order] == ["a0", "b0", "b1", "a1"] * 2
     assert all(len(each) == 2 and math.isfinite(float(each.sum())) for each in seconds.values())
-
-
-@pytest.mark.parametrize("peer", peers.SAMPLERS, ids=lambda peer: peer.library)
-def test_peers_find_the_same_recent_neighbors_where_they_are_installed(peer):
-    events, k = wikipedia()[:600], 5
-    present, absent = contenders(int(events.dst.max()) + 1, k)
-    if peer.library in absent:
-        pytest.skip(f"{peer.library} is {absent[peer.library]}")
-    for at in range(0, 600, 4):  # of more than k events of a node, PyG keeps any k
-        for library in (OWN, peer.library):
-            present[library].insert(events[at : at + 4])
-    nodes = torch.unique(torch.cat([events.src, events.dst]))
-    t = torch.full_like(nodes, int(events.t[-1]) + 1)
-    ours, theirs = (present[name].neighbors(nodes, t) for name in (OWN, peer.library))
-    assert share_equal(ours, theirs) == 1.0
-
-
-def test_a_library_that_is_not_installed_has_a_row_that_says_so():
-    rows = list(library_rows("two hops", "us", {OWN: 2.0, "slow": 6.0}, {"none": "absent"}, {}))
-    assert [row.ratio for row in rows] == [3.0, None, None]
-    assert rows[2].params == {"library": "none", "skipped": "absent"}
-    assert next(library_rows("two hops", "us", {OWN: 2.0}, {}, {})).baseline is None

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
+from benchmarks import cache_gpu, table
 from helpers.emulator.device import EmulatedDevice
-from tgflow.bench import cache_gpu, table
 from tgflow.bench.options import Options
 
 QUICK = Options(quick=True, device="cpu")

@@ -6,9 +6,13 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 import torch
 
-from tgflow.bench import made, peers, train
+import benchmarks.train
+from benchmarks import peers
+from benchmarks.race import link_loss, race
+from tgflow.bench import made, train
+from tgflow.bench.options import Options
 from tgflow.bench.own import own_tgat, own_tgn
-from tgflow.bench.race import Entrant, Task, link_loss, race
+from tgflow.bench.task import Laps, Task
 from tgflow.events import EventBatch
 
 
@@ -40,17 +44,22 @@ class Counting:
 
 def test_contenders_take_turns_and_the_slow_one_gets_fewer_batches():
     turns: list[str] = []
-    entries = {
-        "fast": Entrant(Counting("fast", turns, 10), 4),
-        "slow": Entrant(Counting("slow", turns, 10), 1),
+    laps = {
+        "fast": Laps(Counting("fast", turns, 10), 4, 10),
+        "slow": Laps(Counting("slow", turns, 10), 1, 10),
     }
-    laps = race(entries, made_task(), held_out=True)
+    race(laps, 10, Options())
+    laps["fast"].evaluate()
     assert turns == ["fast", "slow"] * 3
     assert [len(laps["fast"].losses), len(laps["slow"].losses)] == [10, 3]
-    assert len(laps["fast"].events_per_second) == 2  # the first turn warms up
     assert laps["fast"].held_out_ap == 1.0
     assert laps["fast"].losses == [6.0] * 4 + [2.0] * 4 + [0.0] * 2
     assert laps["fast"].curve(2) == [5.2, 1.2]
+
+
+def test_the_first_turn_warms_up_unless_it_is_the_only_one():
+    assert Laps(Counting("", [], 0), 1, 1, turns=[1.0, 5.0, 7.0]).median == 6
+    assert Laps(Counting("", [], 0), 1, 1, turns=[1.0]).median == 1
 
 
 def test_link_loss_of_knowing_nothing_is_twice_log_two():
@@ -60,7 +69,8 @@ def test_link_loss_of_knowing_nothing_is_twice_log_two():
 @pytest.mark.parametrize("make", [own_tgn, own_tgat])
 def test_own_models_train_on_the_task(make):
     own = make(made_task())
-    laps = race({"tgflow": Entrant(own, 5)}, own.task, held_out=True)["tgflow"]
+    laps = train.laps_of(own, Options())
+    laps.evaluate()
     assert len(laps.losses) == own.task.num_batches
     assert all(math.isfinite(loss) for loss in laps.losses)
     assert 0 <= laps.held_out_ap <= 1
@@ -86,7 +96,8 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
 
     monkeypatch.setattr(peers, "version", not_installed)
     params = {"stream": "made"}
-    rows = [*train.tgn_rows(made_task(), params), *train.tgat_rows(made_task(), params)]
+    rows = benchmarks.train.tgn_rows(made_task(), params, Options())
+    rows += benchmarks.train.tgat_rows(made_task(), params, Options())
     skipped = [row for row in rows if "skipped" in row.params]
     assert [row.params["library"] for row in skipped] == [
         *("torch_geometric", "tgm-lib", "tglite"),
@@ -98,6 +109,14 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
     measured = [row for row in rows if "skipped" not in row.params]
     assert all(math.isfinite(row.value) and row.unit is not None for row in measured)
     assert {row.params.get("library", "tgflow") for row in measured} == {"tgflow"}
+
+
+def test_models_are_measured_without_their_peers():
+    rows = train.run(Options(quick=True, events=2_000))
+    assert [row.name for row in rows[:2]] == ["TGN training", "TGN training step, share in torch"]
+    assert rows[-1].name == "TGAT training"
+    assert all(math.isfinite(row.value) for row in rows)
+    assert "library" not in rows[0].params
 
 
 def test_the_task_numbers_destinations_after_sources():

@@ -7,9 +7,9 @@ import ctypes
 import pytest
 import torch
 
+from benchmarks.naive_gather import SOURCE
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
-from tgflow.bench.naive_gather import SOURCE
 from tgflow.cuda.gather import LINE, gather, lanes_of
 
 NUM_ROWS = 640

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -84,21 +85,41 @@ def test_the_wheel_holds_nothing_else(names):
     assert kinds <= sources | {".so", ".pyd"}, kinds
 
 
-def test_the_installed_wheel_works_away_from_the_repository(wheel, tmp_path):
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Return where the wheel is installed, and what runs a script there, away from the repository.
+
+    Without `site` no editable install is found: only the wheel, and what this Python can import.
+    """
+    folder = tmp_path_factory.mktemp("installed")
+    site = folder / "site"
     python(*PIP, "install", "--no-index", "--no-deps", "--target", site, wheel)
+    path = os.pathsep.join([str(site), *(p for p in sys.path if Path(p).name == "site-packages")])
+    env = {**os.environ, "PYTHONPATH": path}
+    return site, lambda script: python("-S", "-c", script, cwd=folder, env=env)
+
+
+def test_the_installed_wheel_works_away_from_the_repository(installed):
+    site, run = installed
     script = (
         "import tgflow, tgflow.streams, tgflow.models; from tgflow.ids import NodeIds\n"
         "print(NodeIds().encode(['a'], ['b'])[1].item())\n"
         "print(tgflow._core.__file__, tgflow.streams.__file__, tgflow.models.__file__)\n"
         "assert not {'inject_fault', 'FileOp', 'StaticCsr'} & set(dir(tgflow._core))"
     )
-    # Without `site` no editable install is found: only the wheel, and what this Python can import.
-    path = os.pathsep.join([str(site), *(p for p in sys.path if Path(p).name == "site-packages")])
-    out = python("-S", "-c", script, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
-    answer, files = out.split("\n", 1)
+    answer, files = run(script).split("\n", 1)
     assert answer == "1"
     assert files.count(str(site)) == 3, files
+
+
+@pytest.mark.parametrize("bench", ["store", "sample"])
+def test_benches_of_the_installed_wheel_need_no_baseline(installed, bench):
+    _, run = installed
+    args = ["bench", bench, "--quick", "--entries", "1e4,6e4", "--json"]
+    script = f"import sys; from tgflow.cli import main; sys.exit(main({args!r}))"
+    rows = json.loads(run(script))
+    assert all(row["value"] > 0 for row in rows)
+    assert {row["name"] for row in rows if row["baseline"]} <= {"memory"}
 
 
 def test_the_source_archive_holds_all_that_a_build_needs(tmp_path):

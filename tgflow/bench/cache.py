@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tgflow.bench.cache_gather import gather_rows
-from tgflow.bench.cache_live import live_rows
-from tgflow.bench.cache_planner import planner_rows
-from tgflow.bench.cache_rounds import round_rows
 from tgflow.bench.cache_trace import MODELS, TGN, Model, Trace, plan_of, replay, traces
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
@@ -26,29 +22,30 @@ HIT_RATE = "hit rate"
 
 
 def run(options: Options) -> list[Row]:
-    """Replay each stream's batches under every policy; then rounds; then the gather alone."""
+    """Replay each stream's batches under every policy, at every size."""
     rows: list[Row] = []
     for name, events in options.streams().items():
         for model in MODELS:
             rows += model_rows(name, events, model, options)
-        options.tell(f"cache: rounds of {name}")
-        rows += round_rows(name, events, options)
-    options.tell("cache: gathers of 12,000 rows")
-    rows += gather_rows(options)
     return rows
 
 
 def model_rows(name: str, events: EventBatch, model: Model, options: Options) -> Iterator[Row]:
-    """ExperienceReplay what a model reads of edges and nodes."""
+    """Hit rates of what a model reads of edges and nodes."""
+    for trace, params in named_traces(name, events, model, options):
+        yield from replay_rows(trace, params, _shares(model, options))
+
+
+def named_traces(
+    name: str, events: EventBatch, model: Model, options: Options
+) -> Iterator[tuple[Trace, Params]]:
+    """Yield what a model reads, of edges and of nodes, and what rows say of it."""
     options.tell(f"cache: the batches of {name}, {model.note}")
     plan = plan_of(model, events, quick=options.quick)
     params: Params = {"stream": name, "model": model.note, "batches": len(plan)}
     for trace in traces(plan):
         options.tell(f"cache: {trace.kind} of {name}, {model.note}")
-        yield from replay_rows(trace, params, _shares(model, options))
-        yield from planner_rows(trace, params, options)
-        if model is TGN and trace.kind == "edges":
-            yield from live_rows(name, trace)
+        yield trace, params
 
 
 def _shares(model: Model, options: Options) -> tuple[float, ...]:

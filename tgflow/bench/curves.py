@@ -54,7 +54,7 @@ class Picture:
         return Chart(
             title=self.title,
             note=self.note if device == "cpu" else f"{self.note}; the graph on {device}",
-            lines=[curve.line(rows, device) for curve in self.curves],
+            lines=[line for curve in self.curves if (line := curve.line(rows, device)).x],
             show_x=compact,
             show_y=compact,
             x_name="entries in the graph",

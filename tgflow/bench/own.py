@@ -1,4 +1,4 @@
-"""tgflow's own models as contenders: its plan, loader and learner, as its trainers use them."""
+"""The models on a task: plan, loader and learner, as the trainers use them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor
 
-from tgflow.bench.race import Task
+from tgflow.bench.task import Task
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
@@ -18,7 +18,7 @@ from tgflow.train.learner import Learner
 
 
 class Own:
-    """A tgflow model on a task, with neighborhoods as of the batch's start, like the peers'.
+    """A tgflow model on a task, with neighborhoods as of the batch's start.
 
     Args:
         task: The task.

@@ -11,6 +11,7 @@ import torch
 from tgflow import _core
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
+from tgflow.bench.turns import restored_threads
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
 
@@ -29,17 +30,14 @@ SHAPES: dict[str, tuple[dict[str, Any], float]] = {
 
 def run(options: Options) -> list[Row]:
     """Measure the preparation of batches of 200 events with a random negative each."""
-    threads = _core.num_threads()
-    _core.set_num_threads(1)
-    try:
+    with restored_threads():
+        _core.set_num_threads(1)
         _, events = options.wikipedia()
         x = torch.randn(len(events), X_DIM, generator=torch.Generator().manual_seed(0))
         return [
             *_rows(TemporalGraph.from_events(events), options.rounds),
             *_rows(TemporalGraph.from_events(replace(events, x=x)), options.rounds),
         ]
-    finally:
-        _core.set_num_threads(threads)
 
 
 def _rows(graph: TemporalGraph, rounds: int) -> list[Row]:

@@ -45,14 +45,6 @@ def end_queries(grown: Grown, calls: int, size: int = CALL) -> Queries:
     return queries
 
 
-def latest_queries(grown: Grown, calls: int, size: int = CALL) -> Queries:
-    """Return calls as a live stream makes them: the ends of the coming events, as of now."""
-    events = grown.read(calls * (size // 2))
-    now = torch.full((2 * (size // 2),), grown.num_events)
-    parts = [events[at : at + size // 2] for at in range(0, len(events), size // 2)]
-    return [(torch.cat([part.src, part.dst]), now) for part in parts]
-
-
 def chronological(events: EventBatch, batch_size: int) -> Queries:
     """Return, per batch of events, the roots to sample: sources, destinations, random negatives."""
     generator = torch.Generator().manual_seed(0)

@@ -40,7 +40,7 @@ class Row:
     baseline: float | None = None
     """What another method reached in the same run, in the same unit."""
     target_ratio: float | None = None
-    """The `ratio` to reach."""
+    """The `ratio` to reach, where there is a baseline."""
 
     @property
     def ratio(self) -> float | None:
@@ -55,12 +55,13 @@ class Row:
     @property
     def reached(self) -> bool | None:
         """Whether target and ratio are reached; None where there is nothing to reach."""
-        if math.isnan(self.value) or (self.target is None and self.target_ratio is None):
-            return None
-        enough = self.target is None or (
-            self.value <= self.target if self.unit in COSTS else self.value >= self.target
-        )
-        return enough and (self.target_ratio is None or (self.ratio or 0.0) >= self.target_ratio)
+        goals = []
+        if self.target is not None:
+            less = self.unit in COSTS
+            goals.append(self.value <= self.target if less else self.value >= self.target)
+        if self.target_ratio is not None and self.baseline is not None:
+            goals.append((self.ratio or 0.0) >= self.target_ratio)
+        return None if math.isnan(self.value) or not goals else all(goals)
 
     def plain(self) -> dict[str, object]:
         """Return what JSON can say of the row: a figure that was not taken is null."""

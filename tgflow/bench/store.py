@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow.bench.csr import MERGING, REBUILDING, StaticCsr, check_equal
+from tgflow.bench.baseline import Baseline, NewBaseline, check_equal, open_baseline, rate
 from tgflow.bench.curves import Curve, Picture, ns_each
 from tgflow.bench.grown import BULK, POWER_LAW, Grown
 from tgflow.bench.options import Options
 from tgflow.bench.queries import K, random_queries
 from tgflow.bench.row import Params, Row
-from tgflow.bench.samplers import MeasuredSampler, contenders, library_rows
-from tgflow.bench.tiers import tier_rows
-from tgflow.bench.turns import seconds_of, take_turns
+from tgflow.bench.turns import restored_threads, seconds_of
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import recent_neighbors
 
+MICRO_NAME = "insert, micro-batches"
 MICRO = 1000
 """Events a micro-batch."""
 MICRO_BATCHES = 300
-PEER_BATCH = 200
 CSR_ENTRY_BYTES = 16
 CSR_OFFSET_BYTES = 4
 BULK_TARGETS = {"cpu": 4e6, "cuda": 100e6}
@@ -41,21 +39,13 @@ PICTURES = (
         "inserted while the graph grows, one core",
         (
             Curve("batches of 1 M", "insert, bulk", 1, show=ns_each),
-            Curve("batches of 1,000", "insert, micro-batches", 2, REBUILDING, show=ns_each),
+            Curve("batches of 1,000", "insert, micro-batches", 2, show=ns_each),
             Curve("1 M, CSR rebuilt", "insert, bulk", 1, baseline=True, show=ns_each),
-            Curve(
-                "1,000, CSR rebuilt",
-                "insert, micro-batches",
-                2,
-                having=REBUILDING,
-                baseline=True,
-                show=ns_each,
-            ),
+            Curve("1,000, CSR rebuilt", "insert, micro-batches", 2, baseline=True, show=ns_each),
             Curve(
                 "1,000, CSR merged",
-                "insert, micro-batches",
+                "insert, micro-batches beside a merge",
                 3,
-                having=MERGING,
                 baseline=True,
                 show=ns_each,
             ),
@@ -73,31 +63,26 @@ PICTURES = (
 )
 
 
-def run(options: Options) -> list[Row]:
+def run(options: Options, new_baseline: NewBaseline = None) -> list[Row]:
     """Measure inserts and memory, both directions, on one core: made streams, then the files."""
-    threads = _core.num_threads()
-    _core.set_num_threads(1)
-    try:
-        rows = [row for device in options.devices for row in growth_rows(options, device)]
-        rows += [row for device in options.devices for row in tier_rows(options, device)]
+    with restored_threads():
+        _core.set_num_threads(1)
+        baseline = open_baseline(new_baseline, options)
+        rows = [row for device in options.devices for row in growth_rows(options, device, baseline)]
         for name, events in options.streams().items():
             options.tell(f"store: {name}")
-            rows += stream_rows(name, events, options)
+            rows += stream_rows(name, events, options, baseline)
         return rows
-    finally:
-        _core.set_num_threads(threads)
 
 
-def growth_rows(options: Options, device: str | Device = "cpu") -> Iterator[Row]:
+def growth_rows(
+    options: Options, device: str | Device = "cpu", baseline: Baseline | None = None
+) -> Iterator[Row]:
     """One stream that grows through all sizes; at each of them inserts, rebuilds and memory."""
-    grown, csr = Grown(options.sizes, device), StaticCsr()
-    build = partial(csr.build, grown.graph.log)
-    rounds = 1 if options.quick else 3
+    grown = Grown(options.sizes, device)
     for size in options.sizes:
         options.tell(f"store: {size:,} entries on {grown.device}")
         costs = grown.grow_to(size)
-        build()
-        check_csr(grown.graph, csr, grown.num_events)
         params: Params = {
             "stream": POWER_LAW,
             "entries": size,
@@ -106,28 +91,38 @@ def growth_rows(options: Options, device: str | Device = "cpu") -> Iterator[Row]
             "threads": 1,
         }
         batch = min(BULK, size // 2)
-        rebuild_s = min(seconds_of(build) for _ in range(rounds))
-        last = min(costs[-5:], default=float("nan"))
+        rebuild_s = rebuild_seconds(grown.graph, baseline, grown.num_events, options)
         yield Row(
             "insert, bulk",
-            1e9 / last,
+            1e9 / min(costs[-5:], default=float("nan")),
             "events/s",
             params | {"batch": batch},
             BULK_TARGETS[grown.device],
-            batch / rebuild_s,
+            rate(batch, rebuild_s),
         )
-        yield from micro_rows(grown, csr, params, rebuild_s, options)
+        yield from micro_rows(grown, baseline, params, rebuild_s, options)
         yield from memory_rows(grown.graph, params, size == MAIN_SIZE)
     grown.graph.compact()
     stats = grown.graph.stats()
     yield Row("memory, compacted", stats.bytes / max(stats.num_entries, 1), "bytes/entry", params)
 
 
-def check_csr(graph: TemporalGraph, csr: StaticCsr, stop: int) -> None:
-    """Raise RuntimeError unless graph and CSR answer queries before time `stop` alike."""
+def rebuild_seconds(
+    graph: TemporalGraph, baseline: Baseline | None, stop: int, options: Options
+) -> float | None:
+    """Build the baseline of a graph's events and return the least time that takes.
+
+    Raises:
+        RuntimeError: If it answers queries before time `stop` otherwise than the graph.
+    """
+    if baseline is None:
+        return None
+    build = partial(baseline.build, graph.log)
+    build()
     for nodes, t in random_queries(graph.num_nodes, stop, calls=1):
         found = recent_neighbors(graph, nodes.to(graph.device), t.to(graph.device), K)
-        check_equal("static CSR", found, csr.recent(nodes, t, K))
+        check_equal("baseline", found, baseline.recent(nodes, t, K))
+    return min(seconds_of(build) for _ in range(1 if options.quick else 3))
 
 
 def memory_rows(graph: TemporalGraph, params: Params, binding: bool = True) -> Iterator[Row]:
@@ -144,52 +139,52 @@ def memory_rows(graph: TemporalGraph, params: Params, binding: bool = True) -> I
 
 
 def micro_rows(
-    grown: Grown, csr: StaticCsr, params: Params, rebuild_s: float, options: Options
+    grown: Grown,
+    baseline: Baseline | None,
+    params: Params,
+    rebuild_s: float | None,
+    options: Options,
 ) -> Iterator[Row]:
-    """Batches of 1,000, one after the other, beside a merge into the CSR and building it anew."""
+    """Batches of 1,000, one by one, beside rebuilding the baseline and a merge into it."""
     batches = 20 if options.quick else MICRO_BATCHES
     ours: list[float] = []
     merge: list[float] = []
-    for _ in range(batches):
+    for number in range(batches):
         events = grown.read(MICRO)
         ours.append(grown.append(events))
-        if len(merge) < batches // 10:
-            merge.append(seconds_of(partial(csr.insert, events)))
-    seconds, merge_s = torch.tensor(ours, dtype=torch.float64), sorted(merge)[len(merge) // 2]
-    params = params | {"batch": MICRO}
-    speed = MICRO / float(seconds.mean())
-    for against, other_s in ((REBUILDING, rebuild_s), (MERGING, merge_s)):
-        compared = params | against
-        name = "insert, micro-batches"
-        yield Row(name, speed, "events/s", compared, MICRO_TARGET, MICRO / other_s)
-    yield from quantile_rows("insert, micro-batches", seconds, params)
+        if baseline is not None and number < batches // 10:
+            merge.append(seconds_of(partial(baseline.insert, events)))
+    seconds = torch.tensor(ours, dtype=torch.float64)
+    name, speed, params = MICRO_NAME, MICRO / float(seconds.mean()), params | {"batch": MICRO}
+    yield Row(name, speed, "events/s", params, MICRO_TARGET, rate(MICRO, rebuild_s))
+    if merge:
+        merged = MICRO / sorted(merge)[len(merge) // 2]
+        yield Row(f"{name} beside a merge", speed, "events/s", params, MICRO_TARGET, merged)
+    yield from quantile_rows(seconds, params)
 
 
-def quantile_rows(name: str, seconds: Tensor, params: Params) -> Iterator[Row]:
-    """The median call and the slowest of a hundred."""
+def quantile_rows(seconds: Tensor, params: Params) -> Iterator[Row]:
+    """The median micro-batch and the slowest of a hundred."""
     limit = 1e3 if params.get("device") == "cuda" else None
     for label, share, target in (("p50", 0.5, None), ("p99", 0.99, limit)):
-        yield Row(f"{name}, {label}", float(seconds.quantile(share)) * 1e6, "us", params, target)
+        worst = float(seconds.quantile(share)) * 1e6
+        yield Row(f"{MICRO_NAME}, {label}", worst, "us", params, target)
 
 
-def stream_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
-    """One stream whole: in bulk, in micro-batches, its memory, and what the peers need for it."""
-    csr = StaticCsr()
-    whole = TemporalGraph.from_events(events)
-    csr.build(whole.log)
-    check_csr(whole, csr, int(events.t[-1]) + 1)
-    params: Params = {"stream": name, "entries": len(csr), "device": "cpu", "threads": 1}
-    for what, batch, target in (("bulk", BULK, None), ("micro-batches", MICRO, MICRO_TARGET)):
+def stream_rows(
+    name: str, events: EventBatch, options: Options, baseline: Baseline | None = None
+) -> Iterator[Row]:
+    """One stream whole: in bulk, in micro-batches, and its memory."""
+    num_entries = TemporalGraph.from_events(events).stats().num_entries
+    params: Params = {"stream": name, "entries": num_entries, "device": "cpu", "threads": 1}
+    for what, batch, target in (("insert, bulk", BULK, None), (MICRO_NAME, MICRO, MICRO_TARGET)):
         seconds, graph = insert_all(events, batch, options.rounds)
-        rebuild_s = min(seconds_of(partial(csr.build, graph.log)) for _ in range(2))
-        speed = len(events) / float(seconds.sum())
-        rebuilt = min(batch, len(events)) / rebuild_s
-        sized = params | {"batch": min(batch, len(events))}
-        compared = sized if batch == BULK else sized | REBUILDING
-        yield Row(f"insert, {what}", speed, "events/s", compared, target, rebuilt)
-    yield from quantile_rows("insert, micro-batches", seconds, sized)
+        rebuild_s = rebuild_seconds(graph, baseline, int(events.t[-1]) + 1, options)
+        speed, size = len(events) / float(seconds.sum()), min(batch, len(events))
+        sized = params | {"batch": size}
+        yield Row(what, speed, "events/s", sized, target, rate(size, rebuild_s))
+    yield from quantile_rows(seconds, sized)
     yield from memory_rows(graph, params, binding=False)
-    yield from peer_rows(name, events, options)
 
 
 def insert_all(events: EventBatch, size: int, rounds: int) -> tuple[Tensor, TemporalGraph]:
@@ -200,20 +195,3 @@ def insert_all(events: EventBatch, size: int, rounds: int) -> tuple[Tensor, Temp
         graph = TemporalGraph()
         tries.append([seconds_of(partial(graph.append, batch)) for batch in batches])
     return torch.tensor(tries, dtype=torch.float64).amin(0), graph
-
-
-def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
-    """Batches of 200 into each library's own store of recent neighbors, in turns."""
-    events = events[: PEER_BATCH * (20 if options.quick else 500)]
-    batches = [events[at : at + PEER_BATCH] for at in range(0, len(events), PEER_BATCH)]
-    present, absent = contenders(int(torch.maximum(events.src, events.dst).max()) + 1, K)
-
-    def insert(sampler: MeasuredSampler) -> Callable[[int], None]:
-        return lambda i: sampler.insert(batches[i])
-
-    seconds = take_turns(
-        {library: insert(sampler) for library, sampler in present.items()}, len(batches)
-    )
-    speeds = {library: len(events) / float(each.sum()) for library, each in seconds.items()}
-    params: Params = {"stream": name, "events": len(events), "batch": PEER_BATCH, "threads": 1}
-    yield from library_rows("insert, beside the peers", "events/s", speeds, absent, params)

@@ -1,22 +1,113 @@
-"""How fast rows become events in order: the reorder buffer, files, and Kafka."""
+"""How fast files become events in the durable log, beside pyarrow reading the same and no more."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 
 from tgflow.bench.options import Options
-from tgflow.bench.row import Row
+from tgflow.bench.row import Params, Row
+from tgflow.bench.turns import take_turns
+from tgflow.durable.log import DurableLog
+from tgflow.streams import open_files
+from tgflow.streams.ingest.breaker import CircuitBreaker
+from tgflow.streams.ingest.config import OrderConfig
+from tgflow.streams.ingest.dead_letters import DeadLetterFiles
+from tgflow.streams.ingest.ingest import Ingest
 
-PARTS = ("reorder", "stream_files", "stream_kafka")
-"""Modules of `tgflow.bench`, each with `run(options) -> list[Row]`."""
+NUM_ROWS = 1_300_000
+NUM_BAD = 13
+NAMES = ["src", "dst", "t", "f0", "f1", "f2", "f3"]
+BAD_LINE = b"1,x,3,0,0,0,0"
+TARGETS = {"clean.csv": 3e6, "bad.csv": 2.5e6, "clean.parquet": 10e6}
 
 
 def run(options: Options) -> list[Row]:
-    """Measure all parts that are there."""
-    rows: list[Row] = []
-    for part in PARTS:
-        name = f"tgflow.bench.{part}"
-        if importlib.util.find_spec(name) is not None:
-            rows += importlib.import_module(name).run(options)
-    return rows
+    """Measure in the current directory's file system."""
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as directory:
+        return list(_rows(Path(directory), options))
+
+
+def _rows(directory: Path, options: Options) -> Iterator[Row]:
+    num_rows = NUM_ROWS // 10 if options.quick else NUM_ROWS
+    for name in write_files(directory, num_rows):
+        options.tell(f"files: {name}")
+        path = directory / name
+        calls: dict[str, Callable[[], int]] = {
+            "read": partial(read, path),
+            "log": partial(into_log, path, directory),
+            "bare": partial(read_bare, path),
+        }
+        methods = {method: partial(_call, call) for method, call in calls.items()}
+        seconds = take_turns(methods, 1, options.rounds)
+        speed = {method: num_rows / float(taken[0]) for method, taken in seconds.items()}
+        params: Params = {"file": name, "rows": num_rows, "features": 4}
+        yield Row("files, read", speed["read"], "rows/s", params, None, speed["bare"])
+        target = TARGETS[name]
+        yield Row("files, to the log", speed["log"], "rows/s", params, target, speed["bare"])
+
+
+def _call(call: Callable[[], int], _: int) -> int:
+    return call()
+
+
+def write_files(directory: Path, num_rows: int) -> list[str]:
+    """Write the same events in each form; returns the files' names."""
+    rng = np.random.default_rng(0)
+    columns: dict[str, object] = {
+        name: rng.integers(0, 100_000, num_rows) for name in ("src", "dst")
+    }
+    columns["t"] = np.sort(rng.integers(1_600_000_000, 1_700_000_000, num_rows))
+    for name in NAMES[3:]:
+        columns[name] = rng.standard_normal(num_rows).astype(np.float32)
+    table = pa.table(columns)
+    pa.parquet.write_table(table, directory / "clean.parquet", compression="zstd")
+    pa.csv.write_csv(table, directory / "clean.csv", pa.csv.WriteOptions(quoting_style="none"))
+    lines = (directory / "clean.csv").read_bytes().split(b"\n")
+    for i in range(NUM_BAD):
+        lines[(i * num_rows + num_rows // 2) // NUM_BAD] = BAD_LINE
+    (directory / "bad.csv").write_bytes(b"\n".join(lines))
+    return list(TARGETS)
+
+
+def read(path: Path) -> int:
+    """Read a file as `Ingest` does; returns the number of rows."""
+    source = open_files(path, features="f")
+    source.start({})
+    num_rows = 0
+    while 0 not in source.ended():
+        num_rows += sum(polled.rows.num_rows for polled in source.poll({0}, 1.0))
+    source.close()
+    return num_rows
+
+
+def into_log(path: Path, directory: Path) -> int:
+    """Read a file into a log on the disk; returns the number of events."""
+    with tempfile.TemporaryDirectory(dir=directory) as run_directory:
+        letters = DeadLetterFiles(Path(run_directory) / "dead-letters")
+        with DurableLog(Path(run_directory) / "log") as log:
+            source = open_files(path, features="f")
+            breaker = CircuitBreaker(source.name)
+            ingest = Ingest(source, OrderConfig(), letters=letters, breaker=breaker, log=log)
+            num_events = sum(len(events) for events in ingest)
+        letters.close()
+    return num_events
+
+
+def read_bare(path: Path) -> int:
+    """Read a file by pyarrow alone, as text where a number may be bad; returns the rows."""
+    if path.suffix == ".parquet":
+        return sum(len(batch) for batch in pa.parquet.ParquetFile(path).iter_batches(1 << 16))
+    types = {name: pa.int64() for name in NAMES[:3]} | {name: pa.float32() for name in NAMES[3:]}
+    if path.name == "bad.csv":
+        types["dst"] = pa.string()
+    converting = pa.csv.ConvertOptions(column_types=types)
+    with pa.csv.open_csv(path, convert_options=converting) as reader:
+        return sum(len(batch) for batch in reader)

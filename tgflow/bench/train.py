@@ -1,19 +1,17 @@
-"""How fast TGN and TGAT train, beside the other libraries that are installed, in the same run."""
+"""How fast TGN and TGAT train."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 
 import torch
 
 from tgflow import _core
-from tgflow.bench import peers
 from tgflow.bench.options import Options
 from tgflow.bench.own import Own, own_tgat, own_tgn
-from tgflow.bench.peers import Peer
-from tgflow.bench.race import Entrant, Laps, Task, race
-from tgflow.bench.row import Params, Row, skipped
+from tgflow.bench.row import Params, Row
+from tgflow.bench.task import Laps, Task
+from tgflow.bench.turns import restored_threads
 from tgflow.events import EventBatch
 
 X_DIM = 172
@@ -24,33 +22,41 @@ TURN = 25
 CURVE_POINTS = 5
 QUICK_EVENTS = 10_000
 THREADS = 2
-OWN = "tgflow"
 
-TGN_TIMES_FASTER = 3.0
 TGAT_EVENTS_PER_SECOND = 6000.0
 TORCH_SHARE = 0.85
 
 
 def run(options: Options) -> list[Row]:
-    """Train TGN and TGAT once over the stream, tgflow and its peers turn by turn.
+    """Train TGN and TGAT once over the stream.
 
-    The figures are medians of turns; `quick` trains on the stream's first 10,000 events only.
+    Speeds are medians of turns; `quick` trains on the stream's first 10,000 events only.
     """
-    name, events = options.wikipedia()
-    task = task_of(events[: options.events or (QUICK_EVENTS if options.quick else None)])
-    before = torch.get_num_threads(), _core.num_threads()
+    task, params = named_task(options)
+    with restored_threads():
+        set_threads()
+        tgn = laps_of(own_tgn(task), options)
+        tgn.evaluate()
+        tgat = laps_of(own_tgat(task), options)
+        return [
+            Row("TGN training", tgn.median, "events/s", params),
+            share_row(task, params),
+            *quality_rows(tgn, params),
+            Row("TGAT training", tgat.median, "events/s", params, TGAT_EVENTS_PER_SECOND),
+        ]
+
+
+def set_threads() -> None:
+    """Let torch and the core use as many threads as the figures are of."""
     torch.set_num_threads(THREADS)
     _core.set_num_threads(THREADS)
-    try:
-        params: Params = {
-            "stream": name,
-            "events": len(task.events),
-            "threads": THREADS,
-        }
-        return [*tgn_rows(task, params), *tgat_rows(task, params)]
-    finally:
-        torch.set_num_threads(before[0])
-        _core.set_num_threads(before[1])
+
+
+def named_task(options: Options) -> tuple[Task, Params]:
+    """Return the task on the standard stream, and what its rows say of it."""
+    name, events = options.wikipedia()
+    task = task_of(events[: options.events or (QUICK_EVENTS if options.quick else None)])
+    return task, {"stream": name, "events": len(task.events), "threads": THREADS}
 
 
 def task_of(events: EventBatch) -> Task:
@@ -61,25 +67,13 @@ def task_of(events: EventBatch) -> Task:
     return Task(EventBatch(src, dst, events.t, x), int(TRAIN_SHARE * len(events)))
 
 
-def tgn_rows(task: Task, params: Params) -> list[Row]:
-    """TGN against all peers, batch by batch on the same events: speed, losses, held-out AP."""
-    own = own_tgn(task)
-    entries, absent = _entries(own, peers.TGN, task, turn=TURN)
-    laps = race(entries, task, held_out=True, on_turn=_progress("tgn"))
-    rows = _speed_rows("TGN training", laps, absent, params)
-    others = [lap.median for name, lap in laps.items() if name != OWN]
-    if others:
-        times = laps[OWN].median / max(others)
-        rows.append(
-            Row("TGN training, times the faster peer", times, "x", params, TGN_TIMES_FASTER)
-        )
-    rows.append(share_row(task, params))
-    for name, lap in laps.items():
-        for point, loss in enumerate(lap.curve(CURVE_POINTS), 1):
-            stretch = f"{point}/{CURVE_POINTS}"
-            rows.append(Row("TGN loss", loss, "nats", params | {"library": name, "part": stretch}))
-        rows.append(Row("TGN held-out AP", lap.held_out_ap, "", params | {"library": name}))
-    return rows
+def laps_of(own: Own, options: Options) -> Laps:
+    """Train a model on all of its task."""
+    laps = Laps(own, TURN, own.task.batch_size)
+    while len(laps.losses) < own.task.num_batches:
+        laps.run()
+        options.tell(f"train: batch {len(laps.losses):,}, {laps.turns[-1]:,.0f} events/s")
+    return laps
 
 
 def share_row(task: Task, params: Params) -> Row:
@@ -95,57 +89,8 @@ def share_row(task: Task, params: Params) -> Row:
     return Row("TGN training step, share in torch", share, "", params, TORCH_SHARE)
 
 
-def tgat_rows(task: Task, params: Params) -> list[Row]:
-    """TGAT over the whole stream; a peer trains one batch a turn, as it is far slower."""
-    entries, absent = _entries(own_tgat(task), peers.TGAT, task, turn=1)
-    laps = race(entries, task, on_turn=_progress("tgat"))
-    return _speed_rows("TGAT training", laps, absent, params, TGAT_EVENTS_PER_SECOND)
-
-
-def _entries(
-    own: Own, others: Sequence[Peer], task: Task, turn: int
-) -> tuple[dict[str, Entrant], dict[str, str]]:
-    """Return who takes part, with `turn` batches a turn for the peers, and why others do not."""
-    entries, absent = {OWN: Entrant(own, TURN)}, {}
-    for peer in others:
-        loaded = peers.load(peer, task)
-        if isinstance(loaded, str):
-            absent[peer.library] = loaded
-        else:
-            entries[peer.library] = Entrant(loaded, turn)
-    return entries, absent
-
-
-def _speed_rows(
-    name: str,
-    laps: dict[str, Laps],
-    absent: dict[str, str],
-    params: Params,
-    target: float | None = None,
-) -> list[Row]:
-    rows = [
-        Row(
-            name,
-            lap.median,
-            "events/s",
-            params | {"library": library},
-            target if library == OWN else None,
-        )
-        for library, lap in laps.items()
-    ]
-    return rows + [
-        skipped(name, "events/s", {"library": library}, reason)
-        for library, reason in absent.items()
-    ]
-
-
-def _progress(model: str) -> Callable[[str, Laps], None]:
-    """Tell of every turn on stderr, where it is a terminal."""
-
-    def tell(library: str, laps: Laps) -> None:
-        if sys.stderr.isatty():
-            loss = sum(laps.losses[-TURN:]) / max(len(laps.losses[-TURN:]), 1)
-            batch = len(laps.losses)
-            print(f"{model} {library}: batch {batch}, loss {loss:.4f}", file=sys.stderr)
-
-    return tell
+def quality_rows(laps: Laps, params: Params) -> Iterator[Row]:
+    """Mean losses by fifths of the batches, and the average precision of what was held out."""
+    for point, loss in enumerate(laps.curve(CURVE_POINTS), 1):
+        yield Row("TGN loss", loss, "nats", params | {"part": f"{point}/{CURVE_POINTS}"})
+    yield Row("TGN held-out AP", laps.held_out_ap, "", params)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import torch
 from torch import Tensor
+
+from tgflow import _core
 
 
 def take_turns(
@@ -47,3 +50,14 @@ def seconds_of(call: Callable[[], object], device: str = "cpu") -> float:
     if on_device:
         torch.cuda.synchronize()
     return time.perf_counter() - started
+
+
+@contextmanager
+def restored_threads() -> Iterator[None]:
+    """Leave the numbers of threads, the core's and torch's, as they were found."""
+    own, torchs = _core.num_threads(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        _core.set_num_threads(own)
+        torch.set_num_threads(torchs)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import json as jsonlib
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -17,107 +18,132 @@ from tgflow.cli.bench_table import print_rows
 from tgflow.cli.errors import USAGE, CliError
 
 if TYPE_CHECKING:
+    from tgflow.bench.options import Options
     from tgflow.bench.row import Row
 
+
+class Benchmark(NamedTuple):
+    """One of the names that the command takes."""
+
+    module: str
+    """Has `run(options) -> list[Row]`, and perhaps `PICTURES` or `draw(rows)`."""
+    description: str
+    is_slow: bool = False
+    """Runs only where it is named."""
+
+
 BENCHMARKS = {
-    "sample": "temporal neighbor sampling: recent and uniform, one hop and two",
-    "prepare": "preparing whole batches for TGN and TGAT, on one thread",
-    "store": "inserting batches of events into the block store",
-    "table": "rows of features by id, from every placement that a table can be in",
-    "durable": "the durable log and checkpoints, beside bare writes",
-    "stream": "putting events in order, and reading them from files and Kafka",
-    "cache": "hit rates of every cache policy on real batches, and what a cached gather costs",
-    "disk": "a 4 GB table under a 1 GB budget: planned cache, LRU and the page cache",
-    "checkpoint": "what checkpoints cost a training that goes on",
-    "train": "training TGN and TGAT, against the peers that are installed",
+    "sample": Benchmark(
+        "tgflow.bench.sample", "temporal neighbor sampling: recent and uniform, one hop and two"
+    ),
+    "prepare": Benchmark(
+        "tgflow.bench.prepare", "preparing whole batches for TGN and TGAT, on one thread"
+    ),
+    "store": Benchmark("tgflow.bench.store", "inserting batches of events into the block store"),
+    "stream": Benchmark("tgflow.bench.stream", "reading CSV and Parquet into the durable log"),
+    "cache": Benchmark(
+        "tgflow.bench.cache", "hit rates by policy and size of a cache, on your stream"
+    ),
+    "train": Benchmark("tgflow.bench.train", "training TGN and TGAT", is_slow=True),
 }
-"""Modules of `tgflow.bench`, each with `run(options) -> list[Row]` and perhaps `PICTURES`."""
-SLOW = ("disk", "checkpoint", "train")
+
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="Default: all but the slow ones.")
+]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Events with columns src, dst, t, such as wikipedia.csv.gz; may be given several "
+        "times. Without it a made stream of that shape.",
+        exists=True,
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure once and on little: for a look.")]
+Entries = Annotated[
+    str | None,
+    typer.Option(
+        help="Of store and sample: sizes of the made graph, as in 1e6,1e7. Default: 1e6 to 1e8."
+    ),
+]
+Events = Annotated[
+    int | None, typer.Option(help="Of train: use only the stream's first events.", min=2_000)
+]
+Out = Annotated[Path, typer.Option(help="Folder for the pictures of store, sample and cache.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Of store and sample: cuda adds rows to the CPU's. Default: if there."),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON list of rows to stdout.", rich_help_panel="Output"),
+]
 
 
-def bench(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...",
-            help=f"Of {', '.join(BENCHMARKS)}; default: all but disk, checkpoint and train.",
-        ),
-    ] = None,
-    *,
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Events with columns src, dst, t, such as wikipedia.csv.gz; may be given several "
-            "times. Without it a made stream of that shape.",
-            exists=True,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Measure once and on little: for a look.")
-    ] = False,
-    entries: Annotated[
-        str | None,
-        typer.Option(
-            help="Of store and sample: sizes of the made graph, as in 1e6,1e7. Default: 1e6 to 1e8."
-        ),
-    ] = None,
-    events: Annotated[
-        int | None,
-        typer.Option(help="Of train: use only the stream's first events.", min=100),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the pictures of store, sample and cache.")
-    ] = Path("runs/bench"),
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Of store, sample and table: cuda adds rows to the CPU's. Default: if there."
-        ),
-    ] = None,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print one JSON list of rows to stdout.", rich_help_panel="Output"
-        ),
-    ] = False,
-) -> None:
-    """Measure tgflow on this machine and compare with other methods and the figures to reach.
+def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..., None]:
+    """Return the command over these benchmarks; `call` is what the shell knows it as."""
 
-    [bold]Examples[/bold]
+    def bench(
+        names: Names = None,
+        *,
+        data: Data = None,
+        quick: Quick = False,
+        entries: Entries = None,
+        events: Events = None,
+        out: Out = Path("runs/bench"),
+        device: Device = None,
+        json: Json = False,
+    ) -> None:
+        from tgflow.bench.options import Options
 
-      tgflow bench
-      tgflow bench store sample --entries 1e6,1e7 --data wikipedia.csv.gz --data mathoverflow.csv.gz
-      tgflow bench sample --quick --json
-      tgflow bench train --data wikipedia.csv.gz --events 40000
-    """
-    from tgflow.bench.options import Options
+        chosen = _choose(names, benchmarks)
+        console = Console(stderr=True, highlight=False)
+        options = Options(
+            data=data or (),
+            quick=quick,
+            entries=_sizes(entries),
+            events=events,
+            device=device,
+            tell=lambda what: console.print(f"[dim]{escape(what)}[/dim]"),
+        )
+        rows: list[Row] = []
+        for name in chosen:
+            options.tell(f"{name}: {benchmarks[name].description}")
+            rows += _measure(name, benchmarks[name], options, out)
+        if json:
+            sys.stdout.write(jsonlib.dumps([row.plain() for row in rows], indent=2) + "\n")
+        else:
+            print_rows(rows)
 
-    chosen = names or [name for name in BENCHMARKS if name not in SLOW]
-    for name in chosen:
-        if name not in BENCHMARKS:
-            known = ", ".join(BENCHMARKS)
+    bench.__doc__ = _help(benchmarks, call)
+    return bench
+
+
+def _help(benchmarks: Mapping[str, Benchmark], call: str) -> str:
+    """Return the help: what it does, the names, examples."""
+    lines = [
+        f"  {name:<12}{each.description}{' (slow)' if each.is_slow else ''}"
+        for name, each in benchmarks.items()
+    ]
+    examples = [
+        f"  {call}",
+        f"  {call} store sample --entries 1e6,1e7 --data wikipedia.csv.gz",
+        f"  {call} sample --quick --json",
+        f"  {call} train --data wikipedia.csv.gz --events 40000",
+    ]
+    parts = [
+        "Measure tgflow on this machine and compare with the figures to reach.",
+        *("[bold]Names[/bold]", "\n".join(lines)),
+        *("[bold]Examples[/bold]", "\n".join(examples)),
+    ]
+    return "\n\n".join(parts)
+
+
+def _choose(names: list[str] | None, benchmarks: Mapping[str, Benchmark]) -> Sequence[str]:
+    for name in names or ():
+        if name not in benchmarks:
+            known = ", ".join(benchmarks)
             raise CliError(f"there is no benchmark {name!r}; choose from {known}", USAGE)
-    console = Console(stderr=True, highlight=False)
-    options = Options(
-        data=data or (),
-        quick=quick,
-        entries=_sizes(entries),
-        events=events,
-        device=device,
-        tell=lambda what: console.print(f"[dim]{escape(what)}[/dim]"),
-    )
-    rows: list[Row] = []
-    for name in chosen:
-        options.tell(f"{name}: {BENCHMARKS[name]}")
-        module = importlib.import_module(f"tgflow.bench.{name}")
-        measured = module.run(options)
-        if hasattr(module, "PICTURES") or hasattr(module, "draw"):
-            console.print(f"[dim]{name}: drawn in {_draw(module, measured, out / name)}[/dim]")
-        rows += measured
-    if json:
-        sys.stdout.write(jsonlib.dumps([row.plain() for row in rows], indent=2) + "\n")
-    else:
-        print_rows(rows)
+    return names or [name for name, each in benchmarks.items() if not each.is_slow]
 
 
 def _sizes(entries: str | None) -> tuple[int, ...]:
@@ -135,6 +161,15 @@ def _sizes(entries: str | None) -> tuple[int, ...]:
     return sizes
 
 
+def _measure(name: str, benchmark: Benchmark, options: Options, out: Path) -> list[Row]:
+    """Run a benchmark and draw its pictures, if it has any."""
+    module = importlib.import_module(benchmark.module)
+    rows: list[Row] = module.run(options)
+    if hasattr(module, "PICTURES") or hasattr(module, "draw"):
+        options.tell(f"{name}: drawn in {_draw(module, rows, out / name)}")
+    return rows
+
+
 def _draw(module: ModuleType, rows: list[Row], path: Path) -> Path:
     """Write a benchmark's pictures; returns the file."""
     from tgflow.bench.curves import draw
@@ -146,5 +181,4 @@ def _draw(module: ModuleType, rows: list[Row], path: Path) -> Path:
     return file
 
 
-if __name__ == "__main__":  # alone it needs fewer packages, which a GPU machine may lack
-    typer.run(bench)
+bench = bench_command(BENCHMARKS, "tgflow bench")

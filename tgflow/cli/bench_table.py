@@ -50,7 +50,7 @@ def _print_group(console: Console, name: str, rows: Sequence[Row]) -> None:
 def _figures(row: Row) -> tuple[str, str, str, Text]:
     """Return what was measured, the baseline, the ratio, and what is to be reached."""
     goals = [] if row.target is None else [compact(row.target)]
-    if row.target_ratio is not None:
+    if row.target_ratio is not None and row.baseline is not None:
         goals.append(f"{row.target_ratio:.2g}x")
     return (
         compact(row.value),

@@ -31,9 +31,9 @@ def isolate_evaluation(
     """Enclose a pass whose rows are not those of the next: what that begins with comes back.
 
     GNNFlow restores all contents and preloads all of the first rows. Of a small cache most of that
-    is evicted before anyone asks for it, and more is read from the table than spared (`tgflow bench
-    cache` measures both). So only rows that were held and that the next pass reads first come back:
-    read here, they are hits there, and no row is read in vain.
+    is evicted before anyone asks for it, and more is read from the table than spared (`make bench
+    ARGS=cache` measures both). So only rows that were held and that the next pass reads first come
+    back: read here, they are hits there, and no row is read in vain.
 
     A cache that plans needs none of that: it counts the pass in, and carries contents over. One
     that is static does not change.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tgflow.bench import peers
+from benchmarks import peers
 from tgflow.bench.row import COSTS, Params, Row, skipped
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.memory_limit import MemoryGroup
 from tgflow.bench.made import PowerLaw
-from tgflow.bench.memory_limit import MemoryGroup
 from tgflow.cache import CachedTable, cached
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler, Plan

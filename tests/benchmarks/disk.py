@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from tgflow.bench.disk_pass import Pass, PassTimes, asked
-from tgflow.bench.memory_limit import NoLimit, memory_group
+from benchmarks.disk_pass import Pass, PassTimes, asked
+from benchmarks.memory_limit import NoLimit, memory_group
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.tables import FeatureTable
@@ -90,7 +90,8 @@ def measured(task: Pass, options: Options) -> PassTimes | None:
 
 def _child(task: Pass) -> PassTimes:
     ran = subprocess.run(
-        [sys.executable, "-m", "tgflow.bench.disk_pass", asked(task)],
+        [sys.executable, "-m", "benchmarks.disk_pass", asked(task)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,

@@ -13,8 +13,9 @@ from torch_geometric.loader import TemporalDataLoader
 from torch_geometric.nn import TGNMemory, TransformerConv
 from torch_geometric.nn.models.tgn import IdentityMessage, LastAggregator, LastNeighborLoader
 
-from tgflow.bench.peers.decoder import PairDecoder
-from tgflow.bench.race import Task, link_loss
+from benchmarks.peers.decoder import PairDecoder
+from benchmarks.race import link_loss
+from tgflow.bench.task import Task
 
 
 class PygTgn:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgflow import _core
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
-from tgflow.bench.turns import take_turns
+from tgflow.bench.turns import restored_threads, take_turns
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import Policy
 from tgflow.tables import FeatureTable
@@ -43,15 +43,12 @@ def cached_rows(
     table: FeatureTable, capacity: int, policy: Policy, options: Options
 ) -> Iterator[Row]:
     """Time a cache in front of a table on one thread and on all."""
-    threads = _core.num_threads(), torch.get_num_threads()
-    try:
-        for num_threads in sorted({1, threads[0]}):
+    num_cores = _core.num_threads()
+    for num_threads in sorted({1, num_cores}):
+        with restored_threads():
             _core.set_num_threads(num_threads)
             torch.set_num_threads(num_threads)
             yield from timed_rows(table, capacity, policy, options)
-    finally:
-        _core.set_num_threads(threads[0])
-        torch.set_num_threads(threads[1])
 
 
 def timed_rows(

@@ -19,17 +19,17 @@ class Peer(NamedTuple):
 
 
 TGN = (
-    Peer("torch_geometric", "tgflow.bench.peers.pyg", "PygTgn"),
-    Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgn"),
-    Peer("tglite", "tgflow.bench.peers.tglite", "TgliteTgn"),
+    Peer("torch_geometric", "benchmarks.peers.pyg", "PygTgn"),
+    Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgn"),
+    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgn"),
 )
 TGAT = (
-    Peer("tgm-lib", "tgflow.bench.peers.tgm", "TgmTgat"),
-    Peer("tglite", "tgflow.bench.peers.tglite", "TgliteTgat"),
+    Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat"),
+    Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat"),
 )
 SAMPLERS = (
-    Peer("torch_geometric", "tgflow.bench.peers.pyg_sampler", "PygSampler"),
-    Peer("tgm-lib", "tgflow.bench.peers.tgm_sampler", "TgmSampler"),
+    Peer("torch_geometric", "benchmarks.peers.pyg_sampler", "PygSampler"),
+    Peer("tgm-lib", "benchmarks.peers.tgm_sampler", "TgmSampler"),
 )
 
 

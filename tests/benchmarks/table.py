@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from benchmarks.cache_gpu import cached_rows
+from benchmarks.device_budget import budget_row
+from benchmarks.naive_gather import naive_gather
+from benchmarks.raw_disk import disk_rows
 from tgflow import _core
-from tgflow.bench.cache_gpu import cached_rows
-from tgflow.bench.device_budget import budget_row
-from tgflow.bench.naive_gather import naive_gather
 from tgflow.bench.options import Options
-from tgflow.bench.raw_disk import disk_rows
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
 from tgflow.tables import FeatureTable

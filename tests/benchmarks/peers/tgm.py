@@ -26,7 +26,8 @@ from tgm.nn import LinkPredictor, TemporalAttention, TGNMemory, Time2Vec
 from tgm.nn.encoder.tgn import GraphAttentionEmbedding, IdentityMessage, LastAggregator
 from torch import Tensor, nn
 
-from tgflow.bench.race import Task, link_loss
+from benchmarks.race import link_loss
+from tgflow.bench.task import Task
 
 
 class _Tgm:

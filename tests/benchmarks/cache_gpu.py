@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tgflow.bench.cache_gather import fill, ids_of_calls
+from benchmarks.cache_gather import fill, ids_of_calls
 from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns

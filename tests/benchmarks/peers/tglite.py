@@ -17,8 +17,9 @@ import torch
 from tglite.nn import TemporalAttnLayer, TimeEncode
 from torch import Tensor, nn
 
-from tgflow.bench.peers.decoder import PairDecoder
-from tgflow.bench.race import Task, link_loss
+from benchmarks.peers.decoder import PairDecoder
+from benchmarks.race import link_loss
+from tgflow.bench.task import Task
 
 
 class _Tglite:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
-from tgflow.bench.csr import check_equal
+import torch
+
+from tgflow.bench.baseline import check_equal
 from tgflow.bench.grown import POWER_LAW, Grown
 from tgflow.bench.options import Options
-from tgflow.bench.queries import CALL, K, Queries, latest_queries, on, random_queries
+from tgflow.bench.queries import CALL, K, Queries, on, random_queries
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import take_turns
 from tgflow.cuda.device import Device
@@ -66,6 +68,14 @@ def sample_rows(whole: Grown, halved: Grown, params: Params, options: Options) -
         device, host = (after - b for after, b in zip(reads(halved), before, strict=True))
         share = device / max(device + host, 1)
         yield Row("neighbors from the device tier", share, "of all", sized)
+
+
+def latest_queries(grown: Grown, calls: int, size: int = CALL) -> Queries:
+    """Return calls as a live stream makes them: the ends of the coming events, as of now."""
+    events = grown.read(calls * (size // 2))
+    now = torch.full((2 * (size // 2),), grown.num_events)
+    parts = [events[at : at + size // 2] for at in range(0, len(events), size // 2)]
+    return [(torch.cat([part.src, part.dst]), now) for part in parts]
 
 
 def call_of(recent: Callable[..., Neighbors], queries: Queries) -> Callable[[int], Neighbors]:

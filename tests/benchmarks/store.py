@@ -1,0 +1,50 @@
+"""The block store beside a static CSR, in two tiers, and beside the peers' own stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from benchmarks.samplers import MeasuredSampler, contenders, library_rows
+from benchmarks.static_csr import static_csr
+from benchmarks.tiers import tier_rows
+from tgflow import _core
+from tgflow.bench import store
+from tgflow.bench.options import Options
+from tgflow.bench.queries import K
+from tgflow.bench.row import Params, Row
+from tgflow.bench.turns import restored_threads, take_turns
+from tgflow.events import EventBatch
+
+PICTURES = store.PICTURES
+PEER_BATCH = 200
+
+
+def run(options: Options) -> list[Row]:
+    """Measure what `tgflow bench store` does, with the CSR; then tiers, then the peers."""
+    rows = store.run(options, static_csr())
+    with restored_threads():
+        _core.set_num_threads(1)
+        rows += [row for device in options.devices for row in tier_rows(options, device)]
+        for name, events in options.streams().items():
+            options.tell(f"store: {name}, beside the peers")
+            rows += peer_rows(name, events, options)
+    return rows
+
+
+def peer_rows(name: str, events: EventBatch, options: Options) -> Iterator[Row]:
+    """Batches of 200 into each library's own store of recent neighbors, in turns."""
+    events = events[: PEER_BATCH * (20 if options.quick else 500)]
+    batches = [events[at : at + PEER_BATCH] for at in range(0, len(events), PEER_BATCH)]
+    present, absent = contenders(int(torch.maximum(events.src, events.dst).max()) + 1, K)
+
+    def insert(sampler: MeasuredSampler) -> Callable[[int], None]:
+        return lambda i: sampler.insert(batches[i])
+
+    seconds = take_turns(
+        {library: insert(sampler) for library, sampler in present.items()}, len(batches)
+    )
+    speeds = {library: len(events) / float(each.sum()) for library, each in seconds.items()}
+    params: Params = {"stream": name, "events": len(events), "batch": PEER_BATCH, "threads": 1}
+    yield from library_rows("insert, beside the peers", "events/s", speeds, absent, params)
