@@ -14,7 +14,11 @@ from tgflow.units import seconds_per_tick
 
 
 def playback(
-    source: Source, speed: float | None = None, *, clock: Clock | None = None
+    source: Source,
+    speed: float | None = None,
+    *,
+    limit: int | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[EventBatch]:
     """Yield the events of `source` when they are due, stream time running at `speed`.
 
@@ -24,6 +28,7 @@ def playback(
     Args:
         source: The stream.
         speed: How many times real time, more than 0; None or infinity does not wait at all.
+        limit: How many events at most; nothing is read beyond them. None: all.
         clock: What to wait by; None takes the machine's.
 
     Raises:
@@ -31,14 +36,33 @@ def playback(
     """
     if speed is not None and not speed > 0:
         raise ValueError(f"speed must be more than 0, got {speed}; None replays at full speed")
+    batches = iter(source) if limit is None else _first(source, limit)
     if speed is None or math.isinf(speed):
-        return iter(source)
-    return _paced(source, seconds_per_tick(source.unit) / speed, clock or SystemClock())
+        return batches
+    return _paced(batches, seconds_per_tick(source.unit) / speed, clock or SystemClock())
 
 
-def _paced(source: Source, seconds: float, clock: Clock) -> Iterator[EventBatch]:
+def num_played(source: Source, limit: int | None) -> int | None:
+    """Return how many events of `source` there will be up to `limit`, None if it does not say."""
+    known = source.num_events
+    return min(known, limit) if known is not None and limit is not None else known
+
+
+def _first(batches: Iterable[EventBatch], limit: int) -> Iterator[EventBatch]:
+    """Yield the first `limit` events."""
+    left = limit
+    if left == 0:
+        return
+    for batch in batches:
+        yield batch if len(batch) <= left else batch[:left]
+        left -= min(len(batch), left)
+        if left == 0:
+            return
+
+
+def _paced(batches: Iterable[EventBatch], seconds: float, clock: Clock) -> Iterator[EventBatch]:
     start, first = clock.monotonic(), None
-    for batch in source:
+    for batch in batches:
         if len(batch) == 0:
             continue
         t = batch.t.numpy()

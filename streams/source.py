@@ -18,14 +18,25 @@ from tgflow.units import INT64_MAX
 class Source(Protocol):
     """Batches of events in arrival order, of any size, times never decreasing."""
 
-    x_dim: int
-    """Width of the edge features, 0 without them."""
-    ids: NodeIds
-    """The map from the stream's node ids to dense ones; it grows while the source is read."""
-    unit: str
-    """What a tick is, one of `tgflow.units.UNITS`."""
-    num_events: int | None
-    """How many events there will be, or None if that is not known."""
+    @property
+    def x_dim(self) -> int:
+        """Width of the edge features, 0 without them."""
+        ...
+
+    @property
+    def ids(self) -> NodeIds:
+        """The map from the stream's node ids to dense ones; it grows while the source is read."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What a tick is, one of `tgflow.units.UNITS`."""
+        ...
+
+    @property
+    def num_events(self) -> int | None:
+        """How many events there will be, or None if that is not known."""
+        ...
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Return the events from the start."""

@@ -18,7 +18,7 @@ from tgflow.checkpoint import CheckpointStore, load
 from tgflow.cli import main
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
-from tgflow.runtime import runner
+from tgflow.runtime import build, runner
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.ingest import ingest
@@ -72,14 +72,14 @@ def notes(level="warning"):
 
 def at_step(monkeypatch, position, act):
     """Call `act` once the run has learned `position` events."""
-    note_step = runner._Run._note_step
+    record = runner.Runner._record
 
-    def noting(self, step, update):
-        note_step(self, step, update)
+    def recording(self, step):
+        record(self, step)
         if step.stop == position:
             act(self)
 
-    monkeypatch.setattr(runner._Run, "_note_step", noting)
+    monkeypatch.setattr(runner.Runner, "_record", recording)
 
 
 # The stream
@@ -321,7 +321,7 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
         at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
         monkeypatch.setattr("tgflow.runtime.watchdog.rss_bytes", lambda: 960 if full else 100)
         limit = "1000"
-    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(build, "GRACE_SECONDS", 0.2)
     ran = run("--memory-limit", limit)
     assert ran.code == 71
     assert "of memory_limit" in ran.err
@@ -331,7 +331,7 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
 
 
 def test_d13_and_goes_on_with_more(run, resume, monkeypatch):
-    monkeypatch.setattr(runner, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(build, "GRACE_SECONDS", 0.1)
     assert run("--memory-limit", "1MiB").code == 71
     ran = run("--memory-limit", "100GiB", "--resume")
     assert ran.code == 0

@@ -12,7 +12,7 @@ import pytest
 from helpers.live_runs import SMALL
 from tgflow.cli import errors
 from tgflow.config import fields
-from tgflow.runtime import health, runner
+from tgflow.runtime import health, progress_log, runner
 from tgflow.runtime.exporter import METRICS
 from tgflow.setting import Effect
 
@@ -21,18 +21,18 @@ from tgflow.setting import Effect
 def seen(monkeypatch):
     """Return what a watcher sees after each micro-batch, by position."""
     found = {}
-    note_step = runner._Run._note_step
+    record = runner.Runner._record
 
-    def noting(self, step, update):
-        note_step(self, step, update)
-        found[step.stop] = look(self)
+    def recording(self, step):
+        record(self, step)
+        found[step.stop] = look(Path("out"))
 
-    monkeypatch.setattr(runner._Run, "_note_step", noting)
+    monkeypatch.setattr(runner.Runner, "_record", recording)
     return found
 
 
 def look(run):
-    lines = (run._session.place.path / "run.log").read_text().splitlines()
+    lines = (run / "run.log").read_text().splitlines()
     ports = [entry["port"] for line in lines if "port" in (entry := json.loads(line))]
     with urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/metrics", timeout=10) as page:
         return page.read().decode()
@@ -83,7 +83,7 @@ def test_a_port_that_is_taken_is_told(tgflow, events_csv):
 
 
 def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
-    monkeypatch.setattr(runner, "SECONDS_PER_LINE", 0.0)
+    monkeypatch.setattr(progress_log, "SECONDS_PER_LINE", 0.0)
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--log-format", "json", "--json", *SMALL)
     entries = [json.loads(line) for line in ran.err.splitlines()]
     assert [e["event"] for e in entries if e["event"] != "progress"] == [
@@ -98,16 +98,16 @@ def test_stderr_can_be_json_and_nothing_else(tgflow, events_csv, monkeypatch):
 
 def test_health_is_written_while_it_runs(tgflow, events_csv, monkeypatch):
     found = []
-    note_step = runner._Run._note_step
+    record = runner.Runner._record
 
-    def noting(self, step, update):
-        note_step(self, step, update)
+    def recording(self, step):
+        record(self, step)
         if step.stop == 200:
             monkeypatch.setattr(health, "SECONDS", 0.0)
             while not found or found[-1]["position"] < 150:
                 found.append(health.read_health(Path("out/health.json")))
 
-    monkeypatch.setattr(runner._Run, "_note_step", noting)
+    monkeypatch.setattr(runner.Runner, "_record", recording)
     monkeypatch.setattr("tgflow.runtime.watchdog.SECONDS", 0.0)
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     assert found[-1]["alive"]

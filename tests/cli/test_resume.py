@@ -15,7 +15,7 @@ from helpers import faults
 from helpers.live_runs import SMALL, same_run, signal_at, write_events
 from tgflow.cli import assemble, main
 from tgflow.durable.log import DurableLog
-from tgflow.runtime import build, checkpoints, runner
+from tgflow.runtime import checkpoints, open_log, runner
 from tgflow.streams.open import open_files
 
 STEP = ("--checkpoint-batches", 1)
@@ -286,7 +286,7 @@ def test_d12_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypa
 def test_old_segments_of_the_log_go_with_the_checkpoints_that_need_them(
     tgflow, events_csv, whole, monkeypatch
 ):
-    monkeypatch.setattr(build, "DurableLog", functools.partial(DurableLog, segment_bytes=500))
+    monkeypatch.setattr(open_log, "DurableLog", functools.partial(DurableLog, segment_bytes=500))
     monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
     flags = ("-s", events_csv, "-o", "out", "--keep", 1, *STEP, *SMALL)
     assert tgflow("run", *flags, "--limit", 300).code == 0

@@ -76,10 +76,10 @@ def test_learning_from_disk_through_a_cache_changes_no_bit(tgflow, stream, tmp_p
 def test_metrics_and_health_tell_of_the_table_and_its_cache(tgflow, stream, monkeypatch):
     pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
     pages = []
-    note_step = runner._Run._note_step
+    record = runner.Runner._record
 
-    def noting(self, step, update):
-        note_step(self, step, update)
+    def recording(self, step):
+        record(self, step)
         [port] = [
             entry["port"]
             for line in Path("out/run.log").read_text().splitlines()
@@ -88,7 +88,7 @@ def test_metrics_and_health_tell_of_the_table_and_its_cache(tgflow, stream, monk
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
             pages.append(page.read().decode())
 
-    monkeypatch.setattr(runner._Run, "_note_step", noting)
+    monkeypatch.setattr(runner.Runner, "_record", recording)
     disk = ("--edge-table", "disk", "--edge-cache", "4KiB", "--metrics-port", 0)
     assert tgflow("run", "-s", stream, "-o", "out", *FEATURES, *SMALL, *disk).code == 0
     figures = dict(line.rsplit(" ", 1) for line in pages[-1].splitlines() if line[0] != "#")

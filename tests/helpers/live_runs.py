@@ -63,11 +63,11 @@ def same_run(left: Path, right: Path) -> None:
 
 def signal_at(monkeypatch, position, number) -> None:
     """Let this process get a signal once the run has learned `position` events."""
-    note_step = runner._Run._note_step
+    record = runner.Runner._record
 
-    def noting(self, step, update):
-        note_step(self, step, update)
+    def recording(self, step):
+        record(self, step)
         if step.stop == position:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(runner._Run, "_note_step", noting)
+    monkeypatch.setattr(runner.Runner, "_record", recording)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +17,6 @@ from tgflow.choices import Direction
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.config import Config, ConfigError, StreamConfig
 from tgflow.config.model import WIDTHS, model_settings, validate_model
-from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
@@ -143,42 +141,6 @@ def _shallow(section: Any) -> dict[str, Any]:
     return {} if section is None else {f.name: getattr(section, f.name) for f in fields(section)}
 
 
-class Feed:
-    """The first `limit` events of a source when they are due, counted as they are read.
-
-    Args:
-        source: Where they come from.
-        limit: How many at most, or None.
-        speed: Multiple of real time, or None for full speed.
-    """
-
-    def __init__(self, source: EventSource, limit: int | None, speed: float | None = None) -> None:
-        self._source, self._limit, self._speed = source, limit, speed
-        self._read = 0
-        known = source.num_events
-        self.num_events = min(known, limit) if known is not None and limit else known
-        """How many there will be, or None if that is not known."""
-
-    def __iter__(self) -> Iterator[EventBatch]:
-        left = math.inf if self._limit is None else self._limit
-        for batch in playback(self._source, self._speed):
-            part = batch if len(batch) <= left else batch[: int(left)]
-            self._read += len(part)
-            left -= len(part)
-            yield part
-            if left == 0:
-                return
-
-    def share(self, done: int) -> float:
-        """Return which share of all events `done` of them are, 0 to 1, as far as can be told."""
-        if self.num_events is not None:
-            return min(done / self.num_events, 1.0) if self.num_events else 1.0
-        if not self._read:
-            return 0.0
-        estimate = self._read / max(self._source.progress, 1e-9)
-        return min(done / min(estimate, self._limit or estimate), 1.0)
-
-
 def read_graph(
     config: Config, source: EventSource, edge_x: FeatureTable | None = None
 ) -> TemporalGraph:
@@ -191,7 +153,7 @@ def read_graph(
     """
     direction = direction_of(config, source)
     graph = TemporalGraph(direction, source.x_dim, time_unit=source.unit, edge_x=edge_x)
-    for batch in Feed(source, config.stream.limit):
+    for batch in playback(source, limit=config.stream.limit):
         graph.append(batch)
     return graph
 

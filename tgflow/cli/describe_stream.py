@@ -14,6 +14,7 @@ from tgflow.config import Config
 from tgflow.events import EventBatch, concat
 from tgflow.report.formatting import duration, stream_time
 from tgflow.report.table_text import print_table
+from tgflow.streams import playback
 from tgflow.units import seconds_per_tick
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -22,7 +23,7 @@ QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 def describe_stream(config: Config, as_json: bool) -> None:
     """Read the whole stream of `config` and print what is in it."""
     source = assemble.open_source(config)
-    events = concat(list(assemble.Feed(source, config.stream.limit)))
+    events = concat(list(playback(source, limit=config.stream.limit)))
     found = {
         "path": config.stream.path,
         "unit": source.unit,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -16,29 +15,38 @@ from tgflow.cli.errors import USAGE, CliError
 from tgflow.config import Config
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
+from tgflow.streams import EventSource
+from tgflow.streams.pacing import num_played, playback
 from tgflow.streams.rows.batch import columns_of
 from tgflow.streams.write import write_events
 
 
-@dataclass(slots=True)
-class _Played:
-    """A source's events when they are due, up to a limit; itself a source."""
+class PlayedSource:
+    """A source's events when they are due, up to a limit; itself a source.
 
-    batches: Iterable[EventBatch]
-    num_events: int | None
-    x_dim: int
-    ids: NodeIds
-    unit: str
+    Args:
+        source: Where they come from.
+        limit: How many at most, or None.
+        speed: Multiple of real time, or None for full speed.
+    """
+
+    def __init__(self, source: EventSource, limit: int | None, speed: float | None) -> None:
+        self._source, self._limit, self._speed = source, limit, speed
+        self.x_dim, self.ids, self.unit = source.x_dim, source.ids, source.unit
+        self.num_events = num_played(source, limit)
 
     def __iter__(self) -> Iterator[EventBatch]:
-        return iter(self.batches)
+        return playback(self._source, self._speed, limit=self._limit)
+
+
+def open_played(config: Config) -> PlayedSource:
+    """Open the stream that `config` describes, as its limit and speed let it through."""
+    return PlayedSource(assemble.open_source(config), config.stream.limit, config.stream.speed)
 
 
 def play(config: Config, to: Path | None) -> None:
     """Write the stream of `config` to the file `to`, or without one as CSV to stdout."""
-    source = assemble.open_source(config)
-    feed = assemble.Feed(source, config.stream.limit, config.stream.speed)
-    played = _Played(feed, feed.num_events, source.x_dim, source.ids, source.unit)
+    played = open_played(config)
     if to is None:
         _to_stdout(played)
         return
@@ -49,7 +57,7 @@ def play(config: Config, to: Path | None) -> None:
     Console(stderr=True, highlight=False).print(f"wrote {count:,} events to {to}")
 
 
-def _to_stdout(source: _Played) -> None:
+def _to_stdout(source: PlayedSource) -> None:
     """Write CSV with a header, flushed after each batch; a closed pipe ends it in silence."""
     out = csv.writer(sys.stdout, lineterminator="\n")
     try:

@@ -11,8 +11,8 @@ from typing import get_args
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tgflow.cli import assemble
 from tgflow.cli.errors import USAGE, CliError
+from tgflow.cli.playing import open_played
 from tgflow.config import Config, flag_of
 from tgflow.streams.kafka.publish import PartitionBy, Publisher
 
@@ -33,8 +33,7 @@ def publish(config: Config, url: str, records: int | None, partition_by: str) ->
         CliError: If an option is none, or they do not fit together.
         PublishError: If the broker does not take what is sent.
     """
-    source = assemble.open_source(config)
-    feed = assemble.Feed(source, config.stream.limit, config.stream.speed)
+    source = open_played(config)
     console = Console(stderr=True, highlight=False)
     try:
         publisher = Publisher(
@@ -47,9 +46,9 @@ def publish(config: Config, url: str, records: int | None, partition_by: str) ->
         )
     except ValueError as error:
         raise CliError(f"--to: {error}", USAGE) from None
-    with publisher, _progress(console, feed.num_events) as (progress, task):
+    with publisher, _progress(console, source.num_events) as (progress, task):
         done = 0
-        for batch in feed:
+        for batch in source:
             publisher.send(batch)
             if publisher.num_events - done >= FLUSH_EVENTS or config.stream.speed is not None:
                 publisher.flush()

@@ -1,11 +1,17 @@
-"""The parts of a run put together, at its beginning or where the newest checkpoint left off."""
+"""The runner of a run from the command line, at its beginning or where it was saved.
+
+Each part is made by one function from what it needs. A runner of another kind is another
+composition: see `tests/runtime/test_runner.py` for one without ingestion and display.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
 
 from tgflow.checkpoint import (
     Checkpoint,
@@ -16,17 +22,37 @@ from tgflow.checkpoint import (
 )
 from tgflow.choices import Direction
 from tgflow.config import Config
+from tgflow.config.schema import CheckpointConfig
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
+from tgflow.report.display import Display
 from tgflow.runtime import resume
+from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedSettings
+from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import open_table
-from tgflow.runtime.log import RunLog
-from tgflow.runtime.machine import describe
+from tgflow.runtime.exporter import Exporter
+from tgflow.runtime.log import RunLog, library_messages
+from tgflow.runtime.machine import describe, rss_bytes
+from tgflow.runtime.memory import MemoryGuard
+from tgflow.runtime.metrics import (
+    CheckpointMetrics,
+    IngestMetrics,
+    MetricSource,
+    ProcessMetrics,
+    RunMetrics,
+    TrainerMetrics,
+)
+from tgflow.runtime.open_log import open_log
+from tgflow.runtime.progress_log import ProgressLog
+from tgflow.runtime.runner import Figures, Observer, Runner, RunStatus
 from tgflow.runtime.stream import FlowControl, PacedStream
+from tgflow.runtime.stream_report import StreamReport
+from tgflow.runtime.table_stats import HitRates
+from tgflow.runtime.watchdog import Watchdog
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
@@ -40,60 +66,17 @@ from tgflow.units import INT64_MAX, parse_bytes
 
 BUILD = ("tgflow", "torch", "python", "system")
 """What of the machine may change a result's last bits, beside the threads."""
-
-
-Kept: TypeAlias = tuple[int, dict[str, Any]]
-"""What a checkpoint holds: events learned, and the state of ingestion."""
+GRACE_SECONDS = 30.0
+"""At the memory limit, before the run stops."""
 
 
 class StrictResume(RuntimeError):
     """Bits could differ from an undisturbed run, and `strict_resume` forbids that."""
 
 
-@dataclass(slots=True)
-class Session:
-    """A run's parts, ready to go."""
-
-    config: Config
-    place: RunDirectory
-    notes: RunLog
-    trainer: ContinualTrainer
-    ingest: Ingest
-    supply: PacedStream
-    valve: FlowControl
-    store: CheckpointStore
-    writer: CheckpointWriter
-    log: DurableLog | None
-    letters: DeadLetterSink
-    build: dict[str, Any]
-    """What the checkpoint says of machine and threads."""
-    resumed_at: int | None = None
-    """Events that the checkpoint held from which the run goes on; None if it begins."""
-    elapsed: float = 0.0
-    """Seconds that the run took before."""
-    kept: Kept | None = None
-    """What the newest checkpoint holds, if another one now would be the same but for that."""
-
-    def close(self) -> None:
-        """End what still runs and close the files; the disk may refuse."""
-        self.valve.stop()
-        if self.supply.settle():
-            self.ingest.close()
-        with suppress(OSError):  # which was told, or the run ends by what matters more
-            self.writer.wait()
-        with suppress(OSError):
-            self.letters.close()
-        if self.log is not None:
-            self.log.close()
-        table = self.trainer.graph.edge_x
-        if table is not None:
-            with suppress(OSError):
-                table.close()
-
-
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """What a session is made of that is not in its directory.
+    """What a run is made of that is not in its directory.
 
     Args:
         source: Where events come from, not started.
@@ -108,16 +91,17 @@ class RunInputs:
     threads: int
 
 
-def open_session(
-    place: RunDirectory, inputs: RunInputs, notes: RunLog, valve: FlowControl
-) -> Session:
-    """Start the run in `place`, or resume it.
+def open_run(
+    directory: RunDirectory, inputs: RunInputs, run_log: RunLog, flow: FlowControl, console: Console
+) -> Runner:
+    """Return the runner of the run in `directory`, which starts or resumes.
 
     Args:
-        place: Taken.
+        directory: Taken.
         inputs: What else it is made of.
-        notes: Gets what was found.
-        valve: Ends the stream; it may be stopped already.
+        run_log: Gets what was found.
+        flow: Stops the stream; it may be stopped already.
+        console: Shows progress to people.
 
     Raises:
         ConfigError: If the checkpoint that can be used has other settings than the newest had.
@@ -125,167 +109,169 @@ def open_session(
         LogCorrupt: If the log is damaged.
         CheckpointError: If a checkpoint cannot be trusted, or another tgflow wrote it.
         StrictResume: If bits could differ, and the settings forbid that.
-        OSError: If the directory cannot be read or written.
+        OSError: If the directory cannot be read or written, or the port for metrics is taken.
     """
-    for key in place.unknown:
-        text = f"{place.path} has a setting that no longer exists, left out: {key}"
-        notes.warning("settings", text)
+    for key in directory.unknown:
+        text = f"{directory.path} has a setting that no longer exists, left out: {key}"
+        run_log.warning("settings", text)
     try:
-        return _open(place, inputs, notes, valve)
+        with ExitStack() as opened:
+            return _compose(directory, inputs, run_log, flow, console, opened)
     except (NoValidCheckpoint, LogCorrupt, RowsLost) as error:
         raise type(error)(
             f"{error}; bring files back from a copy, or start over with another --out"
         ) from None
 
 
-def _open(place: RunDirectory, inputs: RunInputs, notes: RunLog, valve: FlowControl) -> Session:
-    config = place.config
-    source = inputs.source
-    store = _open_store(place)
-    found = store.newest()
-    for problem in store.problems:
-        notes.warning("checkpoint", problem)
+def _compose(
+    directory: RunDirectory,
+    inputs: RunInputs,
+    run_log: RunLog,
+    flow: FlowControl,
+    console: Console,
+    opened: ExitStack,
+) -> Runner:
+    """Make the parts, in this order, and the runner; all that is open is in `opened` meanwhile."""
+    config, source = directory.config, inputs.source
+    store = _open_store(directory)
+    newest = _find_newest(store, directory, run_log)
     build = {name: describe()[name] for name in BUILD} | {"threads": inputs.threads}
-    if found is None:
-        start = _Start.at_the_beginning(inputs, place)
-    else:
-        place.compare(found[1].meta["run"].get("settings"))
-        start = _Start.from_checkpoint(found[1], inputs, place, notes)
-        _check_build(found[1].meta["run"]["build"], build, config, notes)
-    log = _open_log(place, start.state, notes) if config.checkpoint.log else None
-    place.rundir.cut_records(start.records_bytes)
-    source.ids = start.ids
-    if isinstance(source, Stoppable):
-        source.stop = lambda: valve.stopped
-    letters = _dead_letters(config, place)
-    position = start.trainer.position
-    ingest = Ingest(
-        source,
-        order_config(config),
-        letters=letters,
-        accounting=RowAccounting(),
-        breaker=CircuitBreaker(source.name, config.checks.max_bad_ratio),
-        log=log,
-        state=start.state,
-        skip_to=position,
-        stop=lambda: valve.stopped,
-    )
-    limit = config.stream.limit
-    left = None if limit is None else max(0, limit - position)
-    return Session(
-        config=config,
-        place=place,
-        notes=notes,
-        trainer=start.trainer,
-        ingest=ingest,
-        supply=PacedStream(ingest, valve, source.unit, left, config.stream.speed),
-        valve=valve,
-        store=store,
-        writer=CheckpointWriter(store),
-        log=log,
-        letters=letters,
-        build=build,
-        resumed_at=position if place.goes_on else None,
+    start = _Start.of(newest)
+    _check_build(start.build, build, config, run_log)
+    log = None
+    if config.checkpoint.log:
+        log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)
+        opened.callback(log.close)
+    trainer = _make_trainer(inputs, directory, newest, run_log)
+    opened.callback(_close_table, trainer.graph)
+    directory.files.cut_records(start.records_bytes)
+    dead_letters = _open_dead_letters(directory)
+    opened.callback(_close_quietly, dead_letters.close)
+    ingest = _make_ingest(config, source, start, trainer.position, dead_letters, log, flow)
+    settings = SavedSettings(
+        directory,
+        build,
+        source.name,
         elapsed=start.elapsed,
-        kept=None if place.changed else start.kept(build),
+        changed=bool(directory.changed) or start.build != build,
+    )
+    parts: list[CheckpointPart] = [settings, SavedIngest(ingest, trainer, start.state)]
+    if log is not None:
+        parts.append(LogRetention(log, store, run_log))
+    saved = None if newest is None else trainer.position
+    checkpoints = _make_checkpoints(trainer, store, run_log, config.checkpoint, parts, saved)
+    opened.enter_context(checkpoints)
+    stream = _make_stream(ingest, flow, config, trainer.position)
+    opened.enter_context(stream)
+    status = RunStatus()
+    metrics = _make_metrics(status, flow, config, trainer, ingest, checkpoints, log, directory)
+    _serve_metrics(metrics, directory, source.name, run_log, opened)
+    watchdog = _make_watchdog(directory, metrics, flow, run_log)
+    display, show = _make_display(config, console, stream.num_events, run_log)
+    report = StreamReport(ingest, lambda: trainer.position, directory.files)
+    _log_start(directory, source.name, trainer.position, build, run_log)
+    return Runner(
+        trainer,
+        stream,
+        checkpoints,
+        resumed=directory.resumed,
+        flow=flow,
+        status=status,
+        services=[library_messages(run_log), opened.pop_all(), watchdog],
+        display=display,
+        figures=_make_figures(trainer.graph, settings, stream),
+        observers=[directory.files.log, show],
+        reports={"stream": report.write},
+        warn=lambda text: run_log.warning("checkpoint", text),
     )
 
 
-def _open_store(place: RunDirectory) -> CheckpointStore:
-    c = place.config.checkpoint
+def _open_store(directory: RunDirectory) -> CheckpointStore:
+    c = directory.config.checkpoint
     limit = c.max_checkpoint_bytes
     return CheckpointStore(
-        place.path / "checkpoints",
+        directory.path / "checkpoints",
         keep=c.keep,
         max_bytes=None if limit is None else parse_bytes(limit),
     )
 
 
+def _find_newest(
+    store: CheckpointStore, directory: RunDirectory, run_log: RunLog
+) -> Checkpoint | None:
+    """Return the checkpoint to resume from, None to start; its settings are then the directory's.
+
+    Raises:
+        ConfigError: If other settings are wanted, and that was not allowed.
+    """
+    found = store.newest()
+    for problem in store.problems:
+        run_log.warning("checkpoint", problem)
+    if found is None:
+        return None
+    directory.compare(found[1].meta["run"].get("settings"))
+    return found[1]
+
+
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a run goes on."""
+    """What a checkpoint says of the run beside its trainer; the defaults are a run's beginning."""
 
-    trainer: ContinualTrainer
-    ids: NodeIds
+    ids: NodeIds | None = None
     state: IngestState | None = None
     records_bytes: int = 0
     elapsed: float = 0.0
-    build: dict[str, Any] = field(default_factory=dict)
-
-    def kept(self, build: dict[str, Any]) -> Kept | None:
-        """Return what the checkpoint holds, if `build` made it."""
-        if self.state is None or self.build != build:
-            return None
-        return self.trainer.position, self.state.meta()
+    build: dict[str, Any] | None = None
 
     @classmethod
-    def at_the_beginning(cls, inputs: RunInputs, place: RunDirectory) -> _Start:
-        table = open_table(place, inputs.source.x_dim)
-        graph = TemporalGraph(inputs.direction, time_unit=inputs.source.unit, edge_x=table)
-        trainer = ContinualTrainer(inputs.model, graph, place.config.continual)
-        return cls(trainer, inputs.source.ids)
-
-    @classmethod
-    def from_checkpoint(
-        cls, checkpoint: Checkpoint, inputs: RunInputs, place: RunDirectory, notes: RunLog
-    ) -> _Start:
-        meta = checkpoint.meta
-        keep_model = place.effect != "fixed_model"
-        if not keep_model:
-            notes.warning("other model", "model, optimizer and memory start afresh, as was allowed")
-        trainer = ContinualTrainer.from_checkpoint(
-            inputs.model,
-            checkpoint,
-            place.config.continual,
-            keep_model=keep_model,
-            edge_x=open_table(place, inputs.source.x_dim, checkpoint),
-        )
-        trainer.graph.check_time_unit(inputs.source)
-        state = IngestState.from_checkpoint(checkpoint.sections["reorder"], meta["ingest"])
-        ids = NodeIds.from_state(checkpoint.sections["ids"])
+    def of(cls, checkpoint: Checkpoint | None) -> _Start:
+        if checkpoint is None:
+            return cls()
+        meta, sections = checkpoint.meta, checkpoint.sections
         run = meta["run"]
-        return cls(trainer, ids, state, run["records_bytes"], run["elapsed"], run["build"])
+        return cls(
+            NodeIds.from_state(sections["ids"]),
+            IngestState.from_checkpoint(sections["reorder"], meta["ingest"]),
+            run["records_bytes"],
+            run["elapsed"],
+            run["build"],
+        )
 
 
-def _open_log(place: RunDirectory, state: IngestState | None, notes: RunLog) -> DurableLog:
-    """Return the log, all of which that will be read is sound.
-
-    One that is gone, with a checkpoint there, begins anew where that leaves off: what it held comes
-    from the source again, as without a log.
-
-    Raises:
-        LogCorrupt: If it is damaged, or does not go with the checkpoint.
-    """
-    config, needed = place.config, None if state is None else state.log
-    path = place.path / "log"
-    if needed is not None and not any(path.glob("*.log")):
-        _say_gone(path, config, notes)
-    log = DurableLog(path, needed=needed)
-    try:
-        for problem in log.problems:
-            notes.warning("log", problem)
-        if needed is None and not log.is_whole:
-            raise LogCorrupt(
-                f"{log.directory} has lost its beginning, and there is no checkpoint to go on from"
-            )
-        for _ in log.read(needed):
-            pass  # here and now, not in the thread that reads the stream
-    except BaseException:
-        log.close()
-        raise
-    return log
+def _check_build(
+    saved: dict[str, Any] | None, build: dict[str, Any], config: Config, run_log: RunLog
+) -> None:
+    differing = [] if saved is None else resume.differences(saved, build)
+    if not differing:
+        return
+    text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"
+    if config.checkpoint.strict_resume:
+        raise StrictResume(f"{text}, and strict_resume is set; resume as it was, or unset it")
+    run_log.warning("other build", text)
 
 
-def _say_gone(log: Path, config: Config, notes: RunLog) -> None:
-    if config.order.idle_timeout is not None:
-        raise LogCorrupt(f"{log} is gone, and only it knew whom idle_timeout no longer waited for")
-    text = f"{log} is gone; what came after the checkpoint is read from the source again"
-    notes.warning("log", text)
+def _make_trainer(
+    inputs: RunInputs, directory: RunDirectory, checkpoint: Checkpoint | None, run_log: RunLog
+) -> ContinualTrainer:
+    source, config = inputs.source, directory.config.continual
+    table = open_table(directory, source.x_dim, checkpoint)
+    if checkpoint is None:
+        graph = TemporalGraph(inputs.direction, time_unit=source.unit, edge_x=table)
+        return ContinualTrainer(inputs.model, graph, config)
+    keep_model = directory.effect != "fixed_model"
+    if not keep_model:
+        run_log.warning("other model", "model, optimizer and memory start afresh, as was allowed")
+    trainer = ContinualTrainer.from_checkpoint(
+        inputs.model, checkpoint, config, keep_model=keep_model, edge_x=table
+    )
+    trainer.graph.check_time_unit(source)
+    return trainer
 
 
-def _dead_letters(config: Config, place: RunDirectory) -> DeadLetterSink:
+def _open_dead_letters(directory: RunDirectory) -> DeadLetterSink:
     """Return where dead letters go: to files, and to a topic if one is named."""
-    files, topic = DeadLetterFiles(place.path / "dead-letters"), config.kafka.dead_letter_topic
+    config = directory.config
+    files, topic = DeadLetterFiles(directory.path / "dead-letters"), config.kafka.dead_letter_topic
     transport = find_transport(config.stream.path)
     if topic is None or transport is None or transport.dead_letters is None:
         return files
@@ -293,16 +279,30 @@ def _dead_letters(config: Config, place: RunDirectory) -> DeadLetterSink:
     return transport.dead_letters(files, url, config.kafka.options)
 
 
-def _check_build(
-    saved: dict[str, Any], build: dict[str, Any], config: Config, notes: RunLog
-) -> None:
-    differing = resume.differences(saved, build)
-    if not differing:
-        return
-    text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"
-    if config.checkpoint.strict_resume:
-        raise StrictResume(f"{text}, and strict_resume is set; go on as it was, or unset it")
-    notes.warning("other build", text)
+def _make_ingest(
+    config: Config,
+    source: PartitionedSource,
+    start: _Start,
+    position: int,
+    dead_letters: DeadLetterSink,
+    log: DurableLog | None,
+    flow: FlowControl,
+) -> Ingest:
+    if start.ids is not None:
+        source.ids = start.ids
+    if isinstance(source, Stoppable):
+        source.stop = lambda: flow.stopped
+    return Ingest(
+        source,
+        order_config(config),
+        letters=dead_letters,
+        accounting=RowAccounting(),
+        breaker=CircuitBreaker(source.name, config.checks.max_bad_ratio),
+        log=log,
+        state=start.state,
+        skip_to=position,
+        stop=lambda: flow.stopped,
+    )
 
 
 def order_config(config: Config) -> OrderConfig:
@@ -319,3 +319,116 @@ def order_config(config: Config) -> OrderConfig:
         buffer_events=INT64_MAX,
         buffer_bytes=INT64_MAX,
     )
+
+
+def _make_checkpoints(
+    trainer: ContinualTrainer,
+    store: CheckpointStore,
+    run_log: RunLog,
+    config: CheckpointConfig,
+    parts: list[CheckpointPart],
+    saved: int | None,
+) -> Checkpoints:
+    return Checkpoints(
+        trainer,
+        store,
+        CheckpointWriter(store),
+        run_log,
+        every=config.checkpoint_every,
+        every_batches=config.checkpoint_batches,
+        parts=parts,
+        saved=saved,
+    )
+
+
+def _make_stream(ingest: Ingest, flow: FlowControl, config: Config, learned: int) -> PacedStream:
+    c = config.stream
+    return PacedStream(ingest, flow, limit=c.limit, speed=c.speed, learned=learned)
+
+
+def _make_metrics(
+    status: RunStatus,
+    flow: FlowControl,
+    config: Config,
+    trainer: ContinualTrainer,
+    ingest: Ingest,
+    checkpoints: Checkpoints,
+    log: DurableLog | None,
+    directory: RunDirectory,
+) -> RunMetrics:
+    rows = IngestMetrics(ingest, lambda: trainer.position)
+    sources: list[MetricSource] = [
+        TrainerMetrics(trainer),
+        CheckpointMetrics(checkpoints, log, directory.path / "dead-letters"),
+        rows,
+        ProcessMetrics(flow, _memory_limit(config)),
+    ]
+    size = config.continual.batch_size
+    return RunMetrics(status, flow, lambda: rows.num_waiting >= size, sources)
+
+
+def _make_watchdog(
+    directory: RunDirectory, metrics: RunMetrics, flow: FlowControl, run_log: RunLog
+) -> Watchdog:
+    guard = MemoryGuard(_memory_limit(directory.config), GRACE_SECONDS)
+    return Watchdog(directory.path / "health.json", metrics, guard, flow, run_log)
+
+
+def _memory_limit(config: Config) -> int | None:
+    limit = config.operate.memory_limit
+    return None if limit is None else parse_bytes(limit)
+
+
+def _serve_metrics(
+    metrics: RunMetrics, directory: RunDirectory, source: str, run_log: RunLog, opened: ExitStack
+) -> None:
+    """Serve metrics over HTTP until `opened` is closed, if the settings name a port."""
+    operate = directory.config.operate
+    if operate.metrics_port is None:
+        return
+    labels = {"model": directory.config.model.name, "stream": source, "run": str(directory.path)}
+    exporter = Exporter(metrics.metrics, labels, operate.metrics_port, operate.metrics_host)
+    opened.callback(exporter.close)
+    at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
+    run_log.info("metrics", f"metrics at {at}", port=exporter.port)
+
+
+def _make_display(
+    config: Config, console: Console, num_events: int | None, run_log: RunLog
+) -> tuple[AbstractContextManager[object], Observer]:
+    """Return what shows the micro-batches to people, or logs them now and then for machines."""
+    if config.operate.log_format == "json":
+        return nullcontext(), ProgressLog(run_log).update
+    title = f"{config.model.name.upper()} learning from {config.stream.path}"
+    display = Display(console, title, num_events)
+    return display, display.update
+
+
+def _make_figures(
+    graph: TemporalGraph, settings: SavedSettings, stream: PacedStream
+) -> list[Figures]:
+    rates = HitRates(graph)
+    return [
+        lambda step: rates.lately(),
+        lambda step: {"elapsed": settings.elapsed, "rss_bytes": rss_bytes()},
+        lambda step: {} if (share := stream.share(step.stop)) is None else {"progress": share},
+    ]
+
+
+def _log_start(
+    directory: RunDirectory, source: str, position: int, build: dict[str, Any], run_log: RunLog
+) -> None:
+    what = f"resumes at event {position:,}" if directory.resumed else "starts"
+    text = f"{directory.config.model.name} {what}, stream {source}"
+    run_log.info("start", text, position=position, **build)
+
+
+def _close_table(graph: TemporalGraph) -> None:
+    if graph.edge_x is not None:
+        _close_quietly(graph.edge_x.close)
+
+
+def _close_quietly(close: Callable[[], None]) -> None:
+    """Close what an earlier error has spoken for, or the run ends by what matters more."""
+    with suppress(OSError):
+        close()

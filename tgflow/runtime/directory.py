@@ -43,48 +43,48 @@ class RunDirectory:
     """A run directory that this process has to itself; a context manager.
 
     Args:
-        rundir: The directory.
+        files: The files in it.
         config: The settings to run with.
         changed: In what they differ from those that the run was started with.
-        goes_on: Whether there is a run to resume.
-        lock: Held until the place is left.
+        resumed: Whether there is a run to resume.
+        lock: Held until the directory is left.
         saved: The settings that the run had at its newest checkpoint; None if it starts.
-        wish: What was asked for.
+        options: What was asked for.
         unknown: Settings in its config.toml that no longer exist.
     """
 
     def __init__(
         self,
-        rundir: RunFiles,
+        files: RunFiles,
         config: Config,
         changed: list[SettingChange],
-        goes_on: bool,
+        resumed: bool,
         lock: RunLock | None,
         saved: Config | None = None,
-        wish: ResumeOptions | None = None,
+        options: ResumeOptions | None = None,
         unknown: Sequence[str] = (),
     ) -> None:
-        self.rundir, self.config, self.changed = rundir, config, changed
-        self.goes_on, self.unknown = goes_on, unknown
+        self.files, self.config, self.changed = files, config, changed
+        self.resumed, self.unknown = resumed, unknown
         self._lock, self._saved = lock, saved
-        self._wish = ResumeOptions() if wish is None else wish
-        self._is_settled = saved is None
+        self._options = ResumeOptions() if options is None else options
+        self._is_committed = saved is None
 
     @classmethod
-    def find(cls, config: Config, name: str, wish: ResumeOptions) -> RunDirectory:
+    def find(cls, config: Config, name: str, options: ResumeOptions) -> RunDirectory:
         """Return where to run and with which settings; nothing is changed there yet.
 
         Args:
             config: Settings asked for, defaults included.
-            name: What the run is called where `config` names no directory.
-            wish: What else was asked for.
+            name: The run's name where `config` names no directory.
+            options: What else was asked for.
 
         Raises:
             ConfigError: If the run that is there has other settings.
             FileExistsError: If there are files that are not to be resumed, or are no run.
             Locked: If another process has the run.
         """
-        if not wish.resume:
+        if not options.resume:
             return cls(RunFiles.choose(config.run.out, name, OWN), config, [], False, None)
         if config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
@@ -96,18 +96,18 @@ class RunDirectory:
             unknown: list[str] = []
             counting = _newest_meta(path).get("run", {}).get("settings")
             saved = _saved(path, counting, unknown)
-            wanted = _wanted(saved, config, wish)
-            changed = _changes(path, saved, wanted, wish)
+            wanted = _wanted(saved, config, options)
+            changed = _changes(path, saved, wanted, options)
         except BaseException:
             lock.release()
             raise
-        rundir = RunFiles(path, goes_on=True)
-        return cls(rundir, wanted, changed, True, lock, saved, wish, unknown)
+        files = RunFiles(path, resumed=True)
+        return cls(files, wanted, changed, True, lock, saved, options, unknown)
 
     @property
     def path(self) -> Path:
         """The directory."""
-        return self.rundir.path
+        return self.files.path
 
     @property
     def effect(self) -> Effect:
@@ -121,15 +121,15 @@ class RunDirectory:
             Locked: If another process has it.
             OSError: If it cannot be made, or not be written to.
         """
-        self.rundir.make()
+        self.files.make()
         if self._lock is None:
             self._lock = RunLock(self.path / LOCK)
-        # which also tells whether one can write here; what counts is written by `settle`
-        self.rundir.write_config(self.config if self._saved is None else self._not_counting())
+        # which also shows whether one can write here; what counts is written by `commit_settings`
+        self.files.write_config(self.config if self._saved is None else self._not_counting())
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.rundir.close()
+        self.files.close()
         self.release()
 
     def release(self) -> None:
@@ -148,18 +148,18 @@ class RunDirectory:
             ConfigError: If others are wanted, and that was not allowed.
         """
         saved = _saved(self.path, counting)
-        self.changed = _changes(self.path, saved, self.config, self._wish)
-        self._saved, self._is_settled = saved, False
+        self.changed = _changes(self.path, saved, self.config, self._options)
+        self._saved, self._is_committed = saved, False
 
-    def settle(self) -> None:
+    def commit_settings(self) -> None:
         """Write config.toml with all settings: a checkpoint now stands for them.
 
         Raises:
             OSError: If it cannot be written.
         """
-        if not self._is_settled:
-            self.rundir.write_config(self.config)
-            self._is_settled = True
+        if not self._is_committed:
+            self.files.write_config(self.config)
+            self._is_committed = True
 
     def _not_counting(self) -> Config:
         """Return the settings of the run but for those wanted that do not count."""
@@ -184,15 +184,17 @@ def _saved(
     return replaced(view, counting or {})
 
 
-def _wanted(saved: Config, config: Config, wish: ResumeOptions) -> Config:
+def _wanted(saved: Config, config: Config, options: ResumeOptions) -> Config:
     """Return the settings to resume with; what is of no use where rows go now is left out."""
-    stated = dict(wish.stated or {})
+    stated = dict(options.stated or {})
     if stated.get("tables.edge_table", "disk") not in FILED:
         stated = {"tables.edge_budget": None, "tables.edge_path": None} | stated
     return replaced(saved, stated | {"run.out": config.run.out})
 
 
-def _changes(path: Path, saved: Config, wanted: Config, wish: ResumeOptions) -> list[SettingChange]:
+def _changes(
+    path: Path, saved: Config, wanted: Config, options: ResumeOptions
+) -> list[SettingChange]:
     """Return in what `wanted` differs from the settings of the run.
 
     Raises:
@@ -200,7 +202,7 @@ def _changes(path: Path, saved: Config, wanted: Config, wish: ResumeOptions) -> 
     """
     changed = resume.changes(saved, wanted)
     gravest = resume.gravest(changed)
-    if gravest == "any_time" or (wish.allow_change and gravest != "fixed"):
+    if gravest == "any_time" or (options.allow_change and gravest != "fixed"):
         return changed
     lines = "\n".join(resume.table(changed))
     way_out = "leave them out to resume as it was, or give another --out"

@@ -11,14 +11,14 @@ from tgflow.train.feature_rows import file_of, same_file
 
 
 def open_table(
-    place: RunDirectory, x_dim: int, checkpoint: Checkpoint | None = None
+    directory: RunDirectory, x_dim: int, checkpoint: Checkpoint | None = None
 ) -> Table | None:
     """Return the table, cache and all, as the settings want it; None without features.
 
     What its file holds and no checkpoint counts comes from log or source again, so it is cut off.
 
     Args:
-        place: The run's directory, taken.
+        directory: The run's directory, taken.
         x_dim: Width of the features.
         checkpoint: What to resume from.
 
@@ -26,22 +26,22 @@ def open_table(
         RowsLost: If its file has not the rows that the checkpoint counts.
         OSError: If its file cannot be opened.
     """
-    file = edge_file(place.config, place.path)
+    file = edge_file(directory.config, directory.path)
     counted = None if checkpoint is None else file_of(checkpoint.meta, "edge_x")
     if file is not None and not file.exists() and same_file(counted, file):
         raise RowsLost(f"{file} is gone, and with it the edge features that the checkpoint counts")
     try:
-        table = open_edge_table(place.config, x_dim, place.path)
+        table = open_edge_table(directory.config, x_dim, directory.path)
     except DamagedFile as error:
         raise RowsLost(f"the run's edge features cannot be read: {error}") from None
     if table is None:
         return None
     if counted is None:
         table.truncate(0)
-    return with_cache(place.config, table, "lru")
+    return with_cache(directory.config, table, "lru")
 
 
-def check_own(place: RunDirectory) -> None:
+def check_own(directory: RunDirectory) -> None:
     """Refuse a file of edge features that may be another run's, which would be cut off or moved.
 
     A run resumes with a file that the settings did not name before if its checkpoint counts rows in
@@ -50,7 +50,9 @@ def check_own(place: RunDirectory) -> None:
     Raises:
         ConfigError: If the settings name one that is there.
     """
-    if place.goes_on and not any(change.key == "tables.edge_path" for change in place.changed):
+    if directory.resumed and not any(
+        change.key == "tables.edge_path" for change in directory.changed
+    ):
         return
-    if file_of(place.newest_meta(), "edge_x") is None:
-        check_unused(place.config)
+    if file_of(directory.newest_meta(), "edge_x") is None:
+        check_unused(directory.config)

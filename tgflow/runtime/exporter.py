@@ -1,4 +1,4 @@
-"""Prometheus metrics of a run, read off its figures whenever somebody asks."""
+"""Prometheus metrics of a run, read whenever somebody asks."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ METRICS = (
            "How far that is behind the clock, where stream time is Unix time.", "watermark_age"),
     Metric("tgflow_source_lag_records", "gauge", "Records that the source holds beyond.",
            "source_lag", "partition"),
-    Metric("tgflow_source_rebuilds", "counter", "Consumers built anew.", "source.rebuilds"),
+    Metric("tgflow_source_rebuilds", "counter", "Consumers rebuilt.", "source.rebuilds"),
     Metric("tgflow_source_outage_seconds", "counter", "Time the source was out of reach.",
            "source.outage_seconds"),
-    Metric("tgflow_source_paused_seconds", "counter", "Time a partition was held back.",
+    Metric("tgflow_source_paused_seconds", "counter", "Time a partition was paused.",
            "source.paused_seconds"),
     Metric("tgflow_prequential", "gauge", "Mean over all events, predicted before learned.",
            "prequential", "metric"),
@@ -100,7 +100,7 @@ METRICS = (
            "edge_cache.bytes_from_table"),
     Metric("tgflow_edge_cache_bytes", "gauge", "Memory of the cache.", "edge_cache.memory_bytes"),
     Metric("tgflow_memory_limit_bytes", "gauge", "Where the run stops.", "memory_limit"),
-    Metric("tgflow_paused_seconds", "counter", "Time the stream was held back for want of memory.",
+    Metric("tgflow_paused_seconds", "counter", "Time the stream was paused for want of memory.",
            "paused_seconds"),
 )  # fmt: skip
 PROCESS = (
@@ -118,7 +118,7 @@ class Exporter:
     """Serves `METRICS` over HTTP until it is closed.
 
     Args:
-        figures: Returns the run's figures; called from a thread of the server.
+        metrics: Returns the run's metrics; called from a thread of the server.
         labels: What `tgflow_run_info` says of the run.
         port: Port; 0 for any that is free.
         host: Address.
@@ -130,7 +130,7 @@ class Exporter:
 
     def __init__(
         self,
-        figures: Callable[[], Values],
+        metrics: Callable[[], Values],
         labels: Mapping[str, str],
         port: int,
         host: str = "127.0.0.1",
@@ -141,7 +141,7 @@ class Exporter:
             raise ModuleNotFoundError(
                 "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
             ) from None
-        self._figures, self._labels = figures, labels
+        self._metrics, self._labels = metrics, labels
         registry = prometheus.CollectorRegistry()
         registry.register(self)
         prometheus.ProcessCollector(registry=registry)
@@ -157,9 +157,9 @@ class Exporter:
         from prometheus_client.core import InfoMetricFamily
 
         yield InfoMetricFamily("tgflow_run", "The run.", dict(self._labels))
-        figures = self._figures()
+        values = self._metrics()
         for metric in METRICS:
-            value = figures.get(metric.key)
+            value = values.get(metric.key)
             if value is not None:
                 yield _family(metric, value)
 

@@ -19,18 +19,18 @@ class RunFiles:
 
     Args:
         path: Where to; `make` makes it if it is not there.
-        goes_on: Whether the files in it are this run's.
+        resumed: Whether the files in it are this run's.
         own: Names of files that may be there already.
 
     Raises:
         FileExistsError: If there are other files in it.
     """
 
-    def __init__(self, path: Path, *, goes_on: bool = False, own: Set[str] = frozenset()) -> None:
-        if not goes_on and not _is_free(path, own):
+    def __init__(self, path: Path, *, resumed: bool = False, own: Set[str] = frozenset()) -> None:
+        if not resumed and not _is_free(path, own):
             raise FileExistsError(
-                f"{path} holds files already; choose another --out, remove it, or go on with it if "
-                "it is a run: --resume"
+                f"{path} holds files already; choose another --out, remove it, or resume it if it "
+                "is a run: --resume"
             )
         self.path = path
         self._records: BinaryIO | None = None
@@ -125,7 +125,7 @@ def read_records(path: Path, most: int | None = None) -> list[dict[str, Any]]:
 
     Args:
         path: The file.
-        most: Return at most so many of them, evenly spaced, in memory for twice as many lines.
+        most: How many to return at most, evenly spaced; twice as many lines are in memory.
     """
     kept: list[bytes] = []
     every = 1

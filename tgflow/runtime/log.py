@@ -6,8 +6,11 @@ Texts may quote what came with the stream: what a terminal would obey is escaped
 from __future__ import annotations
 
 import json
+import logging
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -51,7 +54,7 @@ class RunLog:
         self._write("error", event, text, fields)
 
     def progress(self, text: str, **fields: Any) -> None:
-        """Say how far it is, on a stderr for machines only."""
+        """Write how far it is, on a stderr for machines only."""
         if self._format == "json":
             self._say(_line("info", "progress", text, fields))
 
@@ -94,3 +97,32 @@ def _line(level: Level, event: str, text: str, fields: dict[str, Any]) -> str:
 def _to_stderr(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
+
+
+@contextmanager
+def library_messages(run_log: RunLog) -> Iterator[None]:
+    """Let what tgflow's rooms log reach `run_log`; failed checkpoints are logged anyway."""
+    library = logging.getLogger("tgflow")
+    handler = _Forward(run_log)
+    propagate, library.propagate = library.propagate, False
+    library.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "no checkpoint at step", RuntimeWarning)
+            yield
+    finally:
+        library.removeHandler(handler)
+        library.propagate = propagate
+
+
+class _Forward(logging.Handler):
+    def __init__(self, run_log: RunLog) -> None:
+        super().__init__(logging.INFO)
+        self._run_log = run_log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = record.name.rpartition(".")[2]
+        if record.levelno >= logging.WARNING:
+            self._run_log.warning(event, record.getMessage())
+        else:
+            self._run_log.info(event, record.getMessage())

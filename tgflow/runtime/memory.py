@@ -1,4 +1,4 @@
-"""Bounded memory: near its limit the stream is held back, and at it the run ends in order."""
+"""Bounded memory: near its limit the stream is paused, and at it the run ends in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from tgflow.report.formatting import num_bytes
 
 PAUSE_SHARE = 0.95
-GO_ON_SHARE = 0.90
+RESUME_SHARE = 0.90
 
 
 class MemoryLimit(RuntimeError):
@@ -32,28 +32,28 @@ class MemoryGuard:
     clock: Callable[[], float] = time.monotonic
     _since: dict[str, float] = field(default_factory=dict, init=False)
 
-    def judge(self, rss: int) -> Literal["hold", "let go", "as it is"]:
+    def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
         """Return what to do with the stream, given that `rss` bytes are held.
 
         Raises:
             MemoryLimit: If that is the limit or more, and was all through the grace time; or if
-                holding the stream back has not helped for twice that.
+                pausing the stream has not helped for twice that.
         """
         if self.limit is None:
-            return "as it is"
+            return "none"
         self._note("full", begins=rss >= self.limit, ends=rss < self.limit)
         self._note(
-            "held", begins=rss >= PAUSE_SHARE * self.limit, ends=rss < GO_ON_SHARE * self.limit
+            "paused", begins=rss >= PAUSE_SHARE * self.limit, ends=rss < RESUME_SHARE * self.limit
         )
-        if self._lasts("full", self.grace) or self._lasts("held", 2 * self.grace):
+        if self._lasts("full", self.grace) or self._lasts("paused", 2 * self.grace):
             raise MemoryLimit(
                 f"the process holds {num_bytes(rss)} of memory_limit = {num_bytes(self.limit)}, "
                 f"also after {self.grace:g} s without new events; give it more, or a smaller "
                 "buffer, replay_horizon or batch"
             )
-        if "held" in self._since:
-            return "hold"
-        return "let go"
+        if "paused" in self._since:
+            return "pause"
+        return "resume"
 
     def _note(self, name: str, *, begins: bool, ends: bool) -> None:
         if ends:

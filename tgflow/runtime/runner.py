@@ -1,261 +1,166 @@
-"""The run itself: micro-batch after micro-batch, kept now and then, until something ends it."""
+"""The runner: micro-batch after micro-batch, saved now and then, until something ends it."""
 
 from __future__ import annotations
 
-import logging
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from rich.console import Console
-
-from tgflow.report.display import Display
-from tgflow.report.formatting import compact, score
-from tgflow.runtime.build import Session
-from tgflow.runtime.checkpoints import CheckpointScheduler
-from tgflow.runtime.exporter import Exporter
-from tgflow.runtime.log import RunLog
-from tgflow.runtime.machine import rss_bytes
-from tgflow.runtime.memory import MemoryGuard, MemoryLimit
-from tgflow.runtime.metrics import RunMetrics, Status
-from tgflow.runtime.stream import Stopped
-from tgflow.runtime.table_stats import HitRates, table_figures
-from tgflow.runtime.watchdog import Watchdog
+from tgflow.events import EventBatch
+from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.health import State
+from tgflow.runtime.memory import MemoryLimit
+from tgflow.runtime.stream import FlowControl, Stopped
+from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.errors import StreamError
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
-from tgflow.units import parse_bytes
 
-SECONDS_PER_LINE = 5.0
-GRACE_SECONDS = 30.0
-"""At the memory limit, before the run stops."""
+Record: TypeAlias = Mapping[str, Any]
+Figures: TypeAlias = Callable[[StepRecord], Record]
+"""Returns what a record says of a micro-batch beside the trainer's own figures."""
+Observer: TypeAlias = Callable[[Record], None]
+"""Gets the record of each micro-batch."""
+Report: TypeAlias = Callable[[], Record]
+"""Returns, and may write, what there is to say once all is saved."""
+
+
+@dataclass(slots=True)
+class RunStatus:
+    """How a run stands, written by its runner and read by any thread."""
+
+    state: State = "starting"
+    record: Record = field(default_factory=dict)
+    """The latest micro-batch's."""
+    stepped_at: float = field(default_factory=time.monotonic)
+    reason: str | None = None
+    """Why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended, with all of it kept."""
+    """How a run ended, with all of it saved."""
 
     stopped: bool
     """By a signal: there may be more to come."""
     state_sha256: str | None
-    """Digest of model, optimizer, memory, events and ids."""
-    stream: Mapping[str, Any]
-    """What became of the rows, as `Ingest.report` says it."""
-    tables: Mapping[str, Any]
-    """Where features are, and what caches did, as `table_figures` says it."""
+    """Digest of model, optimizer, memory and events, and of what the run adds to them."""
+    metrics: Record
+    """What `ContinualTrainer.result` returns."""
+    tables: Record
+    """Where features are, and what caches did, as `table_figures` returns it."""
+    reports: Mapping[str, Record]
+    """What each report returned."""
 
 
-def run(session: Session, console: Console) -> RunResult:
-    """Learn from the session's stream until it ends, a signal stops it, or something fails.
+@dataclass(slots=True)
+class Runner:
+    """Learns from a stream and saves what it learned; all else is done by its parts, if it has any.
 
-    Whatever can be kept is: after all of these but a failing disk, a loss that is not finite and
-    faults of ours, the newest checkpoint holds every micro-batch learned.
-
-    Raises:
-        StreamError: What the source says; `SourceUnavailable` if it was out of reach for too long.
-        MemoryLimit: If memory was short for too long.
-        TrainingDiverged: If a loss or score is not finite.
-        OSError: If log, dead letters or three checkpoints in a row could not be written.
-        Unbalanced: If a row got lost.
+    Args:
+        trainer: What learns.
+        stream: Batches of any size, in order.
+        checkpoints: Saves the trainer and what belongs to it.
+        resumed: Whether the trainer resumed from a checkpoint.
+        flow: Stops the run between two micro-batches.
+        status: How the run stands, for parts that watch it.
+        services: Entered before the first micro-batch, in order, and left when all is saved, or
+            something failed.
+        display: Entered while the run learns.
+        figures: Add to the record of each micro-batch, in order.
+        observers: Get the record of each micro-batch, in order.
+        reports: Called once all is saved, also before an error of the stream ends the run.
+        warn: Told that what was learned last could not be saved, where another error ends the run.
     """
-    return _Run(session, console).run()
 
-
-class _Run:
-    def __init__(self, session: Session, console: Console) -> None:
-        self._session, self._console = session, console
-        self._notes = session.notes
-        self._status = Status()
-        self._keeper = CheckpointScheduler(session)
-        self._figures = RunMetrics(session, self._keeper, self._status)
-        self._hit_rates = HitRates(session.trainer.graph)
-        self._started = self._said = time.monotonic()
+    trainer: ContinualTrainer
+    stream: Iterable[EventBatch]
+    checkpoints: Checkpoints
+    resumed: bool = False
+    flow: FlowControl = field(default_factory=FlowControl)
+    status: RunStatus = field(default_factory=RunStatus)
+    services: Sequence[AbstractContextManager[object]] = ()
+    display: AbstractContextManager[object] = field(default_factory=nullcontext)
+    figures: Sequence[Figures] = ()
+    observers: Sequence[Observer] = ()
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    warn: Callable[[str], None] = lambda text: None
 
     def run(self) -> RunResult:
-        session = self._session
-        operate = session.config.operate
-        limit = operate.memory_limit
-        pressure = MemoryGuard(None if limit is None else parse_bytes(limit), GRACE_SECONDS)
-        health = session.place.path / "health.json"
-        with ExitStack() as stack:
-            stack.enter_context(_library_messages(self._notes))
-            stack.callback(session.close)
-            self._serve_metrics(stack)
-            stack.enter_context(
-                Watchdog(health, self._figures, pressure, session.valve, self._notes)
-            )
+        """Learn until the stream ends, a signal stops it, or something fails.
+
+        Whatever can be saved is: after all of these but a failing disk, a loss that is not finite
+        and faults of ours, the newest checkpoint holds every micro-batch learned.
+
+        Raises:
+            StreamError: What the source raises; `SourceUnavailable` if it was out of reach for too
+                long.
+            MemoryLimit: If memory was short for too long.
+            TrainingDiverged: If a loss or score is not finite.
+            OSError: If log, dead letters or three checkpoints in a row could not be written.
+            Unbalanced: If a row got lost.
+        """
+        with ExitStack() as services:
+            for service in self.services:
+                services.enter_context(service)
             try:
-                return self._go()
+                return self._learn_and_save()
             except BaseException as error:
-                self._status.state, self._status.reason = "failed", str(error)
+                self.status.state, self.status.reason = "failed", str(error)
                 raise
 
-    def _serve_metrics(self, stack: ExitStack) -> None:
-        operate, session = self._session.config.operate, self._session
-        if operate.metrics_port is None:
-            return
-        labels = {
-            "model": session.config.model.name,
-            "stream": session.ingest.source.name,
-            "run": str(session.place.path),
-        }
-        exporter = Exporter(
-            self._figures.metrics, labels, operate.metrics_port, operate.metrics_host
-        )
-        stack.callback(exporter.close)
-        at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
-        self._notes.info("metrics", f"metrics at {at}", port=exporter.port)
-
-    def _go(self) -> RunResult:
-        """Learn, and keep what was learned."""
-        self._say_start()
-        stopped = False
+    def _learn_and_save(self) -> RunResult:
         try:
-            with self._display() as update:
-                stopped = self._learn(update)
+            with self.display:
+                stopped = self._learn()
         except (StreamError, MemoryLimit) as error:
-            self._keep_before(error)
+            self._save_before(error)
             raise
-        self._status.state = "stopping"
-        digest = self._keeper.finish()
-        self._status.state = "stopped" if stopped else "done"
+        self.status.state = "stopping"
+        digest = self.checkpoints.finish()
+        self.status.state = "stopped" if stopped else "done"
         return RunResult(
-            stopped, digest, self._report(), table_figures(self._session.trainer.graph)
+            stopped=stopped,
+            state_sha256=digest,
+            metrics=self.trainer.result(),
+            tables=table_figures(self.trainer.graph),
+            reports={name: report() for name, report in self.reports.items()},
         )
 
-    def _learn(self, update: Callable[[Mapping[str, Any]], None]) -> bool:
+    def _learn(self) -> bool:
         """Learn until the stream ends, or is stopped; True if it was a signal.
 
         Raises:
-            MemoryLimit: If the watch stopped it.
+            MemoryLimit: If the watchdog stopped it.
         """
-        session = self._session
-        self._status.state = "running" if session.resumed_at is None else "recovering"
+        self.status.state = "recovering" if self.resumed else "running"
         try:
-            for step in session.trainer.steps(session.supply):
-                self._note_step(step, update)
-                self._keeper.after_step()
-                if session.valve.stopped:
-                    session.valve.pass_through()
+            for step in self.trainer.steps(self.stream):
+                self._record(step)
+                self.checkpoints.after_step()
+                self.flow.check()
         except Stopped:
             return True
         return False
 
-    def _note_step(self, step: StepRecord, update: Callable[[Mapping[str, Any]], None]) -> None:
-        session = self._session
-        record = {
-            **step.as_dict(),
-            **self._hit_rates.lately(),
-            "elapsed": session.elapsed + time.monotonic() - self._started,
-            "rss_bytes": rss_bytes(),
-        }
-        share = self._share(step.stop)
-        if share is not None:
-            record["progress"] = share
-        session.place.rundir.log(record)
-        self._status.record, self._status.stepped_at = record, time.monotonic()
-        if self._status.state == "recovering":
-            self._status.state = "running"
-        update(record)
+    def _record(self, step: StepRecord) -> None:
+        record = step.as_dict()
+        for figures in self.figures:
+            record |= figures(step)
+        self.status.record, self.status.stepped_at = record, time.monotonic()
+        if self.status.state == "recovering":
+            self.status.state = "running"
+        for observer in self.observers:
+            observer(record)
 
-    def _share(self, done: int) -> float | None:
-        """Return which share of the stream is learned, as far as can be told."""
-        ingest, total = self._session.ingest, self._total()
-        if total is None and ingest.progress:
-            total = int(max(ingest.num_released / ingest.progress, 1.0))
-        limit = self._session.config.stream.limit
-        known = [size for size in (total, limit) if size is not None]
-        if not known:
-            return None
-        return min(done / min(known), 1.0) if min(known) else 1.0
-
-    def _total(self) -> int | None:
-        """Return how many events there will be, or None if that is not known."""
-        known, limit = self._session.ingest.num_events, self._session.config.stream.limit
-        return min(known, limit) if known is not None and limit is not None else known
-
-    @contextmanager
-    def _display(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-        """Show the micro-batches to people, or tell of them now and then in JSON."""
-        config = self._session.config
-        title = f"{config.model.name.upper()} learning from {config.stream.path}"
-        if config.operate.log_format == "json":
-            yield self._tell
-            return
-        with Display(self._console, title, self._total()) as display:
-            yield display.update
-
-    def _tell(self, record: Mapping[str, Any]) -> None:
-        if time.monotonic() - self._said < SECONDS_PER_LINE:
-            return
-        self._said = time.monotonic()
-        text = (
-            f"{record['stop']:,} events, {compact(record['events_per_second'])} events/s, "
-            f"AP {score(record.get('running.ap') or float('nan'))}"
-        )
-        self._notes.progress(text, **record)
-
-    def _keep_before(self, error: Exception) -> None:
-        """Keep what was learned before `error` ends the run."""
+    def _save_before(self, error: Exception) -> None:
+        """Save what was learned before `error` ends the run."""
         try:
-            self._keeper.finish()
-            self._report()
+            self.checkpoints.finish()
+            for report in self.reports.values():
+                report()
         except OSError as failed:
-            text = f"what was learned last could not be kept: {failed}"
-            self._notes.warning("checkpoint", f"{text}; the run ends because of: {error}")
-
-    def _report(self) -> dict[str, Any]:
-        """Write and return what became of the rows, and how many events wait to be learned.
-
-        A run that goes on and has nothing left to learn polls nothing: what it said before holds.
-        """
-        session, rundir = self._session, self._session.place.rundir
-        report = session.ingest.report()
-        if not session.ingest.has_polled and (before := rundir.read_json("stream.json")):
-            return before
-        learned = session.trainer.position
-        report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}
-        rundir.write_json("stream.json", report)
-        return report
-
-    def _say_start(self) -> None:
-        session = self._session
-        at = session.resumed_at
-        what = "begins" if at is None else f"goes on at event {at:,}"
-        self._notes.info(
-            "start",
-            f"{session.config.model.name} {what}, stream {session.ingest.source.name}",
-            position=session.trainer.position,
-            **session.build,
-        )
-
-
-@contextmanager
-def _library_messages(notes: RunLog) -> Iterator[None]:
-    """Let what tgflow's sources log reach the notes, meanwhile; the keeper notes failed writes."""
-    logger = logging.getLogger("tgflow")
-    handler = _ToNotes(notes)
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "no checkpoint at step", RuntimeWarning)
-            yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
-
-
-class _ToNotes(logging.Handler):
-    def __init__(self, notes: RunLog) -> None:
-        super().__init__(logging.INFO)
-        self._notes = notes
-
-    def emit(self, record: logging.LogRecord) -> None:
-        event = record.name.rpartition(".")[2]
-        if record.levelno >= logging.WARNING:
-            self._notes.warning(event, record.getMessage())
-        else:
-            self._notes.info(event, record.getMessage())
+            text = f"what was learned last could not be saved: {failed}"
+            self.warn(f"{text}; the run ends because of: {error}")

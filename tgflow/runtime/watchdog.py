@@ -1,4 +1,4 @@
-"""A thread beside the run: it writes health.json and looks after the memory, come events or not."""
+"""A thread beside the run: it writes health.json and watches the memory, come events or not."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Watchdog:
 
     Args:
         path: health.json.
-        figures: What it says.
-        pressure: Judges the memory.
-        valve: Held while memory is short; stopped by `MemoryLimit` when it stays so.
-        notes: Hears of both.
+        metrics: What it says.
+        memory: Judges the memory.
+        flow: Paused while memory is short; stopped by `MemoryLimit` when it stays so.
+        run_log: Hears of both.
     """
 
     def __init__(
         self,
         path: Path,
-        figures: RunMetrics,
-        pressure: MemoryGuard,
-        valve: FlowControl,
-        notes: RunLog,
+        metrics: RunMetrics,
+        memory: MemoryGuard,
+        flow: FlowControl,
+        run_log: RunLog,
     ) -> None:
-        self._path, self._figures, self._pressure = path, figures, pressure
-        self._valve, self._notes = valve, notes
+        self._path, self._metrics, self._memory = path, metrics, memory
+        self._flow, self._run_log = flow, run_log
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tgflow-watch", daemon=True)
 
@@ -48,33 +48,33 @@ class Watchdog:
     def __exit__(self, *error: object) -> None:
         self._end.set()
         self._thread.join()
-        write_health(self._path, self._figures.state, self._figures.health())
+        write_health(self._path, self._metrics.state, self._metrics.health())
 
     def _run(self) -> None:
-        told: State | None = None
-        told_at = 0.0
-        while not self._end.wait(TICK_SECONDS if told else 0.0):
+        written: State | None = None
+        written_at = 0.0
+        while not self._end.wait(TICK_SECONDS if written else 0.0):
             try:
-                self._look_at_memory()
-                state = self._figures.state
-                if state != told or time.monotonic() - told_at >= SECONDS:
-                    write_health(self._path, state, self._figures.health())
-                    told, told_at = state, time.monotonic()
-            except Exception as error:  # who watches must not end before what is watched
-                self._notes.warning("watch", f"health could not be told: {error!r}")
-                told, told_at = told or "running", time.monotonic() + SECONDS
+                self._watch_memory()
+                state = self._metrics.state
+                if state != written or time.monotonic() - written_at >= SECONDS:
+                    write_health(self._path, state, self._metrics.health())
+                    written, written_at = state, time.monotonic()
+            except Exception as error:  # a watchdog must not end before what it watches
+                self._run_log.warning("watchdog", f"health could not be written: {error!r}")
+                written, written_at = written or "running", time.monotonic() + SECONDS
 
-    def _look_at_memory(self) -> None:
-        if self._valve.stopped:
+    def _watch_memory(self) -> None:
+        if self._flow.stopped:
             return
         try:
-            verdict = self._pressure.judge(rss_bytes())
+            verdict = self._memory.judge(rss_bytes())
         except MemoryLimit as error:
-            self._valve.stop(error)
+            self._flow.stop(error)
             return
-        if verdict == "hold" and not self._valve.held:
-            self._valve.hold()
-            self._notes.warning("memory", "memory is short: the stream is held back")
-        elif verdict == "let go" and self._valve.held:
-            self._valve.let_go()
-            self._notes.info("memory", "there is memory again: the stream flows")
+        if verdict == "pause" and not self._flow.paused:
+            self._flow.pause()
+            self._run_log.warning("memory", "memory is short: the stream is paused")
+        elif verdict == "resume" and self._flow.paused:
+            self._flow.resume()
+            self._run_log.info("memory", "there is memory again: the stream flows")

@@ -1,0 +1,194 @@
+"""A runner is a composition of parts: with ingestion and display, or with a plain iterable only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from helpers.live_runs import write_events
+from tgflow.checkpoint import CheckpointStore, CheckpointWriter
+from tgflow.cli import assemble
+from tgflow.config import load_config
+from tgflow.graph import TemporalGraph
+from tgflow.runtime.build import RunInputs, open_run
+from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.directory import ResumeOptions, RunDirectory
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.runner import Runner
+from tgflow.runtime.stream import FlowControl, Stopped
+from tgflow.streams import open_stream
+from tgflow.streams.errors import SourceUnavailable
+from tgflow.train.continual import ContinualTrainer
+
+FULL_ONLY = {"ids", "reorder"}
+"""Sections that ingestion adds."""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = write_events(tmp_path / "events.csv", size=230)
+    flags = {
+        "stream.path": str(path),
+        "model.dim": 8,
+        "model.neighbors": 3,
+        "continual.batch_size": 50,
+        "checkpoint.checkpoint_batches": 2,
+    }
+    return load_config(flags=flags)
+
+
+def model_of(config):
+    return assemble.make_model(config, config.continual, 0)
+
+
+def full_run(config, path):
+    """Return the result of the run that the command line makes, in the directory `path`."""
+    source = assemble.open_partitioned(config)
+    flags = {"run.out": str(path), "stream.path": config.stream.path}
+    directory = RunDirectory.find(load_config(flags=_flat(config) | flags), "run", ResumeOptions())
+    inputs = RunInputs(source, "undirected", model_of(config), 1)
+    with directory:
+        run_log = RunLog(None, say=lambda line: None)
+        return open_run(directory, inputs, run_log, FlowControl(), Console(quiet=True)).run()
+
+
+def _flat(config):
+    return {
+        "model.dim": config.model.dim,
+        "model.neighbors": config.model.neighbors,
+        "continual.batch_size": config.continual.batch_size,
+        "checkpoint.checkpoint_batches": config.checkpoint.checkpoint_batches,
+    }
+
+
+def plain_runner(config, batches, path, **parts):
+    """Return a runner that learns from an iterable: no ingestion, no display, nothing watches it.
+
+    It resumes where its checkpoints left off.
+    """
+    store = CheckpointStore(path)
+    found = store.newest()
+    if found is None:
+        trainer = ContinualTrainer(model_of(config), TemporalGraph(time_unit="s"), config.continual)
+    else:
+        trainer = ContinualTrainer.from_checkpoint(model_of(config), found[1], config.continual)
+    checkpoints = Checkpoints(
+        trainer,
+        store,
+        CheckpointWriter(store),
+        RunLog(None, say=lambda line: None),
+        every_batches=config.checkpoint.checkpoint_batches,
+        saved=None if found is None else found[0],
+    )
+    return Runner(trainer, batches, checkpoints, services=[checkpoints], **parts)
+
+
+def newest(path):
+    found = CheckpointStore(path).newest()
+    assert found is not None
+    checkpoint = found[1]
+    sections = {name: checkpoint.get(name) for name in (*checkpoint.sections, *checkpoint.sealed)}
+    return found[0], sections, checkpoint.meta
+
+
+def test_a_runner_without_ingestion_learns_and_saves_the_same(config, tmp_path):
+    full_run(config, tmp_path / "full")
+    losses: list[float] = []
+    runner = plain_runner(
+        config,
+        open_stream(config.stream.path),
+        tmp_path / "plain",
+        observers=[lambda record: losses.append(record["loss"])],
+    )
+    result = runner.run()
+    assert runner.status.state == "done"
+    lines = (tmp_path / "full" / "metrics.jsonl").read_text().splitlines()
+    assert losses == [json.loads(line)["loss"] for line in lines]
+    assert result.metrics["num_events"] == 230
+    position, sections, meta = newest(tmp_path / "full" / "checkpoints")
+    plain_position, plain_sections, plain_meta = newest(tmp_path / "plain")
+    assert position == plain_position == 230
+    assert plain_sections.keys() == sections.keys() - FULL_ONLY
+    for name, tensors in plain_sections.items():
+        assert tensors.keys() == sections[name].keys()
+        for key, tensor in tensors.items():
+            assert torch.equal(tensor, sections[name][key]), (name, key)
+    for key in ("config", "graph", "segment_start", "index", "position"):
+        assert plain_meta.get(key) == meta.get(key)
+
+
+def test_a_runner_without_ingestion_resumes_with_the_same_bits(config, tmp_path):
+    whole = plain_runner(config, open_stream(config.stream.path), tmp_path / "whole").run()
+
+    def until_100(record):
+        if record["stop"] == 100:
+            runner.flow.stop()
+
+    batches = list(open_stream(config.stream.path))
+    runner = plain_runner(config, batches, tmp_path / "cut", observers=[until_100])
+    assert runner.run().stopped
+    assert runner.status.state == "stopped"
+    [events] = batches
+    resumed = plain_runner(config, [events[100:]], tmp_path / "cut").run()
+    assert resumed.state_sha256 == whole.state_sha256
+    assert resumed.metrics["prequential.ap"] == whole.metrics["prequential.ap"]
+
+
+def test_parts_add_to_each_record_and_are_left_in_reverse(config, tmp_path):
+    seen: list[object] = []
+
+    class Service:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            seen.append(f"+{self.name}")
+
+        def __exit__(self, *error):
+            seen.append(f"-{self.name}")
+
+    runner = plain_runner(
+        config,
+        open_stream(config.stream.path),
+        tmp_path / "run",
+        figures=[lambda step: {"half": step.stop / 2}],
+        observers=[lambda record: seen.append(record["half"])],
+        display=Service("display"),
+        reports={"end": lambda: {"at": seen.append("report")}},
+    )
+    runner.services = [*runner.services, Service("a"), Service("b")]
+    assert "end" in runner.run().reports
+    steps = [25.0, 50.0, 75.0, 100.0, 115.0]
+    assert seen == ["+a", "+b", "+display", *steps, "-display", "report", "-b", "-a"]
+
+
+def test_what_was_learned_before_the_stream_failed_is_saved(config, tmp_path):
+    [events] = list(open_stream(config.stream.path))
+
+    def failing():
+        yield events[:150]
+        raise SourceUnavailable("edges", "unavailable", "gone")
+
+    runner = plain_runner(config, failing(), tmp_path / "run")
+    with pytest.raises(SourceUnavailable, match="gone"):
+        runner.run()
+    assert runner.status.state == "failed"
+    assert "gone" in str(runner.status.reason)
+    assert newest(tmp_path / "run")[0] == 150
+
+
+def test_flow_that_is_stopped_before_the_run_starts_learns_one_micro_batch_at_most(
+    config, tmp_path
+):
+    flow = FlowControl()
+    flow.stop_for("SIGTERM")
+    with pytest.raises(Stopped):
+        flow.wait()
+    stream = open_stream(config.stream.path)
+    runner = plain_runner(config, stream, Path(tmp_path / "run"), flow=flow)
+    assert runner.run().stopped
+    assert newest(tmp_path / "run")[0] == 50

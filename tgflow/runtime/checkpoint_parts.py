@@ -1,0 +1,156 @@
+"""What a run from the command line saves beside its trainer: ingestion, settings, the log's end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.config import plain
+from tgflow.durable.log import DurableLog
+from tgflow.durable.position import LogPosition
+from tgflow.runtime import resume
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.log import RunLog
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.ingest.state import IngestState
+from tgflow.train.continual import ContinualTrainer
+
+
+class SavedSettings:
+    """Settings, machine and elapsed time of a run; config.toml follows the checkpoints.
+
+    Args:
+        directory: The run's.
+        build: The machine and versions that results depend on.
+        source: The name of the stream's source.
+        elapsed: Seconds that the run took before.
+        changed: Whether the newest checkpoint holds other settings, or another build.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        build: Mapping[str, Any],
+        source: str,
+        *,
+        elapsed: float = 0.0,
+        changed: bool = True,
+    ) -> None:
+        self._directory, self._build, self._source = directory, build, source
+        self._before, self._started, self._changed = elapsed, time.monotonic(), changed
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the run took, over all resumes."""
+        return self._before + time.monotonic() - self._started
+
+    def after_step(self) -> None:
+        """Do nothing."""
+
+    def changed(self) -> bool:
+        """Whether the newest checkpoint holds other settings, or another build."""
+        return self._changed
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Add the sections `model` and `run` of the checkpoint's meta; syncs metrics.jsonl."""
+        config = self._directory.config
+        checkpoint.note("model", plain(config)["model"])
+        run = {
+            "build": self._build,
+            "elapsed": self.elapsed,
+            "records_bytes": self._directory.files.sync_records(),
+            "source": self._source,
+            "settings": resume.fixed_settings(config),
+        }
+        checkpoint.note("run", run)
+
+    def saved(self) -> None:
+        """Write config.toml: a checkpoint stands for its settings."""
+        self._changed = False
+        self._directory.commit_settings()
+
+
+class SavedIngest:
+    """What ingestion knows at the trainer's position: ids, positions, events held back.
+
+    Args:
+        ingest: Ingestion.
+        trainer: What learns from it.
+        state: What the newest checkpoint holds of it; None without one.
+    """
+
+    def __init__(
+        self, ingest: Ingest, trainer: ContinualTrainer, state: IngestState | None = None
+    ) -> None:
+        self._ingest, self._trainer = ingest, trainer
+        self._nodes = (0, 0)
+        self._saved = None if state is None else state.meta()
+        self._pending: IngestState | None = None
+
+    def after_step(self) -> None:
+        """Let go of what only earlier positions need."""
+        self._ingest.forget_before(self._trainer.position)
+
+    def changed(self) -> bool:
+        """Whether more was read than the newest checkpoint knows."""
+        return self._ingest.state_at(self._trainer.position).meta() != self._saved
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Add sections `ids` and `reorder`, and `ingest` to the meta."""
+        self._pending = self._ingest.state_at(self._trainer.position)
+        tensors, meta = self._pending.to_checkpoint()
+        checkpoint.put("ids", self._ingest.ids.state(self._num_nodes()))
+        checkpoint.put("reorder", tensors, volatile=True)
+        checkpoint.note("ingest", meta)
+
+    def saved(self) -> None:
+        """Tell the source which events need not come again."""
+        assert self._pending is not None
+        self._saved = self._pending.meta()
+        self._ingest.committed(self._pending)
+
+    def _num_nodes(self) -> int:
+        """Return how many nodes the events have that the trainer has stored."""
+        position, num = self._nodes
+        trainer = self._trainer
+        events = trainer.graph.log.read(position, trainer.position)
+        if len(events):
+            num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)
+        self._nodes = (trainer.position, num)
+        return num
+
+
+class LogRetention:
+    """Removes the log before the oldest checkpoint that is kept; adds nothing to checkpoints.
+
+    Args:
+        log: The log.
+        store: The checkpoints.
+        run_log: Hears that it could not be removed.
+    """
+
+    def __init__(self, log: DurableLog, store: CheckpointStore, run_log: RunLog) -> None:
+        self._log, self._store, self._run_log = log, store, run_log
+
+    def after_step(self) -> None:
+        """Do nothing."""
+
+    def changed(self) -> bool:
+        """Return False: it is in no checkpoint."""
+        return False
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Do nothing."""
+
+    def saved(self) -> None:
+        """Remove what no checkpoint needs any more."""
+        oldest = self._store.oldest_kept()
+        if oldest is None or oldest["ingest"]["log"] is None:
+            return
+        try:
+            self._log.drop_before(LogPosition.from_json(oldest["ingest"]["log"]))
+        except OSError as error:
+            text = f"old segments of the log could not be removed: {error}"
+            self._run_log.warning("log", text)
