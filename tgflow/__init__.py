@@ -10,135 +10,49 @@ from typing import TYPE_CHECKING
 from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tgflow._native import num_threads, set_num_threads
-    from tgflow.batch import Batch
-    from tgflow.cache import CachedTable, ScheduleMismatch, cached
-    from tgflow.checkpoint import Checkpoint, load, save
-    from tgflow.events import NO_NODE, EventBatch
-    from tgflow.graph import TemporalGraph
-    from tgflow.ids import NodeIds
-    from tgflow.log import EventLog
-    from tgflow.model import Scores, TemporalModel
-    from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
-    from tgflow.plan import ExperienceReplay, Loader, NegativeSampler, Plan
-    from tgflow.sampling import (
-        Hops,
-        Neighbors,
-        Sampler,
-        decayed_neighbors,
-        recent_neighbors,
-        sample_hops,
-        sample_neighbors,
-        uniform_neighbors,
-        window_neighbors,
-    )
-    from tgflow.sampling.to_dgl import to_dgl
-    from tgflow.sampling.to_pyg import to_pyg
-    from tgflow.streams import Source, open_stream, playback
-    from tgflow.tables import FeatureTable
-    from tgflow.train.config import ContinualConfig, OfflineConfig
-    from tgflow.train.continual import ContinualTrainer
-    from tgflow.train.observe import Callback
-    from tgflow.train.offline import OfflineTrainer
+    from tgflow._native import num_threads as num_threads
+    from tgflow._native import set_num_threads as set_num_threads
+    from tgflow.batch import Batch as Batch
+    from tgflow.cache import CachedTable as CachedTable
+    from tgflow.cache import ScheduleMismatch as ScheduleMismatch
+    from tgflow.cache import cached as cached
+    from tgflow.checkpoint import Checkpoint as Checkpoint
+    from tgflow.checkpoint import load as load
+    from tgflow.checkpoint import save as save
+    from tgflow.events import NO_NODE as NO_NODE
+    from tgflow.events import EventBatch as EventBatch
+    from tgflow.graph import EventLog as EventLog
+    from tgflow.graph import TemporalGraph as TemporalGraph
+    from tgflow.ids import NodeIds as NodeIds
+    from tgflow.model import Scores as Scores
+    from tgflow.model import TemporalModel as TemporalModel
+    from tgflow.models import TGAT as TGAT
+    from tgflow.models import TGN as TGN
+    from tgflow.models import TGATConfig as TGATConfig
+    from tgflow.models import TGNConfig as TGNConfig
+    from tgflow.plan import ExperienceReplay as ExperienceReplay
+    from tgflow.plan import Loader as Loader
+    from tgflow.plan import NegativeSampler as NegativeSampler
+    from tgflow.plan import Plan as Plan
+    from tgflow.sampling import Hops as Hops
+    from tgflow.sampling import Neighbors as Neighbors
+    from tgflow.sampling import Sampler as Sampler
+    from tgflow.sampling import decayed_neighbors as decayed_neighbors
+    from tgflow.sampling import recent_neighbors as recent_neighbors
+    from tgflow.sampling import sample_hops as sample_hops
+    from tgflow.sampling import sample_neighbors as sample_neighbors
+    from tgflow.sampling import uniform_neighbors as uniform_neighbors
+    from tgflow.sampling import window_neighbors as window_neighbors
+    from tgflow.sampling.to_dgl import to_dgl as to_dgl
+    from tgflow.sampling.to_pyg import to_pyg as to_pyg
+    from tgflow.streams import Source as Source
+    from tgflow.streams import open_stream as open_stream
+    from tgflow.streams import playback as playback
+    from tgflow.tables import FeatureTable as FeatureTable
+    from tgflow.train.config import ContinualConfig as ContinualConfig
+    from tgflow.train.config import OfflineConfig as OfflineConfig
+    from tgflow.train.continual import ContinualTrainer as ContinualTrainer
+    from tgflow.train.observe import Callback as Callback
+    from tgflow.train.offline import OfflineTrainer as OfflineTrainer
 
-_HOME = {
-    "Batch": "batch",
-    "CachedTable": "cache",
-    "Callback": "train.observe",
-    "Checkpoint": "checkpoint",
-    "ContinualConfig": "train.config",
-    "ContinualTrainer": "train.continual",
-    "EventBatch": "events",
-    "EventLog": "log",
-    "ExperienceReplay": "plan",
-    "FeatureTable": "tables",
-    "Hops": "sampling",
-    "Loader": "plan",
-    "NO_NODE": "events",
-    "NegativeSampler": "plan",
-    "Neighbors": "sampling",
-    "NodeIds": "ids",
-    "OfflineConfig": "train.config",
-    "OfflineTrainer": "train.offline",
-    "Plan": "plan",
-    "Sampler": "sampling",
-    "ScheduleMismatch": "cache",
-    "Scores": "model",
-    "Source": "streams",
-    "TGAT": "models",
-    "TGATConfig": "models",
-    "TGN": "models",
-    "TGNConfig": "models",
-    "TemporalGraph": "graph",
-    "TemporalModel": "model",
-    "cached": "cache",
-    "decayed_neighbors": "sampling",
-    "load": "checkpoint",
-    "num_threads": "_native",
-    "open_stream": "streams",
-    "playback": "streams",
-    "recent_neighbors": "sampling",
-    "sample_hops": "sampling",
-    "sample_neighbors": "sampling",
-    "save": "checkpoint",
-    "set_num_threads": "_native",
-    "to_dgl": "sampling.to_dgl",
-    "to_pyg": "sampling.to_pyg",
-    "uniform_neighbors": "sampling",
-    "window_neighbors": "sampling",
-}
-"""The module of tgflow that each public name lives in."""
-
-__all__ = [
-    "NO_NODE",
-    "TGAT",
-    "TGN",
-    "Batch",
-    "CachedTable",
-    "Callback",
-    "Checkpoint",
-    "ContinualConfig",
-    "ContinualTrainer",
-    "EventBatch",
-    "EventLog",
-    "ExperienceReplay",
-    "FeatureTable",
-    "Hops",
-    "Loader",
-    "NegativeSampler",
-    "Neighbors",
-    "NodeIds",
-    "OfflineConfig",
-    "OfflineTrainer",
-    "Plan",
-    "Sampler",
-    "ScheduleMismatch",
-    "Scores",
-    "Source",
-    "TGATConfig",
-    "TGNConfig",
-    "TemporalGraph",
-    "TemporalModel",
-    "cached",
-    "decayed_neighbors",
-    "load",
-    "num_threads",
-    "open_stream",
-    "playback",
-    "recent_neighbors",
-    "sample_hops",
-    "sample_neighbors",
-    "save",
-    "set_num_threads",
-    "to_dgl",
-    "to_pyg",
-    "uniform_neighbors",
-    "window_neighbors",
-]
-
-
-__getattr__ = lazy_names(__name__, _HOME)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -14,23 +14,23 @@ class Direction(Enum):
     bipartite = ...
 
 class EventLog:
-    def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     @property
     def num_nodes(self) -> int: ...
     @property
     def has_label(self) -> bool: ...
-    def append(self, src: int, dst: int, t: int, label: int, size: int) -> int: ...
     @property
     def clock(self) -> int: ...
     def position(self, t: int) -> int: ...
-    def check_eids(self, eid: int, size: int) -> None: ...
+    def check_eids(self, eid: Tensor) -> None: ...
     def columns(
         self, start: int, stop: int
     ) -> tuple[
         NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None
     ]: ...
-    def gather(self, eid: int, size: int, src: int, dst: int, t: int, label: int) -> None: ...
+    def gather(
+        self, eid: Tensor, src: Tensor, dst: Tensor, t: Tensor, label: Tensor | None
+    ) -> None: ...
 
 class TierStats:
     @property
@@ -59,14 +59,14 @@ class StoreStats:
 class TemporalGraph:
     def __init__(self, direction: Direction, device_budget: int) -> None: ...
     def check(
-        self, src: int, dst: int, t: int, label: int, size: int, may_be_late: bool
+        self, src: Tensor, dst: Tensor, t: Tensor, label: Tensor | None, allow_late: bool
     ) -> None: ...
     def append(
-        self, src: int, dst: int, t: int, label: int, size: int, may_be_late: bool
+        self, src: Tensor, dst: Tensor, t: Tensor, label: Tensor | None, allow_late: bool
     ) -> int: ...
-    def record(self, src: int, dst: int, t: int, label: int, size: int) -> int: ...
+    def record(self, src: Tensor, dst: Tensor, t: Tensor, label: Tensor | None) -> int: ...
     def check_types(self) -> None: ...
-    def remove(self, eid: int, size: int) -> int: ...
+    def remove(self, eid: Tensor) -> int: ...
     def remove_pair(self, src: int, dst: int) -> int: ...
     def remove_node(self, v: int) -> int: ...
     def retain(self, min_t: int, max_count: int) -> int: ...
@@ -84,26 +84,20 @@ class Strategy(Enum):
     window = ...
     decayed = ...
 
-class Sampler:
-    strategy: Strategy
-    key: int
-    span: int
-    types: int
-    def __init__(self, strategy: Strategy, key: int, span: int, types: int) -> None: ...
-
 def sample_neighbors(
     graph: TemporalGraph,
-    sampler: Sampler,
-    nodes: int,
-    t: int,
-    before: int,
-    before_all: int,
-    size: int,
-    k: int,
-    out_nodes: int,
-    out_t: int,
-    out_eid: int,
-    out_count: int,
+    strategy: Strategy,
+    key: int,
+    span: int,
+    types: Tensor | None,
+    nodes: Tensor,
+    t: Tensor,
+    as_of: Tensor | None,
+    as_of_all: int,
+    out_nodes: Tensor,
+    out_t: Tensor,
+    out_eid: Tensor,
+    out_count: Tensor,
 ) -> None: ...
 
 # ids: csrc/bindings/bind_id_map.cpp. A column is integers and None, or the offsets of strings and
@@ -129,57 +123,56 @@ class StringIdMap(_IdMap):
 def set_num_threads(num_threads: int) -> None: ...
 def num_threads() -> int: ...
 
-# plan: csrc/bindings/bind_plan.cpp. Arguments named after a column are addresses (`data_ptr()`).
+# plan: csrc/bindings/bind_plan.cpp
 def mix64(x: int) -> int: ...
-def draw_replay(begin: int, end: int, half_life: float, key: int, num: int, out: int) -> int: ...
-
-class NegativeRequest:
-    def __init__(
-        self,
-        key: int,
-        src: int,
-        dst: int,
-        cut: int,
-        size: int,
-        num: int,
-        limit: int,
-        pairs_from: int,
-    ) -> None: ...
+def draw_replay(begin: int, end: int, half_life: float, key: int, out: Tensor) -> int: ...
 
 class PairIndex:
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
-    def append(self, src: int, dst: int, size: int) -> None: ...
+    def append(self, src: Tensor, dst: Tensor) -> None: ...
     def num_destinations(self, before: int) -> int: ...
     def num_pairs(self, before: int) -> int: ...
-    def draw_destinations(self, request: NegativeRequest, out_dst: int) -> int: ...
-    def draw_pairs(self, request: NegativeRequest, out_src: int, out_dst: int) -> int: ...
+    def draw_destinations(
+        self, key: int, src: Tensor, dst: Tensor, cut: Tensor, limit: int, out_dst: Tensor
+    ) -> int: ...
+    def draw_pairs(
+        self,
+        key: int,
+        src: Tensor,
+        dst: Tensor,
+        cut: Tensor,
+        limit: int,
+        pairs_from: int,
+        out_src: Tensor,
+        out_dst: Tensor,
+    ) -> int: ...
 
-class FrontierIn:
-    def __init__(self, node: int, t: int, start: int, size: int) -> None: ...
-
-class FrontierOut:
-    def __init__(self, node: int, t: int, start: int) -> None: ...
-
-class NeighborsIn:
-    def __init__(self, node: int, t: int, k: int) -> None: ...
-
-class BlockOut:
-    def __init__(self, target: int, neighbor: int, mask: int, dt: int) -> None: ...
-
-def unique_queries(queries: FrontierIn, out: FrontierOut, row: int) -> int: ...
-def expand_frontier(
-    targets: FrontierIn,
-    neighbors: NeighborsIn,
-    seconds_per_tick: float,
-    below: FrontierOut,
-    block: BlockOut,
+def unique_queries(
+    node: Tensor,
+    t: Tensor,
+    position: Tensor | None,
+    out_node: Tensor,
+    out_t: Tensor | None,
+    out_position: Tensor | None,
+    row: Tensor,
 ) -> int: ...
-
-class EventList:
-    def __init__(self, eid: int, size: int, row: int) -> None: ...
-
-def unique_events(lists: list[EventList], out: int) -> list[int]: ...
+def expand_frontier(
+    node: Tensor,
+    t: Tensor,
+    position: Tensor | None,
+    neighbor_node: Tensor,
+    neighbor_t: Tensor,
+    seconds_per_tick: float,
+    out_node: Tensor,
+    out_t: Tensor | None,
+    out_position: Tensor | None,
+    target: Tensor,
+    neighbor: Tensor,
+    mask: Tensor,
+    dt: Tensor,
+) -> int: ...
+def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[int]: ...
 
 # nn: csrc/bindings/bind_attention.cpp and bind_gru.cpp
 def attend(

@@ -4,6 +4,7 @@ from tgflow import _core
 from tgflow._core import (
     IntIdMap,
     StringIdMap,
+    mix64,
     num_threads,
     probe_reads,
     set_num_threads,
@@ -13,6 +14,7 @@ __all__ = [
     "CORE_FILE",
     "IntIdMap",
     "StringIdMap",
+    "mix64",
     "num_threads",
     "probe_reads",
     "set_num_threads",

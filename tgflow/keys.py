@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from tgflow import _core
+from tgflow._native import mix64
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -26,5 +26,5 @@ def derive_key(*words: int) -> int:
     """
     state = len(words)
     for word in words:
-        state = _core.mix64((state + _GOLDEN ^ word) & _MASK)
+        state = mix64((state + _GOLDEN ^ word) & _MASK)
     return state

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from inspect import getsource
 from typing import Any
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package whose names live in its modules `homes`."""
+def lazy_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package.
+
+    Its public names are those that its `__init__.py` imports for type checkers:
+
+        if TYPE_CHECKING:
+            from tgflow.batch import Batch as Batch
+        __all__, __getattr__, __dir__ = lazy_names(__name__)
+    """
+    homes = _homes(getsource(sys.modules[package]))
 
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return find
+    return sorted(homes), find, lambda: sorted({*vars(sys.modules[package]), *homes})
+
+
+def _homes(source: str) -> dict[str, str]:
+    """Return the module of each name that is imported under `if TYPE_CHECKING:`."""
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in imports for alias in node.names}

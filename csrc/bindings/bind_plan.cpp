@@ -1,8 +1,9 @@
-#include <pybind11/stl.h>
-
+#include <string>
 #include <vector>
 
 #include "bindings.hpp"
+#include "events_arg.hpp"
+#include "tgflow/event_log.hpp"
 #include "tgflow/frontier.hpp"
 #include "tgflow/pair_index.hpp"
 #include "tgflow/random.hpp"
@@ -13,86 +14,132 @@ namespace {
 using tgflow::PairIndex;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
-void append(PairIndex& index, address_t src, address_t dst, int64_t size) {
-  index.append(at<const tgflow::node_t>(src), at<const tgflow::node_t>(dst), size);
+void append(PairIndex& index, const TensorArg& src, const TensorArg& dst) {
+  const auto sources = src.vector<const tgflow::node_t>("src");
+  const Span<const tgflow::node_t> targets{dst.data<const tgflow::node_t>("dst", {sources.size}),
+                                           sources.size};
+  check_range("src", sources, 0, tgflow::kMaxNode + 1);
+  check_range("dst", targets, 0, tgflow::kMaxNode + 1);
+  index.append(sources.data, targets.data, sources.size);
 }
 
-PairIndex::Request request(uint64_t key, address_t src, address_t dst, address_t cut, int64_t size,
-                           int64_t num, int64_t limit, int64_t pairs_from) {
-  return {key,       at<const int64_t>(src), at<const int64_t>(dst), at<const int64_t>(cut), size, num, limit,
-          pairs_from};
+/// The request to draw what fits into `out`, [size, num].
+PairIndex::Request request(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
+                           const TensorArg& cut, int64_t limit, int64_t pairs_from, const TensorArg& out) {
+  const auto sources = src.vector<const int64_t>("src");
+  const int64_t size = sources.size;
+  const Span<const int64_t> targets{dst.data<const int64_t>("dst", {size}), size};
+  check_range("src", sources, 0, tgflow::kMaxNode + 1);
+  check_range("dst", targets, 0, tgflow::kMaxNode + 1);
+  out.data<tgflow::node_t>("out_dst", {size, "m"});
+  check_number("limit", limit, 0, index.size());
+  return {key,  sources.data,  targets.data, cut.data<const int64_t>("cut", {size}),
+          size, out.length(1), limit,        pairs_from};
 }
 
-int64_t draw_destinations(const PairIndex& index, const PairIndex::Request& q, address_t out_dst) {
-  return index.draw_destinations(q, at<tgflow::node_t>(out_dst));
+int64_t draw_destinations(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
+                          const TensorArg& cut, int64_t limit, const TensorArg& out_dst) {
+  const PairIndex::Request q = request(index, key, src, dst, cut, limit, 0, out_dst);
+  return index.draw_destinations(q, out_dst.data<tgflow::node_t>("out_dst", {q.size, q.num}));
 }
 
-int64_t draw_pairs(const PairIndex& index, const PairIndex::Request& q, address_t out_src,
-                   address_t out_dst) {
-  return index.draw_pairs(q, at<tgflow::node_t>(out_src), at<tgflow::node_t>(out_dst));
+int64_t draw_pairs(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
+                   const TensorArg& cut, int64_t limit, int64_t pairs_from, const TensorArg& out_src,
+                   const TensorArg& out_dst) {
+  const PairIndex::Request q = request(index, key, src, dst, cut, limit, pairs_from, out_dst);
+  return index.draw_pairs(q, out_src.data<tgflow::node_t>("out_src", {q.size, q.num}),
+                          out_dst.data<tgflow::node_t>("out_dst", {q.size, q.num}));
 }
 
-tgflow::FrontierIn queries(address_t node, address_t t, address_t start, int64_t size) {
-  return {at<const tgflow::node_t>(node), at<const tgflow::tick_t>(t), at<const int64_t>(start), size};
+tgflow::FrontierIn queries(const TensorArg& node, const TensorArg& t, const OptionalTensor& position) {
+  const auto nodes = node.vector<const tgflow::node_t>("node");
+  return {nodes.data, t.data<const tgflow::tick_t>("t", {nodes.size}),
+          data_or_null<const int64_t>(position, "position", {nodes.size}), nodes.size};
 }
 
-tgflow::FrontierOut queries_out(address_t node, address_t t, address_t start) {
-  return {at<tgflow::node_t>(node), at<tgflow::tick_t>(t), at<int64_t>(start)};
+tgflow::FrontierOut room(const TensorArg& node, const OptionalTensor& t, const OptionalTensor& position,
+                         int64_t size) {
+  return {node.data<tgflow::node_t>("out_node", {size}), data_or_null<tgflow::tick_t>(t, "out_t", {size}),
+          data_or_null<int64_t>(position, "out_position", {size})};
 }
 
-int64_t unique_queries(const tgflow::FrontierIn& in, const tgflow::FrontierOut& out, address_t row) {
-  return tgflow::unique_queries(in, out, at<int64_t>(row));
+void check_positions(const OptionalTensor& position, const OptionalTensor& out_position) {
+  if (out_position && !position) {
+    throw py::value_error("out_position must be None: the queries have no positions");
+  }
 }
 
-tgflow::NeighborsIn neighbors_in(address_t node, address_t t, int64_t k) {
-  return {at<const tgflow::node_t>(node), at<const tgflow::tick_t>(t), k};
+int64_t unique_queries(const TensorArg& node, const TensorArg& t, const OptionalTensor& position,
+                       const TensorArg& out_node, const OptionalTensor& out_t,
+                       const OptionalTensor& out_position, const TensorArg& row) {
+  check_positions(position, out_position);
+  const tgflow::FrontierIn in = queries(node, t, position);
+  return tgflow::unique_queries(in, room(out_node, out_t, out_position, in.size),
+                                row.data<int64_t>("row", {in.size}));
 }
 
-tgflow::BlockOut block_out(address_t target, address_t neighbor, address_t mask, address_t dt) {
-  return {at<int64_t>(target), at<int64_t>(neighbor), at<bool>(mask), at<float>(dt)};
+int64_t expand_frontier(const TensorArg& node, const TensorArg& t, const OptionalTensor& position,
+                        const TensorArg& neighbor_node, const TensorArg& neighbor_t, double seconds_per_tick,
+                        const TensorArg& out_node, const OptionalTensor& out_t,
+                        const OptionalTensor& out_position, const TensorArg& target,
+                        const TensorArg& neighbor, const TensorArg& mask, const TensorArg& dt) {
+  check_positions(position, out_position);
+  const tgflow::FrontierIn targets = queries(node, t, position);
+  const int64_t n = targets.size;
+  const auto* nodes = neighbor_node.data<const tgflow::node_t>("neighbor_node", {n, "k"});
+  const int64_t k = neighbor_node.length(1);
+  const auto* times = neighbor_t.data<const tgflow::tick_t>("neighbor_t", {n, k});
+  return tgflow::expand_frontier(
+      targets, {nodes, times, k}, seconds_per_tick, room(out_node, out_t, out_position, product(n, k + 1)),
+      {target.data<int64_t>("target", {n}), neighbor.data<int64_t>("neighbor", {n, k}),
+       mask.data<bool>("mask", {n, k}), dt.data<float>("dt", {n, k})});
 }
 
-tgflow::EventList event_list(address_t eid, int64_t size, address_t row) {
-  return {at<const tgflow::eid_t>(eid), size, at<int64_t>(row)};
+std::vector<int64_t> unique_events(const std::vector<TensorArg>& eids, const std::vector<TensorArg>& rows,
+                                   const TensorArg& out) {
+  const auto num_lists = static_cast<int64_t>(eids.size());
+  check_number("the number of rows", static_cast<int64_t>(rows.size()), num_lists, num_lists);
+  std::vector<tgflow::EventList> lists;
+  int64_t total = 1;
+  for (std::size_t i = 0; i < eids.size(); ++i) {
+    const auto eid = eids[i].elements<const tgflow::eid_t>("eid");
+    const auto row = rows[i].elements<int64_t>("row");
+    check_number("the length of row", row.size, eid.size, eid.size);
+    lists.push_back({eid.data, eid.size, row.data});
+    total += eid.size;
+  }
+  return tgflow::unique_events(lists, out.data<tgflow::eid_t>("out", {total}));
 }
 
-std::vector<int64_t> unique_events(const std::vector<tgflow::EventList>& lists, address_t out) {
-  return tgflow::unique_events(lists, at<tgflow::eid_t>(out));
-}
-
-int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, int64_t num, address_t out) {
-  return tgflow::draw_replay({begin, end, half_life}, key, num, at<tgflow::eid_t>(out));
+int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, const TensorArg& out) {
+  const auto room = out.vector<tgflow::eid_t>("out");
+  check_number("end", end, 0, tgflow::kMaxEvents);
+  check_number("begin", begin, 0, end);
+  if (!(half_life > 0)) throw py::value_error("half_life must be above 0, got " + std::to_string(half_life));
+  return tgflow::draw_replay({begin, end, half_life}, key, room.size, room.data);
 }
 
 void bind_pair_index(py::module_& m) {
-  py::class_<PairIndex::Request>(m, "NegativeRequest")
-      .def(py::init(&request), py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
-           py::arg("size"), py::arg("num"), py::arg("limit"), py::arg("pairs_from"));
   py::class_<PairIndex>(m, "PairIndex")
       .def(py::init<>())
       .def("__len__", &PairIndex::size)
-      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("size"), no_gil())
+      .def("append", &append, py::arg("src"), py::arg("dst"), no_gil())
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))
       .def("num_pairs", &PairIndex::num_pairs, py::arg("before"))
-      .def("draw_destinations", &draw_destinations, py::arg("request"), py::arg("out_dst"), no_gil())
-      .def("draw_pairs", &draw_pairs, py::arg("request"), py::arg("out_src"), py::arg("out_dst"), no_gil());
+      .def("draw_destinations", &draw_destinations, py::arg("key"), py::arg("src"), py::arg("dst"),
+           py::arg("cut"), py::arg("limit"), py::arg("out_dst"), no_gil())
+      .def("draw_pairs", &draw_pairs, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
+           py::arg("limit"), py::arg("pairs_from"), py::arg("out_src"), py::arg("out_dst"), no_gil());
 }
 
 void bind_frontier(py::module_& m) {
-  py::class_<tgflow::FrontierIn>(m, "FrontierIn")
-      .def(py::init(&queries), py::arg("node"), py::arg("t"), py::arg("start"), py::arg("size"));
-  py::class_<tgflow::FrontierOut>(m, "FrontierOut")
-      .def(py::init(&queries_out), py::arg("node"), py::arg("t"), py::arg("start"));
-  py::class_<tgflow::NeighborsIn>(m, "NeighborsIn")
-      .def(py::init(&neighbors_in), py::arg("node"), py::arg("t"), py::arg("k"));
-  py::class_<tgflow::BlockOut>(m, "BlockOut")
-      .def(py::init(&block_out), py::arg("target"), py::arg("neighbor"), py::arg("mask"), py::arg("dt"));
-  m.def("unique_queries", &unique_queries, py::arg("queries"), py::arg("out"), py::arg("row"), no_gil());
-  m.def("expand_frontier", &tgflow::expand_frontier, py::arg("targets"), py::arg("neighbors"),
-        py::arg("seconds_per_tick"), py::arg("below"), py::arg("block"), no_gil());
-  py::class_<tgflow::EventList>(m, "EventList")
-      .def(py::init(&event_list), py::arg("eid"), py::arg("size"), py::arg("row"));
-  m.def("unique_events", &unique_events, py::arg("lists"), py::arg("out"), no_gil());
+  m.def("unique_queries", &unique_queries, py::arg("node"), py::arg("t"), py::arg("position"),
+        py::arg("out_node"), py::arg("out_t"), py::arg("out_position"), py::arg("row"), no_gil());
+  m.def("expand_frontier", &expand_frontier, py::arg("node"), py::arg("t"), py::arg("position"),
+        py::arg("neighbor_node"), py::arg("neighbor_t"), py::arg("seconds_per_tick"), py::arg("out_node"),
+        py::arg("out_t"), py::arg("out_position"), py::arg("target"), py::arg("neighbor"), py::arg("mask"),
+        py::arg("dt"), no_gil());
+  m.def("unique_events", &unique_events, py::arg("eids"), py::arg("rows"), py::arg("out"), no_gil());
 }
 
 }  // namespace
@@ -101,6 +148,6 @@ void bind_plan(py::module_& m) {
   bind_pair_index(m);
   bind_frontier(m);
   m.def("draw_replay", &draw_replay, py::arg("begin"), py::arg("end"), py::arg("half_life"), py::arg("key"),
-        py::arg("num"), py::arg("out"), no_gil());
+        py::arg("out"), no_gil());
   m.def("mix64", &tgflow::mix64, py::arg("x"));
 }

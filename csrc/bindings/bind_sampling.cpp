@@ -1,4 +1,5 @@
 #include "bindings.hpp"
+#include "events_arg.hpp"
 #include "tgflow/sampling.hpp"
 #include "tgflow/temporal_graph.hpp"
 
@@ -10,12 +11,27 @@ using tgflow::TemporalGraph;
 
 namespace {
 
-Queries queries_at(address_t nodes, address_t t, address_t before, int64_t before_all, int64_t size) {
-  return {at<const int64_t>(nodes), at<const int64_t>(t), at<const int64_t>(before), before_all, size};
-}
+constexpr int64_t kTypeWords = (1 << 16) / 64;  // a bit for each event type
 
-NeighborRows rows_at(address_t nodes, address_t t, address_t eid, address_t count, int64_t k) {
-  return {at<int64_t>(nodes), at<int64_t>(t), at<int64_t>(eid), at<int32_t>(count), k};
+void sample_neighbors(TemporalGraph& graph, Strategy strategy, uint64_t key, int64_t span,
+                      const OptionalTensor& types, const TensorArg& nodes, const TensorArg& t,
+                      const OptionalTensor& as_of, int64_t as_of_all, const TensorArg& out_nodes,
+                      const TensorArg& out_t, const TensorArg& out_eid, const TensorArg& out_count) {
+  const auto node = nodes.vector<const int64_t>("nodes");
+  const int64_t size = node.size;
+  auto* found = out_nodes.data<int64_t>("out.nodes", {size, "k"});
+  const int64_t k = out_nodes.length(1);
+  check_number("k", k, 1);
+  check_number("span", span, 1);
+  const Sampler sampler{
+      strategy, key, span,
+      reinterpret_cast<const uint64_t*>(data_or_null<const int64_t>(types, "types", {kTypeWords}))};
+  const Queries queries{node.data, t.data<const int64_t>("t", {size}),
+                        data_or_null<const int64_t>(as_of, "as_of", {size}), as_of_all, size};
+  const NeighborRows rows{found, out_t.data<int64_t>("out.t", {size, k}),
+                          out_eid.data<int64_t>("out.eid", {size, k}),
+                          out_count.data<int32_t>("out.count", {size}), k};
+  tgflow::sample_neighbors(graph.store(), queries, sampler, rows);
 }
 
 }  // namespace
@@ -26,25 +42,8 @@ void bind_sampling(py::module_& m) {
       .value("uniform", Strategy::kUniform)
       .value("window", Strategy::kWindow)
       .value("decayed", Strategy::kDecayed);
-  py::class_<Sampler>(m, "Sampler")
-      .def(py::init([](Strategy strategy, uint64_t key, int64_t span, address_t types) {
-             return Sampler{strategy, key, span, at<const uint64_t>(types)};
-           }),
-           py::arg("strategy"), py::arg("key"), py::arg("span"), py::arg("types"))
-      .def_readonly("strategy", &Sampler::strategy)
-      .def_readonly("key", &Sampler::key)
-      .def_readonly("span", &Sampler::span)
-      .def_property_readonly(
-          "types", [](const Sampler& sampler) { return reinterpret_cast<address_t>(sampler.types); });
-  m.def(
-      "sample_neighbors",
-      [](TemporalGraph& graph, const Sampler& sampler, address_t nodes, address_t t, address_t before,
-         int64_t before_all, int64_t size, int64_t k, address_t out_nodes, address_t out_t, address_t out_eid,
-         address_t out_count) {
-        sample_neighbors(graph.store(), queries_at(nodes, t, before, before_all, size), sampler,
-                         rows_at(out_nodes, out_t, out_eid, out_count, k));
-      },
-      py::arg("graph"), py::arg("sampler"), py::arg("nodes"), py::arg("t"), py::arg("before"),
-      py::arg("before_all"), py::arg("size"), py::arg("k"), py::arg("out_nodes"), py::arg("out_t"),
-      py::arg("out_eid"), py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
+  m.def("sample_neighbors", &sample_neighbors, py::arg("graph"), py::arg("strategy"), py::arg("key"),
+        py::arg("span"), py::arg("types"), py::arg("nodes"), py::arg("t"), py::arg("as_of"),
+        py::arg("as_of_all"), py::arg("out_nodes"), py::arg("out_t"), py::arg("out_eid"),
+        py::arg("out_count"), py::call_guard<py::gil_scoped_release>());
 }

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "bindings.hpp"
+#include "events_arg.hpp"
 #include "tgflow/temporal_graph.hpp"
 
 using tgflow::Direction;
@@ -9,12 +10,9 @@ using tgflow::StoreStats;
 using tgflow::TemporalGraph;
 using tgflow::TierStats;
 
-void bind_store(py::module_& m) {
-  const py::call_guard<py::gil_scoped_release> no_gil;
-  py::enum_<Direction>(m, "Direction")
-      .value("undirected", Direction::kUndirected)
-      .value("directed", Direction::kDirected)
-      .value("bipartite", Direction::kBipartite);
+namespace {
+
+void bind_stats(py::module_& m) {
   py::class_<TierStats>(m, "TierStats")
       .def_readonly("num_blocks", &TierStats::num_blocks)
       .def_readonly("num_entries", &TierStats::num_entries)
@@ -28,43 +26,70 @@ void bind_store(py::module_& m) {
           "reads", [](const StoreStats& stats) { return py::make_tuple(stats.reads[0], stats.reads[1]); })
       .def_property_readonly("device", [](const StoreStats& stats) { return stats.tiers[0]; })
       .def_property_readonly("host", [](const StoreStats& stats) { return stats.tiers[1]; });
+}
+
+std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget) {
+  check_number("device_budget", device_budget, 0);
+  StoreMemory memory;
+  memory.device_budget = device_budget;
+  return std::make_unique<TemporalGraph>(direction, memory);
+}
+
+void check(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+           const OptionalTensor& label, bool allow_late) {
+  graph.check(events_of(src, dst, t, label), allow_late);
+}
+
+int64_t append(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+               const OptionalTensor& label, bool allow_late) {
+  return graph.append(events_of(src, dst, t, label), allow_late);
+}
+
+int64_t record(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
+               const OptionalTensor& label) {
+  const tgflow::Events events = events_of(src, dst, t, label);
+  graph.check(events, true);
+  return graph.record(events);
+}
+
+int64_t remove_events(TemporalGraph& graph, const TensorArg& eid) {
+  const auto ids = eid.vector<const int64_t>("eid");
+  return graph.remove(ids.data, ids.size);
+}
+
+int64_t retain(TemporalGraph& graph, int64_t min_t, int64_t max_count) {
+  check_number("max_count", max_count, 0);
+  return graph.retain(min_t, max_count);
+}
+
+void move_down(TemporalGraph& graph, int64_t bytes) {
+  check_number("bytes", bytes, 0);
+  graph.move_down(bytes);
+}
+
+}  // namespace
+
+void bind_store(py::module_& m) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  py::enum_<Direction>(m, "Direction")
+      .value("undirected", Direction::kUndirected)
+      .value("directed", Direction::kDirected)
+      .value("bipartite", Direction::kBipartite);
+  bind_stats(m);
   py::class_<TemporalGraph>(m, "TemporalGraph")
-      .def(py::init([](Direction direction, int64_t device_budget) {
-             StoreMemory memory;
-             memory.device_budget = device_budget;
-             return std::make_unique<TemporalGraph>(direction, memory);
-           }),
-           py::arg("direction"), py::arg("device_budget"))
-      .def(
-          "check",
-          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size,
-             bool may_be_late) { graph.check(events_at(src, dst, t, label, size), may_be_late); },
-          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"),
-          py::arg("may_be_late"), no_gil)
-      .def(
-          "append",
-          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size,
-             bool may_be_late) { return graph.append(events_at(src, dst, t, label, size), may_be_late); },
-          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"),
-          py::arg("may_be_late"), no_gil)
-      .def(
-          "record",
-          [](TemporalGraph& graph, address_t src, address_t dst, address_t t, address_t label, int64_t size) {
-            return graph.record(events_at(src, dst, t, label, size));
-          },
-          py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), py::arg("size"), no_gil)
+      .def(py::init(&make), py::arg("direction"), py::arg("device_budget"))
+      .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
+           py::arg("allow_late"), no_gil)
+      .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
+           py::arg("allow_late"), no_gil)
+      .def("record", &record, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"), no_gil)
       .def("check_types", &TemporalGraph::check_types)
-      .def(
-          "remove",
-          [](TemporalGraph& graph, address_t eid, int64_t size) {
-            return graph.remove(at<const int64_t>(eid), size);
-          },
-          py::arg("eid"), py::arg("size"), no_gil)
+      .def("remove", &remove_events, py::arg("eid"), no_gil)
       .def("remove_pair", &TemporalGraph::remove_pair, py::arg("src"), py::arg("dst"), no_gil)
       .def("remove_node", &TemporalGraph::remove_node, py::arg("v"), no_gil)
-      .def("retain", &TemporalGraph::retain, py::arg("min_t"), py::arg("max_count"), no_gil)
+      .def("retain", &retain, py::arg("min_t"), py::arg("max_count"), no_gil)
       .def("compact", &TemporalGraph::compact, no_gil)
-      .def("move_down", &TemporalGraph::move_down, py::arg("bytes"), no_gil)
+      .def("move_down", &move_down, py::arg("bytes"), no_gil)
       .def_property_readonly("log", &TemporalGraph::log, py::return_value_policy::reference_internal)
       .def_property_readonly("position", [](TemporalGraph& graph) { return graph.store().position(); })
       .def("stats", &TemporalGraph::stats, no_gil);

@@ -39,20 +39,20 @@ class Frontier {
 
   int64_t size() const { return size_; }
 
-  int64_t add(node_t node, tick_t t, int64_t start) {
+  int64_t add(node_t node, tick_t t, int64_t position) {
     if (out_.t == nullptr) t = 0;
-    if (out_.start == nullptr) start = 0;
+    if (out_.position == nullptr) position = 0;
     const uint64_t seed =
-        mix64(static_cast<uint64_t>(t) + 0x9e3779b97f4a7c15ULL * static_cast<uint64_t>(start));
+        mix64(static_cast<uint64_t>(t) + 0x9e3779b97f4a7c15ULL * static_cast<uint64_t>(position));
     const uint64_t hash = mix64(seed ^ static_cast<uint64_t>(node));
     const int64_t row = index_.find_or(hash, size_, [&](int64_t r) {
       return out_.node[r] == node && (out_.t == nullptr || out_.t[r] == t) &&
-             (out_.start == nullptr || out_.start[r] == start);
+             (out_.position == nullptr || out_.position[r] == position);
     });
     if (row == size_) {
       out_.node[row] = node;
       if (out_.t != nullptr) out_.t[row] = t;
-      if (out_.start != nullptr) out_.start[row] = start;
+      if (out_.position != nullptr) out_.position[row] = position;
       ++size_;
     }
     return row;
@@ -75,7 +75,7 @@ float seconds_between(tick_t earlier, tick_t later, double seconds_per_tick) {
 int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row) {
   Frontier frontier(out, queries.size);
   for (int64_t i = 0; i < queries.size; ++i) {
-    row[i] = frontier.add(queries.node[i], queries.t[i], queries.start[i]);
+    row[i] = frontier.add(queries.node[i], queries.t[i], queries.position_of(i));
   }
   return frontier.size();
 }
@@ -85,14 +85,14 @@ int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors,
   const int64_t k = neighbors.k;
   Frontier frontier(below, targets.size * (k + 1));
   for (int64_t i = 0; i < targets.size; ++i) {
-    block.target[i] = frontier.add(targets.node[i], targets.t[i], targets.start[i]);
+    block.target[i] = frontier.add(targets.node[i], targets.t[i], targets.position_of(i));
   }
   for (int64_t i = 0; i < targets.size; ++i) {
     for (int64_t slot = i * k; slot < (i + 1) * k; ++slot) {
       const bool present = neighbors.node[slot] != kNoNode;
       block.mask[slot] = present;
       block.neighbor[slot] =
-          present ? frontier.add(neighbors.node[slot], neighbors.t[slot], targets.start[i]) : 0;
+          present ? frontier.add(neighbors.node[slot], neighbors.t[slot], targets.position_of(i)) : 0;
       block.dt[slot] = present ? seconds_between(neighbors.t[slot], targets.t[i], seconds_per_tick) : 0.0F;
     }
   }

@@ -101,15 +101,16 @@ TEST(a_log_of_one_node_has_no_negative) {
 TEST(a_frontier_spans_all_of_time) {
   const node_t node = 3, neighbor = 5;
   const tick_t late = std::numeric_limits<int64_t>::max(), early = std::numeric_limits<int64_t>::min();
-  const int64_t start = 0;
+  const int64_t position = 0;
   std::vector<node_t> nodes(2);
   std::vector<tick_t> t(2);
-  std::vector<int64_t> starts(2);
+  std::vector<int64_t> positions(2);
   int64_t target = -1, row = -1;
   bool mask = false;
   float dt = 0;
-  const int64_t size = expand_frontier({&node, &late, &start, 1}, {&neighbor, &early, 1}, 0.5,
-                                       {nodes.data(), t.data(), starts.data()}, {&target, &row, &mask, &dt});
+  const int64_t size =
+      expand_frontier({&node, &late, &position, 1}, {&neighbor, &early, 1}, 0.5,
+                      {nodes.data(), t.data(), positions.data()}, {&target, &row, &mask, &dt});
   CHECK(size == 2 && target == 0 && row == 1 && mask);
   CHECK(dt == std::ldexp(1.0F, 63));
   CHECK(nodes[1] == 5 && t[1] == early);

@@ -92,4 +92,4 @@ def check_all(methods: dict[str, Callable[[int], Neighbors]], num_calls: int) ->
 
 def reads(grown: Grown) -> Sequence[int]:
     """Return how many neighbors have been sampled from each tier so far."""
-    return grown.graph._native.stats().reads
+    return grown.graph.backend.stats().reads

@@ -147,7 +147,7 @@ def test_every_neighbor_is_counted_for_its_tier(gpu, sampler):
     nodes = torch.arange(60, device=graph.device)
     found = sample_neighbors(graph, sampler, nodes, torch.full_like(nodes, 2000), 9, key=1)
     device, host = graph.stats().tiers
-    assert sum(graph._native.stats().reads) == int(found.count.sum())
+    assert sum(graph.backend.stats().reads) == int(found.count.sum())
     assert device.hit_rate + host.hit_rate == pytest.approx(1)
     assert min(device.hit_rate, host.hit_rate) > 0
 

@@ -12,10 +12,9 @@ from helpers.emulator import Emulator
 from helpers.made_store import History, MadeStore
 from helpers.sampler_kernels import assert_equal, prepared, sample
 from helpers.strategies import TYPES, event_lists, every_query, samplers
-from tgflow import _core
 from tgflow.cuda import sampling, structs
-from tgflow.cuda.structs import NeighborRows, Queries
-from tgflow.sampling.sampler import type_bits
+from tgflow.cuda.structs import NeighborRows, QueryArgs
+from tgflow.graph.query import type_bits
 from tgflow.testing import reference
 
 
@@ -153,10 +152,8 @@ def test_every_sampler_matches_the_reference(
     slow = reference.ReferenceGraph(events)
     store = MadeStore(slow.history, len(events), labels=events.label, max_block=4, seed=order)
     nodes, t = every_query(events)
-    bits = None if types is None else type_bits(types)
-    strategy = getattr(_core.Strategy, sampler.strategy).value
-    address = 0 if bits is None else bits.data_ptr()
-    spec = structs.SamplerArgs(strategy, key, sampler.span or 1, address)
+    bits = None if types is None else type_bits(tuple(types), torch.device("cpu"))
+    spec = sampling.sampler_args(sampler.strategy, key, sampler.span or 1, bits)
     queries, rows, out = prepared(nodes, t, k)
     kernels.order = order
     if in_one_thread:
@@ -170,5 +167,5 @@ def test_every_sampler_matches_the_reference(
 
 def test_no_queries_launch_nothing(kernels):
     kernels.launches.clear()
-    sampling.sample(kernels, 0, structs.SamplerArgs(), Queries(), NeighborRows())
+    sampling.sample(kernels, 0, structs.SamplerArgs(), QueryArgs(), NeighborRows())
     assert kernels.launches == []

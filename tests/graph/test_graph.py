@@ -78,11 +78,6 @@ def test_empty_batches_are_ordinary():
     assert TemporalGraph(edge_x_dim=4).append(empty_events()) == 0
 
 
-def test_the_graphs_log_is_appended_to_through_the_graph():
-    with pytest.raises(RuntimeError, match="append to the graph instead"):
-        TemporalGraph().log.append(graph_events((0, 1, 5)))
-
-
 def test_unknown_directions_are_named():
     with pytest.raises(ValueError, match=r"direction must be .* got 'both'"):
         TemporalGraph("both")  # type: ignore[arg-type]

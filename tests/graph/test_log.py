@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from helpers.strategies import event_lists, graph_events
 from tgflow.events import EventBatch
-from tgflow.log import EventLog
+from tgflow.graph import TemporalGraph
 
 
 def labeled(events: EventBatch) -> EventBatch:
@@ -19,9 +19,10 @@ def labeled(events: EventBatch) -> EventBatch:
 @given(events=event_lists(), cut=st.integers(0, 40), with_label=st.booleans())
 def test_a_log_returns_what_was_appended(events, cut, with_label):
     events = labeled(events) if with_label else events
-    log = EventLog()
-    assert log.append(events[:cut]) == 0
-    assert log.append(events[cut:]) == min(cut, len(events))
+    graph = TemporalGraph()
+    log = graph.log
+    assert graph.append(events[:cut]) == 0
+    assert graph.append(events[cut:]) == min(cut, len(events))
     assert len(log) == len(events)
     for read in (log.read(0, len(log)), log.gather(torch.arange(len(events)))):
         for name in ("src", "dst", "t"):
@@ -38,21 +39,19 @@ def test_a_log_returns_what_was_appended(events, cut, with_label):
 
 
 def test_gather_takes_any_order_and_repeats():
-    log = EventLog()
-    log.append(graph_events((0, 1, 5), (2, 3, 6), (4, 5, 7)))
+    log = TemporalGraph.from_events(graph_events((0, 1, 5), (2, 3, 6), (4, 5, 7))).log
     assert log.gather(torch.tensor([2, 0, 2])).src.tolist() == [4, 0, 4]
     assert len(log.gather(torch.empty(0, dtype=torch.int64))) == 0
     with pytest.raises(IndexError, match=r"eid 3 at row 1 is not in the log.* events \[0, 3\)"):
         log.gather(torch.tensor([0, 3]))
 
 
-def test_a_read_outlives_its_log_and_later_appends():
-    log = EventLog()
-    log.append(graph_events((0, 1, 5)))
-    read = log.read(0, 1)
+def test_a_read_outlives_its_graph_and_later_appends():
+    graph = TemporalGraph.from_events(graph_events((0, 1, 5)))
+    read = graph.log.read(0, 1)
     for t in range(6, 3000):
-        log.append(graph_events((7, 8, t)))
-    del log
+        graph.append(graph_events((7, 8, t)))
+    del graph
     assert (read.src.tolist(), read.dst.tolist(), read.t.tolist()) == ([0], [1], [5])
 
 
@@ -65,31 +64,30 @@ def test_a_read_outlives_its_log_and_later_appends():
     ],
 )
 def test_a_rejected_batch_is_explained_and_changes_nothing(rows, message):
-    log = EventLog()
-    log.append(graph_events((0, 1, 57)))
+    graph = TemporalGraph.from_events(graph_events((0, 1, 57)))
     with pytest.raises(ValueError, match=message):
-        log.append(graph_events(*rows))
+        graph.append(graph_events(*rows))
+    log = graph.log
     assert (len(log), log.num_nodes, log.t_last) == (1, 2, 57)
 
 
 def test_labels_are_for_all_events_or_none():
-    log = EventLog()
-    log.append(labeled(graph_events((0, 1, 5))))
+    graph = TemporalGraph.from_events(labeled(graph_events((0, 1, 5))))
     with pytest.raises(ValueError, match="the log has labels but the batch has none"):
-        log.append(graph_events((0, 1, 5)))
-    log = EventLog()
-    log.append(graph_events((0, 1, 5)))
+        graph.append(graph_events((0, 1, 5)))
+    graph = TemporalGraph.from_events(graph_events((0, 1, 5)))
     with pytest.raises(ValueError, match="the batch has labels but the log has none"):
-        log.append(labeled(graph_events((0, 1, 5))))
+        graph.append(labeled(graph_events((0, 1, 5))))
 
 
 def test_ranges_outside_the_log_are_named():
     with pytest.raises(IndexError, match=r"the log holds events \[0, 0\), asked for \[0, 1\)"):
-        EventLog().read(0, 1)
+        TemporalGraph().log.read(0, 1)
 
 
 def test_reading_while_appending_sees_finished_events():
-    log = EventLog()
+    graph = TemporalGraph()
+    log = graph.log
     size, batch = 50_000, 500
     t = torch.arange(size)
     events = EventBatch(t % 97, t % 89, t)
@@ -106,7 +104,7 @@ def test_reading_while_appending_sees_finished_events():
     reader = threading.Thread(target=read)
     reader.start()
     for start in range(0, size, batch):
-        log.append(events[start : start + batch])
+        graph.append(events[start : start + batch])
     done.set()
     reader.join()
     assert not wrong

@@ -11,8 +11,8 @@ from helpers.devices import needs_cuda, on_cpu, opened
 from helpers.effort import tries
 from helpers.strategies import samplers, skewed_events
 from tgflow.events import EventBatch
-from tgflow.graph import TemporalGraph
-from tgflow.mutations import Mutation, as_tensors, from_tensors, rebuild
+from tgflow.graph import TemporalGraph, rebuild
+from tgflow.graph.mutations import Mutation, from_tensors, to_tensors
 from tgflow.sampling import Sampler, sample_neighbors
 from tgflow.testing import reference
 
@@ -107,7 +107,7 @@ class ChangingGraph(RuleBasedStateMachine):
     @rule(kilobytes=st.integers(0, 4))
     def move_to_the_lower_tier(self, kilobytes):
         for graph in self.graphs[1::2]:
-            graph._native.move_down(kilobytes * 1024)
+            graph.backend.move_down(kilobytes * 1024)
 
     @rule(
         seed=st.integers(0, 2**16),
@@ -140,7 +140,7 @@ class ChangingGraph(RuleBasedStateMachine):
             return
         graph = self.graphs[0]
         again = TemporalGraph(graph.direction)
-        changes = from_tensors(*as_tensors(graph.mutations))
+        changes = from_tensors(*to_tensors(graph.mutations))
         rebuild(again, graph.log.read(0, len(graph.log)), changes)
         self.graphs = [again]
         self.counts_agree()

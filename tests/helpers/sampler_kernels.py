@@ -8,7 +8,7 @@ import torch
 
 from tgflow import _core
 from tgflow.cuda import structs
-from tgflow.cuda.structs import NeighborRows, Queries
+from tgflow.cuda.structs import NeighborRows, QueryArgs
 from tgflow.sampling import Neighbors
 
 EVERYTHING = 2**63 - 1
@@ -26,10 +26,10 @@ def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) ->
     return out
 
 
-def prepared(nodes, t, k, before=None) -> tuple[Queries, NeighborRows, Neighbors]:
+def prepared(nodes, t, k, before=None) -> tuple[QueryArgs, NeighborRows, Neighbors]:
     size = len(nodes)
     out = Neighbors(*torch.full((3, size, k), -99), torch.full((size,), -99, dtype=torch.int32))
-    queries = Queries(nodes.data_ptr(), t.data_ptr(), 0, EVERYTHING, size)
+    queries = QueryArgs(nodes.data_ptr(), t.data_ptr(), 0, EVERYTHING, size)
     if isinstance(before, torch.Tensor):
         queries.before = before.data_ptr()
     elif before is not None:

@@ -12,17 +12,15 @@ from scipy.stats import chisquare
 
 from helpers.effort import tries
 from tgflow.events import EventBatch
+from tgflow.graph import EventLog, TemporalGraph
 from tgflow.keys import derive_key
-from tgflow.log import EventLog
 from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
 
 Pairs = list[tuple[int, int]]
 
 
 def log_of(pairs: Pairs) -> EventLog:
-    log = EventLog()
-    log.append(batch_of(pairs))
-    return log
+    return TemporalGraph.from_events(batch_of(pairs)).log
 
 
 def batch_of(pairs: Pairs) -> EventBatch:
@@ -171,13 +169,13 @@ def test_a_fixed_cut_opens_the_whole_log_and_nothing_more() -> None:
 
 def test_answers_about_a_prefix_do_not_change_as_the_log_grows() -> None:
     pairs = [(i % 5, 10 + i % 7) for i in range(40)]
-    log = log_of(pairs)
+    graph = TemporalGraph.from_events(batch_of(pairs))
     sampler = NegativeSampler("historical", 3)
     events = batch_of(pairs[20:30])
     start = torch.full_like(events.src, 20)
-    history = PairHistory(log)
+    history = PairHistory(graph.log)
     first = sampler.draw(history, 5, events.src, events.dst, start=start, stop=30)
-    log.append(batch_of([(90 + i, 95 + i) for i in range(500)]))
+    graph.append(batch_of([(90 + i, 95 + i) for i in range(500)]))
     history.upto(540)
     second = sampler.draw(history, 5, events.src, events.dst, start=start, stop=30)
     assert torch.equal(first.src, second.src)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 from typing import NamedTuple
 
+from torch import Tensor
+
 from tgflow import _core
 from tgflow.choices import Strategy
 from tgflow.cuda.launch import Kernels
-from tgflow.cuda.structs import NeighborRows, Queries, SamplerArgs
+from tgflow.cuda.structs import NeighborRows, QueryArgs, SamplerArgs
 
 
 class _Kernel(NamedTuple):
@@ -29,11 +31,30 @@ KERNELS: dict[Strategy, _Kernel] = {
     "decayed": _ANY,
 }
 """What answers each strategy, of events of every type."""
-_BY_NUMBER = {getattr(_core.Strategy, name).value: kernel for name, kernel in KERNELS.items()}
+_NUMBERS = {name: getattr(_core.Strategy, name).value for name in KERNELS}
+_BY_NUMBER = {_NUMBERS[name]: kernel for name, kernel in KERNELS.items()}
+
+
+def sampler_args(strategy: Strategy, key: int, span: int, types: Tensor | None) -> SamplerArgs:
+    """Return the struct of what is asked for; `types` are bits on the device, None: all count."""
+    bits = 0 if types is None else types.data_ptr()
+    return SamplerArgs(_NUMBERS[strategy], key, span, bits)
+
+
+def queries(nodes: Tensor, t: Tensor, before: Tensor | None, before_all: int) -> QueryArgs:
+    """Return the struct of queries, contiguous int64 `[Q]` on the device."""
+    limits = 0 if before is None else before.data_ptr()
+    return QueryArgs(nodes.data_ptr(), t.data_ptr(), limits, before_all, len(nodes))
+
+
+def neighbor_rows(nodes: Tensor, t: Tensor, eid: Tensor, count: Tensor) -> NeighborRows:
+    """Return the struct of room for answers: int64 `[Q, k]`, and int32 `[Q]`, on the device."""
+    k = nodes.shape[1]
+    return NeighborRows(nodes.data_ptr(), t.data_ptr(), eid.data_ptr(), count.data_ptr(), k)
 
 
 def sample(
-    kernels: Kernels, snapshot: int, sampler: SamplerArgs, queries: Queries, out: NeighborRows
+    kernels: Kernels, snapshot: int, sampler: SamplerArgs, queries: QueryArgs, out: NeighborRows
 ) -> None:
     """Answer `queries` from the store at `snapshot`; does not synchronize.
 

@@ -20,7 +20,7 @@ from tgflow.cuda.structs import Fresh, Snapshot, StoreView
 
 
 @dataclass(frozen=True, slots=True)
-class TierCounts:
+class DeviceTier:
     """What the latest version of the graph has in a tier."""
 
     num_blocks: int
@@ -35,8 +35,8 @@ class TierCounts:
 class DeviceStats:
     """What a device store holds and what it costs."""
 
-    device: TierCounts
-    host: TierCounts
+    device: DeviceTier
+    host: DeviceTier
     max_blocks: int
     """Blocks of the node that has most."""
     reads: tuple[int, int]
@@ -203,7 +203,7 @@ class DeviceStore:
             self._gpu.kernels.launch("count_store", blocks, THREADS, self._view(), address)
         read = counts.tolist()
         device, host = (
-            TierCounts(read[tier], read[2 + tier], read[4 + tier], self.chunks.tier_bytes(tier))
+            DeviceTier(read[tier], read[2 + tier], read[4 + tier], self.chunks.tier_bytes(tier))
             for tier in range(2)
         )
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)

@@ -27,7 +27,7 @@ class Snapshot(ctypes.Structure):
     _fields_ = (("store", StoreView), ("position", _number))
 
 
-class Queries(ctypes.Structure):
+class QueryArgs(ctypes.Structure):
     """Neighborhoods to look up (detail/store_view.hpp)."""
 
     _fields_ = (

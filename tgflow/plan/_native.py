@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
+from tgflow._core import Belady
+
+__all__ = ["Belady", "PairIndex", "draw_replay", "gather_rows", "unique_events"]
 
 
 def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], list[int]]:
@@ -18,11 +21,7 @@ def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], list[int]]:
     """
     rows = [torch.empty_like(eid) for eid in eids]
     distinct = torch.empty(1 + sum(eid.numel() for eid in eids), dtype=torch.int64)
-    lists = [
-        _core.EventList(eid.data_ptr(), eid.numel(), row.data_ptr())
-        for eid, row in zip(eids, rows, strict=True)
-    ]
-    counts = _core.unique_events(lists, distinct.data_ptr())
+    counts = _core.unique_events(eids, rows, distinct)
     return distinct[: counts[-1]].clone(), rows, counts  # the rest is room, and these are kept
 
 
@@ -42,7 +41,7 @@ def gather_rows(table: Tensor, row: Tensor) -> Tensor:
 def draw_replay(begin: int, end: int, half_life: float, key: int, num: int) -> Tensor:
     """Return up to `num` distinct positions of `[begin, end)`, ascending, recent ones likelier."""
     out = torch.empty(num, dtype=torch.int64)
-    size = _core.draw_replay(begin, end, half_life, key, num, out.data_ptr())
+    size = _core.draw_replay(begin, end, half_life, key, out)
     return out[:size]
 
 
@@ -57,8 +56,7 @@ class PairIndex:
 
     def append(self, src: Tensor, dst: Tensor) -> None:
         """Read on: the next events' ends, int64 `[N]`."""
-        src, dst = src.contiguous(), dst.contiguous()
-        self._native.append(src.data_ptr(), dst.data_ptr(), len(src))
+        self._native.append(src.contiguous(), dst.contiguous())
 
     def num_destinations(self, before: int) -> int:
         """Return how many distinct destinations the first `before` events have."""
@@ -82,8 +80,7 @@ class PairIndex:
             limit: Fallbacks were seen before this position.
         """
         out = torch.empty(len(src), num, dtype=torch.int64)
-        request = _request(key, src, dst, cut, num, limit, 0)
-        return out, self._native.draw_destinations(request, out.data_ptr())
+        return out, self._native.draw_destinations(key, src, dst, cut, limit, out)
 
     def draw_pairs(
         self, key: int, src: Tensor, dst: Tensor, cut: Tensor, num: int, limit: int, start: int
@@ -93,14 +90,5 @@ class PairIndex:
         As `draw_destinations`; pairs are first seen at position `start` or later.
         """
         out_src, out_dst = torch.empty(2, len(src), num, dtype=torch.int64).unbind(0)
-        request = _request(key, src, dst, cut, num, limit, start)
-        fallbacks = self._native.draw_pairs(request, out_src.data_ptr(), out_dst.data_ptr())
+        fallbacks = self._native.draw_pairs(key, src, dst, cut, limit, start, out_src, out_dst)
         return out_src, out_dst, fallbacks
-
-
-def _request(
-    key: int, src: Tensor, dst: Tensor, cut: Tensor, num: int, limit: int, start: int
-) -> _core.NegativeRequest:
-    return _core.NegativeRequest(
-        key, src.data_ptr(), dst.data_ptr(), cut.data_ptr(), len(src), num, limit, start
-    )

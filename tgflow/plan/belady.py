@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from tgflow import _core
 from tgflow.cache.schedule import Schedule
+from tgflow.plan._native import Belady
 
 
 class BeladyPlanner:
@@ -35,9 +35,9 @@ class BeladyPlanner:
 
     def __init__(self, num_slots: int, contents: Tensor | None = None) -> None:
         if contents is None:
-            self._native = _core.Belady(num_slots, None)
+            self._native = Belady(num_slots, None)
         else:
-            self._native = _core.Belady(num_slots, contents.cpu().contiguous())
+            self._native = Belady(num_slots, contents.cpu().contiguous())
 
     def __len__(self) -> int:
         """Return how many batches were observed and are not planned."""

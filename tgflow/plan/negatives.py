@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow.choices import NegativeKind
-from tgflow.log import EventLog
+from tgflow.graph.log import EventLog
 from tgflow.plan._native import PairIndex
 
 

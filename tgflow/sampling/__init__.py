@@ -1,6 +1,8 @@
 """Temporal neighbor sampling: fixed-shape answers, the same at any thread count."""
 
 from tgflow.choices import Strategy
+from tgflow.graph import Neighbors
+from tgflow.sampler import STRATEGIES, Sampler
 from tgflow.sampling.blocks import BipartiteBlock, to_blocks
 from tgflow.sampling.expand import Frontier
 from tgflow.sampling.hops import Hops, sample_hops
@@ -10,8 +12,7 @@ from tgflow.sampling.neighbors import (
     uniform_neighbors,
     window_neighbors,
 )
-from tgflow.sampling.rows import Neighbors, sample_neighbors
-from tgflow.sampling.sampler import STRATEGIES, Sampler
+from tgflow.sampling.rows import sample_neighbors
 from tgflow.sampling.to_dgl import to_dgl
 from tgflow.sampling.to_pyg import to_pyg
 

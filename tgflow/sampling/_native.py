@@ -23,8 +23,7 @@ def unique_queries(
     """
     out_nodes, out_t, row = torch.empty(3, len(nodes), dtype=torch.int64).unbind(0)
     out_position = None if position is None else torch.empty_like(nodes)
-    room = _room(out_nodes, out_t, out_position)
-    size = _core.unique_queries(_queries(nodes, t, position), room, row.data_ptr())
+    size = _core.unique_queries(nodes, t, position, out_nodes, out_t, out_position, row)
     positions = None if out_position is None else out_position[:size]
     return out_nodes[:size], out_t[:size], positions, row
 
@@ -59,25 +58,18 @@ def expand_frontier(
     out_t = torch.empty_like(out_nodes) if by_time else None
     out_position = torch.empty_like(out_nodes) if by_position else None
     size = _core.expand_frontier(
-        _queries(*targets),
-        _core.NeighborsIn(nodes.data_ptr(), t.data_ptr(), k),
+        *targets,
+        nodes,
+        t,
         seconds_per_tick,
-        _room(out_nodes, out_t, out_position),
-        _core.BlockOut(target.data_ptr(), neighbor.data_ptr(), mask.data_ptr(), dt.data_ptr()),
+        out_nodes,
+        out_t,
+        out_position,
+        target,
+        neighbor,
+        mask,
+        dt,
     )
     times = None if out_t is None else out_t[:size]
     positions = None if out_position is None else out_position[:size]
     return (target, neighbor, mask, dt), (out_nodes[:size], times, positions)
-
-
-def _queries(nodes: Tensor, t: Tensor, position: Tensor | None) -> _core.FrontierIn:
-    start = nodes if position is None else position  # read, and not heeded
-    return _core.FrontierIn(nodes.data_ptr(), t.data_ptr(), start.data_ptr(), len(nodes))
-
-
-def _room(nodes: Tensor, t: Tensor | None, position: Tensor | None) -> _core.FrontierOut:
-    return _core.FrontierOut(nodes.data_ptr(), _address(t), _address(position))
-
-
-def _address(column: Tensor | None) -> int:
-    return 0 if column is None else column.data_ptr()

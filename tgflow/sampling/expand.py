@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tgflow.batch import Block
 from tgflow.events import NO_NODE
+from tgflow.graph import Neighbors
 from tgflow.sampling import _native
-from tgflow.sampling.rows import Neighbors
 
 _TWO_TO_64 = 2.0**64
 

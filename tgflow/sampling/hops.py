@@ -11,11 +11,11 @@ from torch import Tensor
 
 from tgflow.batch import Block
 from tgflow.choices import Strategy
-from tgflow.graph import TemporalGraph
+from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
+from tgflow.sampler import Sampler
 from tgflow.sampling.expand import Frontier, chain, distinct, expand, for_each_slot
-from tgflow.sampling.rows import Neighbors, sample_neighbors
-from tgflow.sampling.sampler import Sampler
+from tgflow.sampling.rows import sample_neighbors
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from torch import Tensor
 
-from tgflow.graph import TemporalGraph
-from tgflow.sampling.rows import Neighbors, sample_neighbors
-from tgflow.sampling.sampler import Sampler
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.sampler import Sampler
+from tgflow.sampling.rows import sample_neighbors
 
 _RECENT, _UNIFORM = Sampler.recent(), Sampler.uniform()
 

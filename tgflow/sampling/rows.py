@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tgflow import _core
-from tgflow.events import NO_NODE
-from tgflow.graph import TemporalGraph
-from tgflow.sampling.sampler import Sampler, type_bits
-from tgflow.units import INT64_MAX
-
-
-@dataclass(slots=True, eq=False)
-class Neighbors:
-    """Up to `k` neighbors of each query, newest first.
-
-    Missing slots come last and hold `NO_NODE`, time 0 and event -1.
-    """
-
-    nodes: Tensor
-    """int64 `[Q, k]`."""
-    t: Tensor
-    """int64 `[Q, k]`: ticks."""
-    eid: Tensor
-    """int64 `[Q, k]`: log positions."""
-    count: Tensor
-    """int32 `[Q]`: filled slots of each row."""
-
-    @classmethod
-    def empty(cls, size: int, k: int, device: torch.device | str = "cpu") -> Neighbors:
-        """Return room for the answers to `size` queries, not yet filled: as `out=` of a sampler."""
-        nodes = torch.empty(size, k, dtype=torch.int64, device=device)
-        count = torch.empty(size, dtype=torch.int32, device=device)
-        return cls(nodes, torch.empty_like(nodes), torch.empty_like(nodes), count)
-
-    @property
-    def mask(self) -> Tensor:
-        """Bool `[Q, k]`: whether the slot holds a neighbor."""
-        return self.nodes != NO_NODE
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.graph.query import Queries
+from tgflow.sampler import Sampler
 
 
 def sample_neighbors(
@@ -62,28 +30,20 @@ def sample_neighbors(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
+    if not 0 <= key < 2**64:
+        raise ValueError(f"key must be in [0, 2**64), got {key}")
     size = nodes.numel()
     device = graph.device
     nodes = _column("nodes", nodes, size, device)
     t = _column("t", t, size, device)
-    limits, limit = 0, INT64_MAX
     if isinstance(as_of, Tensor):
         as_of = _column("as_of", as_of, size, device)
-        limits = as_of.data_ptr()
-    elif as_of is not None:
-        limit = as_of
-    bits = None if types is None else type_bits(types, device)
+    bits = None if types is None else graph.type_bits(types)
     if out is None:
         out = Neighbors.empty(size, k, device)
     else:
         _check_out(out, size, k, device)
-    native, spec = graph._native, sampler.spec(key, bits)
-    asked = (nodes.data_ptr(), t.data_ptr(), limits, limit, size, k)
-    answers = (out.nodes.data_ptr(), out.t.data_ptr(), out.eid.data_ptr(), out.count.data_ptr())
-    if isinstance(native, _core.TemporalGraph):
-        _core.sample_neighbors(native, spec, *asked, *answers)
-    else:
-        native.sample_neighbors(spec, *asked, *answers)
+    graph.backend.sample(sampler, Queries(nodes, t, as_of, key, bits), out)
     return out
 
 

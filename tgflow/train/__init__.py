@@ -1,39 +1,20 @@
 """Trainers: continual over a stream, and offline over a fixed log by the published protocol."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from tgflow.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from tgflow.train.config import ContinualConfig, OfflineConfig
-    from tgflow.train.continual import ContinualTrainer
-    from tgflow.train.learner import TrainingDiverged
-    from tgflow.train.observe import BatchRecord, Callback, EpochRecord, StepRecord
-    from tgflow.train.offline import OfflineTrainer
+    from tgflow.train.config import ContinualConfig as ContinualConfig
+    from tgflow.train.config import OfflineConfig as OfflineConfig
+    from tgflow.train.continual import ContinualTrainer as ContinualTrainer
+    from tgflow.train.learner import TrainingDiverged as TrainingDiverged
+    from tgflow.train.observe import BatchRecord as BatchRecord
+    from tgflow.train.observe import Callback as Callback
+    from tgflow.train.observe import EpochRecord as EpochRecord
+    from tgflow.train.observe import StepRecord as StepRecord
+    from tgflow.train.offline import OfflineTrainer as OfflineTrainer
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "BatchRecord": "observe",
-        "Callback": "observe",
-        "ContinualConfig": "config",
-        "ContinualTrainer": "continual",
-        "EpochRecord": "observe",
-        "OfflineConfig": "config",
-        "OfflineTrainer": "offline",
-        "StepRecord": "observe",
-        "TrainingDiverged": "learner",
-    },
-)
-
-__all__ = [
-    "BatchRecord",
-    "Callback",
-    "ContinualConfig",
-    "ContinualTrainer",
-    "EpochRecord",
-    "OfflineConfig",
-    "OfflineTrainer",
-    "StepRecord",
-    "TrainingDiverged",
-]
+__all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -19,8 +19,8 @@ from tgflow.checkpoint.parts import (
     put_pieces,
 )
 from tgflow.events import EventBatch, concat
-from tgflow.graph import TemporalGraph
-from tgflow.mutations import as_tensors, from_tensors, rebuild
+from tgflow.graph import TemporalGraph, rebuild
+from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.train.caches import caches_of
 
 PIECE = 1 << 18
@@ -46,7 +46,7 @@ class Events(InCheckpoint):
     def save(self, writer: SectionWriter) -> None:
         """Save the events as views of the log, which nothing changes."""
         position = self._position
-        rows, deleted = as_tensors(m for m in self._graph.mutations if m.position <= position)
+        rows, deleted = to_tensors(m for m in self._graph.mutations if m.position <= position)
         writer.note("position", position)
         writer.note("mutations", rows)
         writer.note("piece", PIECE)

@@ -8,21 +8,23 @@
 
 namespace tgflow {
 
-/// FrontierIn (node, time, start): the start is the log position at which the query's batch started, where
-/// memory is read and batch-stale neighborhoods end.
+/// Queries: nodes, times, and the log position at which each one's batch started, where memory is read and
+/// batch-stale neighborhoods end.
 struct FrontierIn {
   const node_t* node;
   const tick_t* t;
-  const int64_t* start;
+  const int64_t* position;  ///< Null: all have the same.
   int64_t size;
+
+  int64_t position_of(int64_t i) const { return position == nullptr ? 0 : position[i]; }
 };
 
-/// Where distinct queries are written, in order of first appearance. A null `t` or `start` means that the
+/// Where distinct queries are written, in order of first appearance. A null `t` or `position` means that the
 /// queries are told apart without it.
 struct FrontierOut {
   node_t* node;
   tick_t* t;
-  int64_t* start;
+  int64_t* position;
 };
 
 /// Writes the distinct queries to `out` (room for all) and to `row[i]` where query `i` went. Returns how
@@ -45,7 +47,7 @@ struct BlockOut {
 };
 
 /// Fills `block` and writes the frontier below it to `below` (room for size * (k + 1)): the targets, then
-/// their neighbors at the times of their events, distinct. A neighbor inherits its target's start.
+/// their neighbors at the times of their events, distinct. A neighbor inherits its target's position.
 int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors, double seconds_per_tick,
                         const FrontierOut& below, const BlockOut& block);
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tgflow import _core
 from tgflow.choices import Direction
 from tgflow.events import EventBatch
-from tgflow.log import EventLog
+from tgflow.graph.log import EventLog
 from tgflow.sampling import Neighbors
 
 _EVERYTHING = 2**63 - 1
@@ -31,8 +31,8 @@ class StaticCsr:
 
     def build(self, log: EventLog) -> None:
         """Replace the contents by the log's events: a counting sort in memory that is kept."""
-        src, dst, t, _ = log._native.columns(0, len(log))
-        self._native.build(src, dst, t)
+        events = log.read(0, len(log))
+        self._native.build(events.src, events.dst, events.t)
 
     def insert(self, events: EventBatch) -> None:
         """Add events that follow: what lies behind each is moved up, in place."""

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
-from tgflow import _core
 from tgflow.choices import Direction
 from tgflow.events import EventBatch
-from tgflow.log import EventLog, NativeColumns
-from tgflow.mutations import Kind, Mutation
-from tgflow.node_features import NodeFeatures
-from tgflow.stats import GraphStats, graph_stats
+from tgflow.graph.backend import GraphBackend
+from tgflow.graph.host import HostGraph
+from tgflow.graph.log import EventLog
+from tgflow.graph.mutations import Kind, Mutation
+from tgflow.graph.node_features import NodeFeatures
+from tgflow.graph.query import type_bits
+from tgflow.graph.stats import GraphStats, graph_stats
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
-    from tgflow.cuda.graph import DeviceGraph
 
 Answer = TypeVar("Answer")
 
 _LEAST_BUDGET = 4096
 _KEPT_CYCLES = 2
+_KEPT_TYPES = 64
 
 
 class TemporalGraph:
@@ -86,17 +89,16 @@ class TemporalGraph:
             raise ValueError(
                 f"device_budget must be at least {_LEAST_BUDGET} bytes, got {device_budget!r}"
             )
-        self._native, self.device = _open(
-            getattr(_core.Direction, direction),
-            INT64_MAX if self.device_budget is None else self.device_budget,
-            device,
-        )
-        """The graph in the core or on a GPU; where samplers take and return tensors."""
-        self.log = EventLog._of_graph(self._native)
+        self.backend: GraphBackend = _open(direction, self.device_budget, device)
+        """Where the neighborhoods are."""
+        self.device = self.backend.device
+        """Where samplers take and return tensors."""
+        self.log = EventLog(self.backend.log)
         self.edge_x = _features(edge_x_dim, edge_x)
         self._of_nodes = None if node_x is None else NodeFeatures(node_x)
         self._writing = threading.Lock()
         self._mutations: list[Mutation] = []
+        self._type_bits = lru_cache(_KEPT_TYPES)(type_bits)
 
     @classmethod
     def from_events(
@@ -151,23 +153,23 @@ class TemporalGraph:
                 is on both sides of a bipartite graph, features or labels do not fit the graph's, or
                 `node_x` has got rows of nodes that earlier events mentioned.
         """
-        columns = NativeColumns(events)
+        events = _on_host(events)
         of_nodes = nullcontext() if self._of_nodes is None else self._of_nodes.mentioned_by(events)
         with self._writing, of_nodes:
             self._check_x(events)
             t_last = self.log.t_last
-            first = self._append(columns, events.x, allow_late)
+            first = self._append(events, allow_late)
             if t_last is not None and len(events) and int(events.t[0]) < t_last:
                 self._mutations.append(Mutation(first, "append_late", {"size": len(events)}))
             return first
 
-    def _append(self, columns: NativeColumns, x: Tensor | None, allow_late: bool) -> int:
-        if self.edge_x is None or x is None:
-            return self._native.append(*columns.addresses, allow_late)
-        self._native.check(*columns.addresses, allow_late)
-        first_row = self.edge_x.append(x)  # before anyone can ask for them
+    def _append(self, events: EventBatch, allow_late: bool) -> int:
+        if self.edge_x is None or events.x is None:
+            return self.backend.append(events, allow_late)
+        self.backend.check(events, allow_late)
+        first_row = self.edge_x.append(events.x)  # before anyone can ask for them
         try:
-            return self._native.append(*columns.addresses, allow_late)
+            return self.backend.append(events, allow_late)
         except BaseException:
             self.edge_x.truncate(first_row)
             raise
@@ -192,18 +194,16 @@ class TemporalGraph:
         if eid.dtype != torch.int64 or eid.dim() != 1:
             raise ValueError(f"eid must be int64 [N], got {eid.dtype} {list(eid.shape)}")
         eid = eid.cpu().contiguous().clone()
-        return self._mutate(
-            "delete", lambda: self._native.remove(eid.data_ptr(), len(eid)), eid=eid
-        )
+        return self._mutate("delete", lambda: self.backend.remove(eid), eid=eid)
 
     def delete_pair(self, src: int, dst: int) -> int:
         """Delete every event from `src` to `dst`, and back unless directed; as `delete`."""
-        remove = self._native.remove_pair
+        remove = self.backend.remove_pair
         return self._mutate("delete_pair", lambda: remove(src, dst), {"src": src, "dst": dst})
 
     def delete_node(self, node: int) -> int:
         """Delete every event of `node`; as `delete`. Reads the whole log."""
-        return self._mutate("delete_node", lambda: self._native.remove_node(node), {"node": node})
+        return self._mutate("delete_node", lambda: self.backend.remove_node(node), {"node": node})
 
     def retain(self, *, max_age: int | None = None, max_count: int | None = None) -> int:
         """Forget old neighbors of every node, exactly; seen from `num_events` on, as `delete`.
@@ -234,7 +234,7 @@ class TemporalGraph:
         if t_last is None:
             return 0
         min_t = INT64_MIN if max_age is None else max(INT64_MIN, t_last - max_age)
-        return self._native.retain(min_t, min(max_count, INT64_MAX))
+        return self.backend.retain(min_t, min(max_count, INT64_MAX))
 
     def compact(self) -> None:
         """Give memory back: what only cut-offs before the latest changes see, and sparse chunks.
@@ -246,7 +246,7 @@ class TemporalGraph:
         Raises:
             MemoryError: If there is no room to move blocks to; nothing that is to stay is lost.
         """
-        self._mutate("compact", self._native.compact)
+        self._mutate("compact", self.backend.compact)
 
     @property
     def mutations(self) -> tuple[Mutation, ...]:
@@ -318,11 +318,21 @@ class TemporalGraph:
     @property
     def num_events(self) -> int:
         """Events in the current snapshot: what samplers see unless given an earlier `before`."""
-        return self._native.position
+        return self.backend.position
+
+    def type_bits(self, types: Collection[int]) -> Tensor:
+        """Return a bit per event type, whether it is one of `types`: int64 `[1024]`, to read.
+
+        On the graph's device, and kept for the next call: only the first one copies.
+
+        Raises:
+            ValueError: If a type is not in [0, 65535].
+        """
+        return self._type_bits(tuple(types), self.device)
 
     def stats(self) -> GraphStats:
         """Return the block store's size and cost. Waits for an append in progress."""
-        return graph_stats(self._native.stats(), 1 if self.device_budget is None else 2)
+        return graph_stats(self.backend.stats(), 1 if self.device_budget is None else 2)
 
 
 def _features(dim: int, table: Table | None) -> Table | None:
@@ -337,18 +347,26 @@ def _features(dim: int, table: Table | None) -> Table | None:
     return table
 
 
-def _open(
-    direction: _core.Direction, budget: int, device: str | torch.device | Device
-) -> tuple[_core.TemporalGraph | DeviceGraph, torch.device]:
-    """Return a graph on `device`, and where that is."""
-    from tgflow.cuda.device import CudaDevice
-    from tgflow.cuda.graph import DeviceGraph
+def _on_host(events: EventBatch) -> EventBatch:
+    """Return the events with contiguous columns on the CPU; features stay where they are."""
+    src, dst, t = (column.cpu().contiguous() for column in (events.src, events.dst, events.t))
+    label = None if events.label is None else events.label.cpu().contiguous()
+    return EventBatch.checked(src, dst, t, events.x, label)
 
+
+def _open(
+    direction: Direction, budget: int | None, device: str | torch.device | Device
+) -> GraphBackend:
+    """Return the backend for a device."""
     if isinstance(device, str | torch.device):
         kind = str(device).partition(":")[0]
         if kind not in ("cpu", "cuda"):
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
         if kind == "cpu":
-            return _core.TemporalGraph(direction, budget), torch.device("cpu")
+            return HostGraph(direction, budget)
+    from tgflow.cuda.device import CudaDevice
+    from tgflow.graph.device import DeviceGraph
+
+    if isinstance(device, str | torch.device):
         device = CudaDevice(torch.device(device))
-    return DeviceGraph(direction, budget, device), device.device
+    return DeviceGraph(direction, budget, device)

@@ -3,12 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from tgflow import _core
 
-if TYPE_CHECKING:
-    from tgflow.cuda.store import DeviceStats
+class TierCounts(Protocol):
+    """What a backend has counted in one tier."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks."""
+        ...
+
+    @property
+    def num_entries(self) -> int:
+        """Entries in them."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Entries that they have room for."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the tier's blocks, with what waits for reuse."""
+        ...
+
+
+class StoreCounts(Protocol):
+    """What a backend has counted."""
+
+    @property
+    def num_entries(self) -> int:
+        """Entries that the latest snapshot sees."""
+        ...
+
+    @property
+    def max_blocks(self) -> int:
+        """Blocks of the node that has most."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """All memory of the store."""
+        ...
+
+    @property
+    def reads(self) -> tuple[int, int]:
+        """Neighbors read from each tier, counted where there is a budget."""
+        ...
+
+    @property
+    def device(self) -> TierCounts:
+        """The tier of recent blocks."""
+        ...
+
+    @property
+    def host(self) -> TierCounts:
+        """The tier of older blocks."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +100,8 @@ class GraphStats:
     """The same of each tier, device first."""
 
 
-def graph_stats(stats: _core.StoreStats | DeviceStats, num_tiers: int) -> GraphStats:
-    """Return what the core (or a GPU) has counted, of one tier or two."""
+def graph_stats(stats: StoreCounts, num_tiers: int) -> GraphStats:
+    """Return what a backend has counted, of one tier or two."""
     tiers = (stats.device, stats.host)[:num_tiers]
     return GraphStats(
         num_entries=stats.num_entries,

@@ -1,0 +1,37 @@
+"""The graph's only door to the core, whose graph and log take tensors of the CPU."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tgflow._core import Direction, Strategy, sample_neighbors
+from tgflow._core import EventLog as Log
+from tgflow._core import TemporalGraph as Graph
+from tgflow.events import EventBatch
+from tgflow.sampler import STRATEGIES
+from tgflow.units import INT64_MAX
+
+__all__ = [
+    "DIRECTIONS",
+    "NATIVE_STRATEGIES",
+    "Graph",
+    "Log",
+    "columns",
+    "cut_offs",
+    "sample_neighbors",
+]
+
+DIRECTIONS = {name: getattr(Direction, name) for name in ("undirected", "directed", "bipartite")}
+NATIVE_STRATEGIES = {name: getattr(Strategy, name) for name in STRATEGIES}
+
+
+def columns(events: EventBatch) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the columns of a batch in the order in which the core takes them."""
+    return events.src, events.dst, events.t, events.label
+
+
+def cut_offs(as_of: int | Tensor | None) -> tuple[Tensor | None, int]:
+    """Return the log position below which each query sees events, and the one for all."""
+    if isinstance(as_of, Tensor):
+        return as_of, INT64_MAX
+    return None, INT64_MAX if as_of is None else as_of

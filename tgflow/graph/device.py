@@ -1,0 +1,149 @@
+"""Neighborhoods on a GPU; the log stays in host memory."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+from tgflow.choices import Direction
+from tgflow.cuda import sampling
+from tgflow.cuda.device import Device, translate_oom
+from tgflow.cuda.mutation import Edits
+from tgflow.cuda.store import DeviceStore
+from tgflow.events import EventBatch
+from tgflow.graph import _native
+from tgflow.graph.host import HostGraph
+from tgflow.graph.query import Neighbors, Queries
+from tgflow.graph.stats import StoreCounts
+from tgflow.sampler import Sampler
+
+
+class DeviceGraph:
+    """A graph backend over a `DeviceStore`; see `GraphBackend`.
+
+    Args:
+        direction: "undirected", "directed" or "bipartite".
+        budget: Bytes of blocks on the device; None: no limit.
+        gpu: The device.
+    """
+
+    def __init__(self, direction: Direction, budget: int | None, gpu: Device) -> None:
+        self._gpu = gpu
+        self.device = gpu.device
+        self._host = HostGraph(direction)  # checks events and keeps the log
+        self._directed = direction == "directed"
+        self._store = DeviceStore(gpu, self._directed, budget)
+        self._writing = threading.Lock()
+
+    @property
+    def log(self) -> _native.Log:
+        """The log."""
+        return self._host.log
+
+    @property
+    def position(self) -> int:
+        """Events that samplers launched from now on see."""
+        return self._store.position
+
+    def check(self, events: EventBatch, allow_late: bool) -> None:
+        """Raise ValueError if the events cannot follow."""
+        self._host.check(events, allow_late)
+
+    @translate_oom
+    def append(self, events: EventBatch, allow_late: bool) -> int:
+        """Check and add events, all or none. Waits once for the device, to learn what they need."""
+        with self._writing:
+            self._host.check(events, allow_late)
+            first, end = len(self.log), len(self.log) + len(events)
+            late = len(events) > 0 and int(events.t[0]) < self.log.clock
+            src, dst, t = (self._on_device(x) for x in (events.src, events.dst, events.t))
+            types = None if events.label is None else self._on_device(events.label)
+            if late:
+                eid = self._on_device(torch.arange(first, end))
+                directed = self._directed
+                edits = Edits.of_events(src, dst, t, eid, puts_in=True, directed=directed)
+                self._store.reserve_edits(edits, types)
+            else:
+                self._store.reserve(src, dst, t, types)
+            self._host.record(events)
+            if late:
+                self._store.commit_change(end)
+            else:
+                self._store.commit(end)
+            return first
+
+    def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
+        """Answer queries on torch's current stream; does not synchronize."""
+        if queries.types is not None:
+            self._host.check_types()
+        each, limit = _native.cut_offs(queries.as_of)
+        with self._store.readers.reading():
+            sampling.sample(
+                self._gpu.kernels,
+                self._store.snapshot,
+                sampling.sampler_args(
+                    sampler.strategy, queries.key, sampler.span or 1, queries.types
+                ),
+                sampling.queries(queries.nodes, queries.t, each, limit),
+                sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
+            )
+
+    def remove(self, eid: Tensor) -> int:
+        """Remove events. Synchronizes, as all changes do."""
+        with self._writing:
+            self.log.check_eids(eid)
+            return self._remove(eid)
+
+    def remove_pair(self, src: int, dst: int) -> int:
+        """Remove every event from `src` to `dst`, and back unless directed. Reads the whole log."""
+        with self._writing:
+            sources, targets, _ = self._columns()
+            chosen = (sources == src) & (targets == dst)
+            if not self._directed:
+                chosen |= (sources == dst) & (targets == src)
+            return self._remove(chosen.nonzero().view(-1))
+
+    def remove_node(self, node: int) -> int:
+        """Remove every event of a node. Reads the whole log."""
+        with self._writing:
+            sources, targets, _ = self._columns()
+            return self._remove(((sources == node) | (targets == node)).nonzero().view(-1))
+
+    def retain(self, min_t: int, max_count: int) -> int:
+        """Forget neighbors before `min_t`, and each node's oldest beyond `max_count`."""
+        with self._writing:
+            gained = self._store.reserve_retention(min_t, max_count)
+            self._store.commit_change(self.position)
+            return -gained
+
+    def compact(self) -> None:
+        """Drop what only cut-offs before the latest changes see, and give memory back."""
+        with self._writing:
+            self._store.compact()
+
+    def move_down(self, num_bytes: int) -> None:
+        """Move the oldest blocks to the host until the device has at most `num_bytes` of blocks."""
+        with self._writing:
+            self._store.move_down(num_bytes)
+
+    def stats(self) -> StoreCounts:
+        """Count what the store holds. Synchronizes."""
+        with self._writing:
+            return self._store.stats()
+
+    def _remove(self, eid: Tensor) -> int:
+        src, dst, t = (self._on_device(column[eid]) for column in self._columns())
+        eid = self._on_device(eid)
+        edits = Edits.of_events(src, dst, t, eid, puts_in=False, directed=self._directed)
+        gained = self._store.reserve_edits(edits)
+        self._store.commit_change(self.position)
+        return -gained
+
+    def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
+        src, dst, t, _ = self.log.columns(0, len(self.log))
+        return torch.from_numpy(src), torch.from_numpy(dst), torch.from_numpy(t)
+
+    def _on_device(self, column: Tensor) -> Tensor:
+        return column.to(self.device)

@@ -1,0 +1,56 @@
+"""Changes of a graph's past, as a record: with them and its log, a graph can be rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+Kind = Literal["append_late", "delete", "delete_pair", "delete_node", "retain", "compact"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mutation:
+    """A change of the past: what was asked for, and when."""
+
+    position: int
+    """Events that the log held; for late ones, before they were inserted."""
+    kind: Kind
+    """The method of `TemporalGraph`; late events came by `append`."""
+    arguments: dict[str, int]
+    """Its arguments; of late events how many (`size`)."""
+    eid: Tensor | None = None
+    """The events to delete, int64 `[N]`."""
+
+
+def to_tensors(mutations: Iterable[Mutation]) -> tuple[list[list[Any]], dict[str, Tensor]]:
+    """Return mutations as a checkpoint has them: what JSON can hold, and the deleted events."""
+    rows = []
+    tensors = {}
+    for number, mutation in enumerate(mutations):
+        rows.append([mutation.position, mutation.kind, mutation.arguments])
+        if mutation.eid is not None:
+            tensors[str(number)] = mutation.eid
+    return rows, tensors
+
+
+def from_tensors(rows: list[list[Any]], tensors: dict[str, Tensor]) -> list[Mutation]:
+    """Return the mutations that `to_tensors` was given.
+
+    Raises:
+        ValueError: If a row is not of a mutation, or deletes events and does not say which.
+    """
+    mutations = []
+    for number, (position, kind, arguments) in enumerate(rows):
+        eid = tensors.get(str(number))
+        if kind not in get_args(Kind) or (kind == "delete") != (eid is not None):
+            raise ValueError(f"{kind!r} at position {position} is not a mutation that can be made")
+        if eid is not None and eid.dtype is not torch.int64:
+            raise ValueError(
+                f"the events deleted at position {position} are {eid.dtype}, not int64"
+            )
+        mutations.append(Mutation(position, kind, arguments, eid))
+    return mutations

@@ -1,0 +1,73 @@
+"""What a graph is asked about neighborhoods, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow.events import NO_NODE
+
+NUM_TYPES = 2**16
+"""Event types that queries can choose from: labels in [0, 65535]."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queries:
+    """Neighborhoods to look up; tensors are contiguous and on the graph's device."""
+
+    nodes: Tensor
+    """int64 `[Q]`."""
+    t: Tensor
+    """int64 `[Q]`: ticks."""
+    as_of: int | Tensor | None = None
+    """See only events at log positions below this, one for all or int64 `[Q]`; None: all."""
+    key: int = 0
+    """Of random draws, in [0, 2**64)."""
+    types: Tensor | None = None
+    """int64 `[1024]`: a bit per event type, whether it counts; None: all do."""
+
+
+@dataclass(slots=True, eq=False)
+class Neighbors:
+    """Up to `k` neighbors of each query, newest first.
+
+    Missing slots come last and hold `NO_NODE`, time 0 and event -1.
+    """
+
+    nodes: Tensor
+    """int64 `[Q, k]`."""
+    t: Tensor
+    """int64 `[Q, k]`: ticks."""
+    eid: Tensor
+    """int64 `[Q, k]`: log positions."""
+    count: Tensor
+    """int32 `[Q]`: filled slots of each row."""
+
+    @classmethod
+    def empty(cls, size: int, k: int, device: torch.device | str = "cpu") -> Neighbors:
+        """Return room for the answers to `size` queries, not yet filled: as `out=` of a sampler."""
+        nodes = torch.empty(size, k, dtype=torch.int64, device=device)
+        count = torch.empty(size, dtype=torch.int32, device=device)
+        return cls(nodes, torch.empty_like(nodes), torch.empty_like(nodes), count)
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool `[Q, k]`: whether the slot holds a neighbor."""
+        return self.nodes != NO_NODE
+
+
+def type_bits(types: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return a bit per event type, whether it is one of `types`: int64 `[1024]` on `device`.
+
+    Raises:
+        ValueError: If a type is not in [0, 65535].
+    """
+    bits = 0
+    for kept in types:
+        if not 0 <= kept < NUM_TYPES:
+            raise ValueError(f"event types must be in [0, {NUM_TYPES - 1}], got {kept}")
+        bits |= 1 << kept
+    words = bytearray(bits.to_bytes(NUM_TYPES // 8, "little"))
+    return torch.frombuffer(words, dtype=torch.int64).to(device)
