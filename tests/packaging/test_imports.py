@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,9 @@ ALLOWED = {
 # From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
 GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units"]
 LAYERS = {
+    "tgflow.graph": [
+        *("tgflow.graph", "tgflow.cuda", "tgflow.tables", "tgflow.events", "tgflow.sampler"),
+    ],
     "tgflow.cuda": ["tgflow.cuda"],
     "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
     "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],
@@ -122,6 +127,41 @@ def test_rooms_of_streams_import_downward():
         known = {m.split(".")[2] for m in imports(name, path) if m.startswith("tgflow.streams.")}
         wrong = {other for other in known if heights[other] > heights[room]}
         assert not wrong | known & STRANGERS.get(room, set()), f"{name} imports {wrong or known}"
+
+
+def known_modules():
+    """Return the modules of tgflow that each one imports.
+
+    What a package names for type checkers, and imports when it is asked for, is not its own need.
+    """
+    names = {name for _, name, _ in modules()}
+    known = {}
+    for _, name, path in modules():
+        lazy = path.name == "__init__.py" and "TYPE_CHECKING" in path.read_text()
+        known[name] = set() if lazy else {nearest(m, names) for m in imports(name, path)} - {name}
+    return known
+
+
+def nearest(module, names):
+    """Return the module, or the package that it is in, or tgflow for what is not of ours."""
+    while module not in names and "." in module:
+        module = module.rpartition(".")[0]
+    return module if module in names else "tgflow"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graphlib.TopologicalSorter(known_modules()).prepare()
+
+
+def test_no_rooms_import_each_other_in_a_circle():
+    rooms = defaultdict(set)
+    for name, others in known_modules().items():
+        rooms[room_of(name)] |= {room_of(other) for other in others} - {room_of(name)}
+    graphlib.TopologicalSorter(rooms).prepare()
+
+
+def room_of(module):
+    return ".".join(module.split(".")[:2])
 
 
 def test_tgflow_knows_neither_streams_nor_models():
