@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tgflow.bench.options import Options
 from tgflow.events import EventBatch
-from tgflow.log import EventLog
+from tgflow.graph import EventLog
 from tgflow.sampling import Neighbors
 
 
