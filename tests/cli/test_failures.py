@@ -18,7 +18,7 @@ from tgflow.checkpoint import CheckpointStore, load
 from tgflow.cli import main
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
-from tgflow.runtime import build, runner
+from tgflow.runtime import runner, watch
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.ingest import ingest
@@ -321,7 +321,7 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
         at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
         monkeypatch.setattr("tgflow.runtime.watchdog.rss_bytes", lambda: 960 if full else 100)
         limit = "1000"
-    monkeypatch.setattr(build, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.2)
     ran = run("--memory-limit", limit)
     assert ran.code == 71
     assert "of memory_limit" in ran.err
@@ -331,7 +331,7 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
 
 
 def test_d13_and_goes_on_with_more(run, resume, monkeypatch):
-    monkeypatch.setattr(build, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
     assert run("--memory-limit", "1MiB").code == 71
     ran = run("--memory-limit", "100GiB", "--resume")
     assert ran.code == 0

@@ -159,7 +159,7 @@ def test_every_setting_has_an_effect_and_every_error_a_code():
         ("tgflow.streams.ingest.accounting", "Unbalanced", 70),
         ("tgflow.train.learner", "TrainingDiverged", 70),
         ("tgflow.runtime.memory", "MemoryLimit", 71),
-        ("tgflow.runtime.build", "StrictResume", 2),
+        ("tgflow.runtime.restore", "StrictResume", 2),
         ("tgflow.durable.errors", "Locked", 73),
         ("tgflow.durable.errors", "DiskFull", 74),
         ("tgflow.checkpoint", "CheckpointNotCommitted", 74),

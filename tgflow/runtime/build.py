@@ -7,14 +7,13 @@ composition: see `tests/runtime/test_runner.py` for one without ingestion and di
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
 
 from tgflow.checkpoint import (
-    Checkpoint,
     CheckpointStore,
     CheckpointWriter,
     NoValidCheckpoint,
@@ -26,52 +25,35 @@ from tgflow.config.schema import CheckpointConfig
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
-from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
-from tgflow.report.display import Display
-from tgflow.runtime import resume
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.edge_table import open_table
-from tgflow.runtime.exporter import Exporter
 from tgflow.runtime.log import RunLog, library_messages
-from tgflow.runtime.machine import describe, rss_bytes
-from tgflow.runtime.memory import MemoryGuard
-from tgflow.runtime.metrics import (
-    CheckpointMetrics,
-    IngestMetrics,
-    MetricSource,
-    ProcessMetrics,
-    RunMetrics,
-    TrainerMetrics,
-)
+from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.open_log import open_log
-from tgflow.runtime.progress_log import ProgressLog
-from tgflow.runtime.runner import Figures, Observer, Runner, RunStatus
+from tgflow.runtime.restore import (
+    Start,
+    check_build,
+    current_build,
+    find_newest,
+    make_trainer,
+    open_store,
+)
+from tgflow.runtime.runner import Figures, Runner, RunStatus
 from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.runtime.stream_report import StreamReport
 from tgflow.runtime.table_stats import HitRates
-from tgflow.runtime.watchdog import Watchdog
+from tgflow.runtime.watch import make_display, make_metrics, make_watchdog, serve_metrics
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
 from tgflow.streams.transports import find_transport
 from tgflow.train.continual import ContinualTrainer
-from tgflow.units import INT64_MAX, parse_bytes
-
-BUILD = ("tgflow", "torch", "python", "system")
-"""What of the machine may change a result's last bits, beside the threads."""
-GRACE_SECONDS = 30.0
-"""At the memory limit, before the run stops."""
-
-
-class StrictResume(RuntimeError):
-    """Bits could differ from an undisturbed run, and `strict_resume` forbids that."""
+from tgflow.units import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +115,16 @@ def _compose(
 ) -> Runner:
     """Make the parts, in this order, and the runner; all that is open is in `opened` meanwhile."""
     config, source = directory.config, inputs.source
-    store = _open_store(directory)
-    newest = _find_newest(store, directory, run_log)
-    build = {name: describe()[name] for name in BUILD} | {"threads": inputs.threads}
-    start = _Start.of(newest)
-    _check_build(start.build, build, config, run_log)
+    store = open_store(directory)
+    newest = find_newest(store, directory, run_log)
+    build = current_build(inputs.threads)
+    start = Start.of(newest)
+    check_build(start.build, build, config, run_log)
     log = None
     if config.checkpoint.log:
         log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)
         opened.callback(log.close)
-    trainer = _make_trainer(inputs, directory, newest, run_log)
+    trainer = make_trainer(source, inputs.direction, inputs.model, directory, newest, run_log)
     opened.callback(_close_table, trainer.graph)
     directory.files.cut_records(start.records_bytes)
     dead_letters = _open_dead_letters(directory)
@@ -156,19 +138,18 @@ def _compose(
         changed=bool(directory.changed) or start.build != build,
     )
     parts: list[CheckpointPart] = [settings, SavedIngest(ingest, trainer, start.state)]
-    if log is not None:
-        parts.append(LogRetention(log, store, run_log))
+    parts += [] if log is None else [LogRetention(log, store, run_log)]
     saved = None if newest is None else trainer.position
     checkpoints = _make_checkpoints(trainer, store, run_log, config.checkpoint, parts, saved)
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position)
     opened.enter_context(stream)
-    status = RunStatus()
-    metrics = _make_metrics(status, flow, config, trainer, ingest, checkpoints, log, directory)
-    _serve_metrics(metrics, directory, source.name, run_log, opened)
-    watchdog = _make_watchdog(directory, metrics, flow, run_log)
-    display, show = _make_display(config, console, stream.num_events, run_log)
-    report = StreamReport(ingest, lambda: trainer.position, directory.files)
+    metrics = make_metrics(
+        status := RunStatus(), flow, config, trainer, ingest, checkpoints, log, directory
+    )
+    serve_metrics(metrics, directory, source.name, run_log, opened)
+    watchdog = make_watchdog(directory, metrics, flow, run_log)
+    display, show = make_display(config, console, stream.num_events, run_log)
     _log_start(directory, source.name, trainer.position, build, run_log)
     return Runner(
         trainer,
@@ -181,91 +162,9 @@ def _compose(
         display=display,
         figures=_make_figures(trainer.graph, settings, stream),
         observers=[directory.files.log, show],
-        reports={"stream": report.write},
+        reports={"stream": StreamReport(ingest, trainer, directory.files).write},
         warn=lambda text: run_log.warning("checkpoint", text),
     )
-
-
-def _open_store(directory: RunDirectory) -> CheckpointStore:
-    c = directory.config.checkpoint
-    limit = c.max_checkpoint_bytes
-    return CheckpointStore(
-        directory.path / "checkpoints",
-        keep=c.keep,
-        max_bytes=None if limit is None else parse_bytes(limit),
-    )
-
-
-def _find_newest(
-    store: CheckpointStore, directory: RunDirectory, run_log: RunLog
-) -> Checkpoint | None:
-    """Return the checkpoint to resume from, None to start; its settings are then the directory's.
-
-    Raises:
-        ConfigError: If other settings are wanted, and that was not allowed.
-    """
-    found = store.newest()
-    for problem in store.problems:
-        run_log.warning("checkpoint", problem)
-    if found is None:
-        return None
-    directory.compare(found[1].meta["run"].get("settings"))
-    return found[1]
-
-
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """What a checkpoint says of the run beside its trainer; the defaults are a run's beginning."""
-
-    ids: NodeIds | None = None
-    state: IngestState | None = None
-    records_bytes: int = 0
-    elapsed: float = 0.0
-    build: dict[str, Any] | None = None
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint | None) -> _Start:
-        if checkpoint is None:
-            return cls()
-        meta, sections = checkpoint.meta, checkpoint.sections
-        run = meta["run"]
-        return cls(
-            NodeIds.from_state(sections["ids"]),
-            IngestState.from_checkpoint(sections["reorder"], meta["ingest"]),
-            run["records_bytes"],
-            run["elapsed"],
-            run["build"],
-        )
-
-
-def _check_build(
-    saved: dict[str, Any] | None, build: dict[str, Any], config: Config, run_log: RunLog
-) -> None:
-    differing = [] if saved is None else resume.differences(saved, build)
-    if not differing:
-        return
-    text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"
-    if config.checkpoint.strict_resume:
-        raise StrictResume(f"{text}, and strict_resume is set; resume as it was, or unset it")
-    run_log.warning("other build", text)
-
-
-def _make_trainer(
-    inputs: RunInputs, directory: RunDirectory, checkpoint: Checkpoint | None, run_log: RunLog
-) -> ContinualTrainer:
-    source, config = inputs.source, directory.config.continual
-    table = open_table(directory, source.x_dim, checkpoint)
-    if checkpoint is None:
-        graph = TemporalGraph(inputs.direction, time_unit=source.unit, edge_x=table)
-        return ContinualTrainer(inputs.model, graph, config)
-    keep_model = directory.effect != "fixed_model"
-    if not keep_model:
-        run_log.warning("other model", "model, optimizer and memory start afresh, as was allowed")
-    trainer = ContinualTrainer.from_checkpoint(
-        inputs.model, checkpoint, config, keep_model=keep_model, edge_x=table
-    )
-    trainer.graph.check_time_unit(source)
-    return trainer
 
 
 def _open_dead_letters(directory: RunDirectory) -> DeadLetterSink:
@@ -282,7 +181,7 @@ def _open_dead_letters(directory: RunDirectory) -> DeadLetterSink:
 def _make_ingest(
     config: Config,
     source: PartitionedSource,
-    start: _Start,
+    start: Start,
     position: int,
     dead_letters: DeadLetterSink,
     log: DurableLog | None,
@@ -344,64 +243,6 @@ def _make_checkpoints(
 def _make_stream(ingest: Ingest, flow: FlowControl, config: Config, learned: int) -> PacedStream:
     c = config.stream
     return PacedStream(ingest, flow, limit=c.limit, speed=c.speed, learned=learned)
-
-
-def _make_metrics(
-    status: RunStatus,
-    flow: FlowControl,
-    config: Config,
-    trainer: ContinualTrainer,
-    ingest: Ingest,
-    checkpoints: Checkpoints,
-    log: DurableLog | None,
-    directory: RunDirectory,
-) -> RunMetrics:
-    rows = IngestMetrics(ingest, lambda: trainer.position)
-    sources: list[MetricSource] = [
-        TrainerMetrics(trainer),
-        CheckpointMetrics(checkpoints, log, directory.path / "dead-letters"),
-        rows,
-        ProcessMetrics(flow, _memory_limit(config)),
-    ]
-    size = config.continual.batch_size
-    return RunMetrics(status, flow, lambda: rows.num_waiting >= size, sources)
-
-
-def _make_watchdog(
-    directory: RunDirectory, metrics: RunMetrics, flow: FlowControl, run_log: RunLog
-) -> Watchdog:
-    guard = MemoryGuard(_memory_limit(directory.config), GRACE_SECONDS)
-    return Watchdog(directory.path / "health.json", metrics, guard, flow, run_log)
-
-
-def _memory_limit(config: Config) -> int | None:
-    limit = config.operate.memory_limit
-    return None if limit is None else parse_bytes(limit)
-
-
-def _serve_metrics(
-    metrics: RunMetrics, directory: RunDirectory, source: str, run_log: RunLog, opened: ExitStack
-) -> None:
-    """Serve metrics over HTTP until `opened` is closed, if the settings name a port."""
-    operate = directory.config.operate
-    if operate.metrics_port is None:
-        return
-    labels = {"model": directory.config.model.name, "stream": source, "run": str(directory.path)}
-    exporter = Exporter(metrics.metrics, labels, operate.metrics_port, operate.metrics_host)
-    opened.callback(exporter.close)
-    at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
-    run_log.info("metrics", f"metrics at {at}", port=exporter.port)
-
-
-def _make_display(
-    config: Config, console: Console, num_events: int | None, run_log: RunLog
-) -> tuple[AbstractContextManager[object], Observer]:
-    """Return what shows the micro-batches to people, or logs them now and then for machines."""
-    if config.operate.log_format == "json":
-        return nullcontext(), ProgressLog(run_log).update
-    title = f"{config.model.name.upper()} learning from {config.stream.path}"
-    display = Display(console, title, num_events)
-    return display, display.update
 
 
 def _make_figures(

@@ -109,16 +109,16 @@ class IngestMetrics:
 
     Args:
         ingest: Ingestion.
-        position: Returns how many events are learned.
+        trainer: What learns from it.
     """
 
-    def __init__(self, ingest: Ingest, position: Callable[[], int]) -> None:
-        self._ingest, self._position = ingest, position
+    def __init__(self, ingest: Ingest, trainer: ContinualTrainer) -> None:
+        self._ingest, self._trainer = ingest, trainer
 
     @property
     def num_waiting(self) -> int:
         """Events in order that are not learned yet."""
-        return max(0, self._ingest.num_released - self._position())
+        return max(0, self._ingest.num_released - self._trainer.position)
 
     def health(self) -> dict[str, Any]:
         """Return `stream`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tgflow.runtime.files import RunFiles
 from tgflow.streams.ingest.ingest import Ingest
+from tgflow.train.continual import ContinualTrainer
 
 FILE = "stream.json"
 
@@ -16,12 +16,12 @@ class StreamReport:
 
     Args:
         ingest: Ingestion.
-        position: Returns how many events are learned.
+        trainer: What learns from it.
         files: Where it is written.
     """
 
-    def __init__(self, ingest: Ingest, position: Callable[[], int], files: RunFiles) -> None:
-        self._ingest, self._position, self._files = ingest, position, files
+    def __init__(self, ingest: Ingest, trainer: ContinualTrainer, files: RunFiles) -> None:
+        self._ingest, self._trainer, self._files = ingest, trainer, files
 
     def write(self) -> dict[str, Any]:
         """Write and return the report.
@@ -34,7 +34,7 @@ class StreamReport:
         report = self._ingest.report()
         if not self._ingest.has_polled and (before := self._files.read_json(FILE)):
             return before
-        learned = self._position()
+        learned = self._trainer.position
         report |= {"num_learned": learned, "num_waiting": max(0, report["num_released"] - learned)}
         self._files.write_json(FILE, report)
         return report

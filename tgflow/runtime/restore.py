@@ -1,0 +1,137 @@
+"""What a run resumes from: its newest checkpoint, if that can be used, and the trainer in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.choices import Direction
+from tgflow.config import Config
+from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.model import TemporalModel
+from tgflow.runtime import resume
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.edge_table import open_table
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.machine import describe
+from tgflow.streams.ingest.state import IngestState
+from tgflow.streams.rows.partitioned import PartitionedSource
+from tgflow.train.continual import ContinualTrainer
+from tgflow.units import parse_bytes
+
+BUILD = ("tgflow", "torch", "python", "system")
+"""What of the machine may change a result's last bits, beside the threads."""
+
+
+class StrictResume(RuntimeError):
+    """Bits could differ from an undisturbed run, and `strict_resume` forbids that."""
+
+
+def current_build(threads: int) -> dict[str, Any]:
+    """Return what of this machine may change a result's last bits."""
+    found = describe()
+    return {name: found[name] for name in BUILD} | {"threads": threads}
+
+
+def open_store(directory: RunDirectory) -> CheckpointStore:
+    """Return the checkpoints of a run."""
+    c = directory.config.checkpoint
+    limit = c.max_checkpoint_bytes
+    return CheckpointStore(
+        directory.path / "checkpoints",
+        keep=c.keep,
+        max_bytes=None if limit is None else parse_bytes(limit),
+    )
+
+
+def find_newest(
+    store: CheckpointStore, directory: RunDirectory, run_log: RunLog
+) -> Checkpoint | None:
+    """Return the checkpoint to resume from, None to start; its settings are then the directory's.
+
+    Raises:
+        ConfigError: If other settings are wanted, and that was not allowed.
+    """
+    found = store.newest()
+    for problem in store.problems:
+        run_log.warning("checkpoint", problem)
+    if found is None:
+        return None
+    directory.compare(found[1].meta["run"].get("settings"))
+    return found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a checkpoint says of the run beside its trainer; the defaults are a run's beginning."""
+
+    ids: NodeIds | None = None
+    state: IngestState | None = None
+    records_bytes: int = 0
+    elapsed: float = 0.0
+    build: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint | None) -> Start:
+        """Return what `checkpoint` says; the beginning without one."""
+        if checkpoint is None:
+            return cls()
+        meta, sections = checkpoint.meta, checkpoint.sections
+        run = meta["run"]
+        return cls(
+            NodeIds.from_state(sections["ids"]),
+            IngestState.from_checkpoint(sections["reorder"], meta["ingest"]),
+            run["records_bytes"],
+            run["elapsed"],
+            run["build"],
+        )
+
+
+def check_build(
+    saved: dict[str, Any] | None, build: dict[str, Any], config: Config, run_log: RunLog
+) -> None:
+    """Warn where bits could differ from those of the machine that wrote the checkpoint.
+
+    Raises:
+        StrictResume: If the settings forbid that.
+    """
+    differing = [] if saved is None else resume.differences(saved, build)
+    if not differing:
+        return
+    text = f"{'; '.join(differing)}: results may differ in their last bits from an undisturbed run"
+    if config.checkpoint.strict_resume:
+        raise StrictResume(f"{text}, and strict_resume is set; resume as it was, or unset it")
+    run_log.warning("other build", text)
+
+
+def make_trainer(
+    source: PartitionedSource,
+    direction: Direction,
+    model: TemporalModel,
+    directory: RunDirectory,
+    checkpoint: Checkpoint | None,
+    run_log: RunLog,
+) -> ContinualTrainer:
+    """Return the trainer of a run: of a checkpoint, with all that the checkpoint holds.
+
+    Raises:
+        CheckpointError: If the checkpoint does not fit the model.
+        RowsLost: If the file of edge features has not the rows that the checkpoint counts.
+        OSError: If that file cannot be opened.
+        ValueError: If the source has another time unit than the checkpoint's events.
+    """
+    config = directory.config.continual
+    table = open_table(directory, source.x_dim, checkpoint)
+    if checkpoint is None:
+        graph = TemporalGraph(direction, time_unit=source.unit, edge_x=table)
+        return ContinualTrainer(model, graph, config)
+    keep_model = directory.effect != "fixed_model"
+    if not keep_model:
+        run_log.warning("other model", "model, optimizer and memory start afresh, as was allowed")
+    trainer = ContinualTrainer.from_checkpoint(
+        model, checkpoint, config, keep_model=keep_model, edge_x=table
+    )
+    trainer.graph.check_time_unit(source)
+    return trainer

@@ -1,0 +1,94 @@
+"""The parts that watch a run and show it: metrics, health, memory, progress."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+
+from rich.console import Console
+
+from tgflow.config import Config
+from tgflow.durable.log import DurableLog
+from tgflow.report.display import Display
+from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.exporter import Exporter
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.memory import MemoryGuard
+from tgflow.runtime.metrics import (
+    CheckpointMetrics,
+    IngestMetrics,
+    MetricSource,
+    ProcessMetrics,
+    RunMetrics,
+    TrainerMetrics,
+)
+from tgflow.runtime.progress_log import ProgressLog
+from tgflow.runtime.runner import Observer, RunStatus
+from tgflow.runtime.stream import FlowControl
+from tgflow.runtime.watchdog import Watchdog
+from tgflow.streams.ingest.ingest import Ingest
+from tgflow.train.continual import ContinualTrainer
+from tgflow.units import parse_bytes
+
+GRACE_SECONDS = 30.0
+"""At the memory limit, before the run stops."""
+
+
+def make_metrics(
+    status: RunStatus,
+    flow: FlowControl,
+    config: Config,
+    trainer: ContinualTrainer,
+    ingest: Ingest,
+    checkpoints: Checkpoints,
+    log: DurableLog | None,
+    directory: RunDirectory,
+) -> RunMetrics:
+    """Return the metrics of a run with ingestion."""
+    rows = IngestMetrics(ingest, trainer)
+    sources: list[MetricSource] = [
+        TrainerMetrics(trainer),
+        CheckpointMetrics(checkpoints, log, directory.path / "dead-letters"),
+        rows,
+        ProcessMetrics(flow, _memory_limit(config)),
+    ]
+    size = config.continual.batch_size
+    return RunMetrics(status, flow, lambda: rows.num_waiting >= size, sources)
+
+
+def make_watchdog(
+    directory: RunDirectory, metrics: RunMetrics, flow: FlowControl, run_log: RunLog
+) -> Watchdog:
+    """Return what writes health.json and watches the memory."""
+    guard = MemoryGuard(_memory_limit(directory.config), GRACE_SECONDS)
+    return Watchdog(directory.path / "health.json", metrics, guard, flow, run_log)
+
+
+def serve_metrics(
+    metrics: RunMetrics, directory: RunDirectory, source: str, run_log: RunLog, opened: ExitStack
+) -> None:
+    """Serve metrics over HTTP until `opened` is closed, if the settings name a port."""
+    operate = directory.config.operate
+    if operate.metrics_port is None:
+        return
+    labels = {"model": directory.config.model.name, "stream": source, "run": str(directory.path)}
+    exporter = Exporter(metrics.metrics, labels, operate.metrics_port, operate.metrics_host)
+    opened.callback(exporter.close)
+    at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
+    run_log.info("metrics", f"metrics at {at}", port=exporter.port)
+
+
+def make_display(
+    config: Config, console: Console, num_events: int | None, run_log: RunLog
+) -> tuple[AbstractContextManager[object], Observer]:
+    """Return what shows the micro-batches to people, or logs them now and then for machines."""
+    if config.operate.log_format == "json":
+        return nullcontext(), ProgressLog(run_log).update
+    title = f"{config.model.name.upper()} learning from {config.stream.path}"
+    display = Display(console, title, num_events)
+    return display, display.update
+
+
+def _memory_limit(config: Config) -> int | None:
+    limit = config.operate.memory_limit
+    return None if limit is None else parse_bytes(limit)
