@@ -2,35 +2,10 @@
 
 #include <vector>
 
-#include "tgflow/hash.hpp"
+#include "tgflow/hash_table.hpp"
 
 namespace tgflow {
 namespace {
-
-/// Rows of a growing list, found by hash: open addressing over row numbers, the keys stay in the list.
-class RowIndex {
- public:
-  explicit RowIndex(int64_t capacity) {
-    std::size_t slots = 16;
-    while (slots < 2 * static_cast<std::size_t>(capacity)) slots *= 2;
-    slots_.assign(slots, -1);
-  }
-
-  /// The row for which `is_it(row)`, or `next` (which it then holds) if there is none under `hash`.
-  template <typename IsIt>
-  int64_t find_or(uint64_t hash, int64_t next, IsIt is_it) {
-    const std::size_t last = slots_.size() - 1;
-    std::size_t i = hash & last;
-    for (; slots_[i] >= 0; i = (i + 1) & last) {
-      if (is_it(slots_[i])) return slots_[i];
-    }
-    slots_[i] = static_cast<int32_t>(next);
-    return next;
-  }
-
- private:
-  std::vector<int32_t> slots_;
-};
 
 /// A frontier while it is built.
 class Frontier {
@@ -45,7 +20,7 @@ class Frontier {
     const uint64_t seed =
         mix64(static_cast<uint64_t>(t) + 0x9e3779b97f4a7c15ULL * static_cast<uint64_t>(position));
     const uint64_t hash = mix64(seed ^ static_cast<uint64_t>(node));
-    const int64_t row = index_.find_or(hash, size_, [&](int64_t r) {
+    const int64_t row = index_.find_or_insert(hash, static_cast<int32_t>(size_), [&](int32_t r) {
       return out_.node[r] == node && (out_.t == nullptr || out_.t[r] == t) &&
              (out_.position == nullptr || out_.position[r] == position);
     });
@@ -111,7 +86,8 @@ std::vector<int64_t> unique_events(const std::vector<EventList>& lists, eid_t* o
       const eid_t e = list.eid[i];
       int64_t row = 0;
       if (e != kNoEvent) {
-        row = index.find_or(mix64(static_cast<uint64_t>(e)), count, [&](int64_t r) { return out[r] == e; });
+        row = index.find_or_insert(id_tag(e), static_cast<int32_t>(count),
+                                   [&](int32_t r) { return out[r] == e; });
         if (row == count) out[count++] = e;
       }
       list.row[i] = row;

@@ -11,27 +11,20 @@ namespace {
 /// Ids whose tags are computed, and whose slots are fetched, ahead of the look-ups.
 constexpr int64_t kAhead = 32;
 
-/// The finalizer of MurmurHash3: every bit of the input moves every bit of the output.
-uint64_t mix(uint64_t h) {
-  h = (h ^ (h >> 33)) * 0xff51afd7ed558ccdULL;
-  h = (h ^ (h >> 33)) * 0xc4ceb9fe1a85ec53ULL;
-  return h ^ (h >> 33);
-}
-
 }  // namespace
 
 uint64_t StringKeys::tag(Key key) {
-  uint64_t h = mix(key.size() + 1);
+  uint64_t h = mix64(key.size() + 1);
   const char* p = key.data();
   size_t left = key.size();
   for (; left >= 8; p += 8, left -= 8) {
     uint64_t word;
     std::memcpy(&word, p, 8);
-    h = mix(h ^ word) + 0x9e3779b97f4a7c15ULL;
+    h = mix64(h ^ word) + 0x9e3779b97f4a7c15ULL;
   }
   uint64_t tail = 0;
   if (left != 0) std::memcpy(&tail, p, left);
-  return mix(h ^ tail);
+  return mix64(h ^ tail);
 }
 
 void StringKeys::push(Key key) {
@@ -39,32 +32,15 @@ void StringKeys::push(Key key) {
   offsets.push_back(static_cast<int64_t>(bytes.size()));
 }
 
-uint64_t TagTable::home(uint64_t tag) const { return mix(tag) & mask(); }
-
-void TagTable::fill(const Slot& empty, uint64_t tag, node_t node) {
-  slots_[static_cast<size_t>(&empty - slots_.data())] = {tag, static_cast<int32_t>(node)};
-  if (++used_ * 2 > slots_.size()) grow();
-}
-
-void TagTable::grow() {
-  std::vector<Slot> old(slots_.size() * 2, Slot{0, kNoNode});
-  old.swap(slots_);
-  for (const Slot& slot : old) {
-    if (slot.node == kNoNode) continue;
-    const Slot& free = probe(slot.tag, [](node_t) { return false; });
-    slots_[static_cast<size_t>(&free - slots_.data())] = slot;
-  }
-}
-
 template <typename Keys>
 node_t IdMap<Keys>::insert(typename Keys::Key key, uint64_t tag, Side side) {
-  const TagTable::Slot& slot = table(side).probe(tag, [&](node_t v) { return keys_.equal(v, key); });
-  if (slot.node != kNoNode) return slot.node;
+  const int32_t known = table(side).find(tag, [&](int32_t v) { return keys_.equal(v, key); });
+  if (known != NodeIndex::kNone) return known;
   const node_t node = keys_.size();
   if (node > kMaxNode) throw std::length_error("the map is full: it holds 2^31 - 1 ids");
   keys_.push(key);
   if (bipartite_) sides_.push_back(static_cast<uint8_t>(side));
-  table(side).fill(slot, tag, node);
+  table(side).insert(tag, static_cast<int32_t>(node));
   return node;
 }
 
@@ -88,13 +64,13 @@ void IdMap<Keys>::encode(Column src, Column dst, int64_t size, node_t* src_out, 
 template <typename Keys>
 void IdMap<Keys>::find(Column ids, int64_t size, Side side, node_t* out) const {
   const std::shared_lock lock(mutex_);
-  const TagTable& tags = table(side);
+  const NodeIndex& nodes = table(side);
   uint64_t tag[kAhead];
   for (int64_t begin = 0; begin < size; begin += kAhead) {
     const int64_t count = std::min(kAhead, size - begin);
-    for (int64_t i = 0; i < count; ++i) tags.prefetch(tag[i] = Keys::tag(ids[begin + i]));
+    for (int64_t i = 0; i < count; ++i) nodes.prefetch(tag[i] = Keys::tag(ids[begin + i]));
     for (int64_t i = 0; i < count; ++i) {
-      out[begin + i] = tags.probe(tag[i], [&](node_t v) { return keys_.equal(v, ids[begin + i]); }).node;
+      out[begin + i] = nodes.find(tag[i], [&](int32_t v) { return keys_.equal(v, ids[begin + i]); });
     }
   }
 }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "tgflow/hash.hpp"
+#include "tgflow/hash_table.hpp"
 #include "tgflow/random.hpp"
 
 namespace tgflow {

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kPeriodSlots = 4;  // as lfu_period of tgflow/cache/policy.py
 constexpr int64_t kMaxSlots = 1 << 30;
+constexpr int64_t kPlacesPerSlot = 4;
 
 int64_t checked(int64_t capacity) {
   if (capacity < 0 || capacity >= kMaxSlots) {
@@ -26,7 +27,7 @@ RowCache::RowCache(CachePolicy policy, int64_t capacity, int64_t row_bytes)
       held_(capacity, {kFree, 0}),
       came_(capacity, 0),
       uses_(policy == CachePolicy::kLfu ? capacity : 0, 0),
-      index_(capacity),
+      index_(capacity, kPlacesPerSlot),
       order_(policy == CachePolicy::kLfu ? int{kMostUses} + 1 : 1) {
   list_free();
 }
@@ -77,7 +78,7 @@ void RowCache::append(int64_t first, int64_t n, const char* rows) {
 void RowCache::come_in(int64_t first, int64_t n, CacheLookup& out) {
   Begun begun(*this, n, out, [] { return true; });
   for (int64_t i = 0; i < n; ++i) {
-    if (find(first + i) != SlotIndex::kNone) continue;  // a gather came before
+    if (find(first + i) != IdIndex::kNone) continue;  // a gather came before
     out.miss.push_back(first + i);
     out.first.push_back(static_cast<int32_t>(i));
     out.admit.push_back(CacheLookup::kNothing);
@@ -114,7 +115,7 @@ void RowCache::admit(int64_t come, CacheLookup& out) {
   order_.take(
       wanted, [&](int32_t s) -> const int64_t& { return key(s); },
       [&](int32_t s) { return held_[s].used < oldest; }, victims_);
-  for (const int32_t s : victims_) index_.prefetch(SlotIndex::hash(held_[s].id));
+  for (const int32_t s : victims_) index_.prefetch(id_tag(held_[s].id));
   std::size_t taken = 0;
   const int64_t before = admissions_;
   for (std::size_t r = 0; r < out.miss.size(); ++r) {
@@ -128,10 +129,10 @@ void RowCache::admit(int64_t come, CacheLookup& out) {
 
 void RowCache::put(int64_t id, int32_t s, int64_t position) {
   if (held_[s].id != kFree) {
-    index_.erase(SlotIndex::hash(held_[s].id), s);
+    index_.erase(id_tag(held_[s].id), s);
     ++counts_.evicted;
   }
-  index_.insert(SlotIndex::hash(id), s);
+  index_.insert(id_tag(id), s);
   held_[s] = {id, position};
   came_[s] = position;
   const bool counted = policy_ == CachePolicy::kLfu;
@@ -142,7 +143,7 @@ void RowCache::put(int64_t id, int32_t s, int64_t position) {
 }
 
 void RowCache::set_free(int32_t s) {
-  index_.erase(SlotIndex::hash(held_[s].id), s);
+  index_.erase(id_tag(held_[s].id), s);
   held_[s] = {kFree, 0};
   came_[s] = 0;  // what is left of it in the order is passed over
 }

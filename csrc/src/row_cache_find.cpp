@@ -14,7 +14,7 @@ constexpr int64_t kAhead = 16;
 constexpr int64_t kTurn = 256;    // rows that are copied before others that wait have their turn
 constexpr int64_t kGrain = 4096;  // ids that are worth a thread
 constexpr int32_t kBusy = -2;     // another gather is bringing this row in
-constexpr std::size_t kFewNumbers = 1024;
+constexpr int64_t kFewMisses = 512;
 
 }  // namespace
 
@@ -28,12 +28,12 @@ void RowCache::check_ids(const int64_t* id, int64_t n, int64_t table_size) {
 }
 
 int32_t RowCache::find(int64_t id) const {
-  return index_.find(SlotIndex::hash(id), [&](int32_t s) { return held_[s].id == id; });
+  return index_.find(id_tag(id), [&](int32_t s) { return held_[s].id == id; });
 }
 
 void RowCache::find(const int64_t* id, int64_t n, char* rows, CacheLookup& out) {
   out.source.resize(static_cast<std::size_t>(n));
-  numbers_.assign(kFewNumbers, CacheLookup::kNothing);
+  numbers_.reset(kFewMisses);
   const bool alone = at_work_.size() == 1;  // else the lock is for looking up: others copy meanwhile
   if (rows == nullptr || !alone || (n > kGrain && num_threads() > 1)) {
     find_all(id, n, out);
@@ -71,9 +71,9 @@ void RowCache::find_all(const int64_t* id, int64_t n, CacheLookup& out) {
 
 /// Step by step for all of them, so that what one step reads is under way while the step before works.
 void RowCache::find_chunk(const int64_t* id, int64_t n, int32_t* slot) const {
-  for (int64_t i = 0; i < n; ++i) index_.prefetch(SlotIndex::hash(id[i]));
+  for (int64_t i = 0; i < n; ++i) index_.prefetch(id_tag(id[i]));
   for (int64_t i = 0; i < n; ++i) {
-    slot[i] = index_.find(SlotIndex::hash(id[i]), [](int32_t) { return true; });
+    slot[i] = index_.find(id_tag(id[i]), [](int32_t) { return true; });
     if (slot[i] >= 0) __builtin_prefetch(&held_[slot[i]]);
   }
   for (int64_t i = 0; i < n; ++i) {
@@ -92,7 +92,7 @@ void RowCache::find_and_copy(const int64_t* id, int64_t n, char* rows, CacheLook
   for (int64_t i = -3 * step; i < n; ++i) {
     const bool copies = out.copied == std::max<int64_t>(i, 0);
     if (const int64_t next = i + 3 * step; next < n) {
-      hash[next % kRing] = SlotIndex::hash(id[next]);
+      hash[next % kRing] = id_tag(id[next]);
       index_.prefetch(hash[next % kRing]);
     }
     if (const int64_t next = i + 2 * step; next >= 0 && next < n) {
@@ -124,10 +124,10 @@ void RowCache::copy_found(int64_t i, char* rows, CacheLookup& out) const {
 /// Takes note that place `i` asks for an id, after it has been looked up.
 void RowCache::note(int64_t id, int64_t i, bool alone, CacheLookup& out) {
   const int32_t s = out.source[static_cast<std::size_t>(i)];
-  if (s != SlotIndex::kNone && (alone || !is_filling(s, out.begin))) {
+  if (s != IdIndex::kNone && (alone || !is_filling(s, out.begin))) {
     if (held_[s].used < out.begin) use(s, out.begin + i);
   } else if (id >= 0) {
-    note_miss(id, i, s != SlotIndex::kNone, out);
+    note_miss(id, i, s != IdIndex::kNone, out);
   }
 }
 
@@ -140,28 +140,15 @@ bool RowCache::is_filling(int32_t s, int64_t begin) const {
 
 /// Numbers the misses; one that comes again keeps its number.
 void RowCache::note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out) {
-  const std::size_t last = numbers_.size() - 1;
-  std::size_t j = SlotIndex::hash(id) & last;
-  while (numbers_[j] >= 0 && out.miss[static_cast<std::size_t>(numbers_[j])] != id) j = (j + 1) & last;
-  const bool is_new = numbers_[j] < 0;
-  const auto number = is_new ? out.miss.size() : static_cast<std::size_t>(numbers_[j]);
-  out.source[static_cast<std::size_t>(i)] = CacheLookup::of_miss(number);
-  if (!is_new) return;
-  numbers_[j] = static_cast<int32_t>(number);
+  const auto next = static_cast<int32_t>(out.miss.size());
+  numbers_.reserve_one(next, [&](int32_t r) { return id_tag(out.miss[static_cast<std::size_t>(r)]); });
+  const int32_t number = numbers_.find_or_insert(
+      id_tag(id), next, [&](int32_t r) { return out.miss[static_cast<std::size_t>(r)] == id; });
+  out.source[static_cast<std::size_t>(i)] = CacheLookup::of_miss(static_cast<std::size_t>(number));
+  if (number != next) return;
   out.miss.push_back(id);
   out.first.push_back(static_cast<int32_t>(i));
   out.admit.push_back(busy ? kBusy : CacheLookup::kNothing);
-  if (2 * out.miss.size() > numbers_.size()) grow_numbers(out);
-}
-
-void RowCache::grow_numbers(const CacheLookup& lookup) {
-  numbers_.assign(4 * numbers_.size(), CacheLookup::kNothing);
-  const std::size_t last = numbers_.size() - 1;
-  for (std::size_t r = 0; r < lookup.miss.size(); ++r) {
-    std::size_t j = SlotIndex::hash(lookup.miss[r]) & last;
-    while (numbers_[j] >= 0) j = (j + 1) & last;
-    numbers_[j] = static_cast<int32_t>(r);
-  }
 }
 
 }  // namespace tgflow

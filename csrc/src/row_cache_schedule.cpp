@@ -15,25 +15,23 @@ std::string at_row(int64_t r, int64_t id) {
 /// Gives each id its row in the schedule: the ids must be those of the schedule, in order of first
 /// appearance.
 void RowCache::match(const CacheSchedule& schedule, const int64_t* id, int64_t n, CacheLookup& out) {
-  std::size_t size = 16;
-  while (size < 2 * static_cast<std::size_t>(schedule.size)) size *= 2;
-  numbers_.assign(size, CacheLookup::kNothing);
+  numbers_.reset(schedule.size + 1);
   out.source.assign(static_cast<std::size_t>(n), CacheLookup::kNothing);
   int32_t known = 0;
   for (int64_t i = 0; i < n; ++i) {
     if (id[i] < 0) continue;
-    std::size_t j = mix64(static_cast<uint64_t>(id[i])) & (size - 1);
-    while (numbers_[j] >= 0 && schedule.id[numbers_[j]] != id[i]) j = (j + 1) & (size - 1);
-    if (numbers_[j] < 0) {
+    const int32_t number =
+        numbers_.find_or_insert(id_tag(id[i]), known, [&](int32_t r) { return schedule.id[r] == id[i]; });
+    if (number == known) {
       if (known == schedule.size)
         throw ScheduleMismatch("id " + std::to_string(id[i]) + " is asked for and was not planned");
       if (schedule.id[known] != id[i]) {
         throw ScheduleMismatch("id " + std::to_string(id[i]) + " is asked for where " +
                                at_row(known, schedule.id[known]) + " was planned");
       }
-      numbers_[j] = known++;
+      ++known;
     }
-    out.source[static_cast<std::size_t>(i)] = numbers_[j];
+    out.source[static_cast<std::size_t>(i)] = number;
   }
   if (known < schedule.size)
     throw ScheduleMismatch(at_row(known, schedule.id[known]) + " was planned and is not asked for");

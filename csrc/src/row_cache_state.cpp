@@ -29,8 +29,7 @@ void RowCache::write(const int64_t* id, int64_t n, const char* rows) {
   const auto lock = enter();
   for (int64_t i = 0; i < n; ++i) {
     const int32_t s = find(id[i]);
-    if (s != SlotIndex::kNone)
-      std::memcpy(row(s), rows + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
+    if (s != IdIndex::kNone) std::memcpy(row(s), rows + static_cast<std::size_t>(i) * row_bytes_, row_bytes_);
   }
 }
 
@@ -62,7 +61,7 @@ void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup&
     clock_ = std::max(clock_, came_[s] + 1);  // the snapshot may be of another cache, with a clock ahead
     held_[s] = {held ? state.id[s] : kFree, came_[s]};
     if (policy_ == CachePolicy::kLfu) uses_[s] = static_cast<uint8_t>(state.key[s] >> kUsesShift);
-    if (held) index_.insert(SlotIndex::hash(held_[s].id), static_cast<int32_t>(s));
+    if (held) index_.insert(id_tag(held_[s].id), static_cast<int32_t>(s));
     if (!held || held_[s].id == before) continue;
     out.miss.push_back(held_[s].id);
     out.admit.push_back(static_cast<int32_t>(s));

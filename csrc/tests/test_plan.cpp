@@ -2,15 +2,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "check.hpp"
 #include "tgflow/frontier.hpp"
-#include "tgflow/hash.hpp"
 #include "tgflow/pair_index.hpp"
 #include "tgflow/random.hpp"
 #include "tgflow/replay.hpp"
@@ -43,17 +40,6 @@ TEST(draws_stay_in_range) {
     CHECK(below >= 0 && below < 5 && unit >= 0 && unit < 1);
   }
   CHECK(random_below(7, 0, 0, 1) == 0);
-}
-
-TEST(a_key_set_is_a_set) {
-  KeySet keys;
-  std::set<uint64_t> expected;
-  std::mt19937_64 random(1);
-  for (int i = 0; i < 20000; ++i) {
-    const uint64_t key = random() % 7000;
-    CHECK(keys.contains(key) == (expected.count(key) == 1));
-    CHECK(keys.insert(key) == expected.insert(key).second);
-  }
 }
 
 TEST(pairs_drawn_while_others_are_appended_are_of_the_prefix) {

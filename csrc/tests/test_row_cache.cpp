@@ -2,7 +2,6 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "check.hpp"
@@ -41,42 +40,6 @@ bool are_rows_of(const std::vector<int64_t>& ids, const std::vector<int64_t>& ou
     if (out[i] != (id < 0 ? 0 : id)) return false;
   }
   return true;
-}
-
-TEST(slot_index_finds_what_is_there_however_much_has_gone) {
-  constexpr int64_t kSlots = 300;
-  SlotIndex index(kSlots);
-  std::unordered_map<int64_t, int32_t> expected;
-  std::vector<int64_t> held(kSlots, -1);
-  for (uint64_t step = 0; step < 30000; ++step) {
-    const uint64_t bits = mix64(step + 1);
-    const auto slot = static_cast<int32_t>(bits % kSlots);
-    const auto id = static_cast<int64_t>(bits >> 20) % 5000;
-    int64_t& old = held[static_cast<size_t>(slot)];
-    if (old >= 0) index.erase(SlotIndex::hash(old), slot), expected.erase(old);
-    old = -1;
-    if (expected.count(id) != 0) continue;
-    index.insert(SlotIndex::hash(id), slot);
-    expected[id] = slot;
-    old = id;
-    if (step % 100 != 0) continue;
-    for (int64_t known = 0; known < 5000; ++known) {
-      const auto found = expected.find(known);
-      const auto is_it = [&](int32_t s) { return held[static_cast<size_t>(s)] == known; };
-      CHECK(index.find(SlotIndex::hash(known), is_it) ==
-            (found == expected.end() ? SlotIndex::kNone : found->second));
-    }
-  }
-}
-
-TEST(slot_index_tells_ids_of_one_hash_apart) {
-  SlotIndex index(4);
-  index.insert(7, 0);
-  index.insert(7, 1);
-  CHECK(index.find(7, [](int32_t s) { return s == 1; }) == 1);
-  CHECK(index.find(7, [](int32_t) { return false; }) == SlotIndex::kNone);
-  index.erase(7, 0);
-  CHECK(index.find(7, [](int32_t) { return true; }) == 1);
 }
 
 TEST(slot_order_passes_over_what_was_used_since) {

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tgflow/detail/mix.hpp"
+#include "tgflow/hash_table.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
@@ -17,8 +19,8 @@ struct IntKeys {
   using Key = int64_t;
   using Column = const int64_t*;
 
-  static uint64_t tag(Key key) { return static_cast<uint64_t>(key); }
-  /// Whether `node` has `key`, given that their tags are equal.
+  static uint64_t tag(Key key) { return mix64(static_cast<uint64_t>(key)); }
+  /// Whether `node` has `key`, given that their tags are equal; different integers have different tags.
   bool equal(node_t, Key) const { return true; }
   void push(Key key) { values.push_back(key); }
   int64_t size() const { return static_cast<int64_t>(values.size()); }
@@ -49,41 +51,6 @@ struct StringKeys {
 
   std::vector<char> bytes;
   std::vector<int64_t> offsets{0};
-};
-
-/// Open addressing with linear probing, at most half full: a key's tag -> its node.
-class TagTable {
- public:
-  struct Slot {
-    uint64_t tag;
-    int32_t node;  ///< kNoNode in an empty slot.
-  };
-
-  TagTable() : slots_(kMinSlots, Slot{0, kNoNode}) {}
-
-  /// Returns the slot of the key with `tag` that `is_same(node)` accepts, or the empty one where it belongs.
-  template <typename IsSame>
-  const Slot& probe(uint64_t tag, IsSame&& is_same) const {
-    for (uint64_t i = home(tag);; i = (i + 1) & mask()) {
-      const Slot& slot = slots_[i];
-      if (slot.node == kNoNode || (slot.tag == tag && is_same(slot.node))) return slot;
-    }
-  }
-
-  /// Fills an empty slot that `probe` returned; every slot found before is invalid afterwards.
-  void fill(const Slot& empty, uint64_t tag, node_t node);
-
-  void prefetch(uint64_t tag) const { __builtin_prefetch(&slots_[home(tag)]); }
-
- private:
-  static constexpr uint64_t kMinSlots = 64;
-
-  uint64_t mask() const { return slots_.size() - 1; }
-  uint64_t home(uint64_t tag) const;
-  void grow();
-
-  std::vector<Slot> slots_;
-  uint64_t used_ = 0;
 };
 
 /// Which end of an edge an id stands at.
@@ -125,16 +92,18 @@ class IdMap {
   bool bipartite() const { return bipartite_; }
 
  private:
+  using NodeIndex = HashIndex<uint64_t>;
+
   node_t insert(typename Keys::Key key, uint64_t tag, Side side);
-  TagTable& table(Side side) { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
-  const TagTable& table(Side side) const { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
+  NodeIndex& table(Side side) { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
+  const NodeIndex& table(Side side) const { return tables_[bipartite_ ? static_cast<size_t>(side) : 0]; }
   void check_nodes(const node_t* nodes, int64_t size) const;
 
   const bool bipartite_;
   mutable std::shared_mutex mutex_;
   Keys keys_;                   ///< By node.
   std::vector<uint8_t> sides_;  ///< By node; empty unless bipartite.
-  std::array<TagTable, 2> tables_;
+  std::array<NodeIndex, 2> tables_;
 };
 
 extern template class IdMap<IntKeys>;

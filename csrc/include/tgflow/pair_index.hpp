@@ -5,10 +5,15 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "tgflow/hash.hpp"
+#include "tgflow/hash_table.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
+
+/// An ordered pair of nodes as one key. Nodes fit 31 bits, so every key is one that a `KeySet` takes.
+inline uint64_t pair_key(node_t src, node_t dst) {
+  return static_cast<uint64_t>(src) << 32 | static_cast<uint64_t>(dst);
+}
 
 /// Nodes in order of their first event. A prefix of the log is a prefix of `first`.
 struct FirstSeen {

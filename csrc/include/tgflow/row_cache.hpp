@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tgflow/hash_table.hpp"
 #include "tgflow/huge_array.hpp"
-#include "tgflow/slot_index.hpp"
 #include "tgflow/slot_order.hpp"
 
 namespace tgflow {
@@ -167,7 +167,6 @@ class RowCache {
   void copy_found(int64_t i, char* rows, CacheLookup& out) const;
   void note(int64_t id, int64_t i, bool alone, CacheLookup& out);
   void note_miss(int64_t id, int64_t i, bool busy, CacheLookup& out);
-  void grow_numbers(const CacheLookup& lookup);
   bool is_filling(int32_t s, int64_t begin) const;
   void use(int32_t s, int64_t position);
   void come_in(int64_t first, int64_t n, CacheLookup& out);
@@ -193,11 +192,11 @@ class RowCache {
   HugeArray<Held> held_;     ///< Per slot.
   HugeArray<int64_t> came_;  ///< Per slot: when it was admitted.
   HugeArray<uint8_t> uses_;  ///< Per slot: how often it was used, under lfu.
-  SlotIndex index_;
+  IdIndex index_;            ///< Slots; a quarter full at most, so that most look-ups end where they begin.
   SlotOrder order_;
   std::vector<int32_t> free_;     ///< Highest first.
   std::vector<int32_t> victims_;  ///< Scratch.
-  std::vector<int32_t> numbers_;  ///< Scratch: ids of this gather by hash.
+  RowIndex numbers_;              ///< Scratch: ids of this gather.
   std::vector<AtWork> at_work_;   ///< Oldest first.
   int64_t clock_ = 1;             ///< Ids asked for so far; each has its position.
   int64_t admissions_ = 0;
