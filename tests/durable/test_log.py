@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
+from tgflow.durable import kept, segments
 from tgflow.durable.errors import DiskFull, LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.durable.position import LogPosition
@@ -263,3 +264,66 @@ def test_positions_are_json():
     for wrong in ({"segment": 1}, {"segment": 1, "byte": -1}, {"segment": True, "byte": 1}):
         with pytest.raises(ValueError, match="a log position has"):
             LogPosition.from_json(wrong)
+
+
+# Checked while it is opened
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 300, 1 << 20])
+def test_a_log_checked_while_it_is_opened_gives_the_same_frames(tmp_path, monkeypatch, kept_bytes):
+    monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
+    with DurableLog(tmp_path, segment_bytes=1500) as log:
+        places = fill(log, 20)
+        assert log.end.segment > 2
+    for needed in (None, *places):
+        with DurableLog(tmp_path, needed=needed) as log:
+            frames = [
+                (frame, at) for frame, at in zip(frames_of(log, needed), places, strict=False)
+            ]
+            ends = [at for *_, at in log.read(needed)]
+        with DurableLog(tmp_path, needed=needed, check=True) as log:
+            found = list(log.read(needed))
+            assert [(rows["seq"].to_pylist(), footer) for rows, footer, _ in found] == [
+                frame for frame, _ in frames
+            ]
+            assert [at for *_, at in found] == ends
+            assert len(list(log.read(needed))) == len(found)  # from the disk
+
+
+def test_a_log_checked_while_it_is_opened_is_read_once(tmp_path, monkeypatch):
+    with DurableLog(tmp_path, segment_bytes=1500) as log:
+        places = fill(log, 20)
+    read, original = [], segments.read_frame
+
+    def counting(file, number, byte):
+        read.append((number, byte))
+        return original(file, number, byte)
+
+    monkeypatch.setattr(segments, "read_frame", counting)
+    with DurableLog(tmp_path, needed=places[4], check=True) as log:
+        assert len(list(log.read(places[4]))) == 15
+    assert len(read) == len(set(read))
+
+
+@pytest.mark.parametrize("frame", [6, 19])
+def test_damage_anywhere_after_what_is_needed_is_refused_while_it_is_opened(tmp_path, frame):
+    with DurableLog(tmp_path, segment_bytes=1500) as log:
+        places = fill(log, 20)
+        log.sync()
+        log.append(rows_of(60, 3), {"n": 20})  # says that those before it were on the disk
+    end = places[frame]
+    path = tmp_path / f"{end.segment:010d}.log"
+    data = bytearray(path.read_bytes())
+    data[end.byte - 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LogCorrupt, match="is damaged at byte"):
+        DurableLog(tmp_path, needed=places[2], check=True)
+    assert path.read_bytes() == data
+
+
+def test_a_place_that_the_log_does_not_hold_is_refused(tmp_path):
+    with DurableLog(tmp_path) as log:
+        [place] = fill(log, 1)
+        assert log.locate(place) == place
+        with pytest.raises(LogCorrupt, match="not the log that goes with this checkpoint"):
+            log.locate(LogPosition(place.segment, place.byte + 1))

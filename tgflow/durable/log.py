@@ -24,6 +24,7 @@ from tgflow.durable import frames, reading, segments
 from tgflow.durable.errors import FULL, WAY_OUT, DiskFull, LogCorrupt
 from tgflow.durable.frames import BadFrame, Body
 from tgflow.durable.fs import Fs, RealFs, make_directories
+from tgflow.durable.kept import KeptFrames
 from tgflow.durable.position import LogPosition
 
 UNSYNCED_BYTES = 64 << 20
@@ -43,8 +44,10 @@ class DurableLog:
         sync_ms: Longest time between two waits for the disk while frames are appended; 0 waits at
             every frame.
         needed: The place from which on frames will be read, that of a checkpoint; None for all.
-            What is damaged or missing before it is told in `problems`, not refused. A log of which
-            nothing is there begins right after it.
+            What is damaged or missing before it is listed in `problems`, not refused. A log of
+            which nothing is there begins right after it.
+        check: Check all frames from `needed` on while opening, not those of the last segment alone.
+            The first `read(needed)` then gets them from memory, as far as they fit in 64 MiB.
 
     Raises:
         LogCorrupt: If frames that were on the disk are damaged or missing.
@@ -60,6 +63,7 @@ class DurableLog:
         segment_bytes: int = 256 << 20,
         sync_ms: float = 100,
         needed: LogPosition | None = None,
+        check: bool = False,
     ) -> None:
         self.directory = Path(directory)
         self._fs: Fs = RealFs() if fs is None else fs
@@ -77,7 +81,8 @@ class DurableLog:
         """What recovery cut off: bytes of frames that a crash left half-written."""
         self.problems: list[str] = []
         """What recovery found damaged or missing where nothing will be read."""
-        self._recover(needed)
+        self._kept: KeptFrames | None = None
+        self._recover(needed, check)
 
     @property
     def end(self) -> LogPosition:
@@ -147,22 +152,31 @@ class DurableLog:
                 gone through, if one is damaged.
         """
         with self._lock:
-            number = self._first if start is None else start.segment
-            byte = segments.HEADER_BYTES if start is None else start.byte
-            first, end = self._first, LogPosition(self._number, self._size)
-        if (
-            start is not None
-            and number == first - 1
-            and byte >= (stop := reading.segment_end(self.directory, number))
-        ):
-            number, byte = first, segments.HEADER_BYTES + byte - stop  # all before it may be gone
-        if number < first or (number, byte) > (end.segment, end.byte):
-            raise LogCorrupt(
-                f"{self.directory} holds frames from segment {first} to byte {end.byte} of segment "
-                f"{end.segment}, but byte {byte} of segment {number} is asked for: it is not the "
-                "log that goes with this checkpoint, or it lost its end"
-            )
-        return reading.frames_between(self.directory, LogPosition(number, byte), end)
+            kept, self._kept = self._kept, None
+            if kept is not None and kept.start == start:
+                return kept.take(self.end)
+            oldest = LogPosition(self._first, segments.HEADER_BYTES)
+            begin = oldest if start is None else self.locate(start)
+            return reading.frames_between(self.directory, begin, self.end)
+
+    def locate(self, place: LogPosition) -> LogPosition:
+        """Return where the frames after `place` begin.
+
+        Raises:
+            LogCorrupt: If the log begins after it or ends before it.
+        """
+        with self._lock:
+            first, last, end, found = self._first, self._number, self.end, place
+            if first - 1 <= place.segment < last:
+                found = reading.forward(self.directory, place, last)
+            if found.segment < first or found > end:
+                raise LogCorrupt(
+                    f"{self.directory} holds frames from segment {first} to byte {end.byte} of "
+                    f"segment {end.segment}, but byte {place.byte} of segment {place.segment} is "
+                    "asked for: it is not the log that goes with this checkpoint, or it lost its "
+                    "end"
+                )
+            return found
 
     def drop_before(self, position: LogPosition) -> None:
         """Remove the segments that hold only frames before `position`, once that is on the disk.
@@ -206,7 +220,7 @@ class DurableLog:
 
     # Recovery
 
-    def _recover(self, asked: LogPosition | None) -> None:
+    def _recover(self, asked: LogPosition | None, check: bool) -> None:
         needed = LogPosition(0, 0) if asked is None else asked
         make_directories(self._fs, self.directory)
         found = segments.numbers(self.directory, needed.segment, self.problems)
@@ -223,7 +237,10 @@ class DurableLog:
         self._first, self._number = found[0], found[-1]
         path = segments.path_of(self.directory, self._number)
         start = needed.byte if needed.segment == self._number else 0
-        scan = segments.scan(path, self._number, start)
+        if check and (asked is None or asked.segment >= self._first - 1):
+            self._kept = KeptFrames(self.directory, asked, self._first, self._number)
+        see = None if self._kept is None else self._kept.see
+        scan = segments.scan(path, self._number, start, see)
         self.problems += scan.problems
         self.cut_bytes = scan.cut
         if scan.cut:

@@ -32,6 +32,24 @@ def frames_between(directory: Path, start: LogPosition, end: LogPosition) -> Ite
         number += 1
 
 
+def forward(directory: Path, place: LogPosition, last: int) -> LogPosition:
+    """Return where the frames after `place` begin: in a later segment if its own ends there.
+
+    Args:
+        directory: Where the segments are.
+        place: The place after a frame.
+        last: The newest segment.
+
+    Raises:
+        LogCorrupt: If the header that says where a segment ends is damaged or missing.
+    """
+    number, byte = place.segment, place.byte
+    while number < last and byte >= (stop := segment_end(directory, number)):
+        # frames that were moved to the next segment kept their order and their sizes
+        number, byte = number + 1, segments.HEADER_BYTES + byte - stop
+    return LogPosition(number, byte)
+
+
 def segment_end(directory: Path, number: int) -> int:
     """Return up to which byte the older segment `number` counts.
 

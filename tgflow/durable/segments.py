@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -99,13 +99,16 @@ def read_header(path: Path, number: int) -> int:
     return int(previous_end)
 
 
-def scan(path: Path, number: int, needed: int) -> Scan:
+def scan(
+    path: Path, number: int, needed: int, see: Callable[[Header, bytes], None] | None = None
+) -> Scan:
     """Look through the last segment for its end; at most one frame is in memory.
 
     Args:
         path: Its file.
         number: Its number.
         needed: Up to this byte, the end of a frame, nothing will be read and all was on the disk.
+        see: Gets header and body of each good frame.
 
     Raises:
         LogCorrupt: If a bad frame had been on the disk before a good one after it was written.
@@ -114,7 +117,7 @@ def scan(path: Path, number: int, needed: int) -> Scan:
     with opened(path) as file:
         while end < size:
             try:
-                end = read_frame(file, number, end)[0].end
+                header, body = read_frame(file, number, end)
             except BadFrame as error:
                 if end < needed <= size:
                     problems.append(f"{path} is damaged at byte {end}: {error}")
@@ -122,6 +125,9 @@ def scan(path: Path, number: int, needed: int) -> Scan:
                     continue
                 _refuse_hole(file, path, number, end, str(error))
                 break
+            if see is not None:
+                see(header, body)
+            end = header.end
     return Scan(end, size - end, problems)
 
 

@@ -33,7 +33,7 @@ def open_log(
             raise LogCorrupt(f"{path} is gone, and only it knew which partitions were idle")
         text = f"{path} is gone; what came after the checkpoint is read from the source again"
         run_log.warning("log", text)
-    log = DurableLog(path, needed=needed)
+    log = DurableLog(path, needed=needed, check=True)  # here, not in the thread that reads it
     try:
         for problem in log.problems:
             run_log.warning("log", problem)
@@ -41,8 +41,8 @@ def open_log(
             raise LogCorrupt(
                 f"{log.directory} has lost its beginning, and there is no checkpoint to resume from"
             )
-        for _ in log.read(needed):
-            pass  # here and now, not in the thread that reads the stream
+        if needed is not None:
+            log.locate(needed)
     except BaseException:
         log.close()
         raise
