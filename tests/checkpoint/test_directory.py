@@ -122,7 +122,7 @@ def forge(path, change):
         ({"files": {"events.safetensors": {"bytes": -1}}}, UntrustedCheckpoint, "lacks size"),
     ],
 )
-def test_c11_c12_odd_manifests_are_refused(tmp_path, change, error, message):
+def test_odd_manifests_are_refused(tmp_path, change, error, message):
     path = ckpt.save(tmp_path / "c", example())
     forge(path, change)
     with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""C12: files made to do harm are refused, quickly, with little memory, and none of them is used."""
+"""Files made to do harm are refused, quickly, with little memory, and none of them is used."""
 
 import hashlib
 import json
@@ -127,7 +127,7 @@ def judged(path):
         yield float(seconds), int(growth), name
 
 
-def test_c12_hostile_tensors_are_refused_in_little_time_and_memory(tmp_path, monkeypatch):
+def test_hostile_tensors_are_refused_in_little_time_and_memory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = [hostile(tmp_path / str(i), data) for i, data in enumerate(HEADERS.values())]
     for name, (seconds, growth, said) in zip(HEADERS, judged(made), strict=True):
@@ -137,7 +137,7 @@ def test_c12_hostile_tensors_are_refused_in_little_time_and_memory(tmp_path, mon
     assert not (tmp_path / "executed").exists()
 
 
-def test_c12_hostile_manifests_are_refused_in_little_time_and_memory(tmp_path):
+def test_hostile_manifests_are_refused_in_little_time_and_memory(tmp_path):
     good = tensors_file({})
     cases = {
         "a way out": {"../../x.safetensors": entry(good)},
@@ -166,7 +166,7 @@ def test_c12_hostile_manifests_are_refused_in_little_time_and_memory(tmp_path):
 
 @pytest.mark.parametrize("kind", ["link", "directory", "pipe", "device"])
 @pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
-def test_c12_only_plain_files_are_read(tmp_path, name, kind):
+def test_only_plain_files_are_read(tmp_path, name, kind):
     path = hostile(tmp_path / "c", tensors_file({}))
     file = path / name
     if kind == "link":
@@ -185,7 +185,7 @@ def test_c12_only_plain_files_are_read(tmp_path, name, kind):
     assert time.perf_counter() - start < 1
 
 
-def test_c12_a_sparse_file_of_a_tebibyte_is_not_read(tmp_path):
+def test_a_sparse_file_of_a_tebibyte_is_not_read(tmp_path):
     path = hostile(tmp_path / "c", tensors_file({}))
     with (path / "model.safetensors").open("r+b") as file:
         file.truncate(1 << 40)
@@ -200,7 +200,7 @@ def test_c12_a_sparse_file_of_a_tebibyte_is_not_read(tmp_path):
         load(path)
 
 
-def test_c12_shapes_and_kinds_must_be_those_expected():
+def test_shapes_and_kinds_must_be_those_expected():
     expected = {"w": torch.zeros(2, 3)}
     check_like("model", {"w": torch.ones(2, 3)}, expected)
     for found, message in (
@@ -247,7 +247,7 @@ def test_the_files_are_safetensors(tmp_path_factory, shapes):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_c11_golden_checkpoints_of_every_format_are_read(number):
+def test_golden_checkpoints_of_every_format_are_read(number):
     checkpoint = load(GOLDEN / f"format-{number}")
     assert (
         json.loads((GOLDEN / f"format-{number}" / "manifest.json").read_bytes())["format"] == number

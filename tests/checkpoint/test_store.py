@@ -123,7 +123,7 @@ def test_what_is_kept_is_bounded_and_shares_no_single_file(tmp_path):
     assert len(inodes) <= 6
 
 
-def test_c7_a_step_that_exists(tmp_path):
+def test_saving_a_step_again_keeps_what_is_equal_and_replaces_what_is_not(tmp_path):
     store = CheckpointStore(tmp_path)
     path = store.save(9, at(9))
     inodes = path.stat().st_ino
@@ -153,7 +153,7 @@ def damages(path):
         yield f"{file.name} missing", file, None
 
 
-def test_c3_damage_of_every_kind_is_set_aside(tmp_path):
+def test_damage_of_every_kind_is_set_aside(tmp_path):
     store = CheckpointStore(tmp_path / "sound")
     store.save(5, at(5))
     for name, file, data in damages(CheckpointStore(tmp_path / "sound").save(9, at(9))):
@@ -169,7 +169,7 @@ def test_c3_damage_of_every_kind_is_set_aside(tmp_path):
         shutil.rmtree(copy)
 
 
-def test_c4_all_damaged_is_refused_again_and_again(tmp_path):
+def test_all_damaged_is_refused_again_and_again(tmp_path):
     store = CheckpointStore(tmp_path)
     for step in (5, 9):
         (store.save(step, at(step)) / "model.safetensors").write_bytes(b"")
@@ -178,7 +178,7 @@ def test_c4_all_damaged_is_refused_again_and_again(tmp_path):
             CheckpointStore(tmp_path).newest()
 
 
-def test_c11_a_newer_format_is_refused_and_left_alone(tmp_path):
+def test_a_newer_format_is_refused_and_left_alone(tmp_path):
     store = CheckpointStore(tmp_path)
     path = store.save(5, at(5)) / "manifest.json"
     path.write_text(json.dumps({"format": 99}))
@@ -187,7 +187,7 @@ def test_c11_a_newer_format_is_refused_and_left_alone(tmp_path):
     assert names(tmp_path) == ["ckpt-000000000005"]
 
 
-def test_c12_links_in_place_of_checkpoints_are_refused(tmp_path):
+def test_links_in_place_of_checkpoints_are_refused(tmp_path):
     store = CheckpointStore(tmp_path / "a")
     store.save(5, at(5))
     (tmp_path / "a" / "ckpt-000000000009").symlink_to(tmp_path)
@@ -258,7 +258,7 @@ def written(writer, step, spec=""):
     return writer.wait()
 
 
-def test_c5_the_writer_gives_up_after_three_failures_in_a_row(tmp_path):
+def test_the_writer_gives_up_after_three_failures_in_a_row(tmp_path):
     writer = CheckpointWriter(CheckpointStore(tmp_path))
     try:
         written(writer, 5)
@@ -307,7 +307,7 @@ class Failing(RealFs):
 
 
 @pytest.mark.parametrize("name", ["write", "sync"])
-def test_c9_a_file_whose_sync_failed_is_written_anew(tmp_path, name):
+def test_a_file_whose_sync_failed_is_written_anew(tmp_path, name):
     fs = Failing(name, 2)
     store = CheckpointStore(tmp_path, fs=fs)
     store.save(9, at(9))
@@ -317,7 +317,7 @@ def test_c9_a_file_whose_sync_failed_is_written_anew(tmp_path, name):
 
 @pytest.mark.parametrize("code", [5, 28, 122])
 @pytest.mark.parametrize("name", ["make_directory", "create", "rename", "sync_directory"])
-def test_c9_what_is_not_committed_changes_nothing(tmp_path, name, code):
+def test_what_is_not_committed_changes_nothing(tmp_path, name, code):
     CheckpointStore(tmp_path).save(5, at(5))
     store = CheckpointStore(tmp_path, fs=Failing(name, 1, code))
     if name == "create" and code == 5:
@@ -330,7 +330,7 @@ def test_c9_what_is_not_committed_changes_nothing(tmp_path, name, code):
     check(10, CheckpointStore(tmp_path).newest())
 
 
-def test_c9_until_it_is_durable_nothing_older_is_removed(tmp_path):
+def test_until_it_is_durable_nothing_older_is_removed(tmp_path):
     CheckpointStore(tmp_path).save(5, at(5))
     store = CheckpointStore(tmp_path, keep=1, fs=Failing("sync_directory", 2))
     with pytest.raises(CheckpointDurabilityUnknown, match="may not outlive a crash"):
@@ -340,7 +340,7 @@ def test_c9_until_it_is_durable_nothing_older_is_removed(tmp_path):
     assert [entry.step for entry in store.entries()][-1] == 7
 
 
-def test_c10_a_store_says_why_it_cannot_remove(tmp_path):
+def test_a_store_says_why_it_cannot_remove(tmp_path):
     store = CheckpointStore(tmp_path, keep=1, keep_every=100, fs=Failing("remove_directory", 1))
     for step in (5, 6):
         store.save(step, at(step))

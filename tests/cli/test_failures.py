@@ -154,7 +154,7 @@ def bad_rows(tmp_path, num_bad, size=10_000):
     return ("-s", "bad.csv", "--dim", 8, "--neighbors", 2, "--batch-size", 500, "--threads", 1)
 
 
-def test_r7_too_many_bad_rows_end_it_with_65_and_a_checkpoint(tgflow, tmp_path):
+def test_too_many_bad_rows_end_a_run_with_65_and_a_checkpoint(tgflow, tmp_path):
     flags = bad_rows(tmp_path, 510)
     ran = tgflow("run", *flags, "-o", "out")
     assert ran.code == 65
@@ -168,7 +168,7 @@ def test_r7_too_many_bad_rows_end_it_with_65_and_a_checkpoint(tgflow, tmp_path):
     assert len(Path("out/dead-letters/000000.jsonl").read_text().splitlines()) == 510
 
 
-def test_r7_fewer_do_not(tgflow, tmp_path):
+def test_fewer_bad_rows_do_not_end_a_run(tgflow, tmp_path):
     ran = tgflow("run", *bad_rows(tmp_path, 490), "-o", "out")
     assert ran.code == 0
     assert "10,000 rows read: 9,510 accepted, 490 malformed" in ran.out
@@ -188,7 +188,7 @@ def test_late_events_of_files_are_an_error_that_names_the_way_out(tgflow, tmp_pa
 HOSTILE = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script>[red]"
 
 
-def test_r11_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
+def test_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
     rows = [f"{i % 9},{9 + i % 7},{i}" for i in range(200)]
     rows[50] = f'"{HOSTILE}",5,50'
     rows[60] = f"1,2,{HOSTILE}"
@@ -209,7 +209,7 @@ def test_r11_what_bad_rows_hold_is_escaped_everywhere(tgflow, tmp_path):
 # The disk
 
 
-def test_r8_dead_letters_that_cannot_be_written_end_it(tgflow, tmp_path):
+def test_dead_letters_that_cannot_be_written_end_a_run(tgflow, tmp_path):
     rows = [f"{i % 9},{9 + i % 7},{'x' if i == 150 else i}" for i in range(200)]
     (tmp_path / "bad.csv").write_text("src,dst,t\n" + "\n".join(rows) + "\n")
     faults.arm("letters.before_write:1:eio")
@@ -222,7 +222,7 @@ def test_r8_dead_letters_that_cannot_be_written_end_it(tgflow, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
-def test_c5_c9_a_checkpoint_that_fails_does_not_stop_the_training(run, resume, made, kind):
+def test_a_checkpoint_that_fails_does_not_stop_the_training(run, resume, made, kind):
     faults.arm(f"checkpoint.before_file:1:{kind}")
     ran = run(*STEP)
     assert ran.code == 0
@@ -231,7 +231,7 @@ def test_c5_c9_a_checkpoint_that_fails_does_not_stop_the_training(run, resume, m
     resume()
 
 
-def test_c5_three_in_a_row_stop_it(run, resume, monkeypatch):
+def test_three_failed_checkpoints_in_a_row_stop_the_training(run, resume, monkeypatch):
     save, calls = CheckpointStore.save, []
 
     def full(self, step, checkpoint):
@@ -249,13 +249,13 @@ def test_c5_three_in_a_row_stop_it(run, resume, monkeypatch):
     assert [p.name for p in Path("out/checkpoints").iterdir()] == [f"ckpt-{calls[0]:012d}"]
 
 
-def test_c6_a_log_that_is_full_for_a_moment_is_waited_for(run, made, monkeypatch):
+def test_a_log_that_is_full_for_a_moment_is_waited_for(run, made, monkeypatch):
     faults.arm("log.before_append:1:enospc")
     assert run().code == 0
     same_run(made / "whole", Path("out"))
 
 
-def test_c6_a_log_that_stays_full_ends_it(run, resume, monkeypatch):
+def test_a_log_that_stays_full_ends_a_run(run, resume, monkeypatch):
     def full(self, rows, footer):
         raise DiskFull("no room in the log", self.directory)
 
@@ -268,7 +268,7 @@ def test_c6_a_log_that_stays_full_ends_it(run, resume, monkeypatch):
 
 
 @pytest.mark.parametrize("out", ["a-file/out", "/proc/none/out", "/dev/null"])
-def test_c10_where_nothing_can_be_written_is_told_before_training(tgflow, made, tmp_path, out):
+def test_where_nothing_can_be_written_is_said_before_training(tgflow, made, tmp_path, out):
     (tmp_path / "a-file").write_text("")
     for resume in ((), ("--resume",)):
         ran = tgflow("run", "-s", made / "made.csv", "-o", out, *resume, *SMALL)
@@ -280,7 +280,7 @@ def test_c10_where_nothing_can_be_written_is_told_before_training(tgflow, made, 
 # The model, the memory
 
 
-def test_d10_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, monkeypatch):
+def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, monkeypatch):
     learn = Learner.learn
 
     def diverging(self, batch):
@@ -300,7 +300,7 @@ def test_d10_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resum
     monkeypatch.undo()
 
 
-def test_d10_or_leaves_it_out_and_counts_it(run, monkeypatch):
+def test_a_loss_that_is_not_finite_can_be_left_out_and_counted(run, monkeypatch):
     learn = Learner.learn
 
     def diverging(self, batch):
@@ -315,7 +315,7 @@ def test_d10_or_leaves_it_out_and_counts_it(run, monkeypatch):
 
 
 @pytest.mark.parametrize("limit", ["1MiB", "90%"])
-def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeypatch, limit):
+def test_at_the_memory_limit_a_run_pauses_and_ends_with_71(run, tgflow, monkeypatch, limit):
     if limit == "90%":  # it comes there only in mid-stream
         full = []
         at_step(monkeypatch, 150, lambda run: (full.append(1), time.sleep(0.6)))
@@ -330,7 +330,7 @@ def test_d13_at_the_memory_limit_it_pauses_and_ends_with_71(run, tgflow, monkeyp
     assert load(newest).meta["position"] == health()["position"]
 
 
-def test_d13_and_goes_on_with_more(run, resume, monkeypatch):
+def test_a_run_that_ended_at_the_memory_limit_resumes_with_more(run, resume, monkeypatch):
     monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
     assert run("--memory-limit", "1MiB").code == 71
     ran = run("--memory-limit", "100GiB", "--resume")

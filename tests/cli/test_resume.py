@@ -49,7 +49,7 @@ def _no_faults():
 
 
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
-def test_d11_a_signal_ends_the_batch_and_keeps_all(tgflow, events_csv, whole, monkeypatch, name):
+def test_a_signal_ends_the_batch_and_keeps_all(tgflow, events_csv, whole, monkeypatch, name):
     before = signal.getsignal(name)  # ignored, where the tests run as a job in the background
     signal_at(monkeypatch, 150, name)
     ran = tgflow("run", "-s", events_csv, "-o", "out", *SMALL)
@@ -68,7 +68,7 @@ def test_d11_a_signal_ends_the_batch_and_keeps_all(tgflow, events_csv, whole, mo
     assert signal.getsignal(name) == before
 
 
-def test_d11_a_paced_stream_is_woken_up(tgflow, events_csv, monkeypatch):
+def test_a_paced_stream_is_woken_up(tgflow, events_csv, monkeypatch):
     signal_at(monkeypatch, 50, signal.SIGTERM)
     ran = tgflow(
         "run", "-s", events_csv, "-o", "out", "--speed", 1000, *SMALL
@@ -97,14 +97,14 @@ def test_a_fault_anywhere_is_made_good(tgflow, events_csv, whole, point, log):
 
 
 @pytest.mark.parametrize("every", [1, 3, 1000])
-def test_d5_how_often_it_is_kept_changes_nothing(tgflow, events_csv, whole, every):
+def test_how_often_it_is_kept_changes_nothing(tgflow, events_csv, whole, every):
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--checkpoint-batches", every, *SMALL)
     assert ran.code == 0
     same_run(whole, whole.parent / "out")
 
 
 @pytest.mark.parametrize("workers", [0, 2, 8])
-def test_d2_threads_that_prepare_change_nothing(tgflow, events_csv, whole, workers):
+def test_threads_that_prepare_change_nothing(tgflow, events_csv, whole, workers):
     ran = tgflow("run", "-s", events_csv, "-o", "out", "--workers", workers, *SMALL)
     assert ran.code == 0
     same_run(whole, whole.parent / "out")
@@ -136,7 +136,7 @@ def test_the_limit_counts_from_the_beginning(tgflow, events_csv, whole):
     same_run(whole, whole.parent / "out")
 
 
-def test_c14_other_settings_are_refused_with_a_diff(tgflow, events_csv, whole):
+def test_other_settings_are_refused_with_a_diff(tgflow, events_csv, whole):
     out = ("-o", "whole", "--resume")
     ran = tgflow("run", "-s", events_csv, *out, "--batch-size", 20, "--seed", 4, "--dim", 16)
     assert ran.code == 2
@@ -150,7 +150,7 @@ def test_c14_other_settings_are_refused_with_a_diff(tgflow, events_csv, whole):
     assert tgflow("run", "-o", "whole", "--resume", "--features", "a").code == 2
 
 
-def test_c14_settings_that_decide_nothing_may_change(tgflow, whole):
+def test_settings_that_decide_nothing_may_change(tgflow, whole):
     free = ("--workers", 2, "--metrics-port", 0, "--keep", 2, "--checkpoint-every", 7)
     assert tgflow("run", "-o", "whole", "--resume", *free).code == 0
     assert "keep = 2" in (whole / "config.toml").read_text()
@@ -175,7 +175,7 @@ def test_what_is_fixed_needs_another_directory(tgflow, events_csv):
     assert "--allow-config-change" not in ran.err
 
 
-def test_c14_a_change_counts_from_the_first_checkpoint_that_has_it(tgflow, events_csv, whole):
+def test_a_change_counts_from_the_first_checkpoint_that_has_it(tgflow, events_csv, whole):
     assert tgflow("run", "-s", events_csv, "-o", "out", "--limit", 200, *SMALL).code == 0
     faults.arm("log.before_sync:1:raise,checkpoint.before_file:1:raise")
     more = ("--resume", "--limit", 400, "--allow-config-change", "--dim", 16)
@@ -199,7 +199,7 @@ def damage(path):
         manifest.write_bytes(data)
 
 
-def test_c3_a_damaged_checkpoint_is_set_aside_and_an_older_one_used(tgflow, events_csv, whole):
+def test_a_damaged_checkpoint_is_set_aside_and_an_older_one_used(tgflow, events_csv, whole):
     flags = ("-s", events_csv, "-o", "out", "--limit", 300)
     assert tgflow("run", *flags, *STEP, *SMALL).code == 0
     newest = max((whole.parent / "out" / "checkpoints").iterdir())
@@ -219,7 +219,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused(tgflow, events_csv, 
         assert "start over with another --out" in ran.err
 
 
-def test_c13_a_hole_in_the_log_is_refused(tgflow, tmp_path):
+def test_a_hole_in_the_log_is_refused(tgflow, tmp_path):
     lines = write_events(tmp_path / "grows.csv").read_text().splitlines(keepends=True)
     for size in (200, 401):  # so that there are two frames
         (tmp_path / "grows.csv").write_text("".join(lines[:size]))
@@ -234,7 +234,7 @@ def test_c13_a_hole_in_the_log_is_refused(tgflow, tmp_path):
     assert "is damaged at byte" in ran.err
 
 
-def test_c8_a_second_process_is_refused(tgflow, events_csv, whole):
+def test_a_second_process_is_refused(tgflow, events_csv, whole):
     from tgflow.durable.lock import RunLock
 
     before = (whole / "config.toml").read_bytes()
@@ -245,7 +245,7 @@ def test_c8_a_second_process_is_refused(tgflow, events_csv, whole):
     assert (whole / "config.toml").read_bytes() == before
 
 
-def test_d4_other_threads_are_told_and_strictly_refused(tgflow, whole):
+def test_other_numbers_of_threads_are_reported_and_strictly_refused(tgflow, whole):
     ran = tgflow("run", "-o", "whole", "--resume", "--threads", 2)
     assert ran.code == 0
     assert "threads was 1, is 2: results may differ" in ran.err
@@ -275,7 +275,7 @@ def test_sorted_files_go_on_too(tgflow, tmp_path, monkeypatch):
     assert records == sorted(records)
 
 
-def test_d12_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypatch):
+def test_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypatch):
     jumps = iter([1e9 * (-1) ** i for i in range(100_000)])
     for module in (checkpoints, runner):
         monkeypatch.setattr(module.time, "time", lambda: 1.8e9 + next(jumps))

@@ -14,7 +14,7 @@ from tgflow.streams.open import open_files
 
 
 @pytest.mark.parametrize("block_bytes", [64, 1000, 1 << 20])
-def test_d2_sizes_of_what_is_read_at_a_time_change_nothing(
+def test_sizes_of_what_is_read_at_a_time_change_nothing(
     tgflow, events_csv, tmp_path, monkeypatch, block_bytes
 ):
     flags = ("-s", events_csv, "--checkpoint-batches", 2, *SMALL)
@@ -26,7 +26,7 @@ def test_d2_sizes_of_what_is_read_at_a_time_change_nothing(
 
 
 @pytest.mark.timeout(120)
-def test_d3_a_topic_and_a_file_of_the_same_events_agree(tgflow, events_csv):
+def test_a_topic_and_a_file_of_the_same_events_agree(tgflow, events_csv):
     pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
     kafka = pytest.importorskip("kafka", reason="kafka-python is not installed")
     from tgflow.testing.broker import MockBroker

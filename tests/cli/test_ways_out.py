@@ -54,7 +54,7 @@ def checkpoints():
 
 
 @pytest.mark.parametrize("flags", [("--replay-ratio", 0), ("--dim", 16), ("--seed", 4)])
-def test_c14_a_change_that_no_checkpoint_has_never_was(run, resume, whole, flags):
+def test_a_change_that_no_checkpoint_has_never_was(run, resume, whole, flags):
     assert run("--limit", 200).code == 0
     faults.arm("checkpoint.before_directory:1:raise")
     assert resume("--limit", 400, "--allow-config-change", *flags).code == 70
@@ -105,7 +105,7 @@ def test_any_int64_is_a_node_id(tgflow, tmp_path):
 # Damage
 
 
-def test_c13_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
+def test_without_its_log_a_run_goes_on_from_the_source(run, resume, whole):
     for size in (100, 200):  # so that an older checkpoint's place in the log is another one
         assert run("--resume", "--limit", size).code == 0
     shutil.rmtree("out/log")
@@ -133,7 +133,7 @@ def test_a_log_that_lost_its_end_is_refused(run, resume):
     assert "start over with another --out" in ran.err
 
 
-def test_c13_a_log_without_its_beginning_needs_a_checkpoint(run, resume):
+def test_a_log_without_its_beginning_needs_a_checkpoint(run, resume):
     for size in (100, 200):
         assert run("--resume", "--limit", size).code == 0
     shutil.rmtree("out/log")
@@ -155,7 +155,7 @@ def test_dead_letters_that_are_gone_are_told(run, resume, whole):
 # What is told
 
 
-def test_p5_all_rows_polled_are_counted_whatever_was_learned_of_them(run, resume):
+def test_all_rows_polled_are_counted_whatever_was_learned_of_them(run, resume):
     told = []
     for go, flags in ((run, ["--limit", 200]), (resume, []), (resume, ["--limit", 400])):
         ran = go(*flags, "--json")
@@ -186,7 +186,7 @@ def test_what_is_kept_already_is_not_kept_again(run, resume):
 
 
 @pytest.mark.parametrize("function", ["open_run", "_write_report"])
-def test_d11_a_signal_at_either_end_is_heard(run, resume, whole, monkeypatch, function):
+def test_a_signal_at_either_end_is_heard(run, resume, whole, monkeypatch, function):
     original = getattr(continual, function)
 
     def signaled(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""C2, R9: whatever a crash leaves of dead letters, those promised are there once they are cut."""
+"""Whatever a crash leaves of dead letters, those promised are there once they are cut."""
 
 import json
 
@@ -35,7 +35,7 @@ def write(fs, polls, segment_bytes):
     return letters
 
 
-def test_c2_r9_every_crash_state_of_dead_letters(tmp_path):
+def test_every_crash_state_of_dead_letters_holds_those_promised(tmp_path):
     root = tmp_path / "letters"
     root.mkdir()
     fs = RecordingFs(root)
@@ -43,7 +43,7 @@ def test_c2_r9_every_crash_state_of_dead_letters(tmp_path):
     assert explore(fs, check, tmp_path / "copy") > 30
 
 
-def test_c2_r9_every_crash_state_of_cutting_dead_letters(tmp_path):
+def test_every_crash_state_of_cutting_dead_letters_holds_those_promised(tmp_path):
     root = tmp_path / "letters"
     root.mkdir()
     before = RecordingFs(root)

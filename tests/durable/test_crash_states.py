@@ -1,4 +1,4 @@
-"""C2: whatever a crash leaves of the log and of checkpoints, what is found is old or new."""
+"""Whatever a crash leaves of the log and of checkpoints, what is found is old or new."""
 
 import errno
 import os
@@ -53,7 +53,7 @@ def check_log(state, directory):
 
 @pytest.mark.parametrize("sync_every", [1, 3])
 @pytest.mark.parametrize("segment_bytes", [900, 1 << 20])
-def test_c2_every_crash_state_of_the_log(tmp_path, sync_every, segment_bytes):
+def test_every_crash_state_of_the_log_is_old_or_new(tmp_path, sync_every, segment_bytes):
     root = tmp_path / "log"
     root.mkdir()
     fs = RecordingFs(root)
@@ -65,7 +65,7 @@ def test_c2_every_crash_state_of_the_log(tmp_path, sync_every, segment_bytes):
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("when", [1, 2, 4])
-def test_c2_c9_every_crash_state_of_a_log_whose_disk_fails(tmp_path, code, when):
+def test_every_crash_state_of_a_log_whose_disk_fails_is_old_or_new(tmp_path, code, when):
     """A sync fails, and with it perhaps the data is lost: what follows is written elsewhere."""
     root = tmp_path / "log"
     root.mkdir()
@@ -83,7 +83,7 @@ def test_c2_c9_every_crash_state_of_a_log_whose_disk_fails(tmp_path, code, when)
     assert explore(fs, check_log, tmp_path / "copy") > 60
 
 
-def test_c2_every_crash_state_of_recovery(tmp_path):
+def test_every_crash_state_of_recovery_is_recovered(tmp_path):
     """The machine goes down again while the log recovers from the first time."""
     root = tmp_path / "log"
     root.mkdir()
@@ -133,7 +133,7 @@ def check_store(state, directory):
     assert torch.cat([*pieces, loaded.sections["tail"]["t"]]).tolist() == list(range(step))
 
 
-def test_c2_every_crash_state_of_checkpoints(tmp_path):
+def test_every_crash_state_of_checkpoints_is_old_or_new(tmp_path):
     root = tmp_path / "checkpoints"
     root.mkdir()
     fs = RecordingFs(root)
@@ -148,7 +148,7 @@ def test_c2_every_crash_state_of_checkpoints(tmp_path):
     assert explore(fs, check_store, tmp_path / "copy") > 100
 
 
-def test_c2_every_crash_state_of_replacing_and_setting_aside(tmp_path):
+def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(tmp_path):
     root = tmp_path / "checkpoints"
     store = CheckpointStore(root, keep=2)
     for step in (3, 4):

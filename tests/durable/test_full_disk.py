@@ -1,4 +1,4 @@
-"""C5, C6, C10: real file systems that are full, or that may only be read."""
+"""Real file systems that are full, or that may only be read."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ def submit_and_wait(writer, step, checkpoint):
 
 
 @pytest.mark.parametrize("seen_before", [True, False])
-def test_c5_disk_full_during_a_checkpoint(tmp_path, monkeypatch, seen_before):
+def test_a_disk_full_during_a_checkpoint_leaves_the_old_ones(tmp_path, monkeypatch, seen_before):
     if not seen_before:  # as when something else takes the room meanwhile
         free = os.statvfs_result((4096, 4096, 0, 0, 1 << 30, 0, 0, 0, 0, 255))
         monkeypatch.setattr(os, "statvfs", lambda _: free)
@@ -76,7 +76,7 @@ def found(log):
 
 
 @pytest.mark.parametrize("sync_ms", [0, 1e9])
-def test_c6_disk_full_during_an_append(tmp_path, sync_ms):
+def test_a_disk_full_during_an_append_leaves_what_was_there(tmp_path, sync_ms):
     with mounted(tmp_path / "disk", "size=3m") as disk:
         filler = disk / "filler"
         filler.write_bytes(bytes(1 << 20))
@@ -102,7 +102,7 @@ def test_c6_disk_full_during_an_append(tmp_path, sync_ms):
             assert found(log) == [(n, n) for n in range(i + 5)]
 
 
-def test_c10_a_disk_that_may_only_be_read(tmp_path):
+def test_a_disk_that_may_only_be_read_is_an_error_that_names_it(tmp_path):
     with mounted(tmp_path / "disk", "size=3m") as disk:
         DurableLog(disk / "log").close()
         store = CheckpointStore(disk / "checkpoints")
@@ -119,7 +119,7 @@ def test_c10_a_disk_that_may_only_be_read(tmp_path):
             assert store.newest()[0] == 1
 
 
-def test_c10_a_file_in_place_of_a_directory(tmp_path):
+def test_a_file_in_place_of_a_directory_is_an_error_that_names_it(tmp_path):
     (tmp_path / "file").write_text("x")
     for make in (DurableLog, CheckpointStore):
         with pytest.raises(OSError, match="file"):
@@ -128,7 +128,7 @@ def test_c10_a_file_in_place_of_a_directory(tmp_path):
             make(tmp_path / "file" / "below")
 
 
-def test_c10_links_across_file_systems_become_copies(tmp_path):
+def test_links_across_file_systems_become_copies(tmp_path):
     with mounted(tmp_path / "disk", "size=3m") as disk:
         first, second = CheckpointStore(tmp_path / "here"), CheckpointStore(disk)
         content = of(1, 10)

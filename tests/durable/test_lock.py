@@ -1,4 +1,4 @@
-"""C8: one process writes to a run directory."""
+"""One process writes to a run directory."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ sys.stdin.read()
 """
 
 
-def test_c8_a_second_process_is_told_who_holds_it(tmp_path):
+def test_a_second_process_learns_who_holds_the_lock(tmp_path):
     path = tmp_path / ".lock"
     command = [sys.executable, "-c", HOLD, str(path)]
     pipe = subprocess.PIPE
@@ -46,6 +46,6 @@ def test_a_note_that_cannot_be_read_is_another_process(tmp_path):
         RunLock(path).release()
 
 
-def test_c10_where_no_lock_can_be_made_an_error_names_it(tmp_path):
+def test_where_no_lock_can_be_made_an_error_names_it(tmp_path):
     with pytest.raises(FileNotFoundError, match="missing"):
         RunLock(tmp_path / "missing" / ".lock")

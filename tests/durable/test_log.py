@@ -111,7 +111,7 @@ def test_the_log_is_a_list(tmp_path_factory, sizes, segment_bytes, reopen, start
     log.close()
 
 
-def test_c13_a_torn_tail_is_cut(tmp_path):
+def test_a_torn_tail_is_cut(tmp_path):
     with DurableLog(tmp_path) as log:
         places = fill(log, 3)
     file = tmp_path / "0000000000.log"
@@ -129,7 +129,7 @@ def test_c13_a_torn_tail_is_cut(tmp_path):
         assert frames_of(log) == expected(4)
 
 
-def test_c13_a_hole_is_refused(tmp_path):
+def test_a_hole_is_refused(tmp_path):
     with DurableLog(tmp_path, sync_ms=0) as log:
         places = fill(log, 3)
     file = tmp_path / "0000000000.log"
@@ -140,7 +140,7 @@ def test_c13_a_hole_is_refused(tmp_path):
             DurableLog(tmp_path)
 
 
-def test_c13_damage_before_what_is_needed_is_only_reported(tmp_path):
+def test_damage_before_what_is_needed_is_only_reported(tmp_path):
     with DurableLog(tmp_path, sync_ms=0) as log:
         places = fill(log, 4)
     file = tmp_path / "0000000000.log"
@@ -159,7 +159,7 @@ def test_c13_damage_before_what_is_needed_is_only_reported(tmp_path):
         DurableLog(tmp_path, needed=places[1])
 
 
-def test_c13_damage_of_older_segments_that_are_not_needed_is_only_reported(tmp_path):
+def test_damage_of_older_segments_that_are_not_needed_is_only_reported(tmp_path):
     with DurableLog(tmp_path, segment_bytes=2000) as log:
         places = fill(log, 12)
     needed = next(i for i, place in enumerate(places) if place.segment == 2)
@@ -187,7 +187,7 @@ def test_frames_the_disk_wrote_out_of_order_are_no_damage(tmp_path):
     log.close()
 
 
-def test_c13_an_older_segment_that_is_short_or_missing_is_refused(tmp_path):
+def test_an_older_segment_that_is_short_or_missing_is_refused(tmp_path):
     with DurableLog(tmp_path, segment_bytes=2000) as log:
         places = fill(log, 12)
     file = tmp_path / "0000000001.log"
@@ -222,7 +222,7 @@ ERRORS = {"enospc": DiskFull, "eio": OSError, "raise": faults.InjectedFault}
 @pytest.mark.parametrize("sync_ms", [0, 1e9])
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("at", ["before_append", "after_append", "before_sync", "after_sync"])
-def test_c6_c9_a_failed_append_leaves_nothing(tmp_path, at, kind, sync_ms):
+def test_a_failed_append_leaves_nothing(tmp_path, at, kind, sync_ms):
     log = DurableLog(tmp_path, sync_ms=sync_ms)
     places = fill(log, 2)
     # what an fsync left behind is written to a new segment, so that one must fail as well
@@ -239,7 +239,7 @@ def test_c6_c9_a_failed_append_leaves_nothing(tmp_path, at, kind, sync_ms):
 
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
-def test_c9_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path, kind):
+def test_a_failed_sync_is_not_repeated_on_the_same_file(tmp_path, kind):
     log = DurableLog(tmp_path, sync_ms=1e9)
     places = fill(log, 3)
     with armed(f"log.before_sync:1:{kind}"):

@@ -54,7 +54,7 @@ def check_beginning(found):
         assert (rows.equals(golden_frame(i)[0]), footer) == (True, golden_frame(i)[1])
 
 
-def test_c11_the_golden_log_is_read(tmp_path):
+def test_the_golden_log_is_read(tmp_path):
     found = read(copied(tmp_path))
     assert len(found) == NUM_FRAMES
     check_beginning(found)
@@ -125,7 +125,7 @@ def test_a_length_of_a_tebibyte_is_not_allocated(tmp_path):
 
 
 @pytest.mark.parametrize("where", ["segment", "frame"])
-def test_c11_a_newer_log_is_refused_and_left_alone(tmp_path, where):
+def test_a_newer_log_is_refused_and_left_alone(tmp_path, where):
     directory = copied(tmp_path)
     file = directory / "0000000001.log"
     content = bytearray(file.read_bytes())

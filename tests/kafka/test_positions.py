@@ -141,7 +141,7 @@ def test_gaps_in_the_offsets_of_a_compacted_topic_are_accepted(broker, topic, mo
 
 @pytest.mark.timeout(60)
 def test_rows_of_a_record_are_resumed_through_a_broker(broker, topic):
-    """R10: the position is (offset, row)."""
+    """The position is (offset, row)."""
     import numpy as np
     import pyarrow as pa
 

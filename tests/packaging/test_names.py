@@ -9,11 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("tgflow", "streams", "models")
+CATALOG = re.compile(r"def test_[a-z]{1,2}\d+_|\"\"\"[A-Z]\d+[,:]")
 BRITISH = re.compile(r"neighbour|optimiser|synchronis|behaviour|colour|\blearnt\b", re.IGNORECASE)
 
 
-def sources(*endings):
-    for room in (*ROOMS, "csrc"):
+def sources(*endings, rooms=(*ROOMS, "csrc")):
+    for room in rooms:
         for path in sorted((ROOT / room).rglob("*")):
             if path.suffix in endings:
                 yield path
@@ -28,8 +29,8 @@ def test_no_two_public_classes_share_a_name():
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
-def test_no_source_file_is_longer_than_400_lines():
-    for path in sources(".py", ".cpp", ".hpp", ".cu"):
+def test_no_file_is_longer_than_400_lines():
+    for path in sources(".py", ".cpp", ".hpp", ".cu", rooms=(*ROOMS, "csrc", "tests", "examples")):
         assert path.read_text(encoding="utf-8").count("\n") <= 400, path
 
 
@@ -37,3 +38,9 @@ def test_sources_are_spelled_as_in_american_english():
     for path in sources(".py", ".cpp", ".hpp", ".cu"):
         found = BRITISH.search(path.read_text(encoding="utf-8"))
         assert not found, f"{path}: {found.group()}"
+
+
+def test_names_of_tests_say_what_holds_and_quote_no_catalog():
+    for path in sources(".py", rooms=("tests",)):
+        found = CATALOG.search(path.read_text(encoding="utf-8"))
+        assert not found or path == Path(__file__), f"{path}: {found.group()}"

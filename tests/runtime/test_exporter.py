@@ -47,7 +47,7 @@ def test_names_follow_the_conventions():
         assert metric.help.endswith(".")
 
 
-def test_r11_labels_are_escaped(exported):
+def test_labels_are_escaped(exported):
     assert r'{partition="a\n\"b"} 1.0' in exported
 
 

@@ -21,7 +21,7 @@ def test_states_tell_the_living_from_the_dead(tmp_path, state):
     assert [p.name for p in tmp_path.iterdir()] == ["health.json"]
 
 
-def test_d12_a_file_that_is_old_or_from_the_future_is_not_alive(tmp_path, monkeypatch):
+def test_a_file_that_is_old_or_from_the_future_is_not_alive(tmp_path, monkeypatch):
     path = tmp_path / "health.json"
     for shift in (-3600, 3600):
         monkeypatch.setattr(health.time, "time", lambda shift=shift: 1e9 + shift)

@@ -45,7 +45,7 @@ def test_stderr_for_machines_has_nothing_but_json(tmp_path, capsys):
 @pytest.mark.parametrize(
     "hostile", ["\x1b[2J\x1b]0;x\x07", "a\r\nb", "\u202eevil", "\x9b31m", "\ud800"]
 )
-def test_r11_what_a_terminal_obeys_is_escaped(tmp_path, capsys, hostile):
+def test_what_a_terminal_obeys_is_escaped(tmp_path, capsys, hostile):
     notes = RunLog(tmp_path / "run.log")
     notes.warning("bad", f"row is {hostile!s}", raw=hostile)
     notes.close()

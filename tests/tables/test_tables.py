@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import pickle
-import threading
 import warnings
 from typing import get_args
 
@@ -16,23 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tgflow as tg
-from helpers.devices import for_each_gpu, needs_cuda, opened
+from helpers.devices import for_each_gpu
 from helpers.emulator.device import EmulatedDevice
+from helpers.made_tables import (
+    expected_rows,
+    for_each_place_that_changes,
+    for_each_placement,
+    home,
+    made,
+    some_rows,
+)
 from tgflow.tables import FeatureTable
 from tgflow.tables.backends import Placement
 
-EVERYWHERE = [
-    ("host", None),
-    ("disk", None),
-    ("device", "emulated"),
-    ("uva", "emulated"),
-    pytest.param("device", "cuda", marks=needs_cuda),
-    pytest.param("uva", "cuda", marks=needs_cuda),
-]
-for_each_placement = pytest.mark.parametrize(("placement", "device"), EVERYWHERE)
-for_each_place_that_changes = pytest.mark.parametrize(
-    ("placement", "device"), [placement for placement in EVERYWHERE if placement != ("disk", None)]
-)
 DTYPES = (
     torch.float32,
     torch.float16,
@@ -53,31 +46,6 @@ ORDERS = {
     "repeated": lambda size: torch.arange(size) // 7 * 3 % size,
     "with gaps": lambda size: torch.where(torch.arange(size) % 3 == 0, -1, torch.arange(size)),
 }
-
-
-def made(
-    placement: str, device: str | None, dim: int, dtype=torch.float32, **options
-) -> FeatureTable:
-    gpu = None if device is None else opened(device)
-    return FeatureTable(dim, dtype, placement, device=gpu, **options)
-
-
-def home(table: FeatureTable, device: str | None) -> str:
-    """Where ids of this table's readers are."""
-    return "cuda" if device == "cuda" else "cpu"
-
-
-def some_rows(size: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(size * 1000 + dim)
-    if dtype == torch.bool:
-        return torch.rand(size, dim, generator=generator) < 0.5
-    if not dtype.is_floating_point and not dtype.is_complex:
-        return torch.randint(0, 100, (size, dim), generator=generator).to(dtype)
-    return torch.randn(size, dim, generator=generator).to(dtype)
-
-
-def expected_rows(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    return torch.cat([rows, torch.zeros_like(rows[:1])])[ids] if len(rows) else rows[:0][ids]
 
 
 @for_each_placement
@@ -296,169 +264,6 @@ def test_arguments_are_checked():
     for placement in ("host", "device", "uva"):
         with pytest.raises(ValueError, match='budget and path are for placement "auto" or "disk"'):
             FeatureTable(3, placement=placement, budget=5, device=EmulatedDevice())
-
-
-def test_auto_moves_on_when_the_budget_is_spent():
-    gpu = EmulatedDevice()
-    rows = some_rows(6_000, 8)
-    table = FeatureTable(8, device=gpu, budget=3_000 * 32)
-    placements = []
-    for part in rows.split(1_000):
-        table.append(part)
-        placements.append(table.placement)
-        assert torch.equal(table.read(0, len(table)), rows[: len(table)])
-    assert placements == ["device"] * 3 + ["uva"] * 3
-    ids = torch.randint(-1, 6_000, (500,))
-    assert torch.equal(table[ids], expected_rows(rows, ids))
-
-
-@pytest.mark.parametrize("part", [100, 997, 40_000])
-def test_a_budget_bounds_the_device_memory_also_while_it_moves(part):
-    pieces = []
-
-    class Recorded(EmulatedDevice):
-        def allocate(self, num_bytes):
-            pieces.append(num_bytes)
-            return super().allocate(num_bytes)
-
-    budget = 30_000 * 32
-    table = FeatureTable(8, device=Recorded(), budget=budget)
-    for size in range(0, 40_000, part):
-        table.append(some_rows(part, 8))
-        assert table.nbytes <= budget or table.placement == "uva"
-        assert len(table) == size + part
-    assert table.placement == "uva"
-    both = [a + b for a, b in itertools.pairwise(pieces)]
-    assert max([0, *both]) <= 1.1 * budget + 128
-
-
-def test_memory_is_not_given_back_under_a_reader_on_another_stream():
-    gpu = EmulatedDevice()
-    for busy in (set(), {7}):
-        table = FeatureTable(4, placement="device", device=gpu)
-        table.append(some_rows(10, 4))
-        gpu.current = 7
-        table[torch.arange(10)]
-        gpu.current, gpu.busy, waited = 0, busy, gpu.synchronized
-        del table
-        assert gpu.synchronized == waited + len(busy)
-
-
-def test_auto_moves_on_where_the_device_is_full():
-    gpu = EmulatedDevice(device_bytes=100_000)
-    table = FeatureTable(8, device=gpu)
-    rows = some_rows(10_000, 8)
-    for part in rows.split(500):
-        table.append(part)
-    assert table.placement == "uva"
-    assert torch.equal(table[torch.arange(10_000)], rows)
-
-
-def test_a_failed_registration_is_said_once_and_rows_are_staged():
-    gpu = EmulatedDevice(host_bytes=5 << 20)
-    table = FeatureTable(64, placement="uva", device=gpu)
-    rows = some_rows(40_000, 64)
-    table.append(rows[:10_000])
-    table.append(rows[10_000:11_000])
-    with pytest.warns(RuntimeWarning, match=r"to cpu through a buffer.*asked the host to pin"):
-        table.append(rows[11_000:])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        table.append(rows)
-    ids = torch.randint(-1, 40_000, (300,))
-    launched = len(gpu.kernels.launches)
-    assert torch.equal(table[ids], expected_rows(rows, ids))
-    assert len(gpu.kernels.launches) == launched
-    table.close()
-    assert not gpu.registered
-
-
-def test_registrations_are_given_back():
-    gpu = EmulatedDevice()
-    room = gpu.host_bytes
-    for i in range(1_000):
-        table = FeatureTable(4, placement="uva", device=gpu)
-        table.append(some_rows(10, 4))
-        assert gpu.registered
-        if i % 2:
-            table.close()
-        del table
-    gc.collect()
-    assert not gpu.registered
-    assert room - gpu.host_bytes == 1_000 * 8  # words for wrong ids, which are not pinned apart
-    assert gpu.synchronized == 1_000  # never unpinned under a kernel
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
-def test_a_thousand_registrations_leak_nothing_on_a_gpu():
-    def cycle() -> None:
-        table = FeatureTable(4, placement="uva")
-        table.append(some_rows(10, 4))
-        table[torch.arange(10, device="cuda")]
-        table.close()
-
-    cycle()
-    free = torch.cuda.mem_get_info()[0]
-    locked = locked_bytes()
-    for _ in range(1_000):
-        cycle()
-    assert free - torch.cuda.mem_get_info()[0] < 16 << 20
-    assert locked_bytes() - locked < 16 << 20
-
-
-def locked_bytes() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:
-        sizes = {line.split(":")[0]: line.split()[1] for line in status}
-    return 1024 * (int(sizes["VmPin"]) + int(sizes["VmLck"]) + int(sizes["VmRSS"]))
-
-
-@pytest.mark.parametrize(("placement", "device"), EVERYWHERE[:4])
-def test_rows_can_be_read_while_the_table_grows(placement, device):
-    """Row `i` is `i` all over; readers never see another."""
-    table = made(placement, device, 33, torch.int64)
-    wrong, done = [], threading.Event()
-
-    def read(seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        for _ in itertools.count():
-            last = done.is_set()
-            size = len(table)
-            ids = torch.randint(0, max(size, 1), (40,), generator=generator)[: size * 40]
-            if not torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 33)):
-                wrong.append(ids)
-            if last or wrong:
-                return
-
-    readers = [threading.Thread(target=read, args=(seed,)) for seed in range(2)]
-    for reader in readers:
-        reader.start()
-    for first in range(0, 60_000, 1_500):
-        table.append(torch.arange(first, first + 1_500).unsqueeze(1).expand(-1, 33))
-    done.set()
-    for reader in readers:
-        reader.join()
-    assert not wrong
-
-
-def test_rows_can_be_read_while_auto_moves_them():
-    table = FeatureTable(5, torch.int64, budget=40 * 10_000, device=EmulatedDevice())
-    wrong, done = [], threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            ids = torch.arange(0, len(table), 7)
-            if not torch.equal(table[ids], ids.unsqueeze(1).expand(-1, 5)):
-                wrong.append(ids)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for first in range(0, 20_000, 1_000):
-        table.append(torch.arange(first, first + 1_000).unsqueeze(1).expand(-1, 5))
-    done.set()
-    reader.join()
-    assert table.placement == "uva"
-    assert not wrong
 
 
 @pytest.mark.parametrize("placement", get_args(Placement))

@@ -64,7 +64,7 @@ def test_later_training_changes_no_bit_of_a_snapshot(tmp_path):
 
 
 @pytest.mark.parametrize("every", [1, 4, 1000])
-def test_d5_checkpoints_change_no_bit_and_draw_nothing(every):
+def test_checkpoints_change_no_bit_and_draw_nothing(every):
     events = made_events(300)
     straight, watched = trainer_of(), trainer_of()
     straight.run(pieces(events, 30))
@@ -90,7 +90,7 @@ def diverging(trainer, when):
     trainer._learner.learn = broken
 
 
-def test_d10_a_loss_that_is_not_finite_stops_by_default():
+def test_a_loss_that_is_not_finite_stops_by_default():
     trainer = trainer_of()
     diverging(trainer, lambda batch: batch.index == 5)
     with pytest.raises(TrainingDiverged) as caught:
@@ -99,7 +99,7 @@ def test_d10_a_loss_that_is_not_finite_stops_by_default():
     assert trainer.position == 100
 
 
-def test_d10_or_is_left_out_and_counted():
+def test_a_loss_that_is_not_finite_may_be_left_out_and_counted():
     trainer = trainer_of(on_nan="skip")
     diverging(trainer, lambda batch: batch.index in (5, 7))
     result = trainer.run([made_events(200)])
@@ -108,7 +108,7 @@ def test_d10_or_is_left_out_and_counted():
     assert math.isfinite(result["prequential.loss"])
 
 
-def test_d10_a_batch_that_cannot_be_predicted_does_not_reach_memory():
+def test_a_batch_that_cannot_be_predicted_does_not_reach_memory():
     events = made_events(200)
     events.x[105] = math.inf
     trainer = trainer_of(on_nan="skip", replay_ratio=0.0)
@@ -118,7 +118,7 @@ def test_d10_a_batch_that_cannot_be_predicted_does_not_reach_memory():
     assert trainer.model.state.state_dict()["rows"].isfinite().all()
 
 
-def test_d10_parameters_that_are_lost_stop_in_any_case():
+def test_parameters_that_are_not_finite_stop_in_any_case():
     trainer = trainer_of(on_nan="skip")
     with torch.no_grad():
         for parameter in trainer.model.parameters():

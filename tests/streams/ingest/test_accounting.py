@@ -55,7 +55,7 @@ def test_the_table_is_for_people():
     assert counted().table()[0] == ("type", "0", "1", place, place, "src is 'x'")
 
 
-def test_r11_examples_and_places_are_escaped():
+def test_examples_and_places_are_escaped():
     accounting = RowAccounting()
     accounting[0].reject("type", {"file": "\x1b[31m", "byte": 1}, "\x1b[2J" + "x" * 500)
     seen = accounting.report()["partitions"]["0"]["refused"]["type"]

@@ -57,20 +57,20 @@ def spread(share, size):
     return [int((i + 1) * share) > int(i * share) for i in range(size)]
 
 
-def test_r7_more_than_five_percent_breaks_and_less_does_not():
+def test_more_than_five_percent_of_bad_rows_trip_the_breaker_and_fewer_do_not():
     assert feed(spread(0.051, 30_000), [1000]) is not None
     assert feed(spread(0.049, 30_000), [1000]) is None
     assert feed(spread(0.05, 30_000), [1000]) is None
 
 
-def test_r7_the_first_thousand_all_bad_break_whatever_the_ratio():
+def test_a_first_thousand_all_bad_trips_the_breaker_whatever_the_ratio():
     assert feed([True] * 999 + [False], [100], ratio=1) is None
     assert feed([True] * 1000, [300], ratio=1) == 999
     assert feed([False] + [True] * 5000, [300], ratio=1) is None
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.001])
-def test_r7_a_ratio_of_none_allows_none(ratio):
+def test_a_tiny_ratio_trips_the_breaker_as_the_reference_does(ratio):
     rows = [False] * 50 + [True] * 20
     assert feed(rows, [7], ratio) == slow(rows, ratio)
 
@@ -80,7 +80,7 @@ def test_r7_a_ratio_of_none_allows_none(ratio):
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 300)), max_size=12),
     st.lists(st.integers(1, 20_000), min_size=1, max_size=4),
 )
-def test_r7_where_it_breaks_does_not_depend_on_the_polls(runs, sizes):
+def test_where_the_breaker_trips_does_not_depend_on_the_polls(runs, sizes):
     rows = [bad for good, num in runs for bad in [False] * good + [True] * num]
     assert feed(rows, sizes) == slow_by_sums(rows)
 
@@ -95,7 +95,7 @@ def slow_by_sums(rows):
     return None
 
 
-def test_r7_partitions_are_judged_apart():
+def test_partitions_are_judged_apart():
     breaker = CircuitBreaker("s")
     breaker.see(0, 500, bad_rows([True] * 500))
     breaker.see(1, 500, bad_rows([True] * 500))
@@ -103,7 +103,7 @@ def test_r7_partitions_are_judged_apart():
         breaker.see(1, 1, bad_rows([True]))
 
 
-def test_r7_an_ended_partition_without_a_good_row_has_a_wrong_schema():
+def test_an_ended_partition_without_a_good_row_has_a_wrong_schema():
     breaker = CircuitBreaker("s")
     breaker.end(0)
     breaker.see(0, 20, bad_rows([True] * 20))
@@ -113,7 +113,7 @@ def test_r7_an_ended_partition_without_a_good_row_has_a_wrong_schema():
     breaker.end(0)
 
 
-def test_r11_the_message_is_escaped():
+def test_the_message_is_escaped():
     breaker, row = CircuitBreaker("s", 0.0), BadRow(0, "type", "\x1b[2J" * 100, Origin({}, b""))
     with pytest.raises(TooManyBadRecords) as caught:
         breaker.see(0, 1, [row])

@@ -55,7 +55,7 @@ def test_a_letter_holds_all_that_is_needed_to_find_and_judge_the_row(tmp_path):
     }
 
 
-def test_r11_no_control_character_reaches_the_file(tmp_path):
+def test_no_control_character_reaches_the_file(tmp_path):
     text = "\x1b[2J\x07\r\n\u202eevil\ud800é"
     letters = DeadLetterFiles(tmp_path / "letters")
     letters.write([DeadLetter(text, {"file": text}, "type", text, text.encode(errors="replace"))])
@@ -70,7 +70,7 @@ def test_r11_no_control_character_reaches_the_file(tmp_path):
     st.lists(st.one_of(st.integers(0, 3), st.just("mark"), st.just("crash")), max_size=20),
     st.integers(1, 900),
 )
-def test_r9_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, segment_bytes):
+def test_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, segment_bytes):
     directory = tmp_path_factory.mktemp("run") / "letters"
     letters = DeadLetterFiles(directory, segment_bytes=segment_bytes)
     marked, mark, written = 0, letters.length, 0
@@ -106,7 +106,7 @@ POINTS = ["before_write", "after_write", "before_sync", "after_sync"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_r9_killed_at_every_point(tmp_path, point):
+def test_letters_survive_a_kill_at_every_point(tmp_path, point):
     directory, mark = tmp_path / "letters", ["0", "0", "0"]
     for spec in (f"letters.{point}:3:kill", f"letters.{point}:2:kill", ""):
         done = subprocess.run(
@@ -123,7 +123,7 @@ def test_r9_killed_at_every_point(tmp_path, point):
 
 @pytest.mark.parametrize("kind", ["enospc", "eio"])
 @pytest.mark.parametrize("point", POINTS)
-def test_r8_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
+def test_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
     letters = DeadLetterFiles(tmp_path / "letters")
     letters.write([letter(0)])
     letters.sync()
@@ -146,7 +146,7 @@ def write_one(letters):
     letters.sync()
 
 
-def test_r8_a_disk_that_fills_up_in_the_middle_of_a_letter(tmp_path):
+def test_a_disk_that_fills_up_in_the_middle_of_a_letter(tmp_path):
     class Full(RealFs):
         def write(self, fd, data):
             super().write(fd, data[:10])
@@ -163,7 +163,7 @@ def test_r8_a_disk_that_fills_up_in_the_middle_of_a_letter(tmp_path):
     assert places(tmp_path / "letters") == [0]
 
 
-def test_r8_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
+def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
     (tmp_path / "letters").write_text("no directory")
     with pytest.raises(OSError, match="Not a directory"):
         DeadLetterFiles(tmp_path / "letters")

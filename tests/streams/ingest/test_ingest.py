@@ -25,7 +25,7 @@ def expected_of(partitions, config, share=None):
     return [as_event(row) for row in rows], places
 
 
-def test_k10_the_sequence_does_not_depend_on_interleaving_or_poll_sizes():
+def test_the_sequence_does_not_depend_on_interleaving_or_poll_sizes():
     rng = random.Random(0)
     partitions = made_partitions(rng, num_partitions=2, max_rows=150)
     digests = set()

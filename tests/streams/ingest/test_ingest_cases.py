@@ -54,7 +54,7 @@ def replayed(log, config, partitions):
 
 
 @pytest.mark.parametrize("late", ["dead_letter", "drop"])
-def test_r5_counts_are_exact_for_each_policy(late):
+def test_counts_are_exact_for_each_policy(late):
     config, letters = OrderConfig(allowed_lateness=10, late=late), MemoryDeadLetters()
     source = ListSource({0: rows_at([100, 90, 89, 95])}, poll_sizes=(1,))
     ingest = Ingest(source, config, letters=letters)
@@ -87,7 +87,7 @@ def test_the_breaker_breaks_after_the_letters_are_written():
 
 @pytest.mark.parametrize("with_log", [True, False])
 @pytest.mark.parametrize("seed", range(20))
-def test_k9_partitions_join_while_it_runs(seed, with_log):
+def test_partitions_join_while_a_run_reads(seed, with_log):
     rng = random.Random(seed)
     partitions = made_partitions(rng, num_partitions=3, max_rows=80)
     world = World(OrderConfig(allowed_lateness=5), MemoryLog() if with_log else None)
@@ -123,7 +123,7 @@ def test_events_before_what_was_released_are_late_in_a_partition_that_joins():
     assert counts["refused"]["late"]["count"] == 3
 
 
-def test_k11_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
+def test_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
     source = Ticking(
         {0: rows_at(range(5000)), 1: rows_at([0])}, silent={0: 5000, 1: 0}, poll_sizes=(50,)
     )
@@ -139,7 +139,7 @@ def test_k11_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
     ]
 
 
-def test_k11_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
+def test_with_an_idle_timeout_others_go_on_and_a_replay_does_the_same():
     partitions = {0: rows_at(range(100)), 1: rows_at([0, 50, 90, 95])}
     config = OrderConfig(idle_timeout=10.0)
     world = World(config, MemoryLog())
@@ -253,7 +253,7 @@ def test_batches_are_bounded(monkeypatch):
     assert [len(events) for events in ingest] == [16] * 6 + [4]
 
 
-def test_c6_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
+def test_a_full_disk_is_waited_for_and_then_an_error(monkeypatch):
     monkeypatch.setattr(wal, "RETRY_SECONDS", 0.001)
     monkeypatch.setattr(ingest_module, "DISK_FULL_SECONDS", 0.01)
     source = Ticking({0: rows_at(range(30))}, poll_sizes=(10,))
@@ -310,7 +310,7 @@ def test_the_source_hears_of_checkpoints():
 # With the files of a real run
 
 
-def test_r9_a_run_is_killed_and_its_files_hold_each_row_once(tmp_path):
+def test_a_run_is_killed_and_its_files_hold_each_row_once(tmp_path):
     rng = random.Random(1)
     partitions = made_partitions(rng, num_partitions=2, max_rows=200, x_dim=2)
     config = OrderConfig(allowed_lateness=5)

@@ -61,14 +61,14 @@ def test_events_are_judged_one_by_one_however_they_are_cut(t, config, at, share)
     assert (late, bad, forced) == (expected.late, expected.bad, expected.forced)
 
 
-def test_r5_an_event_at_the_watermark_is_taken_and_one_tick_before_is_late():
+def test_an_event_at_the_watermark_is_taken_and_one_tick_before_is_late():
     config = OrderConfig(allowed_lateness=10)
     judged = classify(np.array([100, 90, 89, 110, 100, 99]), PartitionProgress(), config)
     assert [(r.row, r.code) for r in judged.rejected] == [(2, "late"), (5, "late")]
     assert judged.rejected[0].text.startswith("t is 89, 1 ticks before the watermark 90")
 
 
-def test_r4_an_event_100_years_ahead_makes_none_late():
+def test_an_event_100_years_ahead_makes_none_late():
     year = 365 * 86_400
     config = OrderConfig(allowed_lateness=60, max_time_jump=year)
     judged = classify(np.array([10, 20, 100 * year, 15, 30]), PartitionProgress(), config)
@@ -76,7 +76,7 @@ def test_r4_an_event_100_years_ahead_makes_none_late():
     assert judged.front == PartitionProgress(30)
 
 
-def test_r3_times_at_the_edges_of_int64_are_out_of_range():
+def test_times_at_the_edges_of_int64_are_out_of_range():
     t = np.array([BEFORE_ALL, 0, AFTER_ALL])
     judged = classify(t, PartitionProgress(), OrderConfig())
     assert [(r.row, r.code) for r in judged.rejected] == [(0, "time_range"), (2, "time_range")]

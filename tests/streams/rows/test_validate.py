@@ -65,12 +65,12 @@ def one(changes, form=None, **types):
         (None, "null"),
     ],
 )
-def test_r1_features_are_finite_in_float32(value, code):
+def test_features_are_finite_in_float32(value, code):
     assert one({"f": value}) == code
 
 
 @pytest.mark.parametrize(("value", "code"), [(100.0, None), (-100.5, "range"), (1e9, "range")])
-def test_r1_features_keep_to_max_abs(value, code):
+def test_features_keep_to_max_abs(value, code):
     assert one({"f": value}, form(max_abs=100)) == code
 
 
@@ -88,19 +88,19 @@ def test_r1_features_keep_to_max_abs(value, code):
         (None, pa.uint64(), INT64_MAX, "null"),
     ],
 )
-def test_r2_ids_are_in_their_range(column, value, kind, max_id, code):
+def test_ids_are_in_their_range(column, value, kind, max_id, code):
     assert one({column: value}, form(max_node_id=max_id), **{column: kind}) == code
 
 
 @pytest.mark.parametrize("values", [[12.0, 1.0], [True, False], ["7", "8"], [b"7", b"8"]])
-def test_r2_a_column_that_holds_no_ids_makes_all_rows_bad(values):
+def test_a_column_that_holds_no_ids_makes_all_rows_bad(values):
     rows = pa.record_batch({"src": values, "dst": [1, 2], "t": [3, 4]})
     found = validate(rows, RowSchema(Columns("src", "dst", "t", None, ()), "int", Scale("s", "s")))
     assert [(fault.row, fault.code) for fault in found.faults] == [(0, "type"), (1, "type")]
     assert (len(found.events), found.index.tolist()) == (0, [])
 
 
-def test_r2_a_huge_id_allocates_nothing_for_the_ids_below_it():
+def test_a_huge_id_allocates_nothing_for_the_ids_below_it():
     rows = batch([GOOD | {"src": 2**62}] * 10)
     tracemalloc.start()
     validate(rows, form(max_node_id=2**31))
@@ -127,12 +127,12 @@ def test_r2_a_huge_id_allocates_nothing_for_the_ids_below_it():
         (None, pa.decimal128(22, 0), "null"),
     ],
 )
-def test_r3_times_are_int64_ticks(value, kind, code):
+def test_times_are_int64_ticks(value, kind, code):
     assert one({"t": value}, t=kind) == code
 
 
 @pytest.mark.parametrize("values", [["2026-01-01", "now"], [b"1", b"2"], [[1], [2]]])
-def test_r3_a_column_that_holds_no_times_makes_all_rows_bad(values):
+def test_a_column_that_holds_no_times_makes_all_rows_bad(values):
     rows = pa.record_batch({"src": [1, 2], "dst": [1, 2], "t": values})
     found = validate(rows, RowSchema(Columns("src", "dst", "t", None, ()), "int", Scale("s", "s")))
     assert [fault.code for fault in found.faults] == ["time_type"] * 2

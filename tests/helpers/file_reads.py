@@ -1,0 +1,95 @@
+"""What tests of files share: made files, and reading them whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+GOOD = b"1,2,3,0.5,0\n"
+HEADER = b"src,dst,t,f0,label\n"
+SCHEMA = {"features": ["f0"], "label": "label"}
+
+CSV_ROWS = {
+    b"1,2,3": "schema",
+    b"1,2,3,0.5,0,9": "schema",
+    b"": "syntax",
+    b"   ": "syntax",
+    b"12.0,2,3,0,0": "type",
+    b"true,2,3,0,0": "type",
+    b"0x10,2,3,0,0": "type",
+    b"1_000,2,3,0,0": "type",
+    b"1\0,2,3,0,0": "type",
+    b",2,3,0,0": "null",
+    b"-1,2,3,0,0": "negative_id",
+    b"9223372036854775808,2,3,0,0": "huge_id",
+    b"1,\xff,3,0,0": "encoding",
+    b"1,2,,0,0": "null",
+    b"1,2,nan,0,0": "time_type",
+    b"1,2,2026-01-01T00:00:00,0,0": "time_type",
+    b"1,2,4.5,0,0": "time_precision",
+    b"1,2,9223372036854775808,0,0": "time_range",
+    b"1,2,-9223372036854775808,0,0": "time_range",
+    b"1,2,1e400,0,0": "time_range",
+    b"1,2,3,,0": "type",
+    b"1,2,3,big,0": "type",
+    b"1,2,3,nan,0": "nan",
+    b"1,2,3,-inf,0": "inf",
+    b"1,2,3,1e39,0": "inf",
+    b"1,2,3,1e400,0": "inf",
+    b"1,2,3,0,0.5": "type",
+    b"1,2,3,0,": "null",
+    b'1,"2,3,0,0': "syntax",
+    b"1,2\r3,4,0,0": "syntax",
+    b"\xef\xbb\xbf1,2,3,4,5": "encoding",
+}
+"""Bad rows under HEADER, and the code of each."""
+
+
+def read(source, position=None):
+    """Return all arrivals, in polls, from a position on."""
+    source.start({} if position is None else {0: position})
+    try:
+        polls = []
+        while 0 not in source.ended():
+            polls += source.poll({0}, 5)
+        return polls
+    finally:
+        source.close()
+
+
+def flat(polls):
+    """Return the events with their numbers, and the bad rows with theirs and their places."""
+    events, bad, first = [], [], 0
+    for poll in polls:
+        index = range(poll.rows.num_rows) if poll.rows.index is None else poll.rows.index.tolist()
+        columns = poll.rows.events
+        rows = zip(
+            columns.src.to_pylist(),
+            columns.dst.to_pylist(),
+            columns.t.tolist(),
+            [()] * len(columns) if columns.x is None else map(tuple, columns.x.tolist()),
+            strict=True,
+        )
+        events += [(first + i, *row) for i, row in zip(index, rows, strict=True)]
+        bad += [
+            (first + b.index, b.code, dict(b.origin.place), b.origin.raw) for b in poll.rows.bad()
+        ]
+        assert len(poll.rows.events) + len(poll.rows.bad()) == poll.rows.num_rows
+        first += poll.rows.num_rows
+    return events, bad
+
+
+def poll_on(source, polls):
+    while 0 not in source.ended():
+        polls += source.poll({0}, 5)
+
+
+def csv_of(first, last):
+    """Return rows `first` to `last` of a file of src, dst, t."""
+    return b"".join(b"%d,2,%d\n" % (i, i) for i in range(first, last))
+
+
+def table_of(num_rows):
+    """Return a table of src, dst, t."""
+    t = np.arange(num_rows)
+    return pa.table({"src": t % 7, "dst": t % 5, "t": t})

@@ -1,0 +1,47 @@
+"""Feature tables of made rows, wherever the rows are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.devices import needs_cuda, opened
+from tgflow.tables import FeatureTable
+
+EVERYWHERE = [
+    ("host", None),
+    ("disk", None),
+    ("device", "emulated"),
+    ("uva", "emulated"),
+    pytest.param("device", "cuda", marks=needs_cuda),
+    pytest.param("uva", "cuda", marks=needs_cuda),
+]
+for_each_placement = pytest.mark.parametrize(("placement", "device"), EVERYWHERE)
+for_each_place_that_changes = pytest.mark.parametrize(
+    ("placement", "device"), [placement for placement in EVERYWHERE if placement != ("disk", None)]
+)
+
+
+def made(
+    placement: str, device: str | None, dim: int, dtype=torch.float32, **options
+) -> FeatureTable:
+    gpu = None if device is None else opened(device)
+    return FeatureTable(dim, dtype, placement, device=gpu, **options)
+
+
+def home(table: FeatureTable, device: str | None) -> str:
+    """Where ids of this table's readers are."""
+    return "cuda" if device == "cuda" else "cpu"
+
+
+def some_rows(size: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(size * 1000 + dim)
+    if dtype == torch.bool:
+        return torch.rand(size, dim, generator=generator) < 0.5
+    if not dtype.is_floating_point and not dtype.is_complex:
+        return torch.randint(0, 100, (size, dim), generator=generator).to(dtype)
+    return torch.randn(size, dim, generator=generator).to(dtype)
+
+
+def expected_rows(rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return torch.cat([rows, torch.zeros_like(rows[:1])])[ids] if len(rows) else rows[:0][ids]

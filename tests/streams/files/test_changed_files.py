@@ -1,0 +1,164 @@
+"""Files that change, grow or go while they are read, and damage: noticed, and said."""
+
+import gzip
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from helpers.file_reads import csv_of, flat, poll_on, read, table_of
+from tgflow.streams import StreamError, open_files
+from tgflow.streams.errors import (
+    SourceCorrupt,
+    SourceExpired,
+    SourceMismatch,
+    SourceTruncated,
+)
+
+
+@pytest.fixture
+def half_read(tmp_path):
+    """Return a file of which some blocks have been read, its bytes, and the position."""
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"src,dst,t\n" + csv_of(0, 30_000))
+    polls = read(open_files(path, block_bytes=100_000))
+    return path, path.read_bytes(), polls[1].rows.position
+
+
+def test_an_appended_file_goes_on(half_read):
+    path, data, position = half_read
+    end = read(open_files(path))[-1].rows.position
+    path.write_bytes(data + csv_of(30_000, 30_010))
+    assert [row[1] for row in flat(read(open_files(path), end))[0]] == list(range(30_000, 30_010))
+    rest = flat(read(open_files(path), position))[0]
+    assert rest[-1][1] == 30_009
+
+
+@pytest.mark.parametrize("added", [b"\n7,8,9\n", b"\r\n7,8,9\n"])
+def test_a_last_line_without_end_may_get_one_later(tmp_path, added):
+    path = tmp_path / "events.csv"
+    path.write_bytes(b"src,dst,t\n1,2,3\n4,5,6")
+    poll = read(open_files(path))[-1]
+    path.write_bytes(path.read_bytes() + added)
+    ((_, *event),), _ = flat(read(open_files(path), poll.rows.position))
+    assert event == [7, 8, 9, ()]
+    path.write_bytes(b"src,dst,t\n1,2,3\n4,5,67\n")
+    with pytest.raises(SourceMismatch, match="line 3: the line was read while it was being writt"):
+        read(open_files(path), poll.rows.position)
+
+
+def test_a_changed_file_is_a_mismatch(half_read):
+    path, data, position = half_read
+    assert position["byte"] > 150_000
+    changed = bytearray(data)
+    changed[position["byte"] - 10] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(SourceMismatch, match="is not what was read there; it is another file"):
+        open_files(path).start({0: position})
+
+
+def test_a_shorter_file_is_truncated(half_read):
+    path, data, position = half_read
+    for size in (position["byte"] - 1, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(SourceTruncated, match=rf"has {size} bytes, but had {len(data)} when"):
+            open_files(path).start({0: position})
+
+
+def test_a_compressed_file_that_changed_is_noticed(tmp_path):
+    path = tmp_path / "events.csv.gz"
+    data = b"src,dst,t\n" + csv_of(0, 30_000)
+    path.write_bytes(gzip.compress(data, 0))
+    position = read(open_files(path, block_bytes=100_000))[1].rows.position
+    path.write_bytes(gzip.compress(data + csv_of(0, 5), 0))
+    assert len(flat(read(open_files(path), position))[0]) > 10_000
+    path.write_bytes(gzip.compress(data[:1000] + b"9" * (len(data) - 1000) + b"\n", 0))
+    with pytest.raises(SourceMismatch):
+        open_files(path).start({0: position})
+    path.write_bytes(gzip.compress(data[:100_000], 0) + bytes(300_000))
+    with pytest.raises((SourceTruncated, SourceCorrupt)):
+        open_files(path).start({0: position})
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_changed_binary_file_is_noticed(tmp_path, ending):
+    path = tmp_path / f"events.{ending}"
+    write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
+    write(table_of(70_000), path)
+    position = read(open_files(path))[0].rows.position
+    write(table_of(70_000).slice(1), path)
+    with pytest.raises((SourceMismatch, SourceTruncated)):
+        open_files(path).start({0: position})
+    write(table_of(90_000), path)
+    with pytest.raises((SourceMismatch, SourceTruncated)):
+        open_files(path).start({0: position})
+
+
+def write_parts(folder, *numbers):
+    folder.mkdir(exist_ok=True)
+    for i in numbers:
+        (folder / f"part-{i}.csv").write_bytes(b"src,dst,t\n" + csv_of(i * 10, i * 10 + 10))
+
+
+def test_a_folder_goes_on_with_files_that_sort_after(tmp_path):
+    folder = tmp_path / "parts"
+    write_parts(folder, 1, 2, 9)
+    polls = read(open_files(folder))
+    assert len(polls) == 3
+    write_parts(folder, 10, 11)
+    late = flat(read(open_files(folder), polls[-1].rows.position))[0]
+    assert [row[1] for row in late] == list(range(100, 120))
+    (folder / "part-1.csv").unlink()
+    middle = flat(read(open_files(folder), polls[1].rows.position))[0]
+    assert [row[1] for row in middle] == [*range(90, 120)]
+
+
+def test_a_folder_grows_while_it_is_read(tmp_path):
+    folder = tmp_path / "parts"
+    write_parts(folder, 1)
+    source = open_files(folder)
+    write_parts(folder, 0, 2)  # part-0 sorts before, and is not taken
+    assert [row[1] for row in flat(read(source))[0]] == list(range(10, 30)) != []
+
+
+def test_files_that_are_gone_or_come_before_are_refused(tmp_path):
+    folder = tmp_path / "parts"
+    write_parts(folder, 1, 2)
+    position = read(open_files(folder))[-1].rows.position
+    write_parts(folder, 0)
+    with pytest.raises(SourceMismatch, match=r"2 files come before 'part-2.csv', where 1 "):
+        open_files(folder).start({0: position})
+    (folder / "part-0.csv").unlink()
+    (folder / "part-2.csv").unlink()
+    with pytest.raises(SourceExpired, match=r"'part-2.csv' is gone"):
+        open_files(folder).start({0: position})
+    listed = [folder / "part-1.csv"]
+    with pytest.raises(SourceExpired, match=r"file 2, 'part-2.csv', is not there any more"):
+        open_files(listed).start({0: position})
+    with pytest.raises(SourceMismatch, match=r"file 1 was 'part-2.csv'; give the same files"):
+        open_files(listed).start({0: position | {"file": 0}})
+
+
+def test_a_gzip_bomb_is_refused(tmp_path):
+    path = tmp_path / "events.csv.gz"
+    path.write_bytes(gzip.compress(b"src,dst,t\n" + b"1,2,3\n" * 100_000))
+    assert len(flat(read(open_files(path)))[0]) == 100_000
+    with pytest.raises(
+        StreamError, match=r"more than 500000 bytes of text; if it should, decompress it first"
+    ):
+        read(open_files(path, max_file_bytes=500_000))
+
+
+def test_damaged_data_ends_the_source_after_the_rows_before_it(tmp_path):
+    path = tmp_path / "events.csv.gz"
+    data = gzip.compress(b"src,dst,t\n" + csv_of(0, 50_000))
+    path.write_bytes(data[: len(data) // 2])
+    source = open_files(path, block_bytes=1 << 14)
+    source.start({})
+    polls = []
+    with pytest.raises(SourceCorrupt, match="damaged or cut short after"):
+        poll_on(source, polls)
+    assert [row[1] for row in flat(polls)[0]] == list(range(len(flat(polls)[0])))
+    assert len(polls) > 1
+    source.close()
