@@ -29,6 +29,8 @@ demo: .venv/core
 	$(call say,tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS))
 	@$(BIN)/tgflow run --stream examples/data/collegemsg.csv.gz --time-unit s $(ARGS)
 
+# Without byte code kept, each of the many processes that tests start compiles torch's sources again.
+unexport PYTHONDONTWRITEBYTECODE
 WORKERS := $(shell getconf _NPROCESSORS_ONLN)
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=25
 

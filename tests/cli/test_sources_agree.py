@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from helpers.effort import cases
 from helpers.live_runs import SMALL, figures, same_run
 from tgflow.cli import assemble
 from tgflow.streams.open import open_files
 
 
-@pytest.mark.parametrize("block_bytes", [64, 1000, 1 << 20])
+@pytest.mark.parametrize("block_bytes", cases([64, 1000, 1 << 20], [64]))
 def test_sizes_of_what_is_read_at_a_time_change_nothing(
     tgflow, events_csv, tmp_path, monkeypatch, block_bytes
 ):

@@ -52,7 +52,7 @@ def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("source", sorted((CSRC / "cuda").glob("*.cu")), ids=lambda p: p.name)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_90", pytest.param("sm_80", marks=pytest.mark.slow)])
 def test_kernels_compile_at_run_time(source, arch):
     status, log = compile_with_nvrtc(source, arch)
     assert status == 0, log

@@ -134,6 +134,7 @@ def test_a_graph_that_forgets_stays_small(budget):
     assert max(sizes[100:]) < 1.5 * max(sizes[20:100])
 
 
+@pytest.mark.slow
 def test_a_node_of_degree_ten_million():
     """Ginex overran a buffer at 32 k neighbors."""
     size = 10_000_000
@@ -155,6 +156,7 @@ def test_a_node_of_degree_ten_million():
     assert recent_neighbors(graph, hub[-1:], t[-1:], 2000).count.tolist() == [1000]
 
 
+@pytest.mark.slow
 def test_real_exhaustion_of_memory_changes_nothing():
     """A process that may take no more address space: the batch is refused whole, and fits later."""
     script = """

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
 
 IS_QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
 QUICK_EXAMPLES = 20
@@ -11,3 +15,10 @@ QUICK_EXAMPLES = 20
 def tries(full: int, quick: int = QUICK_EXAMPLES) -> int:
     """Return how many examples to try: `full`, or in a quick run at most `quick`."""
     return min(full, quick) if IS_QUICK else full
+
+
+def cases(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """Return all values for `parametrize`, those that are not in `quick` marked slow."""
+    return [
+        value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values
+    ]

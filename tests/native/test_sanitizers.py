@@ -38,12 +38,14 @@ def test_the_cores_own_tests_pass_under_address_and_undefined_sanitizers():
     assert "\n0 of " in "\n" + run(tests).splitlines()[-1]
 
 
+@pytest.mark.slow
 @needs_cmake
 def test_reading_beside_a_writer_has_no_data_race():
     tests = build_tests("thread", "tsan")
     assert "\n0 of " in "\n" + run(tests, "stress").splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("kernels", sorted((CSRC / "cuda").glob("*.cu")), ids=lambda p: p.name)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

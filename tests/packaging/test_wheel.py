@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {"tgflow": "tgflow", "streams": "tgflow/streams", "models": "tgflow/models"}
+pytestmark = pytest.mark.slow
 PIP = ("-m", "pip", "-q", "--disable-pip-version-check")
 
 if not (ROOT / "csrc").is_dir():

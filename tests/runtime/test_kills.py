@@ -58,7 +58,14 @@ def compare(left, right):
 
 
 @pytest.mark.timeout(600 + 30 * KILLS)
-@pytest.mark.parametrize("more", [["--log"], ["--no-log"], ["--log", *ON_DISK]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--log"],
+        pytest.param(["--no-log"], marks=pytest.mark.slow),
+        pytest.param(["--log", *ON_DISK], marks=pytest.mark.slow),
+    ],
+)
 def test_killed_over_a_file(tmp_path, more):
     kills = max(1, KILLS // 4)
     lines = [
@@ -77,6 +84,7 @@ def test_killed_over_a_file(tmp_path, more):
     compare(reference, campaign)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
 def test_killed_over_kafka(tmp_path):
     broker_module = pytest.importorskip("tgflow.testing.broker")
@@ -108,6 +116,7 @@ def publish(broker, topic, events, partitions):
     producer.close(timeout=5)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path):
     stream = tmp_path / "made.csv"

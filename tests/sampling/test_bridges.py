@@ -118,6 +118,7 @@ def test_dgl_blocks_carry_times_and_positions(hops, dgl):
         assert torch.equal(made.dstdata[dgl.NID], made.srcdata[dgl.NID][: block.num_targets])
 
 
+@pytest.mark.slow
 def test_dgl_imports_where_only_setuptools_has_packaging(dgl):
     """`setuptools.extern.packaging`, for which DGL then looks, is gone since setuptools 71."""
     code = """if True:
@@ -139,6 +140,7 @@ def test_dgl_imports_where_only_setuptools_has_packaging(dgl):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_dgls_backend_is_named_only_while_dgl_is_imported(dgl):
     code = """if True:
     import os

@@ -373,6 +373,7 @@ print(table.placement, most / budget)
 """
 
 
+@pytest.mark.slow
 def test_memory_stays_within_the_budget(path):
     """200 MB of rows, 64 MiB of budget."""
     command = [sys.executable, "-c", MEMORY, str(path)]

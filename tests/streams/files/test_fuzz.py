@@ -142,6 +142,7 @@ LARGE = {
 }
 
 
+@pytest.mark.slow
 def test_large_poison_takes_bounded_memory(tmp_path):
     for name, data in LARGE.items():
         (tmp_path / name).write_bytes(data)

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from helpers.digest import EventDigest
+from helpers.effort import cases, tries
 from helpers.ingest_world import MemoryLog, World, as_event, events_of, made_partitions
 from helpers.order_reference import in_order, judge_rows
 from helpers.partitioned import ListSource, Row
@@ -29,7 +30,7 @@ def test_the_sequence_does_not_depend_on_interleaving_or_poll_sizes():
     rng = random.Random(0)
     partitions = made_partitions(rng, num_partitions=2, max_rows=150)
     digests = set()
-    for seed in range(200):
+    for seed in range(tries(200)):
         source = ListSource(partitions, seed=seed, poll_sizes=rng.choice([(1, 7), (50,), (10**4,)]))
         digest = EventDigest(source.ids)
         for events in Ingest(source, OrderConfig(allowed_lateness=5)):
@@ -38,7 +39,7 @@ def test_the_sequence_does_not_depend_on_interleaving_or_poll_sizes():
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", cases(range(100), range(20)))
 def test_the_sequence_is_the_sorted_rows_that_are_not_late(seed):
     rng = random.Random(seed)
     partitions = made_partitions(rng)
@@ -60,7 +61,7 @@ def test_a_late_event_is_an_error_if_so_chosen():
 
 
 @pytest.mark.parametrize("with_log", [True, False])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", cases(range(10), range(2)))
 def test_no_interleaving_and_no_crash_changes_the_sequence(seed, with_log):
     for rng in (random.Random(f"{seed} {i}") for i in range(NUM_INTERLEAVINGS // 20)):
         event_ids = rng.choice([0, 0, 10])
