@@ -1,4 +1,4 @@
-"""Rows of benchmarks as tables: one per name, with a column for each parameter that varies."""
+"""Rows of benchmarks on a terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tgflow.bench.grid import Grid, grids
 from tgflow.bench.row import Row
-from tgflow.report.formatting import compact
 
-LEAST_SHORTENED = 10_000
-"""Numbers from here on are written with a suffix."""
 WIDTH = 110
 """Columns of the page, where it is not a terminal."""
 MARKS = {True: "✓ ", False: "✗ ", None: ""}
@@ -25,42 +23,16 @@ def print_rows(rows: Sequence[Row]) -> None:
     """Print a table for each name, in the order in which the names came."""
     width = None if sys.stdout.isatty() else WIDTH
     console = Console(width=width, soft_wrap=True, highlight=False)
-    for name in dict.fromkeys(row.name for row in rows):
-        _print_group(console, name, [row for row in rows if row.name == name])
+    for grid in grids(rows):
+        _print_grid(console, grid)
 
 
-def _print_group(console: Console, name: str, rows: Sequence[Row]) -> None:
-    keys = dict.fromkeys(key for row in rows for key in row.params)
-    shown = {key: [_cell(row.params.get(key, "")) for row in rows] for key in keys}
-    common = [f"{key}={cells[0]}" for key, cells in shown.items() if len(set(cells)) == 1]
-    varying = {key: cells for key, cells in shown.items() if len(set(cells)) > 1}
-    unit = f"  {rows[0].unit}" if rows[0].unit else ""
-    console.print(Text.assemble((name, "bold"), unit, (f"  {' '.join(common)}", "dim")))
+def _print_grid(console: Console, grid: Grid) -> None:
+    unit = f"  {grid.unit}" if grid.unit else ""
+    console.print(Text.assemble((grid.name, "bold"), unit, (f"  {' '.join(grid.common)}", "dim")))
     table = Table(box=box.SIMPLE, show_edge=False, header_style="dim")
-    for key in varying:
-        numbers = all(not isinstance(row.params.get(key, 0), str) for row in rows)
-        table.add_column(key, justify="right" if numbers else "left", no_wrap=True)
-    for title in ("measured", "baseline", "ratio", "to reach"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for i, row in enumerate(rows):
-        table.add_row(*(cells[i] for cells in varying.values()), *_figures(row))
+    for title, is_number in zip(grid.header, grid.is_number, strict=True):
+        table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
+    for cells, reached in zip(grid.cells, grid.reached, strict=True):
+        table.add_row(*cells[:-1], Text(MARKS[reached] + cells[-1], STYLES[reached]))
     console.print(table)
-
-
-def _figures(row: Row) -> tuple[str, str, str, Text]:
-    """Return what was measured, the baseline, the ratio, and what is to be reached."""
-    goals = [] if row.target is None else [compact(row.target)]
-    if row.target_ratio is not None and row.baseline is not None:
-        goals.append(f"{row.target_ratio:.2g}x")
-    return (
-        compact(row.value),
-        "" if row.baseline is None else compact(row.baseline),
-        "" if row.ratio is None else f"{row.ratio:.2f}x",
-        Text(MARKS[row.reached] + ", ".join(goals), STYLES[row.reached]),
-    )
-
-
-def _cell(value: str | float) -> str:
-    """Write a parameter: large counts short."""
-    large = not isinstance(value, str) and value >= LEAST_SHORTENED
-    return compact(float(value)) if large else str(value)

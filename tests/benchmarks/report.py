@@ -1,0 +1,159 @@
+"""Writes the tables of BENCHMARKS.md and of the README from what was measured; nobody types them.
+
+    python -m benchmarks.report sample store --data wikipedia.csv.gz   measure, keep the rows,
+                                                                       write the tables
+    python -m benchmarks.report                                        write the tables only
+
+A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is a file of
+benchmarks/results; `<!-- rows: headlines -->` is the page's first table.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before torch's OpenMP reads it, as tgflow does
+
+import importlib
+import re
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.__main__ import DEVELOPERS
+from benchmarks.results import FOLDER, Result, load, record
+from tgflow.bench.grid import Grid, grids
+from tgflow.bench.options import Options
+from tgflow.bench.row import Params, Row
+from tgflow.report.formatting import compact
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("BENCHMARKS.md", "README.md")
+_MARKED = re.compile(r"(<!-- rows: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A figure of the first table."""
+
+    what: str
+    result: str
+    """The file of results."""
+    name: str
+    """The row's,"""
+    params: Params
+    """and what its parameters must have."""
+
+
+HEADLINES: Sequence[Headline] = ()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *DEVELOPERS], help="benchmarks to run")
+    parser.add_argument("--data", type=Path, action="append", default=[], help="event files")
+    parser.add_argument("--entries", help="sizes of graphs, as in 1e6,1e7")
+    parser.add_argument("--events", type=int, help="of train: the stream's first events")
+    given = parser.parse_args(arguments)
+    for name in given.names:
+        measure(name, given.data, given.entries, given.events)
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def measure(name: str, data: Sequence[Path], entries: str | None, events: int | None) -> None:
+    """Run one of the benchmarks of `make bench` and keep its rows."""
+    sizes = tuple(int(float(size)) for size in entries.split(",")) if entries else ()
+    options = Options(data=data, entries=sizes, events=events, tell=print)
+    rows = importlib.import_module(DEVELOPERS[name].module).run(options)
+    words = [name, *(f"--data {file.name}" for file in data)]
+    words += [
+        f"--{option} {value}"
+        for option, value in (("entries", entries), ("events", events))
+        if value
+    ]
+    record(name, f'make bench ARGS="{" ".join(words)}"', rows)
+
+
+def filled(page: str, folder: Path = FOLDER) -> str:
+    """Return the page with its tables as the results have them."""
+    results = {file.stem: load(file) for file in sorted(folder.glob("*.json"))}
+
+    def table(match: re.Match[str]) -> str:
+        name = match[2]
+        lines = headline_table(results) if name == "headlines" else result_tables(results[name])
+        return match[1] + "\n".join(lines) + "\n" + match[3]
+
+    return _MARKED.sub(table, page)
+
+
+def headline_table(results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the lines of the first table."""
+    yield "| what | tgflow | beside, or to reach | ratio | command |"
+    yield "|---|--:|--:|--:|---|"
+    for headline in HEADLINES:
+        result = results[headline.result]
+        row = find(result.rows, headline)
+        other = row.baseline if row.baseline is not None else row.target
+        yield _line(
+            headline.what,
+            f"**{compact(row.value)}** {row.unit}",
+            "" if other is None else compact(other),
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            f"`{result.command}`",
+        )
+
+
+def find(rows: Sequence[Row], headline: Headline) -> Row:
+    """Return the one row that a headline means."""
+    found = [
+        row
+        for row in rows
+        if row.name == headline.name and headline.params.items() <= row.params.items()
+    ]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} rows fit {headline}")
+    return found[0]
+
+
+def result_tables(result: Result) -> Iterator[str]:
+    """Yield the lines of a result: where it comes from, its tables, and what falls short."""
+    yield f"`{result.command}`; {result.machine}; {result.date}; commit {result.commit}."
+    for grid in grids(result.rows):
+        yield ""
+        yield from _grid_table(grid)
+    yield ""
+    yield _short(result.rows)
+
+
+def _grid_table(grid: Grid) -> Iterator[str]:
+    common = f"; {', '.join(grid.common)}" if grid.common else ""
+    yield f"**{grid.name}**, {grid.unit}{common}"
+    yield ""
+    filled_columns = [
+        i for i, title in enumerate(grid.header) if any(row[i] for row in grid.cells) or not title
+    ]
+    yield _line(*(grid.header[i] for i in filled_columns))
+    yield _line(*("--:" if grid.is_number[i] else "---" for i in filled_columns))
+    for cells, reached in zip(grid.cells, grid.reached, strict=True):
+        marked = [*cells[:-1], f"**{cells[-1]}: short**" if reached is False else cells[-1]]
+        yield _line(*(marked[i] for i in filled_columns))
+
+
+def _short(rows: Sequence[Row]) -> str:
+    missed = [row for row in rows if row.reached is False]
+    if not missed:
+        return "Nothing falls short."
+    names = dict.fromkeys(row.name for row in missed)
+    return f"Falls short in {len(missed)} of {len(rows)} rows: {', '.join(names)}."
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What benchmarks measured: kept as JSON, each file with its machine, date, commit and command."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import torch
+
+from tgflow.bench.row import Row
+
+FOLDER = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The rows of one benchmark, and where they come from."""
+
+    machine: str
+    date: str
+    commit: str
+    command: str
+    rows: tuple[Row, ...]
+
+
+def record(name: str, command: str, rows: Sequence[Row], folder: Path = FOLDER) -> Path:
+    """Write the rows of a benchmark that ran just now on this machine; returns the file."""
+    head = {"machine": machine(), "date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit()}
+    plain = [row.plain() for row in rows]
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}.json"
+    text = json.dumps({**head, "command": command, "rows": plain}, indent=1)
+    file.write_text(text + "\n", encoding="utf-8")
+    return file
+
+
+def load(file: Path) -> Result:
+    """Return what a file holds."""
+    held = json.loads(file.read_text(encoding="utf-8"))
+    return Result(**{**held, "rows": tuple(_row(plain) for plain in held["rows"])})
+
+
+def machine() -> str:
+    """Return what a reader needs to know of this machine."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        if line.startswith("model name")
+    ]
+    return f"{len(names)} cores of {names[0]}, torch {torch.__version__.partition('+')[0]}"
+
+
+def commit() -> str:
+    """Return the commit of the working tree."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    done = run(command, cwd=FOLDER.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def _row(plain: dict[str, Any]) -> Row:
+    names = ("name", "unit", "params", "target", "baseline", "target_ratio")
+    value = math.nan if plain["value"] is None else plain["value"]
+    return Row(value=value, **{name: plain[name] for name in names})

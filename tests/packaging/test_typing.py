@@ -1,0 +1,29 @@
+"""Type checkers and editors find the types of an installation, an editable one too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+CODE = """
+import tgflow as tg
+from tgflow.models import TGN
+from tgflow.streams import Source
+reveal_type(tg.TemporalGraph().num_events)
+reveal_type(TGN)
+reveal_type(Source)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mypy") is None, reason="there is no mypy")
+def test_a_type_checker_knows_the_public_names(tmp_path):
+    (tmp_path / "code.py").write_text(CODE)
+    command = [sys.executable, "-m", "mypy", "--cache-dir", "cache", "code.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    revealed = [line for line in done.stdout.splitlines() if "Revealed" in line]
+    assert len(revealed) == 3, done.stdout
+    assert not [line for line in revealed if '"Any"' in line]
