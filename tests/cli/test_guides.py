@@ -66,3 +66,14 @@ def test_the_flags_of_every_command_exist(path):
 def test_links_lead_to_files(path):
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+NAMED = re.compile(r"`((?:tgflow|csrc|streams|models|tests|examples)/[\w./-]*)`")
+
+
+def test_files_that_contributors_are_sent_to_are_there():
+    """But for those that a walk adds, which are all called x."""
+    named = set(NAMED.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    added = {name for name in named if Path(name).stem in ("x", "x_row")}
+    assert added
+    assert {name for name in named - added if not (ROOT / name).exists()} == set()
