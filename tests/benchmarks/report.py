@@ -15,10 +15,11 @@ import os
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # before torch's OpenMP reads it, as tgflow does
 
 import importlib
+import math
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.__main__ import DEVELOPERS
@@ -35,18 +36,33 @@ _MARKED = re.compile(r"(<!-- rows: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A figure of the first table."""
+    """A figure of the first tables: one row, or one of each library."""
 
     what: str
     result: str
     """The file of results."""
     name: str
-    """The row's,"""
-    params: Params
-    """and what its parameters must have."""
+    """The rows' name,"""
+    params: Params = field(default_factory=dict)
+    """and what their parameters must have."""
 
 
 HEADLINES: Sequence[Headline] = ()
+"""Of the page's first table."""
+LIBRARIES = {
+    "tgflow": "tgflow",
+    "PyTorch Geometric": "torch_geometric",
+    "TGM": "tgm-lib",
+    "TGLite": "tglite",
+}
+"""Of the README's table: titles, and the names that rows have for them."""
+BESIDE: Sequence[Headline] = (
+    Headline("training TGN, events/s", "train", "TGN training"),
+    Headline("training TGAT, 2 hops of 10, events/s", "train", "TGAT training"),
+    Headline("sampling 2 hops of 10 for 600 roots, us", "sample", "two hops, beside the peers"),
+    Headline("inserting batches of 200, events/s", "store", "insert, beside the peers"),
+    Headline("held-out AP of TGN after one epoch", "train", "TGN held-out AP"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -84,7 +100,8 @@ def filled(page: str, folder: Path = FOLDER) -> str:
 
     def table(match: re.Match[str]) -> str:
         name = match[2]
-        lines = headline_table(results) if name == "headlines" else result_tables(results[name])
+        tables = {"headlines": headline_table, "libraries": library_table}
+        lines = tables[name](results) if name in tables else result_tables(results[name])
         return match[1] + "\n".join(lines) + "\n" + match[3]
 
     return _MARKED.sub(table, page)
@@ -109,14 +126,33 @@ def headline_table(results: Mapping[str, Result]) -> Iterator[str]:
 
 def find(rows: Sequence[Row], headline: Headline) -> Row:
     """Return the one row that a headline means."""
-    found = [
+    found = fitting(rows, headline)
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} rows fit {headline}")
+    return found[0]
+
+
+def fitting(rows: Sequence[Row], headline: Headline) -> list[Row]:
+    """Return the rows that a headline may mean."""
+    return [
         row
         for row in rows
         if row.name == headline.name and headline.params.items() <= row.params.items()
     ]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} rows fit {headline}")
-    return found[0]
+
+
+def library_table(results: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the lines of the table of tgflow beside other libraries."""
+    yield _line("", *LIBRARIES)
+    yield _line("---", *("--:" for _ in LIBRARIES))
+    for headline in BESIDE:
+        rows = fitting(results[headline.result].rows, headline)
+        values = {row.params.get("library"): row.value for row in rows}
+        yield _line(headline.what, *(_value(values.get(library)) for library in LIBRARIES.values()))
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else compact(value)
 
 
 def result_tables(result: Result) -> Iterator[str]:

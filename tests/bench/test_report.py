@@ -1,0 +1,50 @@
+"""The tables of BENCHMARKS.md and of the README: written from results, and as the results are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.report import PAGES, ROOT, Headline, filled, find
+from benchmarks.results import load, record
+from tgflow.bench.row import Row
+
+ROWS = [
+    Row("speed", 12_345.0, "events/s", {"size": 1, "library": "ours"}, target=10_000.0),
+    Row(
+        "speed", 900.0, "events/s", {"size": 2, "library": "ours"}, baseline=1000.0, target_ratio=1
+    ),
+    Row("speed", math.nan, "events/s", {"size": 2, "library": "theirs"}),
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_figure_of_a_page_was_typed(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert filled(text) == text
+
+
+def test_results_come_back_as_they_were_recorded(tmp_path):
+    result = load(record("race", "make bench ARGS=race", ROWS, tmp_path))
+    assert [row.plain() for row in result.rows] == [row.plain() for row in ROWS]
+    assert result.command == "make bench ARGS=race"
+    assert "cores of" in result.machine
+
+
+def test_a_table_says_what_falls_short(tmp_path):
+    record("race", "make bench ARGS=race", ROWS, tmp_path)
+    page = filled("Before.\n<!-- rows: race -->\nold\n<!-- end -->\nAfter.\n", tmp_path)
+    assert page.startswith("Before.\n<!-- rows: race -->\n`make bench ARGS=race`; ")
+    assert page.endswith("<!-- end -->\nAfter.\n")
+    assert "| 1 | ours | 12.3k |  | 1.23x | 10k |" in page
+    assert "| 2 | ours | 900 | 1,000 | 0.90x | **1x: short** |" in page
+    assert "| 2 | theirs | – |" in page
+    assert "Falls short in 1 of 3 rows: speed." in page
+    assert "old" not in page
+
+
+def test_a_headline_means_one_row():
+    assert find(ROWS, Headline("", "race", "speed", {"size": 1})).value == 12_345
+    with pytest.raises(ValueError, match="2 rows fit"):
+        find(ROWS, Headline("", "race", "speed", {"size": 2}))
