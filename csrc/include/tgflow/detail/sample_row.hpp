@@ -50,18 +50,19 @@ TGFLOW_HD inline void sample_row(const StoreView& store, const Queries& queries,
                                  int64_t i, const NeighborRows& out) {
   const Directory* dir = store.directory(queries.node[i], queries.limit(i));
   const Visible seen = find_visible(store, dir, queries.t[i], queries.limit(i));
+  int64_t first = 0;
   switch (sampler.strategy) {
     case Strategy::kRecent:
       return answer_recent(store, dir, seen, sampler, i, out);
-    case Strategy::kUniform:
-      return answer_uniform(store, dir, 0, seen, sampler, i, out);
-    case Strategy::kWindow: {
-      const int64_t first = before_window(store, dir, seen, queries.t[i], sampler.span);
-      return answer_uniform(store, dir, first, seen, sampler, i, out);
-    }
     case Strategy::kDecayed:
       return answer_decayed(store, dir, seen, sampler, i, out);
+    case Strategy::kUniform:
+      break;
+    case Strategy::kWindow:
+      first = before_window(store, dir, seen, queries.t[i], sampler.span);
+      break;
   }
+  answer_uniform(store, dir, first, seen, sampler, i, out);
 }
 
 }  // namespace tgflow
