@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tgflow.text import shortened
+
 CODES = {
     "too_large": "longer than max_record_bytes",
     "encoding": "bytes that are not UTF-8, or not what their type says",
@@ -24,6 +26,8 @@ CODES = {
     "late": "an event that came after its time was passed on",
 }
 """Why a row is no event, or an event is not accepted."""
+MAX_MESSAGE = 200
+"""Characters of a message that quotes what came with a stream."""
 
 
 class StreamError(ValueError):
@@ -87,11 +91,4 @@ class RowFault:
 
 def shown(value: object) -> str:
     """Return `value` as a message shows it: quoted, escaped, and at most 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def escaped(text: str, limit: int = 200) -> str:
-    r"""Return `text` safe to print: what is not printable as `\x1b`, at most `limit` characters."""
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return safe if len(safe) <= limit else f"{safe[: limit - 3]}..."
+    return shortened(repr(value), 60)

@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, Self
 
+from tgflow.events import EventBatch
 from tgflow.streams.ingest.dead_letters import DeadLetterSink
 from tgflow.streams.rows.partitioned import PartitionedSource
 
@@ -15,6 +17,48 @@ SCHEMES = {"kafka": "tgflow.streams.kafka"}
 """Of each URL scheme the module whose `TRANSPORT` serves it. A new transport is one such line."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+class EventPublisher(Protocol):
+    """Writes events to an address of a transport; a context manager, which flushes and closes."""
+
+    @property
+    def num_events(self) -> int:
+        """Events written so far."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None: ...
+
+    def send(self, events: EventBatch) -> None:
+        """Write events soon, in their order.
+
+        Raises:
+            OSError: If earlier ones were not taken.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Return once all events are written.
+
+        Raises:
+            OSError: If they are not taken.
+        """
+        ...
+
+    def describe(self) -> str:
+        """Return what was written and where, such as "40 records to 3 partitions of edges"."""
+        ...
+
+    def how_to_read(self) -> dict[str, str]:
+        """Return the settings of a stream by which the events are read."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +72,18 @@ class Transport:
         ends: Whether its streams end; of those that do not the time may jump far ahead only if the
             user says so, and late events are dead letters by default.
         dead_letters: Returns a sink that writes dead letters to files, and to an address of the
-            scheme as well; takes that sink, the address and the `config`'s options. None if the
-            transport cannot be written to.
+            scheme as well; takes that sink, the address and the options of the scheme's section.
+            None if the transport takes no dead letters.
+        publish: Returns what writes events to an address; takes that, the `NodeIds` of the events,
+            and as keywords codec, records, partition_by and options. Raises `ValueError` if these
+            do not fit. None if the transport cannot be written to.
     """
 
     config: type[Any]
     open: Callable[[Any], PartitionedSource]
     ends: bool = False
     dead_letters: Callable[[DeadLetterSink, str, Any], DeadLetterSink] | None = None
+    publish: Callable[..., EventPublisher] | None = None
 
 
 def scheme_of(address: str) -> str | None:

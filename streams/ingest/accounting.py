@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tgflow.streams.errors import escaped
+from tgflow.streams.errors import MAX_MESSAGE
 from tgflow.streams.ingest.admission import Admitted
 from tgflow.streams.ingest.reorder import per_partition
 from tgflow.streams.rows.checks import Int64s
 from tgflow.streams.rows.row_batch import Location, PolledRows
+from tgflow.text import printable
 
 NUM_EXAMPLES = 3
 
@@ -38,12 +39,14 @@ class RejectedRows:
 
     def add(self, place: Location, text: str) -> None:
         """Count one more."""
-        safe = {key: escaped(v) if isinstance(v, str) else v for key, v in place.items()}
+        safe = {
+            key: printable(v, MAX_MESSAGE) if isinstance(v, str) else v for key, v in place.items()
+        }
         self.count += 1
         self.first = self.first or safe
         self.last = safe
         if len(self.examples) < NUM_EXAMPLES:
-            self.examples.append(escaped(text))
+            self.examples.append(printable(text, MAX_MESSAGE))
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tgflow.streams.errors import TooManyBadRecords, escaped
+from tgflow.streams.errors import MAX_MESSAGE, TooManyBadRecords
 from tgflow.streams.rows.row_batch import BadRow
+from tgflow.text import printable
 
 WINDOW = 10_000
 FIRST = 1_000
@@ -102,4 +103,4 @@ class CircuitBreaker:
 
 
 def _example(bad: Sequence[BadRow], code: str) -> str:
-    return escaped(next(row.text for row in bad if row.code == code))
+    return printable(next(row.text for row in bad if row.code == code), MAX_MESSAGE)

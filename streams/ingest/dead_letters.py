@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from tgflow.durable.fs import Fs, RealFs
-from tgflow.streams.errors import escaped
+from tgflow.streams.errors import MAX_MESSAGE
 from tgflow.streams.rows.row_batch import BadRow, Location
+from tgflow.text import printable
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class DeadLetter:
             "source": self.source,
             "place": dict(self.place),
             "code": self.code,
-            "message": escaped(self.text),
+            "message": printable(self.text, MAX_MESSAGE),
             "num_bytes": len(self.raw),
             "sha256": hashlib.sha256(self.raw).hexdigest(),
             "raw": base64.b64encode(self.raw[:MAX_RAW_BYTES]).decode(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -141,7 +141,7 @@ class Publisher:
         options: Options of `kafka.KafkaProducer`.
 
     Raises:
-        ValueError: If the codec does not hold so many events in a record.
+        ValueError: If there is no such codec or partitioning, or a record cannot hold that many.
         PublishError: If the broker cannot be reached, or has no such topic and makes none.
     """
 
@@ -157,6 +157,9 @@ class Publisher:
     ) -> None:
         if codec not in CODECS:
             raise ValueError(f"codec is {codec!r}; choose one of {', '.join(CODECS)}")
+        if partition_by not in get_args(PartitionBy):
+            known = " or ".join(get_args(PartitionBy))
+            raise ValueError(f"partition_by must be {known}, got {partition_by!r}")
         self._size = ROWS[codec] if records is None else records
         if self._size < 1 or (codec == "json" and self._size > 1):
             text = "a JSON record holds one event" if self._size > 1 else "it must be at least 1"
@@ -167,7 +170,7 @@ class Publisher:
         self.topic = Topic(url, options)
         self.num_events = self.num_records = 0
 
-    def __enter__(self) -> Publisher:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -207,6 +210,11 @@ class Publisher:
             PublishError: If it does not take them.
         """
         self.topic.flush()
+
+    def describe(self) -> str:
+        """Return what was written and where, such as "40 records to 3 partitions of edges"."""
+        topic = self.topic
+        return f"{self.num_records:,} records to {topic.num_partitions} partitions of {topic.name}"
 
     def how_to_read(self) -> dict[str, str]:
         """Return the settings by which the records are read, such as {"codec": "arrow"}."""

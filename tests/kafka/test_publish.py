@@ -191,4 +191,4 @@ def test_playback_says_what_does_not_fit(tgflow, shared_broker, topic):
     assert code == 2
     assert "is no kafka://HOST:PORT" in said
     code, said = tgflow("playback", STREAM, "--to", url, "--partition-by", "dst")
-    assert "--partition-by must be src or round_robin" in said
+    assert "--to: partition_by must be src or round_robin, got 'dst'" in said

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tgflow.report.rejections import printable
 from tgflow.runtime import log as module
 from tgflow.runtime.log import RunLog
+from tgflow.text import printable
 
 
 def entries(path):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tgflow.cli import main
 from tgflow.cli.assemble import open_partitioned
 from tgflow.config.schema import Config, StreamConfig
 from tgflow.ids import NodeIds
@@ -85,10 +87,41 @@ class MadeSource:
         pass
 
 
+class MadePublisher:
+    """Keeps the times of what is published, by address."""
+
+    published: ClassVar[dict[str, list[int]]] = {}
+
+    def __init__(self, url, ids, *, codec, records, partition_by, options):
+        self.times = self.published[url] = []
+
+    @property
+    def num_events(self):
+        return len(self.times)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def send(self, events):
+        self.times += events.t.tolist()
+
+    def flush(self):
+        pass
+
+    def describe(self):
+        return "one go"
+
+    def how_to_read(self):
+        return {"codec": "csv"}
+
+
 @pytest.fixture(autouse=True)
 def made_transport(monkeypatch):
     module = ModuleType("made_transport")
-    module.TRANSPORT = Transport(MadeConfig, MadeSource, ends=True)
+    module.TRANSPORT = Transport(MadeConfig, MadeSource, ends=True, publish=MadePublisher)
     monkeypatch.setitem(sys.modules, "made_transport", module)
     monkeypatch.setitem(transports.SCHEMES, "made", "made_transport")
 
@@ -101,3 +134,20 @@ def test_the_command_line_opens_a_transport_of_its_own_and_resumes_it():
     source.start({0: {"next": 230}})
     [polled] = source.poll({0}, 0.1)
     assert polled.rows.events.t.tolist() == list(range(230, 250))
+
+
+def test_the_command_line_writes_to_a_transport_of_its_own(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,t\n0,1,5\n1,2,6\n2,0,9\n")
+    assert main(["playback", str(path), "--to", "made://out", "--limit", "2"]) == 0
+    assert MadePublisher.published == {"made://out": [5, 6]}
+    said = capsys.readouterr().err
+    assert "published 2 events in one go" in said
+    assert "tgflow run --stream made://out --codec csv" in said
+    monkeypatch.setattr(
+        sys.modules["made_transport"], "TRANSPORT", Transport(MadeConfig, MadeSource)
+    )
+    assert main(["playback", str(path), "--to", "made://out"]) == 2
+    assert "made:// can be read, but not written to" in capsys.readouterr().err
+    assert main(["playback", str(path), "--to", "pulsar://out"]) == 2
+    assert "unknown scheme" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.runtime.machine import num_cores
+from tgflow.runtime.transports import section_of
 from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, playback
 from tgflow.streams.open import open_files
@@ -121,10 +122,9 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
             "--max-time-jump: order.max_time_jump must be given for a stream without an end, since "
             "one event far in the future would make all after it late: ticks, or none for any"
         )
-    scheme = str(scheme_of(config.stream.path))
     values: dict[str, Any] = {
         **_shallow(config.stream),
-        **_shallow(getattr(config, scheme, None)),
+        **_shallow(section_of(config, config.stream.path)),
         "url": config.stream.path,
         "bipartite": config.graph.direction == "bipartite",
         "checks": config.checks,
@@ -134,6 +134,7 @@ def _open_transport(config: Config, transport: Transport) -> PartitionedSource:
     try:
         return transport.open(transport.config(**taken))
     except ValueError as error:
+        scheme = scheme_of(config.stream.path)
         raise ConfigError(f"[stream] and [{scheme}] do not fit together: {error}") from None
 
 

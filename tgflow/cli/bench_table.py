@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from tgflow.bench.grid import Grid, grids
 from tgflow.bench.row import Row
+from tgflow.report.table_text import print_table
 
 WIDTH = 110
 """Columns of the page, where it is not a terminal."""
@@ -30,9 +29,12 @@ def print_rows(rows: Sequence[Row]) -> None:
 def _print_grid(console: Console, grid: Grid) -> None:
     unit = f"  {grid.unit}" if grid.unit else ""
     console.print(Text.assemble((grid.name, "bold"), unit, (f"  {' '.join(grid.common)}", "dim")))
-    table = Table(box=box.SIMPLE, show_edge=False, header_style="dim")
-    for title, is_number in zip(grid.header, grid.is_number, strict=True):
-        table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
-    for cells, reached in zip(grid.cells, grid.reached, strict=True):
-        table.add_row(*cells[:-1], Text(MARKS[reached] + cells[-1], STYLES[reached]))
-    console.print(table)
+    print_table(
+        grid.header,
+        [
+            (*cells[:-1], Text(MARKS[reached] + cells[-1], STYLES[reached]))
+            for cells, reached in zip(grid.cells, grid.reached, strict=True)
+        ],
+        left={i for i, is_number in enumerate(grid.is_number) if not is_number},
+        console=console,
+    )

@@ -15,9 +15,9 @@ from rich.text import Text
 from tgflow.cli.errors import DATA, CliError
 from tgflow.config import load_config, plain
 from tgflow.report.formatting import duration, num_bytes
-from tgflow.report.rejections import printable
 from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
 from tgflow.runtime.health import read_health
+from tgflow.text import printable
 
 HEADLINES = (
     "model", "stream", "num_events", "num_nodes", "num_parameters", "visibility", "seed", "seeds",

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from tgflow.cli.errors import INTERNAL
+from tgflow.report.table_text import print_table
 
 COLORS = {"ok": "green", "warn": "yellow", "missing": "red"}
 
@@ -35,11 +35,14 @@ def doctor(
     if json:
         sys.stdout.write(jsonlib.dumps([asdict(check) for check in checks], indent=2) + "\n")
     else:
-        table = Table.grid(padding=(0, 2))
-        for check in checks:
-            advice = f"\n[dim]{check.advice}[/dim]" if check.advice else ""
-            color = COLORS[check.status]
-            table.add_row(check.name, f"[{color}]{check.status}[/{color}]", check.detail + advice)
-        Console(highlight=False).print(table)
+        rows = [
+            (
+                check.name,
+                Text(check.status, COLORS[check.status]),
+                Text.assemble(check.detail, (f"\n{check.advice}" if check.advice else "", "dim")),
+            )
+            for check in checks
+        ]
+        print_table(("check", "state", "found"), rows, left=range(3))
     if any(check.status == "missing" for check in checks):
         raise typer.Exit(INTERNAL)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from tgflow.cli.errors import USAGE, CliError
 from tgflow.cli.options import with_config
 from tgflow.config import Config
 
 SETTINGS = ("stream", "kafka.options")
-_KAFKA = "Output to Kafka"
+_RECORDS = "Output to Kafka"
 
 
 @with_config(SETTINGS, positional="stream.path")
@@ -32,14 +33,14 @@ def playback(
         typer.Option(
             help="Events in a record, at most; default: 1000 with --codec arrow, else 1.",
             min=1,
-            rich_help_panel=_KAFKA,
+            rich_help_panel=_RECORDS,
         ),
     ] = None,
     partition_by: Annotated[
         str,
         typer.Option(
             help="src: events of one source node share a partition; round_robin: take turns.",
-            rich_help_panel=_KAFKA,
+            rich_help_panel=_RECORDS,
         ),
     ] = "src",
 ) -> None:
@@ -55,11 +56,16 @@ def playback(
       tgflow playback events.csv.gz --to kafka://localhost:9092/edges --codec arrow --speed 3600
       tgflow playback wikipedia.csv --format jodie --limit 1000 --to small.jsonl
     """
-    if to.startswith("kafka://"):
-        from tgflow.cli.publishing import publish
-
-        publish(config, to, records, partition_by)
-        return
     from tgflow.cli.playing import play
+    from tgflow.cli.publishing import publish
+    from tgflow.streams.transports import find_transport
+
+    try:
+        transport = find_transport(to)
+    except ValueError as error:
+        raise CliError(f"--to: {error}", USAGE) from None
+    if transport is not None:
+        publish(config, transport, to, records, partition_by)
+        return
 
     play(config, None if to == "-" else Path(to))

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tgflow.config.fields import by_key, describe_type, fields, flag_of, sections
 from tgflow.config.schema import Config
+from tgflow.text import shortened
 
 DEDUP_WINDOW = 100_000
 """Event ids to remember where nobody says how many."""
@@ -195,8 +196,8 @@ def _unknown_key(path: list[str]) -> str:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return a value as JSON of at most so many letters, for a message; "not set" for None."""
+    """Return a value as JSON of at most `most` characters, for a message; "not set" for None."""
     if value is None:
         return "not set"
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return shortened(text, most)

@@ -6,17 +6,7 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-SECONDS_PER_TICK = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "day": 86400.0,
-}
-"""Units whose ticks are a known time; "tick" is not among them."""
+from tgflow.units import seconds_per_tick
 
 
 def compact(value: float) -> str:
@@ -65,9 +55,9 @@ def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str
     Times 20 years or more from zero are taken as Unix time and written as UTC dates, other ones
     as the time since `first`.
     """
-    seconds = SECONDS_PER_TICK.get(unit)
-    if seconds is None:
+    if unit == "tick":
         return compact, "stream time (ticks)"
+    seconds = seconds_per_tick(unit)
     if first * seconds < 20 * 365.25 * 86400:
         return lambda t: duration((t - first) * seconds), "time since the stream's first event"
     span = (last - first) * seconds

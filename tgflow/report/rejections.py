@@ -1,17 +1,11 @@
-"""Which rows of a stream were refused and why, for people; whatever they held is escaped."""
+"""Which rows of a stream were rejected and why, for people; whatever they held is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with all that a terminal would obey escaped as in Python."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in text
-    )
+from tgflow.text import printable
 
 
 def rejections(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str, str]]:
@@ -33,13 +27,13 @@ def rejections(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str,
             printable(code),
             printable(str(partition)),
             f"{count:,}",
-            _place(seen["first"]),
-            _place(seen["last"]),
+            _location(seen["first"]),
+            _location(seen["last"]),
             printable(str(next(iter(seen["examples"]), ""))),
         )
         for count, code, partition, seen in sorted(lines, key=lambda line: -line[0])
     ]
 
 
-def _place(place: Mapping[str, Any]) -> str:
+def _location(place: Mapping[str, Any]) -> str:
     return printable(", ".join(f"{name} {value}" for name, value in place.items()))

@@ -5,7 +5,7 @@ Whatever a stream held is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,32 @@ FILES = {
 RUN_FILES = {
     "report.html": "plots; open it in a browser",
     "metrics.json": "all figures",
-    "checkpoints": "model, memory, events; --resume goes on from there",
+    "checkpoints": "model, memory, events; --resume starts from there",
     "config.toml": "these settings, for --config",
 }
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a small table: texts left, other columns right."""
+def print_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str | Text]],
+    *,
+    left: Container[int] = (0,),
+    console: Console | None = None,
+) -> None:
+    """Print a small table.
+
+    Args:
+        header: Names of the columns.
+        rows: Their cells; a string is printed as it is, a `Text` in its style.
+        left: Numbers of the columns of texts; the others are aligned on the right.
+        console: Where to; None: stdout.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
     for i, name in enumerate(header):
-        table.add_column(name, justify="right" if i else "left", style="" if i else "bold")
+        table.add_column(name, justify="left" if i in left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    (console or Console()).print(table)
 
 
 def print_summary(
@@ -80,7 +93,7 @@ def describe_table(figures: Mapping[str, Any]) -> str:
     return text
 
 
-def print_stream(stream: Mapping[str, Any], letters: Path) -> None:
+def print_stream(stream: Mapping[str, Any], dead_letters: Path) -> None:
     """Print which rows were rejected, if any, and where they are kept."""
     lines = [
         (why, part, rows, first, last) for why, part, rows, first, _, last in rejections(stream)
@@ -89,7 +102,7 @@ def print_stream(stream: Mapping[str, Any], letters: Path) -> None:
         print_table(HEADER, lines)
     if lines or stream["counts"]["duplicate"]:
         console = Console(soft_wrap=True, highlight=False)
-        console.print(Text(f"{row_sums(stream)}; rejected rows are in {letters}", "dim"))
+        console.print(Text(f"{row_sums(stream)}; rejected rows are in {dead_letters}", "dim"))
 
 
 def row_sums(stream: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ from tgflow.runtime.runner import Figures, Runner, RunStatus
 from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.runtime.stream_report import StreamReport
 from tgflow.runtime.table_stats import HitRates
+from tgflow.runtime.transports import section_of
 from tgflow.runtime.watch import make_display, make_metrics, make_watchdog, serve_metrics
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.breaker import CircuitBreaker
@@ -169,13 +170,13 @@ def _compose(
 
 def _open_dead_letters(directory: RunDirectory) -> DeadLetterSink:
     """Return where dead letters go: to files, and to a topic if one is named."""
-    config = directory.config
-    files, topic = DeadLetterFiles(directory.path / "dead-letters"), config.kafka.dead_letter_topic
-    transport = find_transport(config.stream.path)
+    address = directory.config.stream.path
+    files, transport = DeadLetterFiles(directory.path / "dead-letters"), find_transport(address)
+    section = section_of(directory.config, address)
+    topic = getattr(section, "dead_letter_topic", None)
     if topic is None or transport is None or transport.dead_letters is None:
         return files
-    url = config.stream.path.rpartition("/")[0] + f"/{topic}"
-    return transport.dead_letters(files, url, config.kafka.options)
+    return transport.dead_letters(files, f"{address.rpartition('/')[0]}/{topic}", section.options)
 
 
 def _make_ingest(

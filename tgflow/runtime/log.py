@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from tgflow.report.rejections import printable
 from tgflow.runtime.files import finite
+from tgflow.text import printable
 
 Level = Literal["info", "warning", "error"]
 MAX_BYTES = 16 << 20
