@@ -34,6 +34,21 @@ def test_draws_are_distinct_ascending_and_within_the_horizon(
     assert all(max(0, before - horizon) <= eid < before for eid in drawn)
 
 
+@given(
+    first=st.integers(0, 600),
+    horizon=st.integers(1, 300),
+    before=st.integers(0, 500),
+    key=st.integers(0, 2**64 - 1),
+)
+def test_nothing_is_drawn_from_before_the_first(
+    first: int, horizon: int, before: int, key: int
+) -> None:
+    drawn = ExperienceReplay(1.0, horizon, first=first).draw(key, before, 50).tolist()
+    begin = max(first, before - horizon)
+    assert len(drawn) == min(50, max(0, before - begin))
+    assert all(begin <= eid < before for eid in drawn)
+
+
 def successive(weights: list[float], num: int) -> dict[tuple[int, ...], float]:
     """Probability of each set of `num`, drawn one after another in proportion to what is left."""
     chances: Counter[tuple[int, ...]] = Counter()

@@ -1,6 +1,7 @@
 """A model with a state of its own: trainers and checkpoints know no more than its four methods."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import Losses
 from tgflow import checkpoint as ckpt
 from tgflow.batch import Batch
+from tgflow.config.fields import by_key
 from tgflow.graph import TemporalGraph
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.models import TGAT, TGN
@@ -139,6 +141,55 @@ def test_a_resumed_run_may_look_back_further(tmp_path):
     model = small_tgn()
     ContinualTrainer.from_checkpoint(model, ckpt.load(path), further).run([EVENTS[200:]])
     assert model.state.history.capacity == 140_000
+
+
+def resumed_with(changes, tmp_path, kept=None, before=None):
+    """Return the losses of a TGN resumed at event 200 with other settings, and its trainer.
+
+    Its first part keeps the past of `kept` events, where the settings themselves ask for less.
+    """
+    config = replace(CONTINUAL, replay_horizon=40, **(before or {}))
+    first = small_tgn()
+    trainer = ContinualTrainer(first, TemporalGraph(edge_x_dim=2), config)
+    if kept is not None:
+        first.state.keep_past(kept)
+    trainer.run([EVENTS[:200]])
+    path = ckpt.save(tmp_path / f"c{kept}", trainer.checkpoint())
+    losses, model = Losses(), small_tgn()
+    trainer = ContinualTrainer.from_checkpoint(
+        model, ckpt.load(path), replace(config, **{**(before or {}), **changes})
+    )
+    trainer.run([EVENTS[200:]], losses)
+    return losses.seen, trainer
+
+
+@pytest.mark.parametrize(
+    ("changes", "before"),
+    [
+        ({"replay_horizon": 150}, {}),
+        ({"replay_horizon": 20}, {}),
+        ({"replay_ratio": 2.0}, {"replay_ratio": 0.0}),
+        ({"updates": 1}, {"updates": 0}),
+    ],
+)
+def test_other_replay_reads_nothing_that_was_forgotten(tmp_path, changes, before):
+    """A memory that has kept more gives the same losses, so what is read was kept."""
+    losses, _ = resumed_with(changes, tmp_path, before=before)
+    with_more, _ = resumed_with(changes, tmp_path, kept=300, before=before)
+    assert losses == with_more
+
+
+def test_a_larger_horizon_is_reached_as_the_run_goes_on(tmp_path):
+    _, trainer = resumed_with({"replay_horizon": 150}, tmp_path)
+    saved = trainer.checkpoint()
+    assert saved.meta["replay_from"] == 160
+    unchanged = ContinualTrainer.from_checkpoint(small_tgn(), saved)
+    assert unchanged.checkpoint().meta["replay_from"] == 160
+
+
+def test_replay_counts_from_where_a_run_is_resumed():
+    for name in ("replay_ratio", "replay_horizon", "replay_half_life"):
+        assert by_key()[f"continual.{name}"].effect == "from_now"
 
 
 @pytest.mark.parametrize("model", [TGN, TGAT])

@@ -21,6 +21,7 @@ class ExperienceReplay:
         horizon: Only the last `horizon` events before the batch are drawn from.
         half_life: An event this many events older is half as likely to be drawn; infinity draws
             uniformly.
+        first: Events before this log position are not drawn.
 
     Raises:
         ValueError: If `ratio` is negative or not finite, `horizon` is below 1, or `half_life` below
@@ -30,6 +31,7 @@ class ExperienceReplay:
     ratio: float
     horizon: int = 50_000
     half_life: float = 10_000.0
+    first: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio < math.inf:
@@ -44,7 +46,8 @@ class ExperienceReplay:
 
         Returns:
             Distinct positions below `before`, ascending, int64 `[R]` with
-            `R = round(ratio * num_new)`, or all of the horizon if it has fewer.
+            `R = round(ratio * num_new)`, or all that may be drawn if there are fewer.
         """
-        begin, num = max(0, before - self.horizon), round(self.ratio * num_new)
+        begin = min(max(self.first, before - self.horizon), before)
+        num = round(self.ratio * num_new)
         return _native.draw_replay(begin, before, self.half_life, key, num)

@@ -50,9 +50,9 @@ class ContinualConfig(TrainingConfig):
 
     updates: Annotated[int, Ge(0)] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
-    replay_ratio: Annotated[float, Ge(0), Setting(resume="fixed_model")] = 0.5
+    replay_ratio: Annotated[float, Ge(0)] = 0.5
     """Past events replayed per new event."""
-    replay_horizon: Annotated[int, Ge(1), Setting(resume="fixed_model")] = 50_000
+    replay_horizon: Annotated[int, Ge(1)] = 50_000
     """How many events back replay reaches."""
     replay_half_life: Annotated[float, Gt(0)] = 10_000.0
     """An event this many events older is replayed half as often."""

@@ -69,6 +69,8 @@ class ContinualTrainer:
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
         )
+        self._replay_from = 0
+        """No event before this log position is replayed: the model's state has forgotten it."""
         self._segment_start = self.position
         self._index = 0
         self._lost = 0
@@ -114,13 +116,15 @@ class ContinualTrainer:
 
     def _keep_past(self) -> None:
         """Let the model's state keep what replayed events read of it."""
-        c = self.config
-        if self.model.state is not None and c.replay_ratio > 0 and c.updates > 0:
-            self.model.state.keep_past(c.replay_horizon)
+        num_events = _kept_past(self.config)
+        if self.model.state is not None and num_events:
+            self.model.state.keep_past(num_events)
 
     def _plans(self) -> MicroBatchPlans:
         c, start = self.config, self._segment_start
-        replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life)
+        replay = ExperienceReplay(
+            c.replay_ratio, c.replay_horizon, c.replay_half_life, self._replay_from
+        )
         make = partial(make_plan, self.graph, self.model, c, seed=c.seed, start=start)
         return MicroBatchPlans(
             make(NegativeSampler(num=c.mrr_negatives)),
@@ -238,6 +242,7 @@ class ContinualTrainer:
                 "config": asdict(self.config),
                 "segment_start": self._segment_start,
                 "index": self._index,
+                "replay_from": self._replay_from,
                 "progress": self.progress.to_json(),
             }
         )
@@ -260,7 +265,8 @@ class ContinualTrainer:
             model: Built with the configuration it had then; its parameters are overwritten.
             checkpoint: From `checkpoint()`, by way of `save` and `load`.
             config: Settings to continue with, None for those it had. Others give other bits;
-                another `batch_size` counts micro-batches from here.
+                another `batch_size` counts micro-batches from here. A larger `replay_horizon`
+                reaches further back as the run goes on, as far as the model's state was kept.
             keep_model: False starts with `model` as it is and an empty memory; the events, and the
                 figures so far, stay.
             edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:
@@ -278,10 +284,18 @@ class ContinualTrainer:
         if keep_model:
             load_learner(trainer._learner, checkpoint)
             trainer._keep_past()
+            if model.state is not None:
+                kept = max(0, trainer.position - _kept_past(saved))
+                trainer._replay_from = max(meta["replay_from"], kept)
         if trainer.config.batch_size == saved.batch_size:
             trainer._segment_start, trainer._index = meta["segment_start"], meta["index"]
         trainer.progress = Progress.from_json(meta["progress"])
         return trainer
+
+
+def _kept_past(config: ContinualConfig) -> int:
+    """Return how many events back a model's state can be read after training with `config`."""
+    return config.replay_horizon if config.replay_ratio > 0 and config.updates > 0 else 0
 
 
 def _replay_ap(learned: StepResult, num_new: int) -> float | None:
