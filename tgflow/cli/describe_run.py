@@ -27,10 +27,10 @@ HEADLINES = (
 
 
 def describe_run(path: Path, as_json: bool) -> None:
-    """Print how the run in `path` stands, its figures, checkpoints, stream, and how to go on.
+    """Print how the run in `path` stands, its figures, checkpoints, stream, and how to resume.
 
-    Nothing is changed, so it can be asked while the run goes on. Every file of the checkpoints is
-    read, since that is what tells whether they are valid.
+    Nothing is changed, so it can be used during the run. Every file of the checkpoints is
+    read, as this alone shows whether they are valid.
     """
     found = _read(path)
     if as_json:
@@ -117,13 +117,13 @@ def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         return []
     state, age = str(health.get("state")), time.time() - health["updated"]
     if health["alive"]:
-        told = f"{state}, process {health.get('pid')}"
+        text = f"{state}, process {health.get('pid')}"
     elif state in ("done", "stopped", "failed"):
-        told = f"{state} {duration(max(age, 0))} ago"
+        text = f"{state} {duration(max(age, 0))} ago"
     else:
-        told = f"its process died {duration(max(age, 0))} ago while {state}"
+        text = f"its process died {duration(max(age, 0))} ago while {state}"
     reason = health.get("reason")
-    rows = [("state", printable(told)), ("position", f"{health.get('position', 0):,} events")]
+    rows = [("state", printable(text)), ("position", f"{health.get('position', 0):,} events")]
     return [*rows, ("reason", printable(str(reason)))] if reason else rows
 
 

@@ -93,7 +93,7 @@ def mark_reported(error: BaseException) -> None:
 
 
 def report(error: BaseException) -> int:
-    """Write one line about `error` to stderr, unless it was told, and return its exit code."""
+    """Write one line about `error` to stderr, unless it is reported, and return its exit code."""
     if not vars(error).get("is_reported"):
         print(f"tgflow: {explain(error)}", file=sys.stderr)
     return exit_code(error)

@@ -111,7 +111,7 @@ def check_unused(config: Config) -> None:
     path = config.tables.edge_path
     if path is not None and Path(path).exists():
         raise ConfigError(
-            f"--edge-path: {path} is there already; name another file, remove it, or go on with "
+            f"--edge-path: {path} is there already; name another file, remove it, or resume "
             "the run that it is of"
         )
 

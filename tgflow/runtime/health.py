@@ -53,7 +53,7 @@ def write_health(path: Path, state: State, facts: Mapping[str, Any]) -> bool:
     try:
         partial.write_text(json.dumps(finite(health), indent=1, allow_nan=False) + "\n")
         partial.replace(path)
-    except OSError:  # a full disk is told elsewhere
+    except OSError:  # a full disk is reported elsewhere
         return False
     return True
 

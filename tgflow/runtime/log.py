@@ -74,7 +74,7 @@ class RunLog:
             return
         try:
             self._append(self._path, line)
-        except OSError:  # a full disk must not end what can go on
+        except OSError:  # a full disk must not end a run that can continue
             self._file = None
 
     def _append(self, path: Path, line: str) -> None:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks a run to end where it can go on, the second ends it."""
+"""SIGTERM and SIGINT: the first stops a run where it can resume, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StopSignals:
 
     Args:
         ask: Called with the signal's name in the main thread, between two of its instructions: it
-            only notes the wish.
+            only sets a flag.
     """
 
     def __init__(self, ask: Callable[[str], None]) -> None:

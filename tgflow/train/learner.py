@@ -164,7 +164,7 @@ def _keyed_draws(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's draws on the CPU and on `device`; give the caller's state back afterwards.
 
     On the generators themselves: `torch.manual_seed` takes milliseconds on a machine without a GPU,
-    as it notes down where it was called, for when there is one.
+    as it records where it was called, for when there is one.
     """
     generators = _default_generators(device)
     callers = [generator.get_state() for generator in generators]
