@@ -107,8 +107,8 @@ class NodeIds:
         ints = _decode_ints(self._map or _native.IntIdMap(self.bipartite), nodes)
         return ints.tolist()
 
-    def state(self, num: int | None = None) -> dict[str, Tensor]:
-        """Return all that `from_state` needs, as tensors that share nothing with the map.
+    def state_dict(self, num: int | None = None) -> dict[str, Tensor]:
+        """Return all that `load_state_dict` needs, as tensors that share nothing with the map.
 
         Any thread may ask, also while another encodes.
 
@@ -136,23 +136,22 @@ class NodeIds:
                 self._map.copy_sides(state["sides"])
         return state
 
-    @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> NodeIds:
-        """Return a map equal to the one that gave `state()`.
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Become equal to the map that gave `state`; whether it is bipartite comes from there too.
 
         Raises:
-            ValueError: If `state()` cannot have given it: a wrong dtype or length, or an id that
-                comes twice.
+            ValueError: If `state_dict` cannot have given it: a wrong dtype or length, or an id that
+                comes twice. The map is unchanged.
         """
-        ids = cls(bipartite="sides" in state)
-        column = _state_column(state)
+        bipartite = "sides" in state
+        column, restored = _state_column(state), None
         sides = state.get("sides", torch.empty(0, dtype=torch.uint8))
-        num_sides = column.size if ids.bipartite and column is not None else 0
+        num_sides = column.size if bipartite and column is not None else 0
         _check_state("sides", sides, torch.uint8, num_sides)
         if column is not None:
-            ids._map = _new_map(column.kind, ids.bipartite)
-            ids._map.restore(column.parts, sides.contiguous())
-        return ids
+            restored = _new_map(column.kind, bipartite)
+            restored.restore(column.parts, sides.contiguous())
+        self.bipartite, self._map = bipartite, restored
 
     def _kind(self) -> Kind | None:
         if self._map is None:

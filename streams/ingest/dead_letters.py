@@ -78,7 +78,7 @@ class DeadLetterSink(Protocol):
         """Return once all letters are safe; raises `OSError` if that is not certain."""
         ...
 
-    def truncate(self, length: Length) -> None:
+    def rewind(self, length: Length) -> None:
         """Take back what was written after `length`; raises `OSError` if that fails."""
         ...
 
@@ -90,9 +90,9 @@ class DeadLetterSink(Protocol):
 class DeadLetterFiles:
     """Dead letters as JSON lines in files `000000.jsonl`, `000001.jsonl`, ....
 
-    Each letter comes to stand there exactly once: whoever keeps `length` with the positions of
-    its sources, and cuts the files to it by `truncate` when it goes on, finds there the letters of
-    what it has read, and no others. An entry has the keys source, place, code, message (at most
+    Each letter is there exactly once: whoever keeps `length` with the positions of its sources, and
+    cuts the files back to it by `rewind` when it resumes, finds there the letters of what it has
+    read, and no others. An entry has the keys source, place, code, message (at most
     200 characters), num_bytes, sha256 (of all raw bytes) and raw (base64 of the first 4 KiB).
 
     Once an operation has failed every later one fails too: it is unknown what the file holds then.
@@ -162,7 +162,7 @@ class DeadLetterFiles:
             raise
         self._is_synced = True
 
-    def truncate(self, length: Length) -> None:
+    def rewind(self, length: Length) -> None:
         """Take back all that was written after `length`.
 
         Nothing but people needs the letters: where some are missing a warning says so, and a new

@@ -204,7 +204,7 @@ class Sequencer:
         if self._breaker is not None:
             self._breaker.restore(state.breaker)
         if self._letters is not None:
-            self._letters.truncate(NO_LETTERS if state.letters is None else state.letters)
+            self._letters.rewind(NO_LETTERS if state.letters is None else state.letters)
         if admission.released == AFTER_ALL:  # all had ended; should there be more now, it resumes
             admission.released = state.last_t
 

@@ -67,22 +67,22 @@ class IngestState:
         """
         RowAccounting.from_json(self.counts).check(len(self.held))
 
-    def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return it as tensors and JSON.
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the part of it that is tensors.
 
         Returns:
             Perhaps `rows` (uint8, the events held back as an Arrow IPC stream) and `seen` (int64
-            `[3, n]`: partition, row and event id), and the rest as plain values.
+            `[3, n]`: partition, row and event id).
         """
         tensors = {}
         if (rows := self.held.rows()) is not None:
             tensors["rows"] = _to_tensor(rows)
         if self.windows:
             tensors["seen"] = _seen_tensor(self.windows)
-        return tensors, self.meta()
+        return tensors
 
-    def meta(self) -> dict[str, Any]:
-        """Return the part of it that is plain values."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the rest of it, which is plain values."""
         return {
             "num_released": self.num_released,
             "watermark": self.watermark,
@@ -95,8 +95,8 @@ class IngestState:
         }
 
     @classmethod
-    def from_checkpoint(cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> IngestState:
-        """Return the state that gave `to_checkpoint()`.
+    def from_json(cls, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> IngestState:
+        """Return the state that gave `to_json()` and `state_dict()`.
 
         Raises:
             ValueError: If it cannot have given this.

@@ -57,13 +57,13 @@ class DeadLetterTopic:
         self._files.sync()
         self._topic.flush()
 
-    def truncate(self, length: Length) -> None:
+    def rewind(self, length: Length) -> None:
         """Take back what the files hold beyond `length`; a topic gives nothing back.
 
         Raises:
             OSError: If the files hold less, or cannot be cut.
         """
-        self._files.truncate(length)
+        self._files.rewind(length)
 
     def close(self) -> None:
         """Make sure of all letters, then give files and connections back.

@@ -65,7 +65,8 @@ def test_the_checkpoint_holds_ids_and_events(tgflow, events_csv, tmp_path):
     assert tgflow("run", "-s", events_csv, "-o", "out", *SMALL).code == 0
     [path] = (tmp_path / "out" / "checkpoints").iterdir()
     checkpoint = load(path)
-    ids = NodeIds.from_state(checkpoint.sections["ids"])
+    ids = NodeIds()
+    ids.load_state_dict(checkpoint.sections["ids"])
     assert sorted(ids.decode(checkpoint.sections["events"]["src"].unique())) == list(range(20))
     assert checkpoint.meta["model"]["name"] == "tgn"
 

@@ -17,7 +17,7 @@ def check(state, directory):
         return
     promised = json.loads(state.notes[-1])
     letters = DeadLetterFiles(directory, fs=Quick())
-    letters.truncate(promised["length"])
+    letters.rewind(promised["length"])
     files = sorted(directory.iterdir())
     found = [json.loads(line) for file in files for line in file.read_bytes().splitlines()]
     assert [entry["message"] for entry in found] == [f"row {i}" for i in range(promised["count"])]
@@ -52,5 +52,5 @@ def test_every_crash_state_of_cutting_dead_letters_holds_those_promised(tmp_path
     fs = RecordingFs(root)
     fs.note(promised)
     letters = DeadLetterFiles(root, fs=fs, segment_bytes=250)
-    letters.truncate(json.loads(promised)["length"])
+    letters.rewind(json.loads(promised)["length"])
     assert explore(fs, check, tmp_path / "copy", known=1) > 3

@@ -60,7 +60,7 @@ class MemoryDeadLetters:
     def sync(self):
         pass
 
-    def truncate(self, length):
+    def rewind(self, length):
         assert length["byte"] <= len(self.letters), "dead letters are missing"
         del self.letters[length["byte"] :]
 
@@ -92,8 +92,9 @@ class World:
         position, state = 0, None
         if self.checkpoint is not None:
             position, tensors, meta, ids = self.checkpoint
-            state = IngestState.from_checkpoint(tensors, json.loads(meta))
-            source.ids = NodeIds.from_state(ids)
+            state = IngestState.from_json(json.loads(meta), tensors)
+            source.ids = NodeIds()
+            source.ids.load_state_dict(ids)
         del self.learned[position:]
         self.num_restarts += 1
         self.ingest = Ingest(
@@ -119,9 +120,8 @@ class World:
         state.check()
         dense = {name: node for node, name in enumerate(ids.decode(torch.arange(len(ids))))}
         named = [dense[name] for event in self.learned[:position] for name in event[:2]]
-        tensors, meta = state.to_checkpoint()
-        ids_state = ids.state(max(named, default=-1) + 1)
-        self.checkpoint = position, tensors, json.dumps(meta), ids_state
+        ids_state = ids.state_dict(max(named, default=-1) + 1)
+        self.checkpoint = position, state.state_dict(), json.dumps(state.to_json()), ids_state
         self.ingest.committed(state)
 
     def crash(self, power_fails):

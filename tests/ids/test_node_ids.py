@@ -67,7 +67,8 @@ def test_a_map_does_what_a_dictionary_does(edges, unknown, bipartite):
         values.append(unknown.draw(INTS if isinstance(values[0], int) else STRINGS))
     for side in ("src", "dst"):
         assert ids.find(values, side).tolist() == reference.find(values, side)
-    again = NodeIds.from_state(ids.state())
+    again = NodeIds()
+    again.load_state_dict(ids.state_dict())
     assert again.bipartite == bipartite
     assert again.decode(torch.arange(len(ids))) == ids.decode(torch.arange(len(ids)))
     for side in ("src", "dst"):
@@ -90,7 +91,8 @@ def test_the_first_ids_are_a_map_of_their_own(edges, num, bipartite):
     ids = NodeIds(bipartite)
     ids.encode([s for s, _ in edges], [d for _, d in edges])
     size = num.draw(st.integers(0, len(ids)))
-    first = NodeIds.from_state(ids.state(size))
+    first = NodeIds()
+    first.load_state_dict(ids.state_dict(size))
     everything = torch.arange(len(ids))
     assert first.bipartite == bipartite
     assert first.decode(everything[:size]) == ids.decode(everything)[:size]
@@ -104,7 +106,7 @@ def test_a_map_has_no_more_ids_than_it_has():
     ids.encode([1], [2])
     for num in (-1, 3):
         with pytest.raises(ValueError, match=f"from 0 to 2, the ids there are, got {num}"):
-            ids.state(num)
+            ids.state_dict(num)
 
 
 def test_ids_are_numbered_by_first_appearance():
@@ -213,7 +215,7 @@ def test_no_edges_decide_nothing(none):
     assert (src.shape, dst.shape, src.dtype) == ((0,), (0,), torch.int64)
     assert ids.find(["a", "b"]).tolist() == [-1, -1]
     assert ids.decode(torch.empty(0, dtype=torch.int64)) == []
-    assert ids.state() == {}
+    assert ids.state_dict() == {}
     ids.encode(["a"], ["b"])
     assert len(ids) == 2
 
@@ -247,9 +249,12 @@ def test_find_knows_two_sides():
         ({"offsets": torch.tensor([], dtype=torch.int64), "bytes": torch.empty(0)}, "offsets of"),
     ],
 )
-def test_a_damaged_state_is_refused(state, message):
+def test_a_damaged_state_is_refused_and_changes_nothing(state, message):
+    ids = NodeIds()
+    ids.encode([7], [7])
     with pytest.raises(ValueError, match=message):
-        NodeIds.from_state(state)
+        ids.load_state_dict(state)
+    assert ids.find([7]).tolist() == [0]
 
 
 def test_growth_keeps_every_id():

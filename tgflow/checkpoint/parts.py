@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from tgflow.checkpoint.content import Tensors
+from tgflow.ids import NodeIds
 from tgflow.state import StreamState
 
 
@@ -75,17 +76,20 @@ class Part(Protocol):
             ValueError: If what was saved cannot be, or is not of this kind.
         """
 
-    def rewind(self, size: int) -> None:
-        """Cut back to the first `size` entries what lies outside of checkpoints, if anything does.
+    def rewind(self, mark: Any) -> None:
+        """Cut back what lies outside of checkpoints, if anything does.
 
-        `load` calls it once it has found that these are the ones that the checkpoint counts.
+        `load` calls it once it has found that what remains is what the checkpoint counts.
+
+        Args:
+            mark: Where to: a number of entries, or what else `save` notes of the place.
         """
 
 
 class InCheckpoint:
     """A part that lies in checkpoints alone, where there is nothing to cut back."""
 
-    def rewind(self, size: int) -> None:
+    def rewind(self, mark: Any) -> None:
         """Do nothing."""
 
 
@@ -147,6 +151,28 @@ class ModelState(InCheckpoint):
         """Give the state what was saved."""
         if self._state is not None:
             self._state.load_state_dict(reader.get(self.name))
+
+
+class Ids(InCheckpoint):
+    """The ids of a stream's nodes.
+
+    Args:
+        ids: The map; to load, what it maps is replaced.
+        num: How many ids to save, those that were given dense ids first; None: all.
+    """
+
+    name = "ids"
+
+    def __init__(self, ids: NodeIds, num: int | None = None) -> None:
+        self._ids, self._num = ids, num
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save copies."""
+        writer.put(self.name, self._ids.state_dict(self._num))
+
+    def load(self, reader: SectionReader) -> None:
+        """Let the map have the ids that were saved, and no others."""
+        self._ids.load_state_dict(reader.get(self.name))
 
 
 def put_pieces(

@@ -8,12 +8,28 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from tgflow.checkpoint.content import Checkpoint
-from tgflow.checkpoint.store import CheckpointStore
 
 MAX_FAILURES = 3
 """In a row; then the training stops, as its progress would be lost."""
+
+
+class Store(Protocol):
+    """Where checkpoints are written: `CheckpointStore`, or what spreads them over more places."""
+
+    def save(self, step: int, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint; return where it is.
+
+        Raises:
+            OSError: If the disk refuses; earlier checkpoints are as before.
+        """
+        ...
+
+    def size_of(self, path: Path) -> int:
+        """Return the size in bytes of a checkpoint that `save` has written."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +60,7 @@ class CheckpointWriter:
         on_saved: Called in the writer's thread with step and directory once they are on the disk.
     """
 
-    def __init__(
-        self, store: CheckpointStore, on_saved: Callable[[int, Path], None] | None = None
-    ) -> None:
+    def __init__(self, store: Store, on_saved: Callable[[int, Path], None] | None = None) -> None:
         self._store = store
         self._on_saved = on_saved
         self._thread: threading.Thread | None = None

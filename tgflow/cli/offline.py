@@ -13,6 +13,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from tgflow.checkpoint import save
+from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
 from tgflow.config import Config, plain
 from tgflow.graph import TemporalGraph
@@ -62,8 +63,8 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
             trainer = _trainer(config, seed, graph, source, progress)
             results.append(trainer.fit())
             checkpoint = trainer.checkpoint()
-            checkpoint.sections["ids"] = source.ids.state()
-            checkpoint.meta["model"] = plain(config)["model"]
+            Ids(source.ids).save(checkpoint)
+            checkpoint.note("model", plain(config)["model"])
             save(target, checkpoint)
     metrics = {
         "command": "train",

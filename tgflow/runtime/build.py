@@ -26,7 +26,7 @@ from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedSettings
+from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.log import RunLog, library_messages
@@ -127,7 +127,11 @@ def _compose(
         opened.callback(log.close)
     trainer = make_trainer(source, inputs.direction, inputs.model, directory, newest, run_log)
     opened.callback(_close_table, trainer.graph)
-    directory.files.cut_records(start.records_bytes)
+    records = SavedRecords(directory.files)
+    if newest is None:
+        records.rewind(0)
+    else:
+        records.load(newest)
     dead_letters = _open_dead_letters(directory)
     opened.callback(_close_quietly, dead_letters.close)
     ingest = _make_ingest(config, source, start, trainer.position, dead_letters, log, flow)
@@ -138,7 +142,7 @@ def _compose(
         elapsed=start.elapsed,
         changed=bool(directory.changed) or start.build != build,
     )
-    parts: list[CheckpointPart] = [settings, SavedIngest(ingest, trainer, start.state)]
+    parts: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
     parts += [] if log is None else [LogRetention(log, store, run_log)]
     saved = None if newest is None else trainer.position
     checkpoints = _make_checkpoints(trainer, store, run_log, config.checkpoint, parts, saved)

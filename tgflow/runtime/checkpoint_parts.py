@@ -6,12 +6,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.checkpoint import CheckpointStore
+from tgflow.checkpoint.parts import Ids, InCheckpoint, SectionReader, SectionWriter
 from tgflow.config import plain
 from tgflow.durable.log import DurableLog
 from tgflow.durable.position import LogPosition
 from tgflow.runtime import resume
 from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.files import RunFiles
 from tgflow.runtime.log import RunLog
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
@@ -53,23 +55,80 @@ class SavedSettings:
         """Whether the newest checkpoint holds other settings, or another build."""
         return self._changed
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Add the sections `model` and `run` of the checkpoint's meta; syncs metrics.jsonl."""
+    def save(self, writer: SectionWriter) -> None:
+        """Note `model` and `run`."""
         config = self._directory.config
-        checkpoint.note("model", plain(config)["model"])
+        writer.note("model", plain(config)["model"])
         run = {
             "build": self._build,
             "elapsed": self.elapsed,
-            "records_bytes": self._directory.files.sync_records(),
             "source": self._source,
             "settings": resume.fixed_settings(config),
         }
-        checkpoint.note("run", run)
+        writer.note("run", run)
 
     def saved(self) -> None:
         """Write config.toml: a checkpoint stands for its settings."""
         self._changed = False
         self._directory.commit_settings()
+
+
+class SavedRecords:
+    """The lines of metrics.jsonl, which are outside of checkpoints.
+
+    Args:
+        files: The run's.
+    """
+
+    name = "records"
+
+    def __init__(self, files: RunFiles) -> None:
+        self._files = files
+
+    def after_step(self) -> None:
+        """Do nothing."""
+
+    def changed(self) -> bool:
+        """Return False: what has no micro-batch has no line."""
+        return False
+
+    def save(self, writer: SectionWriter) -> None:
+        """Note how many bytes there are; they are on the disk when this returns."""
+        writer.note(self.name, {"bytes": self._files.sync_records()})
+
+    def load(self, reader: SectionReader) -> None:
+        """Cut off the lines that are newer than the checkpoint."""
+        self.rewind(reader.meta[self.name]["bytes"])
+
+    def rewind(self, mark: int) -> None:
+        """Cut the file back to its first `mark` bytes."""
+        self._files.rewind_records(mark)
+
+    def saved(self) -> None:
+        """Do nothing."""
+
+
+class IngestPart(InCheckpoint):
+    """A state of ingestion.
+
+    Args:
+        state: To save; None to load.
+    """
+
+    name = "ingest"
+
+    def __init__(self, state: IngestState | None = None) -> None:
+        self.state = state
+
+    def save(self, writer: SectionWriter) -> None:
+        """Add section `reorder`, and note `ingest`."""
+        assert self.state is not None
+        writer.put("reorder", self.state.state_dict(), volatile=True)
+        writer.note(self.name, self.state.to_json())
+
+    def load(self, reader: SectionReader) -> None:
+        """Have `state` as it was saved; ValueError if that is none."""
+        self.state = IngestState.from_json(reader.meta[self.name], reader.get("reorder"))
 
 
 class SavedIngest:
@@ -86,7 +145,7 @@ class SavedIngest:
     ) -> None:
         self._ingest, self._trainer = ingest, trainer
         self._nodes = (0, 0)
-        self._saved = None if state is None else state.meta()
+        self._saved = None if state is None else state.to_json()
         self._pending: IngestState | None = None
 
     def after_step(self) -> None:
@@ -95,20 +154,18 @@ class SavedIngest:
 
     def changed(self) -> bool:
         """Whether more was read than the newest checkpoint knows."""
-        return self._ingest.state_at(self._trainer.position).meta() != self._saved
+        return self._ingest.state_at(self._trainer.position).to_json() != self._saved
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Add sections `ids` and `reorder`, and `ingest` to the meta."""
+    def save(self, writer: SectionWriter) -> None:
+        """Save the ids that the trainer's events have, and the state of ingestion."""
         self._pending = self._ingest.state_at(self._trainer.position)
-        tensors, meta = self._pending.to_checkpoint()
-        checkpoint.put("ids", self._ingest.ids.state(self._num_nodes()))
-        checkpoint.put("reorder", tensors, volatile=True)
-        checkpoint.note("ingest", meta)
+        Ids(self._ingest.ids, self._num_nodes()).save(writer)
+        IngestPart(self._pending).save(writer)
 
     def saved(self) -> None:
         """Tell the source which events need not come again."""
         assert self._pending is not None
-        self._saved = self._pending.meta()
+        self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)
 
     def _num_nodes(self) -> int:
@@ -141,7 +198,7 @@ class LogRetention:
         """Return False: it is in no checkpoint."""
         return False
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, writer: SectionWriter) -> None:
         """Do nothing."""
 
     def saved(self) -> None:

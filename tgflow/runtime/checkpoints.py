@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, read_manifest
+from tgflow.checkpoint import CheckpointStore, CheckpointWriter, read_manifest
+from tgflow.checkpoint.parts import SectionWriter
 from tgflow.checkpoint.writer import WriterStats
 from tgflow.runtime.log import RunLog
 from tgflow.train.continual import ContinualTrainer
@@ -22,8 +23,8 @@ class CheckpointPart(Protocol):
     def changed(self) -> bool:
         """Whether a checkpoint taken now would hold something else than the newest on the disk."""
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Add to a checkpoint; what changes later does not change it."""
+    def save(self, writer: SectionWriter) -> None:
+        """Save what it is now; what it becomes later does not change what was saved."""
 
     def saved(self) -> None:
         """Hear that the checkpoint of the latest `save` is on the disk.

@@ -80,8 +80,8 @@ class RunFiles:
         sync_data(self._records.fileno())
         return self._records.tell()
 
-    def cut_records(self, size: int) -> None:
-        """Take back what was appended to metrics.jsonl beyond `size` bytes."""
+    def rewind_records(self, size: int) -> None:
+        """Cut metrics.jsonl back to its first `size` bytes."""
         self.close()
         if self.records.exists() and self.records.stat().st_size > size:
             os.truncate(self.records, size)

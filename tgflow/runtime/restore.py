@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore
+from tgflow.checkpoint.parts import Ids
 from tgflow.choices import Direction
 from tgflow.config import Config
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.runtime import resume
+from tgflow.runtime.checkpoint_parts import IngestPart
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import open_table
 from tgflow.runtime.log import RunLog
@@ -69,7 +71,6 @@ class Start:
 
     ids: NodeIds | None = None
     state: IngestState | None = None
-    records_bytes: int = 0
     elapsed: float = 0.0
     build: dict[str, Any] | None = None
 
@@ -78,15 +79,11 @@ class Start:
         """Return what `checkpoint` says; the beginning without one."""
         if checkpoint is None:
             return cls()
-        meta, sections = checkpoint.meta, checkpoint.sections
-        run = meta["run"]
-        return cls(
-            NodeIds.from_state(sections["ids"]),
-            IngestState.from_checkpoint(sections["reorder"], meta["ingest"]),
-            run["records_bytes"],
-            run["elapsed"],
-            run["build"],
-        )
+        ids, ingest = NodeIds(), IngestPart()
+        Ids(ids).load(checkpoint)
+        ingest.load(checkpoint)
+        run = checkpoint.meta["run"]
+        return cls(ids, ingest.state, run["elapsed"], run["build"])
 
 
 def check_build(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.metrics import LinkMetrics, average_precision
@@ -27,7 +28,7 @@ from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.plans import make_plan
 from tgflow.train.progress import Progress
-from tgflow.train.state import graph_of, load_learner, snapshot
+from tgflow.train.state import graph_of, load_learner, save_state
 
 Answer = TypeVar("Answer")
 
@@ -231,28 +232,29 @@ class ContinualTrainer:
     def checkpoint(self) -> Checkpoint:
         """Return all that `from_checkpoint` needs to continue with the same bits.
 
-        It holds the events up to `position`: resume the stream from there. Add sections or meta
-        of your own, such as `NodeIds.state()`, before you save it. It is a copy as of now: train
-        on while another thread saves it. Nothing is drawn and no bit of the trainer changes.
+        It holds the events up to `position`: resume the stream from there. Save parts of your own
+        to it, such as `Ids`, before you write it. It is a copy as of now: train on while another
+        thread writes it. Nothing is drawn and no bit of the trainer changes.
         """
-        checkpoint = snapshot(self._learner, self.graph, self.position)
-        checkpoint.meta.update(
-            {
-                "trainer": "continual",
-                "config": asdict(self.config),
-                "segment_start": self._segment_start,
-                "index": self._index,
-                "replay_from": self._replay_from,
-                "progress": self.progress.to_json(),
-            }
-        )
+        checkpoint = Checkpoint({})
+        self.save(checkpoint)
         return checkpoint
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save to `writer` what `checkpoint` holds; what is learned later does not change it."""
+        save_state(writer, self._learner, self.graph, self.position)
+        writer.note("trainer", "continual")
+        writer.note("config", asdict(self.config))
+        writer.note("segment_start", self._segment_start)
+        writer.note("index", self._index)
+        writer.note("replay_from", self._replay_from)
+        writer.note("progress", self.progress.to_json())
 
     @classmethod
     def from_checkpoint(
         cls,
         model: TemporalModel,
-        checkpoint: Checkpoint,
+        checkpoint: SectionReader,
         config: ContinualConfig | None = None,
         *,
         keep_model: bool = True,
@@ -263,7 +265,8 @@ class ContinualTrainer:
 
         Args:
             model: Built with the configuration it had then; its parameters are overwritten.
-            checkpoint: From `checkpoint()`, by way of `save` and `load`.
+            checkpoint: From `checkpoint()`, by way of `save` and `load`; or another reader of what
+                the trainer's `save` has written.
             config: Settings to continue with, None for those it had. Others give other bits;
                 another `batch_size` counts micro-batches from here. A larger `replay_horizon`
                 reaches further back as the run goes on, as far as the model's state was kept.

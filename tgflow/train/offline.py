@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.parts import SectionWriter
 from tgflow.choices import NegativeKind
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -28,7 +29,7 @@ from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.plans import make_plan
 from tgflow.train.split import Split, chronological_split
-from tgflow.train.state import snapshot
+from tgflow.train.state import save_state
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,9 +125,15 @@ class OfflineTrainer:
 
     def checkpoint(self) -> Checkpoint:
         """Return model, memory, optimizer and events as they are; after `fit`, the best of them."""
-        checkpoint = snapshot(self._learner, self.graph, self.graph.num_events)
-        checkpoint.meta.update({"trainer": "offline", "config": asdict(self.config)})
+        checkpoint = Checkpoint({})
+        self.save(checkpoint)
         return checkpoint
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save to `writer` what `checkpoint` holds."""
+        save_state(writer, self._learner, self.graph, self.graph.num_events)
+        writer.note("trainer", "offline")
+        writer.note("config", asdict(self.config))
 
     def _epoch(self, epoch: int, best: _Best | None) -> _Best:
         """Train and validate once; return the best epoch, which may be this one."""

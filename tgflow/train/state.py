@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tgflow.checkpoint import Checkpoint, CheckpointError
-from tgflow.checkpoint.parts import ModelState, Optimizer, Parameters, Part, SectionReader
+from tgflow.checkpoint import CheckpointError
+from tgflow.checkpoint.parts import (
+    ModelState,
+    Optimizer,
+    Parameters,
+    Part,
+    SectionReader,
+    SectionWriter,
+)
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.tables import FeatureTable
@@ -13,18 +20,18 @@ from tgflow.train.graph_parts import CacheContents, Events
 from tgflow.train.learner import Learner
 
 
-def snapshot(learner: Learner, graph: TemporalGraph, position: int) -> Checkpoint:
-    """Return a checkpoint of a trainer that has stored `position` events.
+def save_state(
+    writer: SectionWriter, learner: Learner, graph: TemporalGraph, position: int
+) -> None:
+    """Save a trainer that has stored `position` events.
 
-    What is learned or appended later does not change it: it holds copies of all that changes, and
-    views of events, which do not. Nothing is drawn, and nothing of the trainer changes.
+    What is learned or appended later does not change what was saved: it is copies of all that
+    changes, and views of events, which do not. Nothing is drawn, and nothing of the trainer
+    changes.
     """
-    checkpoint = Checkpoint(
-        {}, {"graph": {"direction": graph.direction, "time_unit": graph.time_unit}}
-    )
+    writer.note("graph", {"direction": graph.direction, "time_unit": graph.time_unit})
     for part in (*_learner_parts(learner), *_graph_parts(graph, position)):
-        part.save(checkpoint)
-    return checkpoint
+        part.save(writer)
 
 
 def _learner_parts(learner: Learner) -> list[Part]:
@@ -45,7 +52,7 @@ def _graph_parts(graph: TemporalGraph, position: int) -> list[Part]:
 
 
 def graph_of(
-    checkpoint: Checkpoint,
+    checkpoint: SectionReader,
     trainer: str | None = None,
     edge_x: Table | None = None,
     node_x: Table | None = None,
@@ -97,7 +104,7 @@ def _features(
     return table
 
 
-def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoint) -> None:
+def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: SectionReader) -> None:
     """Raise ValueError if events and tables do not go together."""
     if edge_x is not None and len(edge_x) != graph.num_events:
         raise ValueError(f"there are {graph.num_events} events, and features of {len(edge_x)}")
@@ -111,7 +118,7 @@ def _check_rows(graph: TemporalGraph, edge_x: Table | None, checkpoint: Checkpoi
         )
 
 
-def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
+def load_model(model: TemporalModel, checkpoint: SectionReader) -> None:
     """Give `model` the parameters and the state of `checkpoint`.
 
     Raises:
@@ -120,7 +127,7 @@ def load_model(model: TemporalModel, checkpoint: Checkpoint) -> None:
     _load(_model_parts(model), checkpoint)
 
 
-def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
+def load_learner(learner: Learner, checkpoint: SectionReader) -> None:
     """Give `learner` the model, its state and the optimizer of `checkpoint`.
 
     Raises:
@@ -129,7 +136,7 @@ def load_learner(learner: Learner, checkpoint: Checkpoint) -> None:
     _load(_learner_parts(learner), checkpoint)
 
 
-def _load(parts: list[Part], checkpoint: Checkpoint) -> None:
+def _load(parts: list[Part], checkpoint: SectionReader) -> None:
     try:
         for part in parts:
             part.load(checkpoint)

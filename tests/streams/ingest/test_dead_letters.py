@@ -80,7 +80,7 @@ def test_after_any_crash_each_letter_stands_there_once(tmp_path_factory, steps, 
             marked, mark = written, letters.length
         elif step == "crash":
             letters = DeadLetterFiles(directory, segment_bytes=segment_bytes)
-            letters.truncate(mark)
+            letters.rewind(mark)
             written = marked
         else:
             letters.write(letter(written + i) for i in range(step))
@@ -96,7 +96,7 @@ from helpers import faults
 from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetter
 faults.arm(sys.argv[5])
 letters = DeadLetterFiles(Path(sys.argv[1]), segment_bytes=400)
-letters.truncate({"segment": int(sys.argv[2]), "byte": int(sys.argv[3])})
+letters.rewind({"segment": int(sys.argv[2]), "byte": int(sys.argv[3])})
 for i in range(int(sys.argv[4]), 6):
     letters.write([DeadLetter("s", {"byte": i}, "type", "bad", b"raw")])
     letters.sync()
@@ -135,7 +135,7 @@ def test_a_sink_that_fails_says_so_and_stays_failed(tmp_path, point, kind):
         write_one(letters)
     letters.close()
     again = DeadLetterFiles(tmp_path / "letters")
-    again.truncate(before)
+    again.rewind(before)
     write_one(again)
     again.close()
     assert places(tmp_path / "letters") == [0, 1]
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_letter(tmp_path):
         letters.write([letter(0)])
     assert letters.length == {"segment": 0, "byte": 0}
     again = DeadLetterFiles(tmp_path / "letters")
-    again.truncate(letters.length)
+    again.rewind(letters.length)
     again.write([letter(0)])
     again.close()
     assert places(tmp_path / "letters") == [0]
@@ -178,6 +178,6 @@ def test_missing_letters_are_told_and_a_new_file_begun(tmp_path, caplog):
     length = letters.length
     (tmp_path / "letters" / "000000.jsonl").write_bytes(b"")
     letters = DeadLetterFiles(tmp_path / "letters")
-    letters.truncate(length)
+    letters.rewind(length)
     assert "dead letters are missing" in caplog.text
     assert letters.length == {"segment": 1, "byte": 0}

@@ -289,12 +289,12 @@ def test_states_are_thinned_out_and_forgotten():
 
 
 def test_a_state_that_is_none_is_refused():
-    tensors, meta = IngestState().to_checkpoint()
+    tensors, meta = IngestState().state_dict(), IngestState().to_json()
     for key in meta:
         with pytest.raises(ValueError, match="no state of ingestion"):
-            IngestState.from_checkpoint(tensors, {k: v for k, v in meta.items() if k != key})
+            IngestState.from_json({k: v for k, v in meta.items() if k != key}, tensors)
     with pytest.raises(ValueError, match="no state of ingestion"):
-        IngestState.from_checkpoint({"rows": torch.zeros(9, dtype=torch.uint8)}, meta)
+        IngestState.from_json(meta, {"rows": torch.zeros(9, dtype=torch.uint8)})
 
 
 def test_the_source_hears_of_checkpoints():
