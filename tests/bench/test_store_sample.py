@@ -12,6 +12,7 @@ import benchmarks.sample
 import benchmarks.store
 from benchmarks.tiers import tier_rows
 from helpers.devices import opened
+from helpers.effort import cases
 from tgflow import _core
 from tgflow.bench import sample, store
 from tgflow.bench.curves import draw
@@ -92,7 +93,9 @@ def test_a_core_without_the_csr_is_measured_without_it(monkeypatch, options):
     assert all(row.baseline is None for row in rows if row.name == "insert, bulk")
 
 
-@pytest.mark.parametrize("rows_of", [store.growth_rows, sample.growth_rows, tier_rows])
+@pytest.mark.parametrize(
+    "rows_of", cases([store.growth_rows, sample.growth_rows, tier_rows], [store.growth_rows])
+)
 def test_a_graph_on_a_gpu_is_measured_as_one_on_the_cpu_is(rows_of):
     options = Options(quick=True, entries=(10_000,))
     rows = list(rows_of(options, opened("emulated")))

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from helpers.effort import slow
 from helpers.live_runs import SMALL
 from tgflow.checkpoint import load
 from tgflow.config import load_config
@@ -36,7 +37,7 @@ def test_run_leaves_all_that_it_promises(tgflow, events_csv, tmp_path, model):
 
 
 @pytest.mark.parametrize(
-    ("model", "strategy"), [("tgn", "decayed"), ("tgat", "window"), ("tgat", "uniform")]
+    ("model", "strategy"), [("tgn", "decayed"), slow("tgat", "window"), slow("tgat", "uniform")]
 )
 def test_neighbors_are_sampled_as_asked(tgflow, events_csv, tmp_path, model, strategy):
     span = [] if strategy == "uniform" else ["--span", 3600]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers import faults
+from helpers.effort import cases, slow
 from helpers.live_runs import SMALL, figures, write_features
 from tgflow import _core
 from tgflow.cli import main
@@ -57,11 +58,11 @@ def as_whole(made):
     ("first", "then"),
     [
         (DISK, ()),
-        (DISK, ("--edge-table", "host")),
+        slow(DISK, ("--edge-table", "host")),
         ((), DISK),
-        (DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
-        (("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
-        (("--edge-table", "auto", "--edge-budget", "1KiB"), ("--edge-table", "host")),
+        slow(DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
+        slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
+        slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ("--edge-table", "host")),
         (("--edge-cache", "4KiB"), ("--edge-cache", "8KiB")),
     ],
 )
@@ -73,9 +74,13 @@ def test_rows_can_go_elsewhere_between_two_parts_of_a_run(run, resume, made, fir
 
 
 @pytest.mark.parametrize(
-    "point", ["log.before_append:3:raise", "checkpoint.before_rename:2:raise",
-              "checkpoint.before_manifest:1:raise"]
-)  # fmt: skip
+    "point",
+    [
+        "log.before_append:3:raise",
+        slow("checkpoint.before_rename:2:raise"),
+        slow("checkpoint.before_manifest:1:raise"),
+    ],
+)
 def test_a_fault_anywhere_is_made_good(run, resume, made, point):
     faults.arm(point)
     assert run(*DISK, *STEP).code == 70
@@ -85,8 +90,8 @@ def test_a_fault_anywhere_is_made_good(run, resume, made, point):
     as_whole(made)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("number", cases([errno.ENOSPC, errno.EIO], [errno.ENOSPC]))
+@pytest.mark.parametrize("after", cases([1, 3], [3]))
 def test_a_disk_that_takes_no_more_rows_ends_the_run_with_all_before_kept(
     run, resume, made, number, after
 ):

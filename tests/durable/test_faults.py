@@ -11,6 +11,7 @@ import pytest
 
 import tgflow
 from helpers import faults
+from helpers.effort import cases
 from helpers.processes import environment
 from tgflow import models, streams
 
@@ -42,7 +43,7 @@ def run(child, **request):
     return answer
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", cases(KINDS, ["kill"]))
 @pytest.mark.parametrize("point", faults.DURABLE)
 def test_a_fault_at_any_point_leaves_the_old_or_the_new(child, tmp_path, point, kind):
     for count in COUNTS:

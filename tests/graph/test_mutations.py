@@ -155,7 +155,9 @@ class ChangingGraph(RuleBasedStateMachine):
 
 
 TestChangingGraph = ChangingGraph.TestCase
-TestChangingGraph.settings = settings(max_examples=tries(60), stateful_step_count=40, deadline=None)
+TestChangingGraph.settings = settings(
+    max_examples=tries(60, 10), stateful_step_count=40, deadline=None
+)
 
 
 class ChangingCudaGraph(ChangingGraph):

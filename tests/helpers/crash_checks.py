@@ -3,6 +3,7 @@
 import os
 
 from helpers.crash_states import crash_states
+from helpers.effort import IS_QUICK
 from tgflow.durable.fs import RealFs
 
 
@@ -25,10 +26,16 @@ def of(state, kind):
 
 
 def explore(fs, check, directory, known=0):
-    """Check every state in which more than the first `known` things were noted; their number."""
+    """Check every state in which more than the first `known` things were noted; their number.
+
+    A quick run checks every fourth.
+    """
     count = 0
     for state in crash_states(fs):
         if len(state.notes) < known:
+            continue
+        count += 1
+        if IS_QUICK and count % 4 != 1:
             continue
         state.write_to(directory)
         try:
@@ -36,5 +43,4 @@ def explore(fs, check, directory, known=0):
         except Exception as error:
             error.add_note(state.describe())
             raise
-        count += 1
     return count

@@ -17,8 +17,11 @@ def tries(full: int, quick: int = QUICK_EXAMPLES) -> int:
     return min(full, quick) if IS_QUICK else full
 
 
+def slow(*values: Any) -> Any:
+    """Return one case of `parametrize` that a quick run leaves out."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def cases(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     """Return all values for `parametrize`, those that are not in `quick` marked slow."""
-    return [
-        value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values
-    ]
+    return [value if value in quick else slow(value) for value in values]

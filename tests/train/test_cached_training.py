@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.effort import cases
 from helpers.made_streams import made_events, small_tgat, small_tgn
 from helpers.records import Losses
 from tgflow.cache import CachedTable, cached
@@ -69,8 +70,8 @@ def uncached(request: pytest.FixtureRequest) -> tuple[str, list[Any]]:
     return request.param, trained_offline(request.param, graph)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("placement", cases(PLACEMENTS, ["disk"]))
+@pytest.mark.parametrize("policy", cases(POLICIES, ["lru", "belady"]))
 def test_offline_training_does_not_change_with_the_policy(
     uncached: tuple[str, list[Any]], placement: str, policy: Policy
 ) -> None:
@@ -84,8 +85,11 @@ def test_offline_training_does_not_change_with_the_policy(
             cache.close()
 
 
-@pytest.mark.parametrize("capacities", CAPACITIES)
-@pytest.mark.parametrize("policies", [("belady", "belady"), ("lru", "belady"), ("belady", "lru")])
+@pytest.mark.parametrize("capacities", cases(CAPACITIES, ["none", "some"]))
+@pytest.mark.parametrize(
+    "policies",
+    cases([("belady", "belady"), ("lru", "belady"), ("belady", "lru")], [("lru", "belady")]),
+)
 def test_offline_training_does_not_change_with_the_size(
     uncached: tuple[str, list[Any]], capacities: str, policies: tuple[Policy, Policy]
 ) -> None:
@@ -99,7 +103,7 @@ def test_offline_training_does_not_change_with_the_size(
         cache.close()
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", cases(PLACEMENTS, ["disk"]))
 def test_continual_training_does_not_change_with_the_cache(placement: str) -> None:
     def trained(graph: TemporalGraph) -> list[Any]:
         losses = Losses()

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.records import untimed
 from tgflow import checkpoint as ckpt
@@ -122,7 +123,7 @@ def test_the_seed_decides():
 
 
 @pytest.mark.parametrize("visibility", ["event", "batch"])
-@pytest.mark.parametrize("changed", [130, 139, 140])
+@pytest.mark.parametrize("changed", cases([130, 139, 140], [139]))
 def test_a_changed_event_changes_no_earlier_prediction(visibility, changed):
     """Within its micro-batch scores may differ in rounding, as matrices of other heights do."""
     events = made_events(240)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow import _core
 from tgflow import checkpoint as ckpt
@@ -71,8 +72,8 @@ def no_faults():
         _core.inject_fault(op, 0, 0, 0)
 
 
-@pytest.mark.parametrize("there", ["host", "disk", "other disk", None])
-@pytest.mark.parametrize("here", ["host", "disk"])
+@pytest.mark.parametrize("there", cases(["host", "disk", "other disk", None], ["host", "disk"]))
+@pytest.mark.parametrize("here", cases(["host", "disk"], ["disk"]))
 def test_a_run_goes_on_wherever_its_rows_were(
     here: str, there: str | None, tmp_path: Path, straight: list[Any], monkeypatch: Any
 ) -> None:
@@ -200,7 +201,7 @@ def through(policy: Any, folder: Path, num_rows: int = 30) -> CachedTable:
     return cached(table_in("disk", folder), rows=num_rows, policy=policy)
 
 
-@pytest.mark.parametrize("policy", ["lru", "lfu", "fifo"])
+@pytest.mark.parametrize("policy", cases(["lru", "lfu", "fifo"], ["lru"]))
 def test_a_cache_holds_again_what_it_held(policy: str, tmp_path: Path, straight: list[Any]) -> None:
     cache = through(policy, tmp_path / "a")
     trainer = trainer_with(cache)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.memory_tables import KINDS, memory_table_of
 from helpers.records import Losses
@@ -18,7 +19,10 @@ from tgflow.train.offline import OfflineTrainer
 
 EVENTS = made_events(300)
 # Models train on the CPU, whose sums have an order of their own.
-for_each_kind_here = pytest.mark.parametrize("kind", [kind for kind in KINDS if "cuda" not in kind])
+for_each_kind_here = pytest.mark.parametrize(
+    "kind",
+    cases([kind for kind in KINDS if "cuda" not in kind], ["host, cached", "uva, cached"]),
+)
 
 
 def tgn_in(kind: str | None) -> TGN:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import faults
+from helpers.effort import cases
 from helpers.processes import environment
 from tgflow.durable.fs import RealFs
 from tgflow.streams.ingest.dead_letters import DeadLetter, DeadLetterFiles
@@ -105,7 +106,7 @@ for i in range(int(sys.argv[4]), 6):
 POINTS = ["before_write", "after_write", "before_sync", "after_sync"]
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", cases(POINTS, POINTS[-1:]))
 def test_letters_survive_a_kill_at_every_point(tmp_path, point):
     directory, mark = tmp_path / "letters", ["0", "0", "0"]
     for spec in (f"letters.{point}:3:kill", f"letters.{point}:2:kill", ""):
