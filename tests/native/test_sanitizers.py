@@ -33,6 +33,7 @@ needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is
 
 
 @needs_cmake
+@pytest.mark.timeout(1200)  # the first build takes minutes
 def test_the_cores_own_tests_pass_under_address_and_undefined_sanitizers():
     tests = build_tests("address,undefined", "asan")
     assert "\n0 of " in "\n" + run(tests).splitlines()[-1]
@@ -40,6 +41,7 @@ def test_the_cores_own_tests_pass_under_address_and_undefined_sanitizers():
 
 @pytest.mark.slow
 @needs_cmake
+@pytest.mark.timeout(1200)
 def test_reading_beside_a_writer_has_no_data_race():
     tests = build_tests("thread", "tsan")
     assert "\n0 of " in "\n" + run(tests, "stress").splitlines()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
@@ -77,20 +78,23 @@ def modules():
             yield room, name.removesuffix(".__init__"), path
 
 
+@functools.cache
 def imports(name, path):
-    """Yield the modules that a file imports, those for type checkers and within functions too."""
+    """Return the modules that a file imports, those for type checkers and within functions too."""
+    found = set()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package.split(".")[: len(package.split(".")) + 1 - node.level])
             module = ".".join(filter(None, [base if node.level else "", node.module]))
             # `from tgflow import streams` names a module, `from tgflow.ids import Side` does not.
-            yield from (
+            found |= {
                 f"{module}.{alias.name}" if is_module(f"{module}.{alias.name}") else module
                 for alias in node.names
-            )
+            }
+    return frozenset(found)
 
 
 def is_module(name):
