@@ -27,7 +27,7 @@ def test_no_figure_of_a_page_was_typed(page):
 
 def test_results_come_back_as_they_were_recorded(tmp_path):
     result = load(record("race", "make bench ARGS=race", ROWS, tmp_path))
-    assert [row.plain() for row in result.rows] == [row.plain() for row in ROWS]
+    assert [row.to_json() for row in result.rows] == [row.to_json() for row in ROWS]
     assert result.command == "make bench ARGS=race"
     assert "cores of" in result.machine
 

@@ -43,7 +43,7 @@ def measured(request, options):
 
 def test_rows_are_well_formed_and_json_can_say_them(measured):
     _, rows = measured
-    for row in json.loads(json.dumps([row.plain() for row in rows], allow_nan=False)):
+    for row in json.loads(json.dumps([row.to_json() for row in rows], allow_nan=False)):
         assert row.keys() >= {"name", "params", "value", "unit", "baseline", "ratio", "target"}
         if "skipped" in row["params"]:
             assert row["value"] is None

@@ -24,7 +24,7 @@ def test_places_on_the_cpu_are_measured(monkeypatch):
         "index_select",
         "indexing",
     ]
-    json.dumps([row.plain() for row in rows], allow_nan=False)
+    json.dumps([row.to_json() for row in rows], allow_nan=False)
 
 
 def test_a_gpu_is_measured_beside_what_it_replaces(monkeypatch):

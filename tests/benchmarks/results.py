@@ -32,7 +32,7 @@ class Result:
 def record(name: str, command: str, rows: Sequence[Row], folder: Path = FOLDER) -> Path:
     """Write the rows of a benchmark that ran just now on this machine; returns the file."""
     head = {"machine": machine(), "date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit()}
-    plain = [row.plain() for row in rows]
+    plain = [row.to_json() for row in rows]
     folder.mkdir(exist_ok=True)
     file = folder / f"{name}.json"
     text = json.dumps({**head, "command": command, "rows": plain}, indent=1)

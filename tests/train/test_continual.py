@@ -24,7 +24,7 @@ class Recorder(Callback):
         self.steps = []
 
     def on_step(self, record):
-        self.steps.append(record.as_dict())
+        self.steps.append(record.to_json())
 
 
 def trainer_of(model=None, graph=None, **changes):

@@ -27,7 +27,7 @@ class Recorder(Callback):
         self.batches.append(record)
 
     def on_epoch(self, record):
-        self.epochs.append(record.as_dict())
+        self.epochs.append(record.to_json())
 
 
 def trainer_of(events=None, model=None, **changes):

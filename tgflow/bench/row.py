@@ -63,7 +63,7 @@ class Row:
             goals.append((self.ratio or 0.0) >= self.target_ratio)
         return None if math.isnan(self.value) or not goals else all(goals)
 
-    def plain(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return what JSON can say of the row: a figure that was not taken is null."""
         return {
             "name": self.name,

@@ -110,7 +110,7 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
             options.tell(f"{name}: {benchmarks[name].description}")
             rows += _measure(name, benchmarks[name], options, out)
         if json:
-            sys.stdout.write(jsonlib.dumps([row.plain() for row in rows], indent=2) + "\n")
+            sys.stdout.write(jsonlib.dumps([row.to_json() for row in rows], indent=2) + "\n")
         else:
             print_rows(rows)
 

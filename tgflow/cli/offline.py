@@ -162,7 +162,7 @@ class _Progress(Callback):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Print a line and log a record."""
-        self.records.append({"seed": self.seed, **record.as_dict(), **self._rates.lately()})
+        self.records.append({"seed": self.seed, **record.to_json(), **self._rates.lately()})
         self._rundir.log(self.records[-1])
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"

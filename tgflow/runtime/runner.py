@@ -146,7 +146,7 @@ class Runner:
         return False
 
     def _record(self, step: StepRecord) -> None:
-        record = step.as_dict()
+        record = step.to_json()
         for figures in self.figures:
             record |= figures(step)
         self.status.record, self.status.stepped_at = record, time.monotonic()

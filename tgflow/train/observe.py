@@ -38,7 +38,7 @@ class EpochRecord:
     overhead_share: float
     """Share of `seconds` outside forward, backward and optimizer."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return a flat dict that JSON can hold."""
         return _flat(asdict(self))
 
@@ -80,7 +80,7 @@ class StepRecord:
     overhead_share: float
     """Share of the run's wall time outside forward, backward and optimizer, waiting included."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return a flat dict that JSON can hold, such as {"start": 0, "running.ap": 0.9, ...}."""
         return _flat(asdict(self))
 
