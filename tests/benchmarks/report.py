@@ -47,7 +47,26 @@ class Headline:
     """and what their parameters must have."""
 
 
-HEADLINES: Sequence[Headline] = ()
+_TGN = "prepare, TGN, 1 hop of 10"
+_GATHER: Params = {"placement": "host", "dim": 172, "beside": "index_select"}
+_10M: Params = {"stream": "power law", "entries": 10_000_000}
+_OURS: Params = {"library": "tgflow"}
+HEADLINES: Sequence[Headline] = (
+    Headline("10 recent neighbors, a core, 10 M entries", "sample", "recent, cold", _10M),
+    Headline("10 uniform neighbors, a core, 10 M entries", "sample", "uniform, cold", _10M),
+    Headline("2 hops of 10, 600 roots", "sample", "two hops, beside the peers", _OURS),
+    Headline("insert 1,000, then sample 3,000", "sample", "update, then sample", _10M),
+    Headline("inserting in bulk, a core", "store", "insert, bulk", _10M),
+    Headline("inserting batches of 1,000, a core", "store", "insert, micro-batches", _10M),
+    Headline("memory of the store", "store", "memory", _10M),
+    Headline("preparing TGN's batches, a core", "prepare", _TGN, {"x_dim": 0}),
+    Headline("training TGN", "train", "TGN training", _OURS),
+    Headline("training TGN, of the faster peer", "train", "TGN training, times the faster peer"),
+    Headline("training TGAT", "train", "TGAT training", _OURS),
+    Headline("CSV into the log", "stream", "files, to the log", {"file": "clean.csv"}),
+    Headline("Parquet into the log", "stream", "files, to the log", {"file": "clean.parquet"}),
+    Headline("gathering 172 floats a row", "table", "gather rows", _GATHER),
+)
 """Of the page's first table."""
 LIBRARIES = {
     "tgflow": "tgflow",
