@@ -6,18 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers import hostile_arguments as hostile
+from helpers.hostile.__main__ import CASES
+from helpers.hostile.attempts import entries
 
-CHILD = Path(hostile.__file__)
+TESTS = Path(__file__).parents[1]
 
 
 def test_every_entry_of_the_core_is_tried():
-    assert hostile.entries() == set(hostile.CASES)
+    assert entries() == set(CASES)
 
 
 def test_every_wrong_argument_is_refused_by_a_sentence():
     done = subprocess.run(
-        [sys.executable, CHILD], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-m", "helpers.hostile"],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     lines = done.stdout.splitlines()
     bad = [

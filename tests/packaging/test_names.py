@@ -10,8 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("tgflow", "streams", "models")
 CATALOG = re.compile(r"def test_[a-z]{1,2}\d+_|\"\"\"[A-Z]\d+[,:]")
-TOO_LONG = {"hostile_arguments.py"}
-"""Of those that a table of cases makes long: to be split by rooms of the core."""
 BRITISH = re.compile(r"neighbour|optimiser|synchronis|behaviour|colour|\blearnt\b", re.IGNORECASE)
 
 
@@ -33,7 +31,7 @@ def test_no_two_public_classes_share_a_name():
 
 def test_no_file_is_longer_than_400_lines():
     for path in sources(".py", ".cpp", ".hpp", ".cu", rooms=(*ROOMS, "csrc", "tests", "examples")):
-        assert path.read_text(encoding="utf-8").count("\n") <= 400 or path.name in TOO_LONG, path
+        assert path.read_text(encoding="utf-8").count("\n") <= 400, path
 
 
 def test_sources_are_spelled_as_in_american_english():

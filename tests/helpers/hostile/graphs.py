@@ -1,0 +1,194 @@
+"""Calls of the graph, its log, the samplers and the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers.hostile.attempts import INT64_MAX, NUM, Call, K, ids, simple
+from tgflow import _core
+
+
+def events(size: int = NUM) -> dict[str, Tensor]:
+    """Return the columns of events that can follow those of `grown`."""
+    return {"src": ids(0, 1, 2), "dst": ids(3, 4, 5), "t": ids(9, 9, 10), "label": ids(0, 1, 2)}
+
+
+def grown() -> Any:
+    """Return a graph of 3 events."""
+    graph = _core.TemporalGraph(_core.Direction.undirected, INT64_MAX)
+    graph.append(**(events() | {"t": ids(1, 2, 3)}), allow_late=False)
+    return graph
+
+
+def new_graph() -> Call:
+    arguments = {"direction": _core.Direction.directed, "device_budget": 4096}
+    return Call(_core.TemporalGraph, arguments, numbers={"device_budget": [-1]})
+
+
+def write_events(method: str, **more: bool) -> Callable[[], Call]:
+    nodes = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
+    return lambda: Call(getattr(grown(), method), events() | more, indices=nodes)
+
+
+def mutate(method: str, arguments: dict[str, Any], **known: Any) -> Callable[[], Call]:
+    return lambda: Call(getattr(grown(), method), dict(arguments), **known)
+
+
+def read_log(method: str, arguments: dict[str, Any], **known: Any) -> Callable[[], Call]:
+    return lambda: Call(getattr(grown().log, method), dict(arguments), **known)
+
+
+def gather_events() -> Call:
+    columns = {name: torch.zeros_like(column) for name, column in events().items()}
+    arguments = {"eid": ids(0, 2, 1), **columns}
+    return Call(grown().log.gather, arguments, {"eid": (0, 3)}, optional={"label"})
+
+
+def sample(**more: Any) -> Call:
+    """Ask about every kind of node and time: unknown ones have no neighbors."""
+    nodes, t = ids(0, -(2**63), INT64_MAX), ids(INT64_MAX, 0, -(2**63))
+    arguments = {
+        "graph": grown(),
+        "strategy": _core.Strategy.decayed,
+        "key": 1,
+        "span": 1,
+        "types": torch.full((1024,), -1),
+        "nodes": nodes,
+        "t": t,
+        "as_of": ids(2, -1, INT64_MAX),
+        "as_of_all": 2,
+        "out_nodes": torch.zeros(NUM, K, dtype=torch.int64),
+        "out_t": torch.zeros(NUM, K, dtype=torch.int64),
+        "out_eid": torch.zeros(NUM, K, dtype=torch.int64),
+        "out_count": torch.zeros(NUM, dtype=torch.int32),
+    }
+    numbers = {"key": [-1], "span": [0, -1]}
+    return Call(_core.sample_neighbors, arguments, numbers=numbers, optional={"types", "as_of"})
+
+
+def known_pairs() -> Any:
+    index = _core.PairIndex()
+    index.append(ids(0, 1, 2), ids(3, 4, 5))
+    return index
+
+
+def append_pairs() -> Call:
+    nodes = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
+    return Call(_core.PairIndex().append, {"src": ids(0, 1, 2), "dst": ids(3, 4, 5)}, nodes)
+
+
+def draw_negatives(method: str) -> Callable[[], Call]:
+    room = {name: torch.zeros(NUM, K, dtype=torch.int64) for name in ("out_src", "out_dst")}
+
+    def make() -> Call:
+        arguments: dict[str, Any] = {
+            "key": 1,
+            "src": ids(0, 1, 2),
+            "dst": ids(3, 4, 5),
+            "cut": ids(3, -(2**63), INT64_MAX),
+            "limit": 3,
+        }
+        if method == "draw_pairs":
+            arguments |= {"pairs_from": -5, **room}
+        else:
+            arguments |= {"out_dst": room["out_dst"]}
+        nodes = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
+        numbers = {"key": [-1], "limit": [-1, 4, INT64_MAX]}
+        any_width = {"out_dst"} if method == "draw_destinations" else set()
+        return Call(getattr(known_pairs(), method), arguments, nodes, numbers, any_width=any_width)
+
+    return make
+
+
+def frontier(size: int) -> dict[str, Any]:
+    room = {name: torch.zeros(size, dtype=torch.int64) for name in ("node", "t", "position")}
+    columns = {"node": ids(0, -(2**63), INT64_MAX), "t": ids(5, 5, 6), "position": ids(0, 0, 0)}
+    return {**columns, **{f"out_{name}": column for name, column in room.items()}}
+
+
+NOT_NEEDED = {"out_t", "out_position"}
+
+
+def unique_queries() -> Call:
+    arguments = {**frontier(NUM), "row": ids(0, 0, 0)}
+    return Call(_core.unique_queries, arguments, optional=NOT_NEEDED)
+
+
+def expand_frontier() -> Call:
+    slots = torch.zeros(NUM, K, dtype=torch.int64)
+    arguments = {
+        **frontier(NUM * (K + 1)),
+        "neighbor_node": torch.tensor([[0, -1], [7, 8], [INT64_MAX, 0]]),
+        "neighbor_t": slots.clone(),
+        "seconds_per_tick": 1.0,
+        "target": ids(0, 0, 0),
+        "neighbor": slots.clone(),
+        "mask": slots.bool(),
+        "dt": slots.float(),
+    }
+    return Call(_core.expand_frontier, arguments, optional=NOT_NEEDED)
+
+
+def unique_events() -> Call:
+    """The lists are tried as a whole: one of another length, dtype or kind among them."""
+    arguments = {"eids": ids(0, 1, 2), "rows": ids(0, 0, 0), "out": ids(0, 0, 0, 0)}
+
+    def of_lists(eids: Any, rows: Any, out: Any) -> None:
+        _core.unique_events([eids], [rows], out)
+
+    return Call(of_lists, arguments, any_shape={"eids", "rows"})
+
+
+def draw_replay() -> Call:
+    arguments = {"begin": 0, "end": 9, "half_life": 2.0, "key": 1, "out": ids(0, 0, 0)}
+    numbers: dict[str, list[Any]] = {
+        "begin": [-1, 10, INT64_MAX],
+        "end": [-1, 2**40, INT64_MAX],
+        "half_life": [0.0, -1.0, float("nan")],
+        "key": [-1],
+    }
+    return Call(_core.draw_replay, arguments, numbers=numbers, any_length={"out"})
+
+
+CASES: dict[str, Callable[[], Call]] = {
+    "TemporalGraph.__init__": new_graph,
+    "TemporalGraph.check": write_events("check", allow_late=False),
+    "TemporalGraph.append": write_events("append", allow_late=True),
+    "TemporalGraph.record": write_events("record"),
+    "TemporalGraph.remove": mutate(
+        "remove", {"eid": ids(0, 2, 1)}, indices={"eid": (0, 3)}, any_length={"eid"}
+    ),
+    "TemporalGraph.remove_pair": mutate("remove_pair", {"src": -(2**63), "dst": INT64_MAX}),
+    "TemporalGraph.remove_node": mutate("remove_node", {"v": INT64_MAX}),
+    "TemporalGraph.retain": mutate(
+        "retain", {"min_t": INT64_MAX, "max_count": 0}, numbers={"max_count": [-1]}
+    ),
+    "TemporalGraph.move_down": mutate("move_down", {"bytes": 0}, numbers={"bytes": [-1]}),
+    "EventLog.position": read_log("position", {"t": -(2**63)}),
+    "EventLog.check_eids": read_log(
+        "check_eids", {"eid": ids(0, 2, 1)}, indices={"eid": (0, 3)}, any_length={"eid"}
+    ),
+    "EventLog.columns": read_log(
+        "columns",
+        {"start": 1, "stop": 2},
+        numbers={"start": [-1, 3, INT64_MAX], "stop": [-1, 0, 4, INT64_MAX]},
+    ),
+    "EventLog.gather": gather_events,
+    "sample_neighbors": sample,
+    "PairIndex.append": append_pairs,
+    "PairIndex.num_destinations": simple(
+        lambda: known_pairs().num_destinations, {"before": -(2**63)}
+    ),
+    "PairIndex.num_pairs": simple(lambda: known_pairs().num_pairs, {"before": INT64_MAX}),
+    "PairIndex.draw_destinations": draw_negatives("draw_destinations"),
+    "PairIndex.draw_pairs": draw_negatives("draw_pairs"),
+    "unique_queries": unique_queries,
+    "expand_frontier": expand_frontier,
+    "unique_events": unique_events,
+    "draw_replay": draw_replay,
+    "mix64": simple(lambda: _core.mix64, {"x": 5}, numbers={"x": [-1]}),
+}

@@ -1,0 +1,72 @@
+"""Calls of the maps between ids and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from helpers.hostile.attempts import NUM, Call, ids, simple
+from tgflow import _core
+
+STRINGS = (ids(0, 1, 2, 3), torch.tensor([97, 98, 99], dtype=torch.uint8))
+
+
+def column(integers: bool) -> tuple[Tensor, Tensor | None]:
+    return (ids(7, 8, 9), None) if integers else (STRINGS[0].clone(), STRINGS[1].clone())
+
+
+def id_map(integers: bool, method: str) -> Callable[[], Call]:
+    """Return a maker of calls to a map that knows 3 ids."""
+
+    def make() -> Call:
+        kind = _core.IntIdMap if integers else _core.StringIdMap
+        known, empty = kind(True), kind(True)
+        known.encode(column(integers), column(integers), ids(0, 0, 0), ids(0, 0, 0))
+        sides = torch.zeros(NUM, dtype=torch.uint8)
+        calls = {
+            "encode": Call(
+                known.encode,
+                {
+                    "src": column(integers),
+                    "dst": column(integers),
+                    "src_out": ids(0, 0, 0),
+                    "dst_out": ids(0, 0, 0),
+                },
+            ),
+            "find": Call(known.find, {"ids": column(integers), "dst": True, "out": ids(0, 0, 0)}),
+            "restore": Call(empty.restore, {"ids": column(integers), "sides": sides}),
+            "copy_sides": Call(
+                known.copy_sides, {"out": torch.zeros(6, dtype=torch.uint8)}, any_length={"out"}
+            ),
+        }
+        nodes, count = ids(0, 1, 2), {"nodes": (0, 6)}
+        if integers:
+            calls["decode"] = Call(known.decode, {"nodes": nodes, "out": ids(0, 0, 0)}, count)
+        else:
+            offsets = {"nodes": nodes, "out": ids(0, 0, 0, 0)}
+            calls["decode_offsets"] = Call(known.decode_offsets, offsets, count)
+            data = torch.zeros(NUM, dtype=torch.uint8)
+            calls["decode_bytes"] = Call(known.decode_bytes, {"nodes": nodes, "out": data}, count)
+            calls["decode_bytes"].any_type = {"out"}
+            # Bytes behind the last string are nobody's.
+            calls["encode"].any_type = calls["find"].any_type = calls["restore"].any_type = set()
+        return calls[method]
+
+    return make
+
+
+CASES: dict[str, Callable[[], Call]] = {
+    **{
+        f"{name}.{method}": id_map(name == "IntIdMap", method)
+        for name, methods in (
+            ("IntIdMap", ("encode", "find", "restore", "copy_sides", "decode")),
+            ("StringIdMap", ("encode", "find", "restore", "copy_sides")),
+            ("StringIdMap", ("decode_offsets", "decode_bytes")),
+        )
+        for method in methods
+    },
+    "IntIdMap.__init__": simple(lambda: _core.IntIdMap, {"bipartite": True}),
+    "StringIdMap.__init__": simple(lambda: _core.StringIdMap, {"bipartite": True}),
+}
