@@ -101,7 +101,7 @@ def open_files(
     max_file_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> FileSource:
-    """Return a file, a folder or a table as a source that can be gone on with at any position.
+    """Return a file, a folder or a table as a source that can resume at any position.
 
     Rows that are no events do not end it: each comes as a bad row with its place (the byte in the
     text, or the row) and its bytes. Times may come in any order; `Ingest` sorts them.
@@ -117,7 +117,7 @@ def open_files(
         tick_unit: Unit of the stream's ticks, `time_unit` if None.
         format: The format, None to go by the name's ending.
         id_kind: "int" or "string"; None goes by the first row that can be read.
-        event_id: Name of a column of texts or integers by which events that come twice are told,
+        event_id: Name of a column of texts or integers by which events that come twice are found,
             if `OrderConfig.dedup_window` says so; None reads none.
         bipartite: Whether sources and destinations are separate name spaces.
         checks: Limits on the values; None for those of `Checks()`.

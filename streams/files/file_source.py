@@ -1,4 +1,4 @@
-"""Files as a source that can be trusted: positions to go on at, and every bad row told."""
+"""Files as a source that can be trusted: positions to resume at, and every bad row reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FileSource:
     A `PartitionedSource`. Files are read in a thread of their own, at most three blocks ahead.
     A position names the file and the byte (or row) in it, with an anchor: the file's size and the
     digest of what stood before. A file to which lines were appended, and files of a folder that
-    sort after the last one, are gone on with.
+    sort after the last one, resume too.
 
     Args:
         name: What messages and reports call it.

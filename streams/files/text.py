@@ -1,4 +1,4 @@
-"""What the text formats share: blocks of lines in, rows out, the bad lines told apart."""
+"""What the text formats share: blocks of lines in, rows out, bad lines apart from good ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The circuit breaker: so many bad rows mean a wrong schema, not bad data."""
+"""The circuit breaker: a high share of bad rows means a wrong schema, not bad data."""
 
 from __future__ import annotations
 

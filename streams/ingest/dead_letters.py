@@ -100,7 +100,7 @@ class DeadLetterFiles:
     Args:
         directory: Where the files are; made if it is not there.
         fs: The file operations.
-        segment_bytes: From which size on another file is begun.
+        segment_bytes: From which size on another file is started.
 
     Raises:
         OSError: If the directory cannot be made or read.

@@ -51,7 +51,7 @@ class Ingest:
 
     Iterating polls, refuses what is no event, holds back what may be preceded by others, logs the
     rest and hands it on. With a log it first goes through what the log holds beyond `state`. It can
-    be iterated once; iterating again goes on where the first left off.
+    be iterated once; iterating again continues where the first left off.
 
     Args:
         source: Where rows come from; closed when the iteration ends or is closed. Its `ids` must be
@@ -161,7 +161,7 @@ class Ingest:
         self._history.at(position)
 
     def committed(self, state: IngestState) -> None:
-        """Hear that a checkpoint holds `state`: the source is told so at the next poll."""
+        """Take note that a checkpoint holds `state`: the source learns it at the next poll."""
         self._committed = state
 
     @property

@@ -15,7 +15,7 @@ class PartitionState:
     """What is known of a partition after some of its rows.
 
     Args:
-        position: Where its source goes on; None at its beginning.
+        position: Where its source resumes; None at its beginning.
         seq: The number of its next row.
         front: How far its time has come.
         is_idle: Whether it was silent for so long that it holds nobody back.

@@ -55,7 +55,7 @@ class IngestState:
 
     @property
     def positions(self) -> dict[int, Position]:
-        """Where the source goes on; partitions at their beginning are not in it."""
+        """Where the source resumes; partitions at their beginning are not in it."""
         found = ((p, state.position) for p, state in self.partitions.items())
         return {p: position for p, position in found if position is not None}
 

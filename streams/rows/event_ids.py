@@ -1,4 +1,4 @@
-"""Event ids as 64-bit hashes, by which events that come twice are told."""
+"""Event ids as 64-bit hashes, by which events that come twice are found."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tgflow.streams.rows.checks import Int64s
 from tgflow.streams.rows.columns import EventColumns
 
 Position: TypeAlias = dict[str, int | float | str | None]
-"""Where a partition goes on, as its source writes it: plain values that JSON can hold."""
+"""Where a partition resumes, as its source writes it: plain values that JSON can hold."""
 
 Location: TypeAlias = Mapping[str, int | str]
 """Where a row stood, for a person: {"topic", "partition", "offset", "row"} or {"file", "byte"}."""
@@ -72,7 +72,7 @@ class RowBatch:
         faults: What is wrong with each of the others, by number.
         num_rows: How many rows there are.
         locate: Returns where a row came from, by number; slow, for messages and dead letters.
-        position: Where the partition goes on after these rows.
+        position: Where the partition resumes after these rows.
         event_ids: Of each good row an id by which duplicates are found, a 64-bit hash as int64, or
             None.
     """

@@ -62,7 +62,7 @@ def validate(
         index: Of each decoded row its number, increasing; None if all rows could be decoded.
         faults: What is wrong with the rows that could not be decoded, by number.
         locate: Returns where a row came from, by number.
-        position: Where the partition goes on after these rows.
+        position: Where the partition resumes after these rows.
     """
     num_rows = len(batch) + len(faults)
     events, kept, found = _checked(batch, schema)

@@ -82,7 +82,7 @@ class HostCache:
         out: Tensor | None = None,
         missed: PendingGather | None = None,
     ) -> None:
-        """Read the rows that are missing and end what has begun; without them, undo it."""
+        """Read the rows that are missing and finish the gather; without them, undo it."""
         done = False
         try:
             rows = self._missing(lookup) if missed is None else missed.wait()

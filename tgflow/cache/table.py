@@ -207,7 +207,7 @@ class CachedTable:
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite rows in the table and in the cache, as `FeatureTable.scatter_`.
 
-        Waits for gathers that have begun; later ones wait for it.
+        Waits for gathers under way; later ones wait for it.
         """
         with self._change, self._engine.changing():
             try:
@@ -218,7 +218,7 @@ class CachedTable:
             self._engine.write(ids, rows)
 
     def truncate(self, size: int) -> None:
-        """Take back the rows from id `size` on, which nobody has been told of."""
+        """Remove the rows from id `size` on, which nobody may know yet."""
         with self._change:
             self._take_back(size)
 

@@ -54,7 +54,7 @@ def numbers(directory: Path, needed: int, problems: list[str]) -> list[int]:
     Args:
         directory: Where they are.
         needed: The first that will be read.
-        problems: Is told of a gap before it; then those before the gap are left out.
+        problems: Gets a line about a gap before it; then those before the gap are left out.
 
     Raises:
         LogCorrupt: If a later one is missing.

@@ -92,7 +92,7 @@ class _Started:
 
 
 class _Window:
-    """Batches that are drafted and not planned, and planners that were told of them."""
+    """Batches that are drafted and not planned, and planners that know them."""
 
     def __init__(self, planned: list[_Planned], lookahead: Lookahead) -> None:
         caches = [one.cache for one in planned]

@@ -148,7 +148,7 @@ class FeatureTable:
         return first
 
     def truncate(self, size: int) -> None:
-        """Take back the rows from id `size` on, which nobody has been told of."""
+        """Remove the rows from id `size` on, which nobody may know yet."""
         self._check_open()
         if size < 0:
             raise ValueError(f"size must be at least 0, got {size}")
@@ -256,7 +256,7 @@ class FeatureTable:
         failure may cost the last of them; a file is then opened with its whole rows.
 
         Raises:
-            OSError: If the disk fails; the file takes no more rows then, until it is opened anew.
+            OSError: If the disk fails; the file takes no more rows then, until it is opened again.
         """
         self._check_open()
         self._rows.sync()

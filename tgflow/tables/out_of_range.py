@@ -1,4 +1,4 @@
-"""Ids that a kernel found to be wrong, told to the host without making it wait."""
+"""Ids that a kernel found to be wrong, reported to the host without making it wait."""
 
 from __future__ import annotations
 

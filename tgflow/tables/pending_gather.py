@@ -19,7 +19,7 @@ class RowRequest(Protocol):
 
 
 class PendingGather:
-    """A gather that goes on while its caller does something else."""
+    """A gather that continues while its caller does something else."""
 
     def __init__(self, out: Tensor, ids: Tensor, request: RowRequest | None) -> None:
         self._request = request  # goes first: it waits for the rows that are still written
