@@ -38,13 +38,13 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
         How many events were written.
 
     Raises:
-        ValueError: If the name tells no format.
+        ValueError: If the name has no known ending.
     """
     target = Path(path)
     kind = format_of(target)
     if kind is None:
         raise ValueError(
-            f"{str(path)!r} tells no format; "
+            f"{str(path)!r} has no known ending; "
             "end it in .csv, .csv.gz, .tsv, .jsonl, .parquet or .arrow"
         )
     partial = target.with_name(f".{target.name}.partial")

@@ -16,7 +16,7 @@ Side: TypeAlias = Literal["src", "dst"]
 class NodeIds:
     """Maps ids of one kind, integers or strings, to 0, 1, 2, ... in order of first appearance.
 
-    The first ids decide the kind. Integers are any int64; strings are told apart by their UTF-8
+    The first ids decide the kind. Integers are any int64; strings differ by their UTF-8
     bytes, and the empty string is an id like any other. Any number of threads may look ids up
     while one encodes.
 

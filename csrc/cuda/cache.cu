@@ -8,14 +8,14 @@ using namespace tgflow;
 /// Per entry: clears it if the index has no room for `num_more`.
 extern "C" __global__ void __launch_bounds__(256) cache_clear(DeviceCache cache, int64_t num_more) {
   if (!cache.is_full(num_more)) return;
-  if (thread_index() == 0) cache.progress->is_anew = 1;
+  if (thread_index() == 0) cache.progress->is_rebuilt = 1;
   const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
   for (int64_t i = thread_index(); i <= cache.mask; i += step) cache.entry[i] = kEmptyEntry;
 }
 
 /// Per slot: puts it into the index if that was cleared.
 extern "C" __global__ void __launch_bounds__(256) cache_index(DeviceCache cache) {
-  if (cache.progress->is_anew == 0) return;
+  if (cache.progress->is_rebuilt == 0) return;
   const int64_t slot = thread_index();
   if (slot < cache.capacity && cache.id[slot] >= 0) cache.insert(cache.id[slot], static_cast<int32_t>(slot));
 }
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) cache_claim(DeviceCache cache,
   const int64_t i = thread_index();
   if (i == 0) {
     cache.progress->clock += 2 * batch.size;
-    if (cache.progress->is_anew != 0) cache.progress->inserted = cache.progress->is_anew = 0;
+    if (cache.progress->is_rebuilt != 0) cache.progress->inserted = cache.progress->is_rebuilt = 0;
     cache.progress->inserted += batch.num_more;
   }
   if (i >= batch.size || batch.id[i] < 0) return;

@@ -55,13 +55,13 @@ void Belady::contents(int64_t* id) const {
 int64_t Belady::bytes() const { return slots_.bytes() + rows_.bytes() + accesses_.bytes(); }
 
 void Belady::observe(const int64_t* id, int64_t n) {
-  if (num_accesses() + n >= kLimit || told_ == INT32_MAX) {
+  if (num_accesses() + n >= kLimit || observed_ == INT32_MAX) {
     throw std::invalid_argument("fewer than 2^30 accesses can wait to be planned, got " +
                                 std::to_string(num_accesses() + n));
   }
   make_room_for_a_batch();
   make_room_for_accesses(n);
-  const int64_t first_access = num_told_;
+  const int64_t first_access = num_seen_;
   try {
     number_ids(id, n);
     sizes_.push_back(n);
@@ -70,7 +70,7 @@ void Belady::observe(const int64_t* id, int64_t n) {
     throw;
   }
   link_uses(first_access);
-  ++told_;
+  ++observed_;
 }
 
 void Belady::number_ids(const int64_t* id, int64_t n) {
@@ -79,19 +79,19 @@ void Belady::number_ids(const int64_t* id, int64_t n) {
     if (i + kAhead < n) rows_.prefetch_row(id[i + kAhead]);
     if (id[i] < 0) throw std::invalid_argument("ids must be at least 0, got " + std::to_string(id[i]));
     const int32_t number = rows_.add(id[i]);
-    if (rows_[number].mark == told_) {
+    if (rows_[number].mark == observed_) {
       throw std::invalid_argument("a batch has id " + std::to_string(id[i]) + " twice");
     }
-    rows_[number].mark = told_;
+    rows_[number].mark = observed_;
     prefetch_slot(number);
-    access(num_told_++) = {number, kUnknown};
+    access(num_seen_++) = {number, kUnknown};
   }
 }
 
 /// Takes back what `number_ids` did.
 void Belady::unnumber(int64_t first_access) {
-  while (num_told_ > first_access) {
-    const int32_t number = access(--num_told_).number;
+  while (num_seen_ > first_access) {
+    const int32_t number = access(--num_seen_).number;
     rows_[number].mark = -1;
     if (rows_[number].slot < 0 && rows_[number].last < 0) rows_.erase(number);
   }
@@ -99,15 +99,15 @@ void Belady::unnumber(int64_t first_access) {
 
 /// Makes the new batch the next use of its ids where they were used last, or of the slots that hold them.
 void Belady::link_uses(int64_t first_access) {
-  for (int64_t i = first_access; i < num_told_; ++i) {
-    if (i + 2 * kAhead < num_told_) rows_.prefetch(access(i + 2 * kAhead).number);
-    if (i + kAhead < num_told_) prefetch_use(i + kAhead);
+  for (int64_t i = first_access; i < num_seen_; ++i) {
+    if (i + 2 * kAhead < num_seen_) rows_.prefetch(access(i + 2 * kAhead).number);
+    if (i + kAhead < num_seen_) prefetch_use(i + kAhead);
     Row& row = rows_[access(i).number];
     if (row.last >= 0) {
-      access(row.last).next_use = told_;
+      access(row.last).next_use = observed_;
     } else if (row.slot >= 0) {
       take_unknown(row.slot);
-      wait(row.slot, told_);
+      wait(row.slot, observed_);
     }
     row.last = i;
   }
@@ -129,7 +129,7 @@ void Belady::make_room_for_accesses(int64_t n) {
   while (size < num_accesses() + n) size *= 2;
   if (size == accesses_.size()) return;
   HugeArray<Access> ring(size);
-  for (int64_t i = num_gone_; i < num_told_; ++i) ring[i & (size - 1)] = access(i);
+  for (int64_t i = num_gone_; i < num_seen_; ++i) ring[i & (size - 1)] = access(i);
   accesses_ = std::move(ring);
 }
 
@@ -137,12 +137,12 @@ void Belady::make_room_for_accesses(int64_t n) {
 void Belady::make_room_for_a_batch() {
   if (num_batches() + kBits < static_cast<int64_t>(waiting_.size())) return;
   std::vector<int32_t> waiting(2 * waiting_.size(), -1);
-  for (int32_t b = planned_; b < told_; ++b) {
+  for (int32_t b = planned_; b < observed_; ++b) {
     waiting[static_cast<std::size_t>(b) & (waiting.size() - 1)] = this->waiting(b);
   }
   waiting_.swap(waiting);
   filled_.assign(waiting_.size() / kBits, 0);
-  for (int32_t b = planned_; b < told_; ++b) {
+  for (int32_t b = planned_; b < observed_; ++b) {
     if (this->waiting(b) >= 0) set_filled(b);
   }
 }

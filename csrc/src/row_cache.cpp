@@ -41,7 +41,7 @@ std::unique_lock<std::mutex> RowCache::enter() const {
 
 void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out, char* rows) {
   check_ids(id, n, table_size);
-  Begun begun(*this, 2 * n, out, [] { return true; });
+  Started started(*this, 2 * n, out, [] { return true; });
   find(id, n, rows, out);
   const int64_t admitted = counts_.admitted;
   if (is_given()) {
@@ -52,19 +52,19 @@ void RowCache::look_up(const int64_t* id, int64_t n, int64_t table_size, CacheLo
   const auto misses = static_cast<int64_t>(out.miss.size());
   counts_.misses += misses;
   counts_.bypassed += misses - (counts_.admitted - admitted);
-  begun.done();
+  started.done();
 }
 
 void RowCache::preload(const int64_t* id, int64_t n, int64_t table_size, CacheLookup& out) {
   check_ids(id, n, table_size);
-  Begun begun(*this, 2 * n, out, [] { return true; });
+  Started started(*this, 2 * n, out, [] { return true; });
   const int64_t hits = counts_.hits;
   find(id, n, nullptr, out);
   counts_.hits = hits;
   admit(out.begin + n, out);
   keep_admitted(out);
   counts_.preloaded += static_cast<int64_t>(out.miss.size());
-  begun.done();
+  started.done();
 }
 
 void RowCache::append(int64_t first, int64_t n, const char* rows) {
@@ -76,7 +76,7 @@ void RowCache::append(int64_t first, int64_t n, const char* rows) {
 }
 
 void RowCache::come_in(int64_t first, int64_t n, CacheLookup& out) {
-  Begun begun(*this, n, out, [] { return true; });
+  Started started(*this, n, out, [] { return true; });
   for (int64_t i = 0; i < n; ++i) {
     if (find(first + i) != IdIndex::kNone) continue;  // a gather came before
     out.miss.push_back(first + i);
@@ -86,7 +86,7 @@ void RowCache::come_in(int64_t first, int64_t n, CacheLookup& out) {
   admit(out.begin, out);
   keep_admitted(out);
   counts_.written += static_cast<int64_t>(out.miss.size());
-  begun.done();
+  started.done();
 }
 
 /// Leaves out what does not come in.

@@ -11,11 +11,11 @@ constexpr uint8_t kMostUses = 255;  ///< As LFU_MOST of tgflow/cache/policy.py.
 
 /// A gather among those at work, and the lock on the index. One that fails on the way, for want of memory,
 /// leaves an empty cache.
-class RowCache::Begun {
+class RowCache::Started {
  public:
   /// Waits until no change is under way and `may_begin()`; takes `size` positions on the clock.
   template <typename MayBegin>
-  Begun(RowCache& cache, int64_t size, CacheLookup& out, const MayBegin& may_begin)
+  Started(RowCache& cache, int64_t size, CacheLookup& out, const MayBegin& may_begin)
       : cache_(cache), lock_(cache.enter()), begin_(0) {
     cache.changed_.wait(lock_, [&] { return !cache.changing_ && cache.clearing_ == 0 && may_begin(); });
     out.miss.clear();
@@ -29,7 +29,7 @@ class RowCache::Begun {
     cache.clock_ = cache.at_work_.back().end;
     if (cache.order_.num_entries() > 3 * cache.capacity() + 1024) cache.purge();
   }
-  ~Begun() {
+  ~Started() {
     if (done_) return;
     leave();
     ++cache_.clearing_;  // nobody begins, who would find rows that were never written
@@ -38,8 +38,8 @@ class RowCache::Begun {
     --cache_.clearing_;
     cache_.changed_.notify_all();
   }
-  Begun(const Begun&) = delete;
-  Begun& operator=(const Begun&) = delete;
+  Started(const Started&) = delete;
+  Started& operator=(const Started&) = delete;
 
   void done() { done_ = true; }
   /// Gives up before anything has changed.

@@ -66,12 +66,12 @@ bool RowCache::may_run(const CacheSchedule& schedule) const {
 void RowCache::apply(const CacheSchedule& schedule, const int64_t* id, int64_t n, int64_t table_size,
                      CacheLookup& out) {
   check_ids(id, n, table_size);
-  Begun begun(*this, n, out, [&] { return may_run(schedule); });
+  Started started(*this, n, out, [&] { return may_run(schedule); });
   try {
     match(schedule, id, n, out);
     check_slots(schedule);
   } catch (...) {
-    begun.give_up();
+    started.give_up();
     throw;
   }
   out.puts_after = true;
@@ -95,7 +95,7 @@ void RowCache::apply(const CacheSchedule& schedule, const int64_t* id, int64_t n
   counts_.hits += schedule.size - misses;
   counts_.misses += misses;
   counts_.bypassed += misses - kept;
-  begun.done();
+  started.done();
 }
 
 /// Puts misses where they are to go; two of them into one slot is a mistake.

@@ -51,7 +51,7 @@ void RowCache::snapshot(const CacheStateOut& out) const {
 }
 
 void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup& out) {
-  Begun begun(*this, 0, out, [&] { return at_work_.empty(); });
+  Started started(*this, 0, out, [&] { return at_work_.empty(); });
   out.source.clear();
   index_.clear();
   for (int64_t s = 0; s < capacity(); ++s) {
@@ -70,7 +70,7 @@ void RowCache::restore(const CacheState& state, int64_t table_size, CacheLookup&
   list_free();
   counts_.preloaded += static_cast<int64_t>(out.miss.size());
   out.alone = changing_ = true;  // nobody may read the slots before they are written
-  begun.done();
+  started.done();
 }
 
 CacheCounts RowCache::counts() const {

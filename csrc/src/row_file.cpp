@@ -170,7 +170,7 @@ void RowFile::commit(int64_t rows) {
     // The system may have dropped what it could not write, and would not say so again.
     failed_ = true;
     throw FileError(error.code(), path() + " could not be synced, and is sure to hold only its first " +
-                                      std::to_string(synced_) + " rows; open it anew to see what it holds");
+                                      std::to_string(synced_) + " rows; open it again to see what it holds");
   }
   commits_ = slot.commit;
   synced_ = rows;
@@ -187,7 +187,7 @@ void RowFile::truncate(int64_t size) {
 }
 
 void RowFile::check_usable() const {
-  if (failed_) throw FileError(EIO, path() + " failed to sync before; open it anew");
+  if (failed_) throw FileError(EIO, path() + " failed to sync before; open it again");
 }
 
 }  // namespace tgflow

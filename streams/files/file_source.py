@@ -41,7 +41,7 @@ class FileSource:
         self._has_ended = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Begin, or go on, at `positions[0]`; without it the files are read from the beginning.
+        """Start, or resume, at `positions[0]`; without it the files are read from the beginning.
 
         Raises:
             SourceExpired: If the file of the position is gone.

@@ -53,7 +53,7 @@ def decoder_for(
         block_bytes: How much text to parse at a time.
 
     Raises:
-        StreamError: If the name tells no format.
+        StreamError: If the name has no known ending.
         ValueError: If `format` is unknown.
     """
     if format is not None and format not in FORMATS:
@@ -71,5 +71,7 @@ def decoder_for(
     if chosen == "arrow":
         return ArrowDecoder(path)
     endings = ", ".join((*EXTENSIONS, ".csv.gz", ".tsv.gz", ".jsonl.gz"))
-    text = f"its name tells no format (known: {endings}); pass format=... ({', '.join(FORMATS)})"
+    text = (
+        f"its name has no known ending (known: {endings}); pass format=... ({', '.join(FORMATS)})"
+    )
     raise StreamError(str(path), "schema", text)

@@ -49,7 +49,7 @@ class ColumnarDecoder(ABC):
 
     @abstractmethod
     def anchor(self) -> dict[str, int | str]:
-        """Return what tells it from another one: its `size` and, of a file, its `sha256`."""
+        """Return what it is recognized by: its `size` and, of a file, its `sha256`."""
 
     @abstractmethod
     def check(self, start: Position) -> None:

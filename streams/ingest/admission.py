@@ -89,7 +89,7 @@ class Admission:
         return self.partitions[partition].is_idle and partition not in self.ended
 
     def make_idle(self, partitions: Iterable[int]) -> None:
-        """Let the others go on without these until they are heard of again."""
+        """Let the others continue without these until they are heard of again."""
         for partition in partitions:
             self.partitions[partition] = replace(self.partitions[partition], is_idle=True)
 

@@ -166,7 +166,7 @@ class DeadLetterFiles:
         """Take back all that was written after `length`.
 
         Nothing but people needs the letters: where some are missing a warning says so, and a new
-        file is begun.
+        file is started.
 
         Raises:
             OSError: If the files cannot be cut.

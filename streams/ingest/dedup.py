@@ -1,4 +1,4 @@
-"""Event ids seen lately, to tell events that come twice."""
+"""Event ids seen lately, to find events that come twice."""
 
 from __future__ import annotations
 

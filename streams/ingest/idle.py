@@ -49,7 +49,7 @@ class IdlePartitions:
                 self._told.add(partition)
                 _log.warning(
                     "%s: partition %d has been silent for %.0f s and holds the others back; "
-                    "set idle_timeout to go on without it",
+                    "set idle_timeout to continue without it",
                     self._name,
                     partition,
                     silent[partition],

@@ -62,7 +62,7 @@ class Ingest:
         breaker: Stops at too many bad rows; None never does.
         log: Where accepted rows are written before they are handed on; None writes none. Then a
             crash is made good from the source alone.
-        state: Where to go on; None at the beginning.
+        state: Where to resume; None at the beginning.
         skip_to: Events up to this one have been handed on before: they are not given again. None
             gives all beyond `state`.
         stop: Asked between polls; once it returns True the iteration ends, with nothing lost.

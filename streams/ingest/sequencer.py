@@ -27,7 +27,7 @@ from tgflow.streams.rows.row_batch import BadRow, PolledRows
 
 NO_LETTERS: Length = {"segment": 0, "byte": 0}
 MANY_ROWS = 4096
-"""Frames of so many rows are written by a thread of their own."""
+"""Frames of this many rows are written by a thread of their own."""
 
 
 @dataclass(slots=True)

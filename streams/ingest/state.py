@@ -1,4 +1,4 @@
-"""All that ingestion knows between two polls, kept so that it can go on from there."""
+"""All that ingestion knows between two polls, kept so that it can resume there."""
 
 from __future__ import annotations
 

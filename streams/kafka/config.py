@@ -94,7 +94,7 @@ class KafkaConfig(KafkaClientConfig):
         t: Name of the field of times.
         label: Name of the field of edge types or labels, or None.
         features: Names of the edge features; "x[172]" is a list of 172 numbers.
-        event_id: Name of a field that tells repeated events, or None.
+        event_id: Name of a field by which repeated events are found, or None.
         id_kind: What the node ids are.
         bipartite: Whether sources and destinations are separate name spaces.
         time_unit: Unit of the times.

@@ -30,7 +30,7 @@ class PartitionedSource(Protocol):
     """How many rows there will be, or None if that is not known."""
 
     def start(self, positions: Mapping[int, Position]) -> None:
-        """Begin, or go on, at `positions`; a partition without one is read from its beginning.
+        """Start, or resume, at `positions`; a partition without one is read from its beginning.
 
         Raises:
             SourceExpired: If a partition no longer holds what comes next.
@@ -54,7 +54,7 @@ class PartitionedSource(Protocol):
         The others are paused: they keep what they have. An empty list means that nothing came.
 
         Raises:
-            StreamError: If the source cannot go on, one of its kinds in `tgflow.streams.errors`.
+            StreamError: If the source cannot continue, one of its kinds in `tgflow.streams.errors`.
         """
         ...
 
@@ -88,4 +88,4 @@ class Stoppable(Protocol):
     """A source that may wait long, as for a broker, and asks whether it should."""
 
     stop: Callable[[], bool]
-    """Asked while it waits; once it returns True, `start` returns with nothing begun."""
+    """Asked while it waits; once it returns True, `start` returns with nothing started."""

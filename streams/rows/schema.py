@@ -110,7 +110,7 @@ class Schema:
             format itself declares.
         id_kind: What the node ids are; None to take what the first row holds.
         time: From the file's times to ticks.
-        event_id: Name of the column of ids that tell events that come twice, or None.
+        event_id: Name of the column of ids by which events that come twice are found, or None.
     """
 
     src: str

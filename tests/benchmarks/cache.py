@@ -23,9 +23,9 @@ def run(options: Options) -> list[Row]:
     for name, events in options.streams().items():
         for model in MODELS:
             rows += trace_rows(name, events, model, options)
-        options.tell(f"cache: rounds of {name}")
+        options.say(f"cache: rounds of {name}")
         rows += round_rows(name, events, options)
-    options.tell("cache: gathers of 12,000 rows")
+    options.say("cache: gathers of 12,000 rows")
     return [*rows, *gather_rows(options)]
 
 

@@ -42,7 +42,7 @@ def run(options: Options) -> list[Row]:
     name, events = options.wikipedia()
     events = events[: options.events or len(events)]
     num_warm, batches = (2_000, 5) if options.quick else (55_000, 50)
-    options.tell(f"checkpoint: {name}, {num_warm:,} events first, then {batches} batches a window")
+    options.say(f"checkpoint: {name}, {num_warm:,} events first, then {batches} batches a window")
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as directory:
         windows = list(_windows(events, num_warm, batches, Path(directory), options.quick))
     return _rows(name, windows, batches)

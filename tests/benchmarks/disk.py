@@ -42,7 +42,7 @@ def rows_of(dim: int, options: Options) -> list[Row]:
     limit = QUICK_LIMIT_S if options.quick else LIMIT_S
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:  # /tmp is often memory
         path = Path(folder) / "x.rows"
-        options.tell(f"disk: writing {num_rows:,} rows of {dim} floats")
+        options.say(f"disk: writing {num_rows:,} rows of {dim} floats")
         write_table(path, num_rows, dim)
         tasks = {
             name: Pass(name, str(path), num_rows, num_read, dim, batch, BUDGET, limit, None)
@@ -79,7 +79,7 @@ def drop_pages(path: Path) -> None:
 
 def measured(task: Pass, options: Options) -> PassTimes | None:
     """Run a pass in a process of its own; None where the page cache cannot be limited."""
-    options.tell(f"disk: {task.method}")
+    options.say(f"disk: {task.method}")
     drop_pages(Path(task.path))
     try:
         with memory_group(f"tgflow-bench-{os.getpid()}") as group:

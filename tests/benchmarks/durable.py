@@ -39,7 +39,7 @@ def log_rows(directory: Path, options: Options) -> Iterator[Row]:
     """Append frames of 1,000 and 10,000 events, synced in groups, then open and read the log."""
     total = 200_000 if options.quick else 4_000_000
     for size in (1_000, 10_000):
-        options.tell(f"durable: the log, {size:,} events a frame")
+        options.say(f"durable: the log, {size:,} events a frame")
         batch = events(size)
         took = best_of(options.rounds, partial(log_round, directory, batch, total // size))
         num_bytes = took.pop("bytes")
@@ -74,7 +74,7 @@ def log_round(directory: Path, batch: pa.RecordBatch, count: int) -> dict[str, f
 def checkpoint_rows(directory: Path, options: Options) -> Iterator[Row]:
     """Save and load beside a bare write, and how long other threads wait meanwhile."""
     for size in (10 << 20,) if options.quick else (100 << 20, 1 << 30):
-        options.tell(f"durable: a checkpoint of {size >> 20:,} MiB")
+        options.say(f"durable: a checkpoint of {size >> 20:,} MiB")
         checkpoint = Checkpoint({"model": tensors(size)})
         took = best_of(options.rounds, partial(checkpoint_round, directory, checkpoint))
         params: Params = {"MiB": size >> 20, "tensors": len(checkpoint.sections["model"])}

@@ -23,7 +23,7 @@ def floor_rows(options: Options, device: str) -> Iterator[Row]:
     """The share of that speed which random queries reach, at each size of the graph."""
     grown = Grown(options.sizes, device)
     for size in options.sizes:
-        options.tell(f"sample: the floor of {size:,} entries on {grown.device}")
+        options.say(f"sample: the floor of {size:,} entries on {grown.device}")
         grown.grow_to(size)
         asked = random_queries(grown.num_nodes, grown.num_events, CALLS, GPU_CALL)
         queries = on(grown.graph.device, asked)

@@ -50,7 +50,7 @@ def run(options: Options) -> list[Row]:
 def codec_rows(codec: CodecName, options: Options) -> Iterator[Row]:
     """One topic, read by kafka-python alone, by the source, and into the log, in turns."""
     per_partition = EVENTS[codec] // (10 if options.quick else 1)
-    options.tell(f"stream: Kafka, {codec}")
+    options.say(f"stream: Kafka, {codec}")
     with MockBroker() as broker:
         broker.create("edges", PARTITIONS)
         fill(broker, codec, per_partition)

@@ -25,7 +25,7 @@ def race(laps: Mapping[str, Laps], num_batches: int, options: Options) -> None:
             each.run()
             recent = each.losses[-each.batches :]
             loss = sum(recent) / max(len(recent), 1)
-            options.tell(f"train: {name}, batch {len(each.losses):,}, loss {loss:.4f}")
+            options.say(f"train: {name}, batch {len(each.losses):,}, loss {loss:.4f}")
 
 
 def link_loss(positive: Tensor, negative: Tensor) -> Tensor:

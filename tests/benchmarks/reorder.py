@@ -41,14 +41,14 @@ def run(options: Options) -> list[Row]:
         (True, 100, 0),
         (False, POLL, 0),
     ):
-        options.tell(f"reorder: polls of {poll}, {x_dim} features")
+        options.say(f"reorder: polls of {poll}, {x_dim} features")
         events = made(num, shuffled, x_dim)
         speed = max(buffer_speed(events, poll) for _ in range(options.rounds))
         target = TARGET if shuffled and poll == POLL and not x_dim else None
         rows.append(Row("reorder", speed, "events/s", params(shuffled, poll, x_dim), target))
     for with_log in (False, True):
         for shuffled in (True, False):
-            options.tell("reorder: ingestion" + (" into the log" if with_log else ""))
+            options.say("reorder: ingestion" + (" into the log" if with_log else ""))
             events = made(num, shuffled, 0)
             speed = max(ingest_speed(events, with_log) for _ in range(options.rounds))
             also: Params = {"log": "yes" if with_log else "no"}

@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(name: str, data: Sequence[Path], entries: str | None, events: int | None) -> None:
     """Run one of the benchmarks of `make bench` and keep its rows."""
     sizes = tuple(int(float(size)) for size in entries.split(",")) if entries else ()
-    options = Options(data=data, entries=sizes, events=events, tell=print)
+    options = Options(data=data, entries=sizes, events=events, say=print)
     rows = importlib.import_module(DEVELOPERS[name].module).run(options)
     words = [name, *(f"--data {file.name}" for file in data)]
     words += [

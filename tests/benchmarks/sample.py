@@ -33,7 +33,7 @@ def run(options: Options) -> list[Row]:
         for device in options.devices[1:]:
             rows += floor_rows(options, device)
         name, events = options.wikipedia()
-        options.tell(f"sample: {name}, beside the peers")
+        options.say(f"sample: {name}, beside the peers")
         return [*rows, *peer_rows(name, events, options), *reference_rows(events, options)]
 
 

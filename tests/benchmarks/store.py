@@ -28,7 +28,7 @@ def run(options: Options) -> list[Row]:
         _core.set_num_threads(1)
         rows += [row for device in options.devices for row in tier_rows(options, device)]
         for name, events in options.streams().items():
-            options.tell(f"store: {name}, beside the peers")
+            options.say(f"store: {name}, beside the peers")
             rows += peer_rows(name, events, options)
     return rows
 

@@ -37,16 +37,16 @@ def run(options: Options) -> list[Row]:
     """Measure every placement that this machine has."""
     rows = []
     for dim in WIDTHS:
-        options.tell(f"host memory, {dim} floats")
+        options.say(f"host memory, {dim} floats")
         rows += list(host_rows(dim, options))
-        options.tell(f"disk, {dim} floats")
+        options.say(f"disk, {dim} floats")
         rows += list(disk_rows(dim, options))
     if options.devices[-1] != "cpu":
         from tgflow.cuda.device import CudaDevice
 
         gpu = CudaDevice(torch.device(options.devices[-1]))
         for dim in (*WIDTHS, 128):
-            options.tell(f"{gpu.device}, {dim} floats")
+            options.say(f"{gpu.device}, {dim} floats")
             rows += list(gpu_rows(dim, gpu, options))
     return rows
 

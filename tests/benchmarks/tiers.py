@@ -33,7 +33,7 @@ def tier_rows(options: Options, device: str | Device) -> Iterator[Row]:
     """
     size = max((size for size in options.sizes if size <= MOST), default=min(options.sizes))
     whole = Grown([size], device)
-    options.tell(f"two tiers: {size:,} entries on {whole.device}")
+    options.say(f"two tiers: {size:,} entries on {whole.device}")
     params: Params = {"stream": POWER_LAW, "entries": size, "device": whole.device, "threads": 1}
     whole_ns = median(whole.grow_to(size))
     budget = int(DEVICE_SHARE * whole.graph.stats().tiers[0].bytes)

@@ -164,7 +164,7 @@ def test_bench_asks_for_sizes_that_are_numbers(tgflow):
         (["run", "-s", "made.csv", "-c", "bad.toml"], 2, "did you mean learning_rate?"),
         (["run", "--strem", "x"], 2, "No such option: --strem"),
         (["fly"], 2, "No such command"),
-        (["playback", "made.csv", "--to", "out.xyz"], 2, "tells no format"),
+        (["playback", "made.csv", "--to", "out.xyz"], 2, "has no known ending"),
         (["playback", "made.csv", "--to", "no/such/out.csv"], 66, "no/such"),
     ],
 )

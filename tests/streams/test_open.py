@@ -79,7 +79,7 @@ def test_write_events_leaves_no_half_file(tmp_path):
     with pytest.raises(StreamError):
         write_events(tmp_path / "events.csv", bad)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match=r"'events.dat' tells no format; end it in .csv"):
+    with pytest.raises(ValueError, match=r"'events.dat' has no known ending; end it in .csv"):
         write_events("events.dat", bad)
 
 
@@ -284,7 +284,7 @@ def test_sources_no_one_can_read_say_what_can_be(tmp_path):
         open_stream(tmp_path)
     path = tmp_path / "events.xlsx"
     path.touch()
-    expected = r"its name tells no format \(known: .csv, .tsv, .parquet.*\); pass format=..."
+    expected = r"its name has no known ending \(known: .csv, .tsv, .parquet.*\); pass format=..."
     with pytest.raises(StreamError, match=expected):
         open_stream(path)
     with pytest.raises(ValueError, match="unknown format 'excel'; choose one of csv, tsv, jodie"):

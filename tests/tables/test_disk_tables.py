@@ -237,7 +237,7 @@ def test_a_sync_that_fails_is_never_taken_for_one_that_did_not(path):
     _core.inject_fault(_core.FileOp.sync, 0, 1, -errno.EIO)
     with pytest.raises(OSError, match="could not be synced, and is sure to hold only its first 10"):
         table.sync()
-    with pytest.raises(OSError, match="failed to sync before; open it anew"):
+    with pytest.raises(OSError, match="failed to sync before; open it again"):
         table.append(some_rows(5))
     with pytest.raises(OSError, match="failed to sync before"):
         table.close()

@@ -37,7 +37,7 @@ NewBaseline = Callable[[], Baseline] | None
 def open_baseline(new_baseline: NewBaseline, options: Options) -> Baseline | None:
     """Return an empty baseline, or say that its figures are left out and return None."""
     if new_baseline is None:
-        options.tell("there is no static CSR to compare with: `make bench` in a clone has one")
+        options.say("there is no static CSR to compare with: `make bench` in a clone has one")
         return None
     return new_baseline()
 

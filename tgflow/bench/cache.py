@@ -40,11 +40,11 @@ def named_traces(
     name: str, events: EventBatch, model: Model, options: Options
 ) -> Iterator[tuple[Trace, Params]]:
     """Yield what a model reads, of edges and of nodes, and what rows say of it."""
-    options.tell(f"cache: the batches of {name}, {model.note}")
+    options.say(f"cache: the batches of {name}, {model.note}")
     plan = plan_of(model, events, quick=options.quick)
     params: Params = {"stream": name, "model": model.note, "batches": len(plan)}
     for trace in traces(plan):
-        options.tell(f"cache: {trace.kind} of {name}, {model.note}")
+        options.say(f"cache: {trace.kind} of {name}, {model.note}")
         yield trace, params
 
 

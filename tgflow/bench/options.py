@@ -30,7 +30,7 @@ class Options:
     """Of `train`: events of the stream to use."""
     device: str | None = None
     """"cuda" adds the rows of a graph in device memory; None does where there is a GPU."""
-    tell: Callable[[str], None] = lambda _: None
+    say: Callable[[str], None] = lambda _: None
     """Called with what is measured next."""
 
     @property

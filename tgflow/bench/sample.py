@@ -86,7 +86,7 @@ def run(options: Options, new_baseline: NewBaseline = None) -> list[Row]:
         baseline = open_baseline(new_baseline, options)
         rows = [row for device in options.devices for row in growth_rows(options, device, baseline)]
         for name, events in options.streams().items():
-            options.tell(f"sample: {name}")
+            options.say(f"sample: {name}")
             rows += stream_rows(name, events, options, baseline)
         name, events = options.wikipedia()
         return rows + [row for device in options.devices for row in hops_rows(name, events, device)]
@@ -100,7 +100,7 @@ def growth_rows(
     call = CALL if grown.device == "cpu" or options.quick else GPU_CALL
     calls = 4 if options.quick else 300_000 // call or 8
     for size in options.sizes:
-        options.tell(f"sample: {size:,} entries on {grown.device}")
+        options.say(f"sample: {size:,} entries on {grown.device}")
         grown.grow_to(size)
         if baseline is not None:
             baseline.build(grown.graph.log)

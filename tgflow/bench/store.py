@@ -70,7 +70,7 @@ def run(options: Options, new_baseline: NewBaseline = None) -> list[Row]:
         baseline = open_baseline(new_baseline, options)
         rows = [row for device in options.devices for row in growth_rows(options, device, baseline)]
         for name, events in options.streams().items():
-            options.tell(f"store: {name}")
+            options.say(f"store: {name}")
             rows += stream_rows(name, events, options, baseline)
         return rows
 
@@ -81,7 +81,7 @@ def growth_rows(
     """One stream that grows through all sizes; at each of them inserts, rebuilds and memory."""
     grown = Grown(options.sizes, device)
     for size in options.sizes:
-        options.tell(f"store: {size:,} entries on {grown.device}")
+        options.say(f"store: {size:,} entries on {grown.device}")
         costs = grown.grow_to(size)
         params: Params = {
             "stream": POWER_LAW,

@@ -38,7 +38,7 @@ def run(options: Options) -> list[Row]:
 def _rows(directory: Path, options: Options) -> Iterator[Row]:
     num_rows = NUM_ROWS // 10 if options.quick else NUM_ROWS
     for name in write_files(directory, num_rows):
-        options.tell(f"files: {name}")
+        options.say(f"files: {name}")
         path = directory / name
         calls: dict[str, Callable[[], int]] = {
             "read": partial(read, path),

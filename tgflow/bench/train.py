@@ -72,7 +72,7 @@ def laps_of(own: Own, options: Options) -> Laps:
     laps = Laps(own, TURN, own.task.batch_size)
     while len(laps.losses) < own.task.num_batches:
         laps.run()
-        options.tell(f"train: batch {len(laps.losses):,}, {laps.turns[-1]:,.0f} events/s")
+        options.say(f"train: batch {len(laps.losses):,}, {laps.turns[-1]:,.0f} events/s")
     return laps
 
 

@@ -75,7 +75,7 @@ class DeviceCache:
         self, schedule: Schedule, ids: Tensor, out: Tensor, missed: PendingGather | None = None
     ) -> None:
         """Fill `out` and make the schedule's moves; synchronizes, to compare what is planned."""
-        assert missed is None, "nothing was begun"
+        assert missed is None, "nothing was started"
         if ids.device != self._gpu.device:
             there = self._empty(ids)
             self.apply(schedule, ids.to(there.device), there)

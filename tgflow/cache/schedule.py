@@ -1,4 +1,4 @@
-"""What a planner that knows the future tells a cache to do for one batch."""
+"""What a cache is to do for one batch, by a planner that knows the future."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class CachedTable:
         A live stream has no future that could be planned for, and its newest rows are asked for
         next: under "lru", "lfu" and "fifo" the last `capacity` of them come in as rows admitted
         just now, in the order of their ids, and nobody reads them from the table. "static" and
-        "belady" keep what they hold. Gathers go on meanwhile; other changes wait.
+        "belady" keep what they hold. Gathers continue meanwhile; other changes wait.
 
         Raises:
             MemoryError, OSError, ValueError: As `FeatureTable.append`; nothing has changed then.

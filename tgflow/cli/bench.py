@@ -103,11 +103,11 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
             entries=_sizes(entries),
             events=events,
             device=device,
-            tell=lambda what: console.print(f"[dim]{escape(what)}[/dim]"),
+            say=lambda what: console.print(f"[dim]{escape(what)}[/dim]"),
         )
         rows: list[Row] = []
         for name in chosen:
-            options.tell(f"{name}: {benchmarks[name].description}")
+            options.say(f"{name}: {benchmarks[name].description}")
             rows += _measure(name, benchmarks[name], options, out)
         if json:
             sys.stdout.write(jsonlib.dumps([row.to_json() for row in rows], indent=2) + "\n")
@@ -166,7 +166,7 @@ def _measure(name: str, benchmark: Benchmark, options: Options, out: Path) -> li
     module = importlib.import_module(benchmark.module)
     rows: list[Row] = module.run(options)
     if hasattr(module, "PICTURES") or hasattr(module, "draw"):
-        options.tell(f"{name}: drawn in {_draw(module, rows, out / name)}")
+        options.say(f"{name}: drawn in {_draw(module, rows, out / name)}")
     return rows
 
 

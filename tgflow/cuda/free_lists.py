@@ -45,7 +45,7 @@ class FreeList:
         return FreeItems(self._items.data_ptr(), self._begin.data_ptr(), self.count.data_ptr())
 
     def reserve(self, needed: Tensor) -> None:
-        """Note that a batch needs so many of each class, int `[192]`, and takes what there is."""
+        """Note how many of each class a batch needs, int `[192]`, and takes what there is."""
         self._reserved = torch.minimum(self.count, needed)
 
     def take(self) -> None:

@@ -108,7 +108,7 @@ class DurableLog:
         """Add a frame and return the place after it.
 
         It can be read at once, and survives the process; it survives the machine from the next
-        sync on. If this raises, the frame is not in the log, and the next `append` goes on after
+        sync on. If this raises, the frame is not in the log, and the next `append` continues after
         the one before it.
 
         Args:

@@ -55,8 +55,8 @@ class NodeFeatures:
         if self._end is not None and len(self.table) > self._end:
             raise ValueError(
                 f"node_x has {len(self.table)} rows now, but had {self._end} when an event came "
-                f"with node {self._end} or a later one; append the rows of nodes (zeros, if there "
-                "is nothing to tell) before the events that mention them"
+                f"with node {self._end} or a later one; append the rows of nodes (zeros, if "
+                "nothing is known) before the events that mention them"
             )
 
     def rows_of(self, nodes: Tensor) -> Tensor:

@@ -240,7 +240,7 @@ class TemporalGraph:
         """Give memory back: what only cut-offs before the latest changes see, and sparse chunks.
 
         An earlier cut-off then sees what the changes have left of what it saw; of a node into whose
-        past events were merged late, it sees nothing. Sampling goes on meanwhile; samplers that
+        past events were merged late, it sees nothing. Sampling continues meanwhile; samplers that
         began before are waited for, on a GPU by its streams and not by the host.
 
         Raises:

@@ -187,13 +187,13 @@ def planned_batches(
     drafts = ordered_map(
         partial(_pending, plan, planned), tasks, num_threads=num_threads, lookahead=2 * num_threads
     )
-    begun = ordered_map(
+    started = ordered_map(
         partial(_start, plan, planned, others),
         _steps(drafts, _Window(planned, lookahead)),
         num_threads=num_threads,
         lookahead=PREFETCH_BATCHES,
     )
-    batches = _gather(begun, planned)
+    batches = _gather(started, planned)
     return prefetch(batches, PREFETCH_BATCHES) if num_threads > 0 else batches
 
 

@@ -30,7 +30,7 @@ class Display:
 
     Args:
         console: Where to; stderr, so that stdout stays free for results.
-        title: What is going on, one line.
+        title: What is running, one line.
         total: Events to come, or None if unknown.
     """
 

@@ -143,7 +143,7 @@ class Checkpoints:
         stats = self.stats
         if stats.failures > self._failures:
             self._failures, self._is_pending = stats.failures, False
-            text = f"no checkpoint was written, training goes on: {stats.last_error}"
+            text = f"no checkpoint was written, training continues: {stats.last_error}"
             self._run_log.warning("checkpoint", text)
         if not self._is_pending:
             return

@@ -1,4 +1,4 @@
-"""Rows that go on elsewhere where a placement has no more room for them."""
+"""Rows that continue elsewhere where a placement has no more room for them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class AutoRows:
             self.append(rows, size)
 
     def _move(self, size: int) -> bool:
-        """Move all rows to the next placement, if there is one: readers go on in the old one.
+        """Move all rows to the next placement, if there is one: readers continue in the old one.
 
         Where that fails they stay, and the next append tries again.
         """

@@ -269,7 +269,7 @@ class ContinualTrainer:
                 the trainer's `save` has written.
             config: Settings to continue with, None for those it had. Others give other bits;
                 another `batch_size` counts micro-batches from here. A larger `replay_horizon`
-                reaches further back as the run goes on, as far as the model's state was kept.
+                reaches further back as the run continues, as far as the model's state was kept.
             keep_model: False starts with `model` as it is and an empty memory; the events, and the
                 figures so far, stay.
             edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:

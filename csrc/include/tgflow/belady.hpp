@@ -40,7 +40,7 @@ class Belady {
 
   /// Batches and accesses that were observed and are not planned.
   int64_t num_batches() const { return static_cast<int64_t>(sizes_.size()); }
-  int64_t num_accesses() const { return num_told_ - num_gone_; }
+  int64_t num_accesses() const { return num_seen_ - num_gone_; }
   /// Accesses of the first of them. There must be one.
   int64_t next_size() const { return sizes_.front(); }
 
@@ -118,9 +118,9 @@ class Belady {
   HugeArray<Access> accesses_;  ///< A ring: of the batches that were observed and are not planned,
   std::deque<int64_t> sizes_;   ///< and how many each has.
   int64_t num_gone_ = 0;        ///< Accesses before those,
-  int64_t num_told_ = 0;        ///< and with them.
+  int64_t num_seen_ = 0;        ///< and with them.
   int32_t planned_ = 0;         ///< Batches so far; the next one's number.
-  int32_t told_ = 0;
+  int32_t observed_ = 0;
 
   std::vector<Miss> missed_;      ///< Accesses of the present batch.
   std::vector<int32_t> waiting_;  ///< Of each batch to come: the first slot whose next use it is, or -1,

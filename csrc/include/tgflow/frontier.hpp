@@ -20,7 +20,7 @@ struct FrontierIn {
 };
 
 /// Where distinct queries are written, in order of first appearance. A null `t` or `position` means that the
-/// queries are told apart without it.
+/// queries are compared without it.
 struct FrontierOut {
   node_t* node;
   tick_t* t;

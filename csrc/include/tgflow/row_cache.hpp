@@ -44,7 +44,7 @@ struct CacheLookup {
   std::vector<int64_t> miss;   ///< The distinct ids that are not there, in order of first appearance.
   std::vector<int32_t> first;  ///< Where each of them first appears.
   std::vector<int32_t> admit;  ///< The slot into which each of them is put, or kNothing.
-  int64_t copied = 0;          ///< The rows of so many ids are there already, but for misses.
+  int64_t copied = 0;          ///< Ids whose rows are there already, but for misses.
   std::vector<int32_t> again;  ///< Which of them ask for a row that is missing and was asked for before.
   bool puts_after = false;     ///< Slots may be read before they are written.
   bool alone = false;          ///< Other gathers wait until it is finished.
@@ -137,7 +137,7 @@ class RowCache {
   int64_t bytes() const;
 
  private:
-  class Begun;
+  class Started;
   /// A gather at work: the positions on the clock of its ids are `[begin, end)`.
   struct AtWork {
     int64_t begin;

@@ -135,7 +135,7 @@ def test_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
     assert source.polled[-1] == {1}
     assert [record.message for record in caplog.records] == [
         "list: partition 1 has been silent for 60 s and holds the others back; "
-        "set idle_timeout to go on without it"
+        "set idle_timeout to continue without it"
     ]
 
 

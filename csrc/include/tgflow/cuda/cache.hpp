@@ -21,9 +21,9 @@ enum class CacheOrder : int64_t { kLru, kLfu, kFifo, kStatic, kGiven };
 
 /// What changes with every gather, so that a captured one finds it as it is when it is replayed.
 struct CacheProgress {
-  int64_t clock;     ///< The next position: each gather takes two an id.
-  int64_t inserted;  ///< Into the index since it was made anew, at most.
-  int64_t is_anew;   ///< Whether it is being made anew.
+  int64_t clock;       ///< The next position: each gather takes two an id.
+  int64_t inserted;    ///< Into the index since it was rebuilt, at most.
+  int64_t is_rebuilt;  ///< Whether it is being rebuilt.
 };
 
 /// As tgflow/cuda/cache_index.py has it, field by field. At most half of the entries are of slots, and
@@ -42,7 +42,7 @@ struct DeviceCache {
   int64_t stride;  ///< Of rows, a multiple of 16.
   CacheProgress* progress;
 
-  /// Whether the index must be made anew before `num_more` are inserted, or else too many entries are gone.
+  /// Whether the index must be rebuilt before `num_more` are inserted, or else too many entries are gone.
   __device__ bool is_full(int64_t num_more) const {
     return capacity + progress->inserted + num_more > 3 * (mask + 1) / 4;
   }
