@@ -48,7 +48,7 @@ class Headline:
 
 
 _TGN = "prepare, TGN, 1 hop of 10"
-_GATHER: Params = {"placement": "host", "dim": 172, "beside": "index_select"}
+_GATHER = "gather rows, over index_select(out=)"
 _10M: Params = {"stream": "power law", "entries": 10_000_000}
 _OURS: Params = {"library": "tgflow"}
 HEADLINES: Sequence[Headline] = (
@@ -65,7 +65,7 @@ HEADLINES: Sequence[Headline] = (
     Headline("training TGAT", "train", "TGAT training", _OURS),
     Headline("CSV into the log", "stream", "files, to the log", {"file": "clean.csv"}),
     Headline("Parquet into the log", "stream", "files, to the log", {"file": "clean.parquet"}),
-    Headline("gathering 172 floats a row", "table", "gather rows", _GATHER),
+    Headline("gathering 172 floats a row", "table", _GATHER, {"dim": 172, "threads": 1}),
 )
 """Of the page's first table."""
 LIBRARIES = {
