@@ -79,7 +79,7 @@ def test_the_picture_has_a_point_for_every_size(measured):
 @pytest.mark.parametrize("bench", [store, sample], ids=["store", "sample"])
 def test_without_a_baseline_its_rows_are_left_out_and_a_line_says_so(bench, options):
     lines = []
-    rows = bench.run(replace(options, tell=lines.append))
+    rows = bench.run(replace(options, say=lines.append))
     assert lines[0] == "there is no static CSR to compare with: `make bench` in a clone has one"
     assert all(row.value > 0 for row in rows)
     assert {row.name for row in rows if row.baseline is not None} <= {"memory"}

@@ -245,7 +245,7 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, resume, monkey
     assert ran.code == 74
     assert "no room for a checkpoint" in ran.err
     assert len(calls) == 4
-    assert any("training goes on" in text for text in notes())
+    assert any("training continues" in text for text in notes())
     assert [p.name for p in Path("out/checkpoints").iterdir()] == [f"ckpt-{calls[0]:012d}"]
 
 
