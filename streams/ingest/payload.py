@@ -142,9 +142,11 @@ class Payload:
 
     def forget(self, index: Int64s) -> None:
         """Give back the rows at `index`, at least one."""
-        numbers = index >> SLAB_BITS
-        first = int(numbers.min())
-        for number, count in enumerate(np.bincount(numbers - first).tolist(), first):
+        first, last = _slabs_of(index)
+        counts = [len(index)]
+        if first != last:
+            counts = np.bincount((index >> SLAB_BITS) - first).tolist()
+        for number, count in enumerate(counts, first):
             if count:
                 self._wanted[number] -= count
                 if not self._wanted[number] and number != self._open_number:
@@ -172,10 +174,10 @@ class Payload:
 
 def take(slabs: Slabs, index: Int64s, t: Int64s) -> EventColumns:
     """Return the events at `index`, at least one, whose times are `t`."""
-    numbers, places = index >> SLAB_BITS, index & _OFFSET_MASK
-    first, last = int(numbers.min()), int(numbers.max())
+    first, last = _slabs_of(index)
     if first == last:
-        return slabs[first].take(_as_slice(places), t)
+        return slabs[first].take(_as_slice(index - (first << SLAB_BITS)), t)
+    numbers, places = index >> SLAB_BITS, index & _OFFSET_MASK
     parts, origins = [], []
     for number in range(first, last + 1):
         rows = np.flatnonzero(numbers == number)
@@ -185,6 +187,11 @@ def take(slabs: Slabs, index: Int64s, t: Int64s) -> EventColumns:
     order = np.empty(len(index), np.int64)
     order[np.concatenate(origins)] = np.arange(len(index))
     return EventColumns.concat(parts).take(order)
+
+
+def _slabs_of(index: Int64s) -> tuple[int, int]:
+    """Return the numbers of the first and the last slab that rows are in."""
+    return int(index.min()) >> SLAB_BITS, int(index.max()) >> SLAB_BITS
 
 
 def _as_slice(places: Int64s) -> slice | Int64s:

@@ -11,7 +11,7 @@ import numpy as np
 from sortedcontainers import SortedKeyList
 
 from tgflow.streams.ingest import payload
-from tgflow.streams.ingest.ordered_rows import Rows, partitions, total_bytes
+from tgflow.streams.ingest.ordered_rows import SEQ_BITS, Rows, partitions, total_bytes
 from tgflow.streams.ingest.payload import SLAB_BITS, Payload, Slabs
 from tgflow.streams.rows.checks import Int64s
 
@@ -183,10 +183,12 @@ class ReorderBuffer:
 
 def per_partition(rank: Int64s, sizes: int | Int64s = 0) -> Iterable[tuple[int, int, int]]:
     """Return which partitions the rows are of: the partition, its rows, and their bytes."""
+    if not len(rank):
+        return []
+    first, last = int(rank.min()) >> SEQ_BITS, int(rank.max()) >> SEQ_BITS
+    if first == last:
+        return [(first, len(rank), total_bytes(sizes, len(rank)))]
     of = partitions(rank)
-    first = int(of.min()) if len(of) else 0
-    if len(of) and first == int(of.max()):
-        return [(first, len(of), total_bytes(sizes, len(of)))]
     counts = np.bincount(of - first)
     if isinstance(sizes, int):
         totals = counts * sizes

@@ -134,13 +134,15 @@ def classify(
         return _classify_each(t, front, config, released, window, sizes)
     if int(t.min()) < config.first_t or int(t.max()) > config.last_t:
         return _classify_in_range(t, front, config, released)
+    least = max(front.floor, released)
+    if config.jump is None and t[0] >= max(least, front.max_t) and (t[:-1] <= t[1:]).all():
+        return Classified(PartitionProgress(int(t[-1]), front.floor))
     before = np.empty_like(t)
     before[0] = front.max_t
     np.maximum.accumulate(np.maximum(t[:-1], front.max_t), out=before[1:])
     jump = config.jump
     if jump is not None and _is_beyond(t, before, jump, front).any():
         return _classify_each(t, front, config, released, None, sizes)
-    least = max(front.floor, released)
     late = (t < least) | ((t < before) & (_distance(before, t) > config.allowed_lateness))
     rejected = [
         _late(row, int(t[row]), max(least, int(before[row]) - config.allowed_lateness), config)
