@@ -57,15 +57,9 @@ def compare(left, right):
     assert not list(right.out.glob("checkpoints/corrupt-*")), "every checkpoint was usable"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
-@pytest.mark.parametrize(
-    "more",
-    [
-        ["--log"],
-        pytest.param(["--no-log"], marks=pytest.mark.slow),
-        pytest.param(["--log", *ON_DISK], marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("more", [["--log"], ["--no-log"], ["--log", *ON_DISK]])
 def test_killed_over_a_file(tmp_path, more):
     kills = max(1, KILLS // 4)
     lines = [
