@@ -45,6 +45,27 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class HostEvents:
+    """The events of a batch in host memory, wherever its tensors are: what the host decides by.
+
+    Reading them never waits for a device.
+    """
+
+    eid: Tensor
+    """int64 `[B]`: log positions."""
+    src: Tensor
+    """int64 `[B]`."""
+    dst: Tensor
+    """int64 `[B]`."""
+    t: Tensor
+    """int64 `[B]`: ticks."""
+    begin: int
+    """Log position of the first new event: the state that the batch is predicted from."""
+    end: int
+    """Log position after the last new event."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Events to score, their negatives, and the temporal neighborhoods of all of them.
 
@@ -65,6 +86,9 @@ class Batch:
     """int64 `[B]`."""
     t: Tensor
     """int64 `[B]`: ticks."""
+    host: HostEvents
+    """The same four columns in host memory, and the span of the new events. On the CPU they are
+    the batch's own tensors; `to` and `pin` leave them as they are."""
     x: Tensor | None
     """float32 `[B, x_dim]`: the events' own features: to be stored, never to score with."""
     negative_src: Tensor

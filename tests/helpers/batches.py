@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch, Block
+from tgflow.batch import Batch, Block, HostEvents
 from tgflow.events import EventBatch
 
 Row = tuple[int, int]
@@ -39,7 +39,8 @@ def slow_batch(
         replayed: Earlier events to append, each seen from its own batch's start.
         seconds_per_tick: The stream's unit.
     """
-    new = list(range(index * batch_size, min((index + 1) * batch_size, len(events))))
+    begin = index * batch_size
+    new = list(range(begin, min(begin + batch_size, len(events))))
     eids = new + list(replayed)
     before = [eid // batch_size * batch_size for eid in eids]
     src, dst, t = (column[eids].tolist() for column in (events.src, events.dst, events.t))
@@ -73,16 +74,17 @@ def slow_batch(
         table = torch.cat([torch.zeros(1, events.x_dim), events.x[list(edges)]])
     blocks = [_with_edges(block, table) for block in blocks]
     src_t, dst_t, at_t = events.src[eids], events.dst[eids], events.t[eids]
-    wide = (len(eids), num_negatives)
+    eid, wide = _ints(eids), (len(eids), num_negatives)
     return Batch(
         epoch=0,
         index=index,
         num_new=len(new),
         seconds_per_tick=seconds_per_tick,
-        eid=_ints(eids),
+        eid=eid,
         src=src_t,
         dst=dst_t,
         t=at_t,
+        host=HostEvents(eid, src_t, dst_t, at_t, begin, begin + len(new)),
         x=None if events.x is None else events.x[eids],
         negative_src=src_t.unsqueeze(1).expand(wide),
         negative_dst=_ints(negative).view(wide),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import Batch, Block
+from tgflow.batch import Batch, Block, HostEvents
 from tgflow.events import EventBatch
 
 Query = tuple[int, int, int]
@@ -143,8 +143,10 @@ def assert_batch_rows(batch: Batch, expected: dict[str, Any]) -> None:
 def assert_same_batch(a: Batch, b: Batch) -> None:
     """Fail unless every field of `a` and `b` is equal, bit for bit."""
     for name in Batch.__dataclass_fields__:
-        if name != "blocks":
+        if name not in ("blocks", "host"):
             _assert_same(name, getattr(a, name), getattr(b, name))
+    for name in HostEvents.__dataclass_fields__:
+        _assert_same(f"host.{name}", getattr(a.host, name), getattr(b.host, name))
     assert len(a.blocks) == len(b.blocks)
     for block_a, block_b in zip(a.blocks, b.blocks, strict=True):
         for name in Block.__dataclass_fields__:

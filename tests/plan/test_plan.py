@@ -335,3 +335,14 @@ def test_a_batch_moves_as_a_whole_and_copies_what_is_shared_once() -> None:
     assert all(tensor is not None and tensor.device.type == "meta" for tensor in tensors)
     assert there.blocks[0].edge_table is there.blocks[1].edge_table
     assert (there.epoch, there.num_new) == (batch.epoch, batch.num_new)
+    assert there.host is batch.host
+
+
+def test_the_host_knows_the_events_of_a_batch_and_the_span_of_the_new_ones() -> None:
+    graph = TemporalGraph.from_events(made_events(60))
+    plan = plan_of(graph, start=5, replay=ExperienceReplay(ratio=0.5))
+    batch = plan.batch(0, 4)
+    assert (batch.host.begin, batch.host.end) == plan.span(4) == (45, 55)
+    assert batch.host.eid[: batch.num_new].tolist() == list(range(45, 55))
+    for name in ("eid", "src", "dst", "t"):
+        assert getattr(batch.host, name) is getattr(batch, name)

@@ -8,7 +8,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
+from tgflow.batch import Batch, HostEvents
 from tgflow.choices import Strategy, Visibility
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -161,6 +161,7 @@ class Plan:
             src=events.src,
             dst=events.dst,
             t=events.t,
+            host=HostEvents(eid, events.src, events.dst, events.t, begin, end),
             x=None,
             negative_src=negatives.src,
             negative_dst=negatives.dst,
