@@ -71,6 +71,13 @@ class Batch:
 
     A pure function of (seed, epoch, index) and of the event log up to the batch's end.
     Of `B` events the first `num_new` are new and the rest are replayed.
+
+    On a GPU, whose host does not wait to learn how many rows a frontier has, frontiers and the edge
+    table may end in *padding*: further rows, so that shapes stay the same. No row in use refers to
+    them. A target of padding has row 0 and no neighbors (`mask` False, `eid` -1, zeros elsewhere);
+    an input row has node 0 as of `host.begin`, and zeros for features. What a model computes of
+    padding reaches neither scores nor gradients nor state, so a model need not know of it. Events
+    are never padded.
     """
 
     epoch: int

@@ -1,0 +1,129 @@
+"""Padding is inert: a padded batch teaches a model the same, to the rounding of sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from helpers.effort import cases
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
+from tgflow.batch import Batch
+from tgflow.graph import TemporalGraph
+from tgflow.model import Scores, TemporalModel
+from tgflow.models import MODELS
+from tgflow.plan.padding import BatchShape, pad, shape_of
+from tgflow.plan.plan import Plan
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.tables import FeatureTable
+
+SETTINGS = {"time_dim": 8, "embedding_dim": 8, "neighbors": 3, "dropout": 0.0}
+VARIANTS: list[dict[str, Any]] = [
+    {"layers": 1},
+    {"layers": 2},
+    {"layers": 2, "aggregator": "mean", "memory_updater": "rnn"},
+]
+
+
+def model_of(name: str, graph: TemporalGraph, settings: dict[str, Any]) -> TemporalModel:
+    torch.manual_seed(0)
+    entry = MODELS[name]
+    known = entry.config.__dataclass_fields__
+    given = {name: value for name, value in settings.items() if name in known}
+    model = entry.model.for_graph(graph, **SETTINGS, **given)
+    if model.state is not None:
+        model.state.keep_past(1000)
+    return model
+
+
+def planned(model: TemporalModel, graph: TemporalGraph) -> Plan:
+    return plan_of(
+        graph,
+        fanouts=model.fanouts,
+        strategy="recent",
+        replay=ExperienceReplay(ratio=0.5),
+        with_memory=model.state is not None,
+    )
+
+
+def learn(model: TemporalModel, batch: Batch) -> tuple[Scores, dict[str, Tensor]]:
+    """Return the scores and gradients of a batch, and take it in."""
+    model.zero_grad()
+    scores = model(batch)
+    (F.softplus(-scores.positive).mean() + F.softplus(scores.negative).mean()).backward()
+    model.commit(batch, scores)
+    gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+    return scores, {name: one.clone() for name, one in gradients.items()}
+
+
+def longer(shape: BatchShape, more: list[int]) -> BatchShape:
+    targets = tuple(size + more[0] for size in shape.targets)
+    return BatchShape(targets, shape.nodes + more[1], shape.edges + (more[2] if shape.edges else 0))
+
+
+def graph_with_features(x_dim: int, node_x_dim: int) -> TemporalGraph:
+    node_x = FeatureTable(node_x_dim) if node_x_dim else None
+    if node_x is not None:
+        node_x.append(torch.rand(9, node_x_dim, generator=torch.Generator().manual_seed(1)))
+    return TemporalGraph.from_events(made_events(80, x_dim=x_dim), node_x=node_x)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("settings", cases(VARIANTS, VARIANTS[1:]))
+@given(more=st.lists(st.integers(0, 40), min_size=3, max_size=3), features=st.booleans())
+def test_a_padded_batch_teaches_a_model_what_it_would_without(
+    name: str, settings: dict[str, Any], more: list[int], features: bool
+) -> None:
+    graph = graph_with_features(3, 2) if features else graph_with_features(0, 0)
+    plain, padded = model_of(name, graph, settings), model_of(name, graph, settings)
+    plan = planned(plain, graph)
+    for index in range(4):
+        batch = plan.batch(0, index)
+        scores, gradients = learn(plain, batch)
+        found, of_padded = learn(padded, pad(batch, longer(shape_of(batch), more)))
+        torch.testing.assert_close(found.positive, scores.positive)
+        torch.testing.assert_close(found.negative, scores.negative)
+        torch.testing.assert_close(of_padded, gradients)
+    if plain.state is not None and padded.state is not None:
+        torch.testing.assert_close(padded.state.state_dict(), plain.state.state_dict())
+
+
+def test_padding_to_its_own_shape_changes_nothing() -> None:
+    batch = plan_of(graph_with_features(3, 2)).batch(0, 3)
+    assert_same_batch(pad(batch, shape_of(batch)), batch)
+
+
+def test_padded_rows_hold_what_a_batch_says_of_them() -> None:
+    batch = plan_of(graph_with_features(3, 2)).batch(0, 3)
+    shape = longer(shape_of(batch), [2, 3, 4])
+    longest = pad(batch, shape)
+    assert shape_of(longest) == shape
+    assert longest.nodes[-3:].tolist() == [0, 0, 0]
+    assert longest.position[-3:].tolist() == [30, 30, 30]
+    assert longest.node_x is not None
+    assert not longest.node_x[-3:].any()
+    for block in longest.blocks:
+        assert not block.mask[-2:].any()
+        assert not block.target[-2:].any()
+        assert (block.eid[-2:] == -1).all()
+        assert block.edge_table is longest.blocks[0].edge_table
+
+
+def test_a_shape_without_room_is_refused() -> None:
+    batch = plan_of(graph_with_features(3, 0)).batch(0, 3)
+    shape = shape_of(batch)
+    for small in (
+        replace(shape, nodes=shape.nodes - 1),
+        replace(shape, edges=0),
+        replace(shape, targets=shape.targets[:1]),
+    ):
+        with pytest.raises(ValueError, match="cannot be padded"):
+            pad(batch, small)
