@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "tgflow/detail/frontier_query.hpp"
 #include "tgflow/hash_table.hpp"
 
 namespace tgflow {
@@ -17,9 +18,7 @@ class Frontier {
   int64_t add(node_t node, tick_t t, int64_t position) {
     if (out_.t == nullptr) t = 0;
     if (out_.position == nullptr) position = 0;
-    const uint64_t seed =
-        mix64(static_cast<uint64_t>(t) + 0x9e3779b97f4a7c15ULL * static_cast<uint64_t>(position));
-    const uint64_t hash = mix64(seed ^ static_cast<uint64_t>(node));
+    const uint64_t hash = hash_of({node, t, position});
     const int64_t row = index_.find_or_insert(hash, static_cast<int32_t>(size_), [&](int32_t r) {
       return out_.node[r] == node && (out_.t == nullptr || out_.t[r] == t) &&
              (out_.position == nullptr || out_.position[r] == position);
@@ -38,12 +37,6 @@ class Frontier {
   RowIndex index_;
   int64_t size_ = 0;
 };
-
-/// later - earlier in seconds; the difference of any two ticks fits 64 bits without a sign.
-float seconds_between(tick_t earlier, tick_t later, double seconds_per_tick) {
-  const uint64_t ticks = static_cast<uint64_t>(later) - static_cast<uint64_t>(earlier);
-  return static_cast<float>(static_cast<double>(ticks) * seconds_per_tick);
-}
 
 }  // namespace
 

@@ -320,13 +320,6 @@ def test_bad_plans_are_refused(changes: dict[str, Any], message: str) -> None:
         plan_of(TemporalGraph(), **changes)
 
 
-def test_a_graph_on_a_gpu_cannot_be_planned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = TemporalGraph()
-    monkeypatch.setattr(graph, "device", torch.device("cuda", 0))
-    with pytest.raises(ValueError, match=r"on cuda:0: training on a GPU graph is not there yet"):
-        plan_of(graph)
-
-
 def test_a_batch_moves_as_a_whole_and_copies_what_is_shared_once() -> None:
     batch = plan_of(TemporalGraph.from_events(made_events(60)), fanouts=(3, 2)).batch(0, 4)
     assert_same_batch(batch.to("cpu"), batch)

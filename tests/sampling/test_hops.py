@@ -4,16 +4,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.functional import pad
 
 from helpers.devices import for_each_device, opened
 from helpers.strategies import event_lists, graph_events, samplers
 from tgflow.events import NO_NODE, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.sampling import Frontier, Neighbors, Sampler, sample_hops, sample_neighbors, to_blocks
+from tgflow.sampling import Sampler, sample_hops, sample_neighbors, to_blocks
 from tgflow.sampling import hops as hops_module
-from tgflow.sampling.expand import distinct, distinct_by_sorting, expand, expand_by_sorting
 
 
 def queries(events, generator: torch.Generator, size: int = 9):
@@ -76,88 +74,6 @@ def test_hops_are_what_one_hop_gives_for_each_target(events, sampler, fanouts, c
         frontier = lower
     assert hops.inputs.nodes.tolist() == [node for node, _, _ in frontier]
     assert int(hops.inputs.size) == len(frontier)
-
-
-def frontiers() -> st.SearchStrategy[Frontier]:
-    """Queries of which some are equal, some padding; with positions or without."""
-    rows = st.lists(
-        st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 1)), max_size=12
-    )
-    return st.builds(
-        lambda rows, with_position: Frontier(
-            *torch.tensor(rows, dtype=torch.int64).view(-1, 3).T.contiguous()[: 2 + with_position]
-        ),
-        rows,
-        st.booleans(),
-    )
-
-
-def assert_same_frontier(padded: Frontier, exact: Frontier) -> None:
-    """Fail unless the frontiers are equal but for the padding of the first."""
-    size = int(padded.size)
-    assert size == int(exact.size) == len(exact)
-    assert torch.equal(padded.nodes[:size], exact.nodes)
-    assert torch.equal(padded.t[:size], exact.t)
-    assert (padded.position is None) == (exact.position is None)
-    if padded.position is not None and exact.position is not None:
-        assert torch.equal(padded.position[:size], exact.position)
-    assert (padded.nodes[size:] == NO_NODE).all()
-
-
-@given(frontiers())
-def test_sorting_finds_the_distinct_queries_that_hashing_finds(frontier):
-    (padded, sorted_row), (exact, row) = distinct_by_sorting(frontier), distinct(frontier)
-    assert torch.equal(sorted_row, row)
-    assert_same_frontier(padded, exact)
-
-
-@given(
-    frontier=frontiers(),
-    k=st.integers(1, 3),
-    by_time=st.booleans(),
-    by_position=st.booleans(),
-    room=st.integers(0, 3),
-    seed=st.integers(0, 99),
-)
-def test_sorting_expands_as_hashing_does(frontier, k, by_time, by_position, room, seed):
-    """Also behind a frontier with rows that are not in use, as a GPU has them."""
-    generator = torch.Generator().manual_seed(seed)
-    size = len(frontier)
-    found = Neighbors.empty(size, k)
-    found.nodes = torch.randint(-1, 4, (size, k), generator=generator)
-    found.eid = torch.where(found.mask, 7, -1)
-    found.t = torch.where(found.mask, frontier.t.unsqueeze(1) - 1 - found.nodes, 0)
-    how = {"by_time": by_time, "by_position": by_position}
-    block, below = expand(frontier, found, 0.5, **how)
-    room = room if size else 0
-    padded_block, padded = expand_by_sorting(
-        with_room(frontier, room), neighbors_with_room(found, room), 0.5, **how
-    )
-    for name in ("target", "neighbor", "mask", "dt", "eid"):
-        assert torch.equal(getattr(padded_block, name)[:size], getattr(block, name)), name
-    assert_same_frontier(padded, below)
-
-
-def with_room(frontier: Frontier, room: int) -> Frontier:
-    """Return the frontier with rows behind it that are not in use."""
-    position = frontier.position
-    return Frontier(
-        pad(frontier.nodes, (0, room), value=NO_NODE),
-        pad(frontier.t, (0, room)),
-        None if position is None else pad(position, (0, room)),
-        frontier.size,
-    )
-
-
-def neighbors_with_room(found: Neighbors, room: int) -> Neighbors:
-    """Return the neighbors, and none for further queries."""
-    rows = (0, 0, 0, room)
-    return Neighbors(
-        pad(found.nodes, rows, value=NO_NODE),
-        pad(found.t, rows),
-        pad(found.eid, rows, value=-1),
-        pad(found.count, (0, room)),
-    )
 
 
 def test_all_hops_see_the_events_there_were_at_the_start(monkeypatch):

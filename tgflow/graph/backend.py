@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph._native import Log
 from tgflow.graph.query import Neighbors, Queries
@@ -26,6 +27,11 @@ class GraphBackend(Protocol):
     @property
     def device(self) -> torch.device:
         """Where queries and answers are."""
+        ...
+
+    @property
+    def gpu(self) -> Device | None:
+        """The GPU that holds the neighborhoods; None: they are in host memory."""
         ...
 
     @property

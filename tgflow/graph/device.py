@@ -30,7 +30,7 @@ class DeviceGraph:
     """
 
     def __init__(self, direction: Direction, budget: int | None, gpu: Device) -> None:
-        self._gpu = gpu
+        self.gpu = gpu
         self.device = gpu.device
         self._host = HostGraph(direction)  # checks events and keeps the log
         self._directed = direction == "directed"
@@ -81,7 +81,7 @@ class DeviceGraph:
         each, limit = _native.cut_offs(queries.as_of)
         with self._store.readers.reading():
             sampling.sample(
-                self._gpu.kernels,
+                self.gpu.kernels,
                 self._store.snapshot,
                 sampling.sampler_args(
                     sampler.strategy, queries.key, sampler.span or 1, queries.types

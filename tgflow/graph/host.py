@@ -22,6 +22,7 @@ class HostGraph:
     """
 
     device = torch.device("cpu")
+    gpu = None
 
     def __init__(self, direction: str, budget: int | None = None) -> None:
         self._graph = _native.Graph(

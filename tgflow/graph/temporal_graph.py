@@ -93,6 +93,8 @@ class TemporalGraph:
         """Where the neighborhoods are."""
         self.device = self.backend.device
         """Where samplers take and return tensors."""
+        self.gpu = self.backend.gpu
+        """The GPU with the neighborhoods; None: they are in host memory."""
         self.log = EventLog(self.backend.log)
         self.edge_x = _features(edge_x_dim, edge_x)
         self._of_nodes = None if node_x is None else NodeFeatures(node_x)

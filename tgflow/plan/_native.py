@@ -11,18 +11,18 @@ from tgflow._core import Belady
 __all__ = ["Belady", "PairIndex", "draw_replay", "gather_rows", "unique_events"]
 
 
-def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], list[int]]:
+def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], int]:
     """Return the distinct events of `eids`, and the row of each event among them.
 
     Returns:
         int64 `[R]`: -1 and then the events in order of first appearance; for each tensor of `eids`
-        the rows, int64 of its shape, 0 where it holds -1; and how many of the distinct ones there
-        were before the first tensor, which is 1, and after each.
+        the rows, int64 of its shape, 0 where it holds -1; and how many of the distinct ones, -1
+        included, there were before the last tensor.
     """
     rows = [torch.empty_like(eid) for eid in eids]
     distinct = torch.empty(1 + sum(eid.numel() for eid in eids), dtype=torch.int64)
     counts = _core.unique_events(eids, rows, distinct)
-    return distinct[: counts[-1]].clone(), rows, counts  # the rest is room, and these are kept
+    return distinct[: counts[-1]].clone(), rows, counts[-2]  # the rest is room, and these are kept
 
 
 def gather_rows(table: Tensor, row: Tensor) -> Tensor:

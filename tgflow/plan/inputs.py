@@ -53,9 +53,12 @@ class FeatureInput:
         return ids
 
     def trace(self, batch: PendingBatch) -> Tensor:
-        """Return the distinct ones of `base_ids`, without -1, in order of first appearance."""
-        ids = self.base_ids(batch)
-        return ids[1:] if self.name == "edge_x" else unique_events([ids])[0][1:]
+        """Return the distinct ones of `base_ids`, without -1, in order of first appearance.
+
+        On the CPU; synchronizes with a GPU.
+        """
+        ids = self.base_ids(batch).cpu()
+        return ids[ids >= 0] if self.name == "edge_x" else unique_events([ids])[0][1:]
 
     @property
     def planned_cache(self) -> CachedTable | None:
@@ -71,6 +74,17 @@ def feature_inputs(graph: TemporalGraph) -> list[FeatureInput]:
         ("node_x", graph.node_x),
     )
     return [FeatureInput(name, table) for name, table in named if table is not None]
+
+
+def check_preparable(graph: TemporalGraph) -> None:
+    """Raise ValueError if a GPU cannot prepare the batches of a graph that is on it."""
+    for table in feature_inputs(graph):
+        if graph.gpu is not None and table.planned_cache is not None:
+            raise ValueError(
+                f'the cache of {table.name} has policy="belady", which is planned for on the host, '
+                f"and a GPU that samples tells no host what; the graph is on {graph.device}: use "
+                'policy="lru", or TemporalGraph(device="cpu"), whose batches are copied to the GPU'
+            )
 
 
 def check_unplanned(graph: TemporalGraph) -> None:

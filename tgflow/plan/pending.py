@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from tgflow.batch import Batch, Block
+from tgflow.cuda import frontier
+from tgflow.cuda.device import Device
 from tgflow.plan import _native
 
 Feature = Literal["edge_x", "node_x"]
@@ -25,10 +28,11 @@ class PendingBatch:
     """int64, of each table of the graph the rows to gather, in one call.
 
     `edge_x`: -1 and then the distinct events, first the blocks', in order of first appearance, then
-    the batch's own. `node_x`: the row of each of `nodes`, -1 for those that have none.
+    the batch's own; on a GPU as many more -1 as there could be events. `node_x`: the row of each of
+    `nodes`, -1 for those that have none.
     """
     num_in_blocks: int = 0
-    """How many rows of `edge_x`, from the first on, the blocks read."""
+    """How many rows of `edge_x`, from the first on, the blocks read; on a GPU all, as they may."""
     own_row: Tensor | None = None
     """int64 `[B]`: the row of each of the batch's own events among those of `edge_x`."""
 
@@ -44,7 +48,7 @@ class PendingBatch:
         table = edge_x[: self.num_in_blocks]
         return replace(
             self.batch,
-            x=_native.gather_rows(edge_x, self.own_row),
+            x=_rows_of(edge_x, self.own_row),
             node_x=node_x,
             blocks=tuple(replace(block, edge_table=table) for block in self.batch.blocks),
         )
@@ -58,28 +62,44 @@ class PendingBatch:
         return sum(column.nbytes for column in columns)
 
 
+def _rows_of(table: Tensor, row: Tensor) -> Tensor:
+    return _native.gather_rows(table, row) if table.is_cpu else table.index_select(0, row)
+
+
 def _tensors(part: PendingBatch | Batch | Block) -> list[Tensor]:
     columns = (getattr(part, field.name) for field in fields(part))
     return [column for column in columns if isinstance(column, Tensor)]
 
 
-def pending_batch(batch: Batch, *, with_edges: bool, node_rows: Tensor | None) -> PendingBatch:
+def pending_batch(
+    batch: Batch, *, with_edges: bool, node_rows: Tensor | None, gpu: Device | None
+) -> PendingBatch:
     """Return `batch` with the rows of features that it needs.
 
     Args:
         batch: As it will be, but for what it reads of tables.
         with_edges: Whether the graph has edge features.
         node_rows: Rows of the batch's nodes, or None if the graph has no node features.
+        gpu: Where the batch is; None: on the CPU.
     """
     ids: dict[Feature, Tensor] = {} if node_rows is None else {"node_x": node_rows}
     if not with_edges:
         return PendingBatch(batch, ids)
     eids = [block.eid for block in batch.blocks]
-    edges, (*rows, own_row), counts = _native.unique_events([*eids, batch.eid])
+    edges, (*rows, own_row), num_in_blocks = distinct_events([*eids, batch.eid], gpu)
     blocks = (replace(b, edge_row=row) for b, row in zip(batch.blocks, rows, strict=True))
     return PendingBatch(
         replace(batch, blocks=tuple(blocks)),
         {"edge_x": edges, **ids},
-        num_in_blocks=counts[-2],
+        num_in_blocks=num_in_blocks,
         own_row=own_row,
     )
+
+
+def distinct_events(eids: list[Tensor], gpu: Device | None) -> tuple[Tensor, list[Tensor], int]:
+    """As `_native.unique_events`, wherever the events are; padding may be read by blocks too."""
+    if gpu is None:
+        return _native.unique_events(eids)
+    distinct, row = frontier.unique_events(gpu, torch.cat([eid.reshape(-1) for eid in eids]))
+    rows = torch.split(row, [eid.numel() for eid in eids])
+    return distinct, [r.view(eid.shape) for r, eid in zip(rows, eids, strict=True)], len(distinct)

@@ -89,12 +89,12 @@ def sample_hops(
         raise ValueError("fanouts must name the neighbors of at least one hop, got none")
     if isinstance(sampler, str):
         sampler = Sampler(sampler)
-    if as_of is None and graph.device.type == "cpu":
+    if as_of is None and graph.gpu is None:
         as_of = graph.num_events
     each = as_of if isinstance(as_of, Tensor) else None
     roots, rows = Frontier(nodes, t, each), None
     if dedup:
-        roots, rows = distinct(roots)
+        roots, rows = distinct(roots, graph.gpu)
     return descend(
         graph, roots, fanouts, rows=rows, sampler=sampler, key=key, types=types, dedup=dedup,
         as_of=None if isinstance(as_of, Tensor) else as_of,
@@ -147,6 +147,7 @@ def descend(
                 frontier,
                 sample(frontier.nodes, frontier.t, k, as_of=limits),
                 graph.seconds_per_tick,
+                graph.gpu,
                 by_time=by_time or not lowest,
                 by_position=by_position or not lowest,
             )

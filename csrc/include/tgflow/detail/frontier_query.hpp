@@ -1,0 +1,32 @@
+// What a row of a frontier stands for, on the host and on the device. No `std::` here.
+#pragma once
+
+#include "tgflow/detail/mix.hpp"
+#include "tgflow/types.hpp"
+
+namespace tgflow {
+
+/// A query, with 0 for what it is compared without.
+struct FrontierQuery {
+  node_t node;
+  tick_t t;
+  int64_t position;
+};
+
+TGFLOW_HD inline bool operator==(const FrontierQuery& a, const FrontierQuery& b) {
+  return a.node == b.node && a.t == b.t && a.position == b.position;
+}
+
+TGFLOW_HD inline uint64_t hash_of(const FrontierQuery& query) {
+  const uint64_t seed =
+      mix64(static_cast<uint64_t>(query.t) + 0x9e3779b97f4a7c15ULL * static_cast<uint64_t>(query.position));
+  return mix64(seed ^ static_cast<uint64_t>(query.node));
+}
+
+/// later - earlier in seconds; the difference of any two ticks fits 64 bits without a sign.
+TGFLOW_HD inline float seconds_between(tick_t earlier, tick_t later, double seconds_per_tick) {
+  const uint64_t ticks = static_cast<uint64_t>(later) - static_cast<uint64_t>(earlier);
+  return static_cast<float>(static_cast<double>(ticks) * seconds_per_tick);
+}
+
+}  // namespace tgflow

@@ -1,0 +1,238 @@
+"""Distinct rows on a GPU: the core's, number by number, whatever the order in which lanes come."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import pad
+
+from helpers.devices import for_each_gpu
+from helpers.effort import tries
+from helpers.emulator import Emulator
+from helpers.emulator.device import EmulatedDevice
+from tgflow.cuda import frontier as kernels
+from tgflow.cuda.device import CudaDevice, Device
+from tgflow.events import NO_NODE
+from tgflow.graph import Neighbors
+from tgflow.plan import _native
+from tgflow.plan.pending import distinct_events
+from tgflow.sampling import Frontier
+from tgflow.sampling.expand import distinct, expand
+
+ORDERS = st.sampled_from([0, 1, 2, 3])
+"""Of the lanes: forwards, backwards, shuffled."""
+EDGES = st.sampled_from([-(2**63), -(2**62), -1, 0, 1, 2**62, 2**63 - 1])
+
+
+def device_of(gpu: str) -> Device:
+    return EmulatedDevice() if gpu == "emulated" else CudaDevice(torch.device("cuda"))
+
+
+def emulated(order: int) -> EmulatedDevice:
+    return EmulatedDevice(kernels=Emulator(order=order))
+
+
+def frontier_of(rows: list[tuple[int, int, int]], with_position: bool) -> Frontier:
+    columns = torch.tensor(rows, dtype=torch.int64).view(-1, 3).T.contiguous()
+    return Frontier(*columns[: 2 + with_position])
+
+
+def frontiers() -> st.SearchStrategy[Frontier]:
+    """Queries of which some are equal and some of no node; with positions or without."""
+    small = st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 1))
+    extreme = st.tuples(st.integers(0, 1), EDGES, st.sampled_from([0, 2**62]))
+    rows = st.lists(small, max_size=12) | st.lists(extreme, max_size=12)
+    return st.builds(frontier_of, rows, st.booleans())
+
+
+def on(gpu: Device, frontier: Frontier) -> Frontier:
+    columns = (frontier.nodes, frontier.t, frontier.position, frontier.num_used)
+    return Frontier(*(None if c is None else c.to(gpu.device) for c in columns))
+
+
+def assert_same_frontier(padded: Frontier, exact: Frontier) -> None:
+    """Fail unless the frontiers are equal but for the padding of the first."""
+    size = int(padded.size)
+    assert size == int(exact.size) == len(exact)
+    assert (padded.position is None) == (exact.position is None)
+    for name, fill in (("nodes", NO_NODE), ("t", 0), ("position", 0)):
+        mine, expected = getattr(padded, name), getattr(exact, name)
+        if mine is not None:
+            assert torch.equal(mine[:size].cpu(), expected), name
+            assert (mine[size:] == fill).all(), name
+
+
+def with_room(frontier: Frontier, room: int) -> Frontier:
+    """Return the frontier with rows behind it that are not in use."""
+    position = frontier.position
+    return Frontier(
+        pad(frontier.nodes, (0, room), value=NO_NODE),
+        pad(frontier.t, (0, room)),
+        None if position is None else pad(position, (0, room)),
+        frontier.size,
+    )
+
+
+def neighbors_with_room(found: Neighbors, room: int) -> Neighbors:
+    """Return the neighbors, and none for further queries."""
+    rows = (0, 0, 0, room)
+    return Neighbors(
+        pad(found.nodes, rows, value=NO_NODE),
+        pad(found.t, rows),
+        pad(found.eid, rows, value=-1),
+        pad(found.count, (0, room)),
+    )
+
+
+def neighbors_of(frontier: Frontier, k: int, seed: int) -> Neighbors:
+    generator = torch.Generator().manual_seed(seed)
+    found = Neighbors.empty(len(frontier), k)
+    found.nodes = torch.randint(-1, 4, (len(frontier), k), generator=generator)
+    found.eid = torch.where(found.mask, 7, -1)
+    found.t = torch.where(found.mask, frontier.t.unsqueeze(1) - 1 - found.nodes, 0)
+    return found
+
+
+@given(frontiers(), ORDERS)
+def test_distinct_queries_are_those_of_the_core(frontier: Frontier, order: int) -> None:
+    (padded, mine), (exact, row) = distinct(frontier, emulated(order)), distinct(frontier, None)
+    assert torch.equal(mine, row)
+    assert_same_frontier(padded, exact)
+
+
+@given(
+    frontier=frontiers(),
+    k=st.integers(1, 3),
+    by_time=st.booleans(),
+    by_position=st.booleans(),
+    room=st.integers(0, 3),
+    seed=st.integers(0, 99),
+    order=ORDERS,
+)
+def test_a_frontier_is_expanded_as_the_core_does(
+    frontier: Frontier,
+    k: int,
+    by_time: bool,
+    by_position: bool,
+    room: int,
+    seed: int,
+    order: int,
+) -> None:
+    """Also behind a frontier with rows that are not in use."""
+    found = neighbors_of(frontier, k, seed)
+    how = {"by_time": by_time, "by_position": by_position}
+    block, below = expand(frontier, found, 0.5, None, **how)
+    padded_block, padded = expand(
+        with_room(frontier, room), neighbors_with_room(found, room), 0.5, emulated(order), **how
+    )
+    size = len(frontier)
+    for name in ("target", "neighbor", "mask", "dt", "eid"):
+        mine = getattr(padded_block, name)
+        assert torch.equal(mine[:size], getattr(block, name)), name
+    assert not padded_block.mask[size:].any()
+    assert not padded_block.target[size:].any()
+    assert not padded_block.neighbor[size:].any()
+    assert_same_frontier(padded, below)
+
+
+@given(
+    st.lists(st.lists(st.integers(-1, 5), max_size=9), min_size=1, max_size=3),
+    st.sampled_from([1, 2**40]),
+    ORDERS,
+)
+def test_distinct_events_are_those_of_the_core(
+    lists: list[list[int]], scale: int, order: int
+) -> None:
+    eids = [torch.tensor(eid, dtype=torch.int64) for eid in lists]
+    eids = [torch.where(eid < 0, eid, eid * scale) for eid in eids]
+    assert_same_events(eids, emulated(order))
+
+
+def assert_same_events(eids: list[Tensor], gpu: Device) -> None:
+    exact, rows, _ = _native.unique_events(eids)
+    padded, mine, size = distinct_events([eid.to(gpu.device) for eid in eids], gpu)
+    assert size == len(padded) == 1 + sum(eid.numel() for eid in eids)
+    assert torch.equal(padded[: len(exact)].cpu(), exact)
+    assert (padded[len(exact) :] == -1).all()
+    for row, expected in zip(mine, rows, strict=True):
+        assert torch.equal(row.cpu(), expected)
+
+
+SIZES = [0, 1, 255, 256, 257, 4_097, pytest.param(100_000, marks=pytest.mark.slow)]
+
+
+@for_each_gpu
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_nodes", [1, 50, 10**6])
+def test_frontiers_of_any_size(gpu: str, size: int, num_nodes: int) -> None:
+    there = device_of(gpu)
+    generator = torch.Generator().manual_seed(size)
+    nodes = torch.randint(num_nodes, (size,), generator=generator)
+    t, position = torch.randint(4, (2, size), generator=generator)
+    frontier = Frontier(nodes, t, position)
+    (padded, mine), (exact, row) = distinct(on(there, frontier), there), distinct(frontier, None)
+    assert torch.equal(mine.cpu(), row)
+    assert_same_frontier(padded, exact)
+    assert_same_events([nodes, t], there)
+
+
+def unmixed(x: int) -> int:
+    """Return what the core's `mix64` makes `x` of: its inverse."""
+    mask = (1 << 64) - 1
+
+    def unshifted(value: int, shift: int) -> int:
+        result = value
+        for _ in range(64 // shift + 1):
+            result = value ^ (result >> shift)
+        return result
+
+    x = unshifted(x, 31) * pow(0x94D049BB133111EB, -1, 1 << 64) & mask
+    x = unshifted(x, 27) * pow(0xBF58476D1CE4E5B9, -1, 1 << 64) & mask
+    return unshifted(x, 30)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_queries_made_to_fall_into_one_place_are_told_apart(order: int) -> None:
+    """Times and nodes whose hashes agree in all the bits that a table of this size looks at."""
+    nodes = [unmixed(high << 32) for high in range(1, 400)]  # mix64(0) is 0
+    signed = [node - (1 << 64) if node >> 63 else node for node in nodes]
+    nodes_twice = torch.tensor(signed + signed[::-1])
+    frontier = Frontier(nodes_twice, torch.zeros_like(nodes_twice))
+    padded, row = distinct(frontier, emulated(order))
+    assert int(padded.size) == 399
+    assert row.tolist() == [*range(399), *reversed(range(399))]
+    assert torch.equal(padded.nodes[:399], nodes_twice[:399])
+
+
+@given(seed=st.integers(0, 2**16))
+def test_lanes_in_any_order_give_the_same_numbers(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    nodes = torch.randint(20, (tries(2_000, 600),), generator=generator)
+    answers = [
+        distinct(Frontier(nodes, nodes % 3), emulated(order))[1] for order in (0, 1, seed + 2)
+    ]
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+
+
+def test_a_frontier_takes_three_kernels_and_one_scan() -> None:
+    gpu = emulated(0)
+    nodes = torch.arange(9)
+    distinct(Frontier(nodes, nodes), gpu)
+    assert gpu.kernels.launches == ["frontier_claim", "frontier_flag", "frontier_write"]
+
+
+def test_tensors_that_a_kernel_cannot_take_are_refused() -> None:
+    gpu, nodes = emulated(0), torch.arange(4)
+    for t in (nodes.int(), nodes[:3], torch.arange(8)[::2], nodes.to("meta")):
+        with pytest.raises(ValueError, match="t must be contiguous int64"):
+            kernels.unique_queries(gpu, kernels.TargetRows(nodes, t))
+    with pytest.raises(ValueError, match="eids must be contiguous int64"):
+        kernels.unique_events(gpu, torch.arange(8)[::2])
+    with pytest.raises(ValueError, match=r"nodes must be contiguous int64 \[4, 2\]"):
+        kernels.expand_frontier(
+            gpu, kernels.TargetRows(nodes, nodes), torch.zeros(3, 2), nodes, 1.0,
+            by_time=True, by_position=False,
+        )  # fmt: skip

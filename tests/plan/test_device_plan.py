@@ -1,0 +1,131 @@
+"""A plan of a graph on a GPU: the batches of the same graph on the CPU, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.device_batches import assert_on, assert_same_but_for_padding
+from helpers.devices import for_each_gpu, opened
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from tgflow.cache import cached
+from tgflow.choices import Strategy
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.sampling import STRATEGIES
+from tgflow.tables import FeatureTable
+
+EVENTS = made_events(240)
+NODE_X = torch.rand(9, 3, generator=torch.Generator().manual_seed(5))
+SPANS: dict[Strategy, int] = {"window": 40, "decayed": 25}
+
+
+def graphs(
+    gpu: str, events: EventBatch, *, node_x: bool = False
+) -> tuple[TemporalGraph, TemporalGraph]:
+    """Return the same graph on a GPU and on the CPU."""
+
+    def table() -> FeatureTable | None:
+        if not node_x:
+            return None
+        rows = FeatureTable(NODE_X.shape[1])
+        rows.append(NODE_X)
+        return rows
+
+    there = TemporalGraph.from_events(events, device=opened(gpu), node_x=table())
+    return there, TemporalGraph.from_events(events, node_x=table())
+
+
+def variants() -> Iterator[dict[str, Any]]:
+    """Every strategy, with both visibilities, with memory and without; replay in half of them."""
+    for number, strategy in enumerate(STRATEGIES):
+        for visibility in ("event", "batch"):
+            for with_memory in (False, True):
+                replays = (number + with_memory) % 2 == 0
+                yield {
+                    "strategy": strategy,
+                    "span": SPANS.get(strategy),
+                    "visibility": visibility,
+                    "with_memory": with_memory,
+                    "replay": ExperienceReplay(ratio=0.5, half_life=50) if replays else None,
+                }
+
+
+def name_of(variant: dict[str, Any]) -> str:
+    words = [variant["strategy"], variant["visibility"]]
+    words += ["memory"] if variant["with_memory"] else []
+    return " ".join(words + (["replay"] if variant["replay"] else []))
+
+
+def assert_same_batches(there: Plan, here: Plan, indices: range) -> None:
+    for index in indices:
+        batch = there.batch(1, index)
+        assert_on(there.graph.device, batch)
+        assert_same_but_for_padding(batch, here.batch(1, index))
+
+
+@for_each_gpu
+@pytest.mark.parametrize("variant", list(variants()), ids=name_of)
+def test_batches_are_those_of_the_cpu(gpu: str, variant: dict[str, Any]) -> None:
+    """208 batches: 16 variants, from the first batch on to a partial one, of three seeds."""
+    there, here = graphs(gpu, EVENTS[:236], node_x=variant["with_memory"])
+    for seed in range(3):
+        plans = [plan_of(graph, seed=seed, batch_size=20, **variant) for graph in (there, here)]
+        first, step = seed, 3
+        assert_same_batches(*plans, range(first, len(plans[0]), step))
+    assert_same_batches(*plans, range(len(plans[0]) - 1, len(plans[0])))
+
+
+@for_each_gpu
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fanouts": ()},
+        {"fanouts": (), "with_memory": False},
+        {"fanouts": (4,), "negatives": NegativeSampler("historical", 3)},
+        {"fanouts": (4,), "negatives": NegativeSampler("inductive", 2, train_stop=60)},
+        {"negatives": NegativeSampler("random", 5), "start": 7, "stop": 77},
+        {"batch_size": 1},
+    ],
+)
+@pytest.mark.parametrize("x_dim", [0, 2])
+def test_other_plans_too(gpu: str, changes: dict[str, Any], x_dim: int) -> None:
+    plans = [plan_of(graph, **changes) for graph in graphs(gpu, made_events(90, x_dim=x_dim))]
+    assert_same_batches(*plans, range(0, len(plans[0]), max(len(plans[0]) // 6, 1)))
+
+
+@for_each_gpu
+def test_a_stream_that_grows_is_planned_as_it_comes(gpu: str) -> None:
+    there, here = TemporalGraph(edge_x_dim=2, device=opened(gpu)), TemporalGraph(edge_x_dim=2)
+    plans = [plan_of(graph, visibility="batch") for graph in (there, here)]
+    for start in range(0, 60, 15):
+        for graph in (there, here):
+            graph.append(EVENTS[start : start + 15])
+        assert_same_batches(*plans, range(len(plans[0])))
+
+
+@for_each_gpu
+@pytest.mark.parametrize("placement", ["device", "uva", "host", "disk"])
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_features_come_from_wherever_they_are(gpu: str, placement: Any, is_cached: bool) -> None:
+    device = opened(gpu)
+    on_gpu = {"device": device} if placement in ("device", "uva") else {}
+    table: Any = FeatureTable(2, placement=placement, **on_gpu)
+    if is_cached:
+        table = cached(table, rows=30, policy="lru", device=device)
+    graph = TemporalGraph.from_events(EVENTS[:120], edge_x=table, device=device)
+    plans = [plan_of(g) for g in (graph, TemporalGraph.from_events(EVENTS[:120]))]
+    assert_same_batches(*plans, range(0, 12, 3))
+
+
+def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:
+    cache = cached(FeatureTable(2), rows=30, policy="belady")
+    graph = TemporalGraph.from_events(EVENTS[:40], edge_x=cache, device=opened("emulated"))
+    with pytest.raises(ValueError, match=r"a GPU that samples tells no host.*policy=\"lru\""):
+        plan_of(graph)

@@ -1,0 +1,217 @@
+"""Launches the kernels that make rows distinct (csrc/cuda/frontier.cu)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.device import Device
+
+_THREADS = 256
+_MOST_ITEMS = 2**30
+"""The table of hashes has up to four times as many places, whose items are int32."""
+
+
+class _Items(ctypes.Structure):
+    """What is to become distinct rows (cuda/frontier.hpp)."""
+
+    _fields_ = (
+        ("node", _word),
+        ("t", _word),
+        ("position", _word),
+        ("num_used", _word),
+        ("num_targets", _number),
+        ("slot_node", _word),
+        ("slot_t", _word),
+        ("num_slots", _number),
+        ("k", _number),
+        ("by_time", _number),
+    )
+
+
+class _Claims(ctypes.Structure):
+    """Which items are the first of equal ones (cuda/frontier.hpp)."""
+
+    _fields_ = (("first", _word), ("mask", _number), ("place", _word), ("number", _word))
+
+
+class _Rows(ctypes.Structure):
+    """Where the distinct rows go (cuda/frontier.hpp)."""
+
+    _fields_ = (
+        ("node", _word),
+        ("t", _word),
+        ("position", _word),
+        ("base", _number),
+        ("num_used", _word),
+        ("row", _word),
+        ("mask", _word),
+        ("dt", _word),
+        ("seconds_per_tick", ctypes.c_double),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DistinctRows:
+    """Queries of which no two are equal, in order of first appearance; then padding."""
+
+    nodes: Tensor
+    """int64 `[N]`, `NO_NODE` beyond the rows in use."""
+    t: Tensor
+    """int64 `[N]`: ticks, 0 beyond them."""
+    position: Tensor | None
+    """int64 `[N]`: log positions, 0 beyond them; or None."""
+    num_used: Tensor
+    """int64 `[]`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TargetRows:
+    """The queries whose neighbors were sampled, on the GPU."""
+
+    nodes: Tensor
+    """int64 `[N]`."""
+    t: Tensor
+    """int64 `[N]`: ticks."""
+    position: Tensor | None = None
+    """int64 `[N]`: log positions, or None."""
+    num_used: Tensor | None = None
+    """int64 `[]`: rows in use; None: all."""
+
+
+def unique_queries(gpu: Device, queries: TargetRows) -> tuple[DistinctRows, Tensor]:
+    """Return each query once, and the row of each, int64 `[N]`. Does not synchronize."""
+    size = len(queries.nodes)
+    items = _targets(gpu, queries, by_time=True, by_position=True)
+    rows, row = _made_distinct(gpu, items, size, _with_position(queries, True))
+    return rows, row
+
+
+def expand_frontier(
+    gpu: Device,
+    targets: TargetRows,
+    nodes: Tensor,
+    t: Tensor,
+    seconds_per_tick: float,
+    *,
+    by_time: bool,
+    by_position: bool,
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], DistinctRows]:
+    """Return what links targets with their neighbors, and the frontier below. Does not synchronize.
+
+    Args:
+        gpu: Where all is.
+        targets: Those whose neighbors were sampled.
+        nodes: Their neighbors, contiguous int64 `[N, k]`, `NO_NODE` where there is none.
+        t: Times of the neighbors' events in ticks, contiguous int64 `[N, k]`.
+        seconds_per_tick: Length of a tick.
+        by_time: Whether rows of the frontier below that differ only in time are kept apart; else
+            its times are zeros.
+        by_position: Whether those that differ only in position are; else it has none.
+
+    Returns:
+        `target` `[N]`, `neighbor`, `mask` and `dt` `[N, k]` of a block; and `N * (k + 1)` rows.
+    """
+    num, k = len(targets.nodes), nodes.shape[1]
+    items = _targets(gpu, targets, by_time=by_time, by_position=by_position)
+    items.slot_node = _address("nodes", nodes, (num, k), gpu)
+    items.slot_t = _address("t", t, (num, k), gpu)
+    items.num_slots, items.k = num * k, k
+    mask = torch.empty(num, k, dtype=torch.bool, device=gpu.device)
+    dt = torch.empty(num, k, dtype=torch.float32, device=gpu.device)
+    links = _Rows(mask=mask.data_ptr(), dt=dt.data_ptr(), seconds_per_tick=seconds_per_tick)
+    with_position = _with_position(targets, by_position)
+    rows, row = _made_distinct(gpu, items, num * (k + 1), with_position, links)
+    return (row[:num], row[num:].view(num, k), mask, dt), rows
+
+
+def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return -1 and the distinct events, and the row of each event. Does not synchronize.
+
+    Args:
+        gpu: Where all is.
+        eids: Contiguous int64 `[N]`; -1 is no event.
+
+    Returns:
+        int64 `[N + 1]`, -1 beyond the rows in use, and int64 `[N]`, 0 for no event.
+    """
+    size = len(eids)
+    items = _Items(slot_node=_address("eids", eids, (size,), gpu), num_slots=size, k=1)
+    rows, row = _made_distinct(gpu, items, size, False, _Rows(base=1))
+    return rows.nodes, row
+
+
+def _with_position(queries: TargetRows, by_position: bool) -> bool:
+    return by_position and queries.position is not None
+
+
+def _targets(gpu: Device, queries: TargetRows, *, by_time: bool, by_position: bool) -> _Items:
+    size = len(queries.nodes)
+    position = queries.position if by_position else None
+    return _Items(
+        node=_address("nodes", queries.nodes, (size,), gpu),
+        t=_address("t", queries.t, (size,), gpu),
+        position=0 if position is None else _address("position", position, (size,), gpu),
+        num_used=0 if queries.num_used is None else _address("num_used", queries.num_used, (), gpu),
+        num_targets=size,
+        k=1,
+        by_time=int(by_time),
+    )
+
+
+def _made_distinct(
+    gpu: Device, items: _Items, size: int, with_position: bool, to: _Rows | None = None
+) -> tuple[DistinctRows, Tensor]:
+    """Return the distinct rows of `size` items, and each item's; `to` says what else is written."""
+    if size > _MOST_ITEMS:
+        raise ValueError(f"a frontier on a GPU has at most {_MOST_ITEMS} rows, got {size}")
+    to = _Rows() if to is None else to
+    if size == 0:
+        return _none(gpu, to.base, with_position)
+    places = 1 << (2 * size - 1).bit_length()
+    first = torch.full((places,), -1, dtype=torch.int32, device=gpu.device)
+    place, number = torch.empty(2, size, dtype=torch.int32, device=gpu.device).unbind(0)
+    length = to.base + size
+    columns = torch.empty(3 if with_position else 2, length, dtype=torch.int64, device=gpu.device)
+    row = torch.empty(size, dtype=torch.int64, device=gpu.device)
+    num_used = torch.empty((), dtype=torch.int64, device=gpu.device)
+    to.node, to.t = columns[0].data_ptr(), columns[1].data_ptr()
+    to.position = columns[2].data_ptr() if with_position else 0
+    to.num_used, to.row = num_used.data_ptr(), row.data_ptr()
+    claims = _Claims(first.data_ptr(), places - 1, place.data_ptr(), number.data_ptr())
+    blocks = -(-size // _THREADS)
+    gpu.kernels.launch("frontier_claim", blocks, _THREADS, items, claims)
+    gpu.kernels.launch("frontier_flag", blocks, _THREADS, items, claims)
+    torch.cumsum(number, 0, dtype=torch.int32, out=number)
+    gpu.kernels.launch("frontier_write", blocks, _THREADS, items, claims, to)
+    nodes, t, *position = columns.unbind(0)
+    return DistinctRows(nodes, t, position[0] if position else None, num_used), row
+
+
+def _none(gpu: Device, base: int, with_position: bool) -> tuple[DistinctRows, Tensor]:
+    """Return the rows of no items: those that stand for what is not there."""
+    nodes = torch.full((base,), -1, dtype=torch.int64, device=gpu.device)
+    zeros = torch.zeros_like(nodes)
+    num_used = torch.full((), base, dtype=torch.int64, device=gpu.device)
+    rows = DistinctRows(nodes, zeros, zeros.clone() if with_position else None, num_used)
+    return rows, zeros.new_empty(0)
+
+
+def _address(name: str, column: Tensor, shape: tuple[int, ...], gpu: Device) -> int:
+    """Return where an int64 tensor's elements are, once it is what a kernel takes it for.
+
+    Raises:
+        ValueError: If it has another dtype, shape or device, or is not contiguous.
+    """
+    fits = column.dtype is torch.int64 and column.shape == shape and column.device == gpu.device
+    if not fits or not column.is_contiguous():
+        raise ValueError(
+            f"{name} must be contiguous int64 {list(shape)} on {gpu.device}, "
+            f"got {column.dtype} {list(column.shape)} on {column.device}"
+        )
+    return column.data_ptr()

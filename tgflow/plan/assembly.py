@@ -1,0 +1,88 @@
+"""From the roots of a batch to the batch, before its features are read: on the roots' device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import Batch
+from tgflow.events import NO_NODE
+from tgflow.plan.pending import PendingBatch, pending_batch
+from tgflow.plan.spec import PlanSpec, Roots, for_each_negative
+from tgflow.sampling import Frontier
+from tgflow.sampling.expand import distinct
+from tgflow.sampling.hops import descend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RootColumns:
+    """The columns of `Roots` where a batch is prepared: those themselves, or copies on a GPU."""
+
+    eid: Tensor
+    src: Tensor
+    dst: Tensor
+    t: Tensor
+    negative_src: Tensor
+    negative_dst: Tensor
+    queries: Frontier
+
+    @classmethod
+    def on_host(cls, roots: Roots) -> RootColumns:
+        """Return the columns as they are."""
+        host, negatives = roots.host, roots.negatives
+        events = host.eid, host.src, host.dst, host.t
+        return cls(*events, negatives.src, negatives.dst, roots.queries)
+
+    @classmethod
+    def of_copies(cls, roots: Roots, eid: Tensor, t: Tensor, queries: Frontier) -> RootColumns:
+        """Return the columns on the device of the arguments, copies; nodes are the queries'."""
+        num, m = roots.negatives.dst.shape
+        src, dst, rest = queries.nodes.tensor_split((num, 2 * num))
+        rest = rest.view(-1, num, m)
+        negative_src = for_each_negative(src, m) if roots.own_sources else rest[1]
+        return cls(eid, src, dst, t, negative_src, rest[0], queries)
+
+
+def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatch:
+    """Return the batch of `roots`, sampled where `columns` are. Does not synchronize."""
+    graph, host = spec.graph, roots.host
+    frontier, row = distinct(columns.queries, graph.gpu)
+    hops = descend(
+        graph, frontier, spec.fanouts, sampler=spec.sampler, key=roots.key,
+        as_of=host.end if spec.visibility == "event" else None,
+        by_time=False, by_position=spec.with_memory,
+    )  # fmt: skip
+    inputs = hops.inputs
+    batch = Batch(
+        epoch=roots.epoch,
+        index=roots.index,
+        num_new=host.end - host.begin,
+        seconds_per_tick=graph.seconds_per_tick,
+        eid=columns.eid,
+        src=columns.src,
+        dst=columns.dst,
+        t=columns.t,
+        host=host,
+        x=None,
+        negative_src=columns.negative_src,
+        negative_dst=columns.negative_dst,
+        **roots.rows(row),
+        blocks=hops.blocks,
+        nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
+        position=_positions(inputs, host.begin, spec.with_memory),
+        num_fallbacks=roots.negatives.num_fallbacks,
+    )
+    node_rows = None if graph.node_x is None else graph.node_rows(inputs.nodes)
+    with_edges = graph.edge_x is not None
+    return pending_batch(batch, with_edges=with_edges, node_rows=node_rows, gpu=graph.gpu)
+
+
+def _positions(inputs: Frontier, begin: int, with_memory: bool) -> Tensor:
+    """Return as of which log position each input row reads memory; padding as of `begin`."""
+    if inputs.position is None or not with_memory:
+        return torch.full_like(inputs.nodes, begin)
+    if inputs.num_used is None:
+        return inputs.position
+    return inputs.position.masked_fill(inputs.nodes == NO_NODE, begin)

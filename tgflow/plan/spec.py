@@ -1,0 +1,205 @@
+"""What the batches of a plan are, wherever they are prepared: functions of seed and log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import HostEvents
+from tgflow.choices import Strategy, Visibility
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.plan.inputs import check_preparable
+from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.sampling import Frontier, Sampler
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roots:
+    """What a batch asks about: its events and negatives, drawn on the host and kept there."""
+
+    epoch: int
+    index: int
+    key: int
+    """Of the batch's draws."""
+    host: HostEvents
+    negatives: Negatives
+    queries: Frontier
+    """The sources, the destinations and the negatives of all events; negatives' sources follow
+    where they are not the events' own. Equal queries are not yet one."""
+    own_sources: bool
+    """Whether negatives have their events' sources."""
+
+    def rows(self, row: Tensor) -> dict[str, Tensor]:
+        """Return the root fields of a batch.
+
+        Args:
+            row: Where each of `queries` is in the top frontier, int64 `[Q]` on any device.
+        """
+        num, m = self.negatives.dst.shape
+        src_row, dst_row, rest = row[:num], row[num : 2 * num], row[2 * num :].reshape(-1, num, m)
+        return {
+            "src_row": src_row,
+            "dst_row": dst_row,
+            "negative_src_row": for_each_negative(src_row, m) if self.own_sources else rest[1],
+            "negative_dst_row": rest[0],
+        }
+
+
+class PlanSpec:
+    """The pure part of a `Plan`, whose arguments it takes: which events, draws and neighborhoods.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        *,
+        seed: int,
+        batch_size: int,
+        fanouts: Sequence[int],
+        strategy: Strategy,
+        span: int | None = None,
+        visibility: Visibility,
+        negatives: NegativeSampler,
+        start: int = 0,
+        stop: int | None = None,
+        replay: ExperienceReplay | None = None,
+        with_memory: bool,
+    ) -> None:
+        _check(batch_size, fanouts, visibility)
+        if start < 0 or (stop is not None and stop < start):
+            raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
+        graph.check_node_x()
+        check_preparable(graph)
+        self.graph = graph
+        self.seed = seed
+        self.batch_size = batch_size
+        self.fanouts = tuple(fanouts)
+        self.sampler = Sampler(strategy, span)
+        self.visibility = visibility
+        self.negatives = negatives
+        self.start = start
+        self.stop = stop
+        self.replay = replay
+        self.with_memory = with_memory
+        self._history = PairHistory(graph.log)
+
+    def __len__(self) -> int:
+        """Return the number of batches that the log holds now, a last partial one included."""
+        num_events = max(0, self._end() - self.start)
+        return (num_events + self.batch_size - 1) // self.batch_size
+
+    def _end(self) -> int:
+        end = self.graph.num_events
+        return end if self.stop is None else min(end, self.stop)
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Return the log positions [begin, end) of the new events of batch `index`.
+
+        Raises:
+            IndexError: If the log does not hold an event of that batch.
+        """
+        begin = self.start + index * self.batch_size
+        end = min(begin + self.batch_size, self._end())
+        if index < 0 or begin >= end:
+            raise IndexError(f"there is no batch {index}; the plan has {len(self)} batches now")
+        return begin, end
+
+    def draw(self, epoch: int, index: int) -> Roots:
+        """Return what batch `index` asks about in `epoch`. Never waits for a device.
+
+        Raises:
+            IndexError: If the log does not hold an event of that batch.
+            ValueError: If an event can have no negative; see `NegativeSampler`.
+        """
+        begin, end = self.span(index)
+        key = derive_key(self.seed, epoch, index)
+        eid = self._positions(key, begin, end)
+        events = self.graph.log.gather(eid)
+        start = self._starts(eid)
+        negatives = self.negatives.draw(
+            self._history,
+            derive_key(key, KeyDomain.NEGATIVES),
+            events.src,
+            events.dst,
+            start=start,
+            stop=end,
+        )
+        own_sources = self.negatives.kind == "random"
+        return Roots(
+            epoch=epoch,
+            index=index,
+            key=key,
+            host=HostEvents(eid, events.src, events.dst, events.t, begin, end),
+            negatives=negatives,
+            queries=self._queries(events, negatives, start, begin, own_sources),
+            own_sources=own_sources,
+        )
+
+    @property
+    def sees_all_before(self) -> bool:
+        """Whether a query sees all that is earlier than its event, of its own batch too."""
+        return self.visibility == "event"
+
+    def _positions(self, batch_key: int, begin: int, end: int) -> Tensor:
+        new = torch.arange(begin, end)
+        if self.replay is None:
+            return new
+        drawn = self.replay.draw(derive_key(batch_key, KeyDomain.REPLAY), begin, end - begin)
+        return torch.cat([new, drawn])
+
+    def _starts(self, eid: Tensor) -> Tensor:
+        """Return the position at which the batch of each event started, int64 of `eid`'s shape."""
+        if self.replay is None:  # all are of this batch
+            return eid[:1].expand_as(eid).contiguous()
+        size = self.batch_size
+        index = torch.div(eid - self.start, size, rounding_mode="floor")
+        return (self.start + index * size).clamp_(min=0)
+
+    def _queries(
+        self,
+        events: EventBatch,
+        negatives: Negatives,
+        start: Tensor,
+        begin: int,
+        own_sources: bool,
+    ) -> Frontier:
+        m = negatives.dst.shape[1]
+        columns = [events.src, events.dst, negatives.dst.reshape(-1)]
+        if not own_sources:
+            columns.append(negatives.src.reshape(-1))
+        if self.sees_all_before and not self.with_memory:
+            start = torch.full_like(start, begin)
+        t = events.t if self.fanouts else torch.zeros_like(events.t)
+        return Frontier(
+            torch.cat(columns), _per_root(t, m, own_sources), _per_root(start, m, own_sources)
+        )
+
+
+def for_each_negative(column: Tensor, m: int) -> Tensor:
+    """Return a value of each event for each of its negatives, `[B, m]`."""
+    return column.unsqueeze(1).expand(-1, m)
+
+
+def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
+    """Repeat a column of the events for the roots: sources, destinations and `m` negatives each."""
+    repeated = column.repeat_interleave(m) if m > 1 else column
+    return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
+
+
+def _check(batch_size: int, fanouts: Sequence[int], visibility: str) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
+    if any(k < 1 for k in fanouts):
+        raise ValueError(f"fanouts must be at least 1 neighbor each, got {tuple(fanouts)}")
+    if visibility not in get_args(Visibility):
+        raise ValueError(f"visibility must be event or batch, got {visibility!r}")
