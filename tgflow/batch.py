@@ -132,7 +132,7 @@ class Batch:
             non_blocking: Whether a copy from pinned memory to a GPU may go on behind the host, on
                 the current CUDA stream; otherwise this synchronizes.
         """
-        return self._with(lambda column: column.to(device, non_blocking=non_blocking))
+        return self.map(lambda column: column.to(device, non_blocking=non_blocking))
 
     def pin(self) -> Batch:
         """Return a copy in pinned host memory, which `to(device, non_blocking=True)` can follow.
@@ -140,21 +140,26 @@ class Batch:
         Raises:
             RuntimeError: If there is no CUDA device to pin memory for.
         """
-        return self._with(Tensor.pin_memory)
+        return self.map(Tensor.pin_memory)
 
-    def _with(self, copy: Callable[[Tensor], Tensor]) -> Batch:
-        """Return the batch with every tensor copied, once also where fields share it."""
-        copies: dict[int, Tensor] = {}
+    def tensors(self) -> list[Tensor]:
+        """Return its tensors, each once also where fields share it; those of `host` are not its."""
+        columns = [*_columns(self).values()]
+        for block in self.blocks:
+            columns += _columns(block).values()
+        return list({id(column): column for column in columns}.values())
 
-        def once(column: Tensor) -> Tensor:
-            if id(column) not in copies:
-                copies[id(column)] = copy(column)
-            return copies[id(column)]
+    def map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
+        """Return the batch with a copy of each of its `tensors`."""
+        copies = {id(column): copy(column) for column in self.tensors()}
 
-        blocks = tuple(replace(block, **_columns(block, once)) for block in self.blocks)
-        return replace(self, blocks=blocks, **_columns(self, once))
+        def copied(part: Batch | Block) -> dict[str, Any]:
+            return {name: copies[id(column)] for name, column in _columns(part).items()}
+
+        blocks = tuple(replace(block, **copied(block)) for block in self.blocks)
+        return replace(self, blocks=blocks, **copied(self))
 
 
-def _columns(part: Batch | Block, function: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+def _columns(part: Batch | Block) -> dict[str, Tensor]:
     columns = ((field.name, getattr(part, field.name)) for field in fields(part))
-    return {name: function(column) for name, column in columns if isinstance(column, Tensor)}
+    return {name: column for name, column in columns if isinstance(column, Tensor)}

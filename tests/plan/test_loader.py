@@ -19,6 +19,8 @@ pytestmark = pytest.mark.timeout(20)
 class FakePlan:
     """Prepares `(epoch, index)` in place of a batch, slower for even indices; fails at `broken`."""
 
+    gpu = None
+
     def __init__(self, size: int = 20, broken: int = -1) -> None:
         self.size = size
         self.broken = broken

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,6 +40,10 @@ class StreamEvent(Protocol):
         """Return whether all work before it is done; never waits."""
 
 
+Stream: TypeAlias = Any
+"""What `Device.new_stream` returns, for `Device.on`; only the device knows its type."""
+
+
 class Device(Protocol):
     """A device, and the host's memory that it reads in place."""
 
@@ -66,6 +71,21 @@ class Device(Protocol):
 
     def current_stream(self) -> int:
         """Return the current stream."""
+
+    def new_stream(self) -> Stream:
+        """Return another stream, whose work runs beside that of all others."""
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Make `stream` the current one of this thread, until the context ends."""
+
+    def copy_from_host(self, pinned: Tensor) -> Tensor:
+        """Return a copy of pinned memory on the device, made on the current stream meanwhile."""
+
+    def keep_for_current_stream(self, tensor: Tensor) -> None:
+        """Have the memory of a tensor of another stream stay until this one's work so far is done.
+
+        Without it, memory that is let go of is free at once for the stream that it was made on.
+        """
 
     def record_event(self) -> StreamEvent:
         """Return the point that the current stream's work has come to."""
@@ -136,6 +156,23 @@ class CudaDevice:
     def current_stream(self) -> int:
         """Return torch's current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
+
+    def new_stream(self) -> Stream:
+        """Return a stream of torch's."""
+        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def on(self, stream: Stream) -> AbstractContextManager[Any]:
+        """Make `stream` torch's current one of this thread."""
+        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return context
+
+    def copy_from_host(self, pinned: Tensor) -> Tensor:
+        """Return a copy on the device; does not synchronize."""
+        return pinned.to(self.device, non_blocking=True)
+
+    def keep_for_current_stream(self, tensor: Tensor) -> None:
+        """Tell torch's allocator that the current stream reads a tensor."""
+        tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def record_event(self) -> StreamEvent:
         """Return a CUDA event recorded on torch's current stream."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from tgflow.batch import Batch
-from tgflow.plan.in_order import ordered_map
+from tgflow.cuda.device import Device
+from tgflow.plan.in_order import Item, T, ordered_map
 from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan
+from tgflow.plan.side_stream import ReadyBatch, SideStream
 from tgflow.plan.task import Task, run_task
 
 
 class BatchSource(Protocol):
     """What can be loaded; `tgflow.Plan` is one. `batch` must be safe to call from any thread."""
+
+    @property
+    def gpu(self) -> Device | None:
+        """Where batches are made: on a GPU, or in host memory."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -40,6 +48,10 @@ class Loader:
     batches are drafted before the first is delivered, so that the cache knows what comes next; see
     `tgflow.plan.lookahead`. The batches are the same, whatever the caches, `lookahead` or threads.
 
+    Batches for a GPU are made, or copied there in one piece, on a stream of their own, while the
+    current stream of whoever takes them works on those before; it waits for a batch on the device,
+    and the host for none. What is taken may be kept as long as any tensor.
+
     Args:
         plan: Where batches come from.
         epoch: Epoch of the batches.
@@ -48,9 +60,12 @@ class Loader:
         num_threads: Threads that prepare; 0 prepares each batch when it is asked for.
         lookahead: Batches that may be prepared or in preparation but not delivered, at least 1.
             "auto": 4; under `policy="belady"` as many as pay, within a quarter of the caches' size.
+        gpu: The GPU that batches made in host memory are copied to; None: they stay where they
+            are made.
 
     Raises:
-        ValueError: If `num_threads` or `lookahead` is out of range.
+        ValueError: If `num_threads` or `lookahead` is out of range, or batches are made on another
+            GPU than `gpu`.
     """
 
     def __init__(
@@ -61,12 +76,18 @@ class Loader:
         *,
         num_threads: int = 1,
         lookahead: Lookahead = "auto",
+        gpu: Device | None = None,
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
         if lookahead != "auto" and lookahead < 1:
             raise ValueError(f'lookahead must be at least 1 batch or "auto", got {lookahead}')
+        if gpu is not None and plan.gpu is not None and gpu.device != plan.gpu.device:
+            raise ValueError(
+                f"batches are made on {plan.gpu.device}, and asked for on {gpu.device}"
+            )
         self._plan = plan
+        self._gpu = plan.gpu if gpu is None else gpu
         self._tasks: Iterable[Task] = _EpochTasks(plan, epoch, indices)
         self._num_threads = num_threads
         self._lookahead = lookahead
@@ -79,22 +100,47 @@ class Loader:
         *,
         num_threads: int = 1,
         lookahead: Lookahead = "auto",
+        gpu: Device | None = None,
     ) -> Loader:
         """Return a loader of any (epoch, index) tasks, pulled lazily from an iterable."""
-        loader = cls(plan, num_threads=num_threads, lookahead=lookahead)
+        loader = cls(plan, num_threads=num_threads, lookahead=lookahead, gpu=gpu)
         loader._tasks = tasks
         return loader
 
     def __iter__(self) -> Iterator[Batch]:
-        plan, ahead, num_threads = self._plan, self._lookahead, self._num_threads
-        if isinstance(plan, Plan) and is_planned(plan):
-            return planned_batches(plan, self._tasks, lookahead=ahead, num_threads=num_threads)
+        prepare = partial(run_task, self._plan.batch)
+        if self._gpu is None:
+            return self._planned() if self._is_planned() else self._made(prepare, self._tasks)
+        side = SideStream(self._gpu)
+        if self._is_planned():
+            ready = self._made(partial(side.make, lambda batch: batch), self._planned())
+        else:
+            ready = self._made(partial(side.make, prepare), self._tasks)
+        return _taken(side, ready)
+
+    def _is_planned(self) -> bool:
+        return isinstance(self._plan, Plan) and is_planned(self._plan)
+
+    def _planned(self) -> Iterator[Batch]:
+        assert isinstance(self._plan, Plan)
+        return planned_batches(
+            self._plan, self._tasks, lookahead=self._lookahead, num_threads=self._num_threads
+        )
+
+    def _made(self, make: Callable[[Item], T], items: Iterable[Item]) -> Generator[T]:
+        ahead = self._lookahead
         return ordered_map(
-            partial(run_task, plan.batch),
-            self._tasks,
-            num_threads=num_threads,
+            make,
+            items,
+            num_threads=self._num_threads,
             lookahead=PREFETCH_BATCHES if ahead == "auto" else ahead,
         )
+
+
+def _taken(side: SideStream, batches: Generator[ReadyBatch]) -> Generator[Batch]:
+    with closing(batches):
+        for ready in batches:
+            yield side.take(ready)
 
 
 @dataclass(frozen=True)

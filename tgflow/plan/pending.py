@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch, Block
+from tgflow.batch import Batch
 from tgflow.cuda import frontier
 from tgflow.cuda.device import Device
 from tgflow.plan import _native
@@ -56,19 +56,14 @@ class PendingBatch:
     @property
     def nbytes(self) -> int:
         """Bytes that its tensors take."""
-        columns = [*self.ids.values(), *_tensors(self), *_tensors(self.batch)]
-        for block in self.batch.blocks:
-            columns += _tensors(block)
+        columns = [*self.ids.values(), *self.batch.tensors()]
+        if self.own_row is not None:
+            columns.append(self.own_row)
         return sum(column.nbytes for column in columns)
 
 
 def _rows_of(table: Tensor, row: Tensor) -> Tensor:
     return _native.gather_rows(table, row) if table.is_cpu else table.index_select(0, row)
-
-
-def _tensors(part: PendingBatch | Batch | Block) -> list[Tensor]:
-    columns = (getattr(part, field.name) for field in fields(part))
-    return [column for column in columns if isinstance(column, Tensor)]
 
 
 def pending_batch(

@@ -86,8 +86,8 @@ class DevicePreparer:
         columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
         sizes = [len(column) for column in columns]
         with self._pinned.lend(_INT64_BYTES * sum(sizes)) as room:
-            staged = torch.cat(columns, out=room.view(torch.int64))
-            there = staged.to(self._gpu.device, non_blocking=True)
+            torch.cat(columns, out=room.view(torch.int64))
+            there = self._gpu.copy_from_host(room).view(torch.int64)
         eid, t, *asked = torch.split(there, sizes)
         return RootColumns.of_copies(roots, eid, t, Frontier(*asked))
 

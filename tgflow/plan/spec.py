@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tgflow.batch import HostEvents
 from tgflow.choices import Strategy, Visibility
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
@@ -144,6 +145,11 @@ class PlanSpec:
             queries=self._queries(events, negatives, start, begin, own_sources),
             own_sources=own_sources,
         )
+
+    @property
+    def gpu(self) -> Device | None:
+        """The GPU that batches are made on, which the graph is on; None: made in host memory."""
+        return self.graph.gpu
 
     @property
     def sees_all_before(self) -> bool:

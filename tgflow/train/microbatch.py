@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tgflow.batch import Batch
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
 from tgflow.plan.plan import Plan
@@ -24,6 +25,11 @@ class MicroBatchPlans:
 
     predict: Plan
     learn: Plan
+
+    @property
+    def gpu(self) -> Device | None:
+        """Where batches are made: on a GPU, or in host memory."""
+        return self.predict.gpu
 
     def __len__(self) -> int:
         return len(self.predict)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -29,12 +32,14 @@ class EmulatedDevice:
     device_bytes: int = 1 << 40
     """What the device has left to give."""
     host_bytes: int = 1 << 40
-    current: int = 0
-    """The current stream."""
     busy: set[int] = field(default_factory=set)
     """Streams whose work is not done yet."""
     waits: list[tuple[int, int]] = field(default_factory=list)
     """(stream, for which stream) it was made to wait."""
+    streams: int = 0
+    """How many were made."""
+    kept: list[tuple[int, Tensor]] = field(default_factory=list)
+    """(stream, tensor of another that stays until its work is done)."""
     captures: bool = False
     multiprocessors: int = 8
     registered: dict[int, int] = field(default_factory=dict)
@@ -42,6 +47,16 @@ class EmulatedDevice:
     synchronized: int = 0
     """How often the host has waited for the device."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _thread: threading.local = field(default_factory=threading.local)
+
+    @property
+    def current(self) -> int:
+        """The current stream of this thread."""
+        return getattr(self._thread, "stream", 0)
+
+    @current.setter
+    def current(self, stream: int) -> None:
+        self._thread.stream = stream
 
     def allocate(self, num_bytes: int) -> Tensor:
         if num_bytes > self.device_bytes:
@@ -72,6 +87,24 @@ class EmulatedDevice:
 
     def current_stream(self) -> int:
         return self.current
+
+    def new_stream(self) -> int:
+        self.streams += 1
+        return self.streams
+
+    @contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def copy_from_host(self, pinned: Tensor) -> Tensor:
+        return pinned.to(self.device, copy=True)
+
+    def keep_for_current_stream(self, tensor: Tensor) -> None:
+        self.kept.append((self.current, tensor))
 
     def record_event(self) -> EmulatedEvent:
         return EmulatedEvent(self, self.current)

@@ -1,0 +1,202 @@
+"""Batches for a GPU, made on a stream of their own: right, in order, no memory used early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.device_batches import assert_on, assert_same_but_for_padding
+from helpers.devices import for_each_gpu, needs_cuda, opened
+from helpers.emulator.device import EmulatedDevice
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
+from tgflow.cache import cached
+from tgflow.cuda.device import CudaDevice, Device
+from tgflow.cuda.pinned import PinnedPool
+from tgflow.graph import TemporalGraph
+from tgflow.plan import Loader, NegativeSampler
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.plan.side_stream import SideStream
+from tgflow.tables import FeatureTable
+
+pytestmark = pytest.mark.timeout(60)
+
+EVENTS = made_events(200)
+
+
+def device_of(gpu: str) -> Device:
+    opening = opened(gpu)
+    return CudaDevice(torch.device(opening)) if isinstance(opening, str) else opening
+
+
+@dataclass(eq=False)
+class Later:
+    """An event that is done when the test says."""
+
+    is_done: bool = False
+
+    def query(self) -> bool:
+        return self.is_done
+
+
+@dataclass(eq=False)
+class SlowDevice(EmulatedDevice):
+    """Copies when the test lets it: whoever fills pinned memory too early spoils a copy."""
+
+    queue: list[Callable[[], object] | Later] = field(default_factory=list)
+
+    def copy_from_host(self, pinned: Tensor) -> Tensor:
+        there = torch.full_like(pinned, 0xAB)
+        self.queue.append(lambda: there.copy_(pinned))
+        return there
+
+    def record_event(self) -> Later:  # type: ignore[override]
+        self.queue.append(Later())
+        return self.queue[-1]  # type: ignore[return-value]
+
+    def wait_event(self, event: Later) -> None:  # type: ignore[override]
+        pass
+
+    def proceed(self, num: int) -> None:
+        """Do the next of what is queued."""
+        for work in self.queue[:num]:
+            if isinstance(work, Later):
+                work.is_done = True
+            else:
+                work()
+        del self.queue[:num]
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3, 8])
+def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
+    """The copies are so many pieces of work behind the host."""
+    gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
+    side, batches = SideStream(gpu), [plan.batch(0, index) for index in range(20)]
+    copies = []
+    for batch in batches:
+        copies.append(side.copied(batch))
+        gpu.proceed(max(len(gpu.queue) - behind, 0))
+    gpu.proceed(len(gpu.queue))
+    for copy, batch in zip(copies, batches, strict=True):
+        assert_same_batch(copy, batch)
+
+
+def test_pieces_are_used_in_turn() -> None:
+    """As many as are in flight, and no more however many batches come."""
+    gpu = SlowDevice()
+    pool, before = PinnedPool(gpu), gpu.host_bytes
+    for size in [9_000] * 30 + [100] * 30:
+        with pool.lend(size) as room:
+            assert room.shape == (size,)
+            gpu.copy_from_host(room)
+        gpu.proceed(max(len(gpu.queue) - 4, 0))  # two copies and their events
+    assert before - gpu.host_bytes <= 3 * 16_384
+
+
+def test_what_failed_on_its_way_is_not_used_again() -> None:
+    gpu = EmulatedDevice()
+    pool, lent = PinnedPool(gpu), []
+
+    def fail() -> None:
+        with pool.lend(8) as room:
+            lent.append(room)
+            gpu.allocate(1 << 50)
+
+    with pytest.raises(MemoryError):
+        fail()
+    with pool.lend(8) as room:
+        assert room.data_ptr() != lent[0].data_ptr()
+
+
+def test_the_stream_that_takes_a_batch_waits_for_the_one_that_made_it() -> None:
+    gpu = EmulatedDevice()
+    side, plan = SideStream(gpu), plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
+    gpu.waits.clear()
+    made = [side.make(lambda index: plan.batch(0, index), index) for index in range(3)]
+    assert gpu.current_stream() == 0
+    assert [ready.done.stream for ready in made] == [1, 1, 1]  # type: ignore[attr-defined]
+    gpu.current = 7
+    taken = [side.take(ready) for ready in made]
+    assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, 1)] * 3
+    kept = [id(tensor) for stream, tensor in gpu.kept if stream == 7]
+    assert kept == [id(tensor) for batch in taken for tensor in batch.tensors()]
+    assert gpu.synchronized == 0
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"fanouts": (), "with_memory": True},
+    {"negatives": NegativeSampler("historical", 2), "replay": ExperienceReplay(ratio=0.5)},
+]
+
+
+@for_each_gpu
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("is_made_there", [False, True])
+def test_a_loader_delivers_the_batches_of_the_plan(
+    gpu: str, num_threads: int, variant: dict[str, Any], is_made_there: bool
+) -> None:
+    device, here = device_of(gpu), TemporalGraph.from_events(EVENTS)
+    graph = TemporalGraph.from_events(EVENTS, device=device) if is_made_there else here
+    there, expected = plan_of(graph, **variant), plan_of(here, **variant)
+    loader = Loader(there, 2, num_threads=num_threads, gpu=device)
+    batches = list(loader)
+    assert len(batches) == 20
+    for index, batch in enumerate(batches):
+        assert_on(device.device, batch)
+        assert_same_but_for_padding(batch, expected.batch(2, index))
+
+
+@for_each_gpu
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_planned_caches_serve_batches_that_are_copied(gpu: str, num_threads: int) -> None:
+    device = device_of(gpu)
+    table = cached(FeatureTable(2), rows=25, policy="belady")
+    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table))
+    expected = plan_of(TemporalGraph.from_events(EVENTS))
+    for index, batch in enumerate(Loader(plan, num_threads=num_threads, gpu=device)):
+        assert_on(device.device, batch)
+        assert_same_but_for_padding(batch, expected.batch(0, index))
+    assert index == 19
+
+
+def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:
+    other = EmulatedDevice(device=torch.device("meta"))
+    plan = plan_of(TemporalGraph.from_events(EVENTS, device=EmulatedDevice()))
+    with pytest.raises(ValueError, match="batches are made on cpu, and asked for on meta"):
+        Loader(plan, gpu=other)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("policy", ["lru", "belady"])
+def test_a_loader_that_is_left_early_leaves_no_thread(num_threads: int, policy: Any) -> None:
+    table = cached(FeatureTable(2), rows=25, policy=policy)
+    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table))
+    batches = iter(Loader(plan, num_threads=num_threads, gpu=EmulatedDevice()))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name.startswith("tgflow-loader")]
+
+
+@pytest.mark.parametrize("gpu", [pytest.param("cuda", marks=needs_cuda)])
+@pytest.mark.parametrize("is_made_there", [False, True])
+def test_the_host_waits_for_no_batch(gpu: str, is_made_there: bool) -> None:
+    device = device_of(gpu)
+    table = FeatureTable(2, placement="device", device=device) if is_made_there else None
+    where = {"device": device, "edge_x": table} if is_made_there else {}
+    plan = plan_of(TemporalGraph.from_events(EVENTS, **where))
+    list(Loader(plan, gpu=device))  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in Loader(plan, 1, num_threads=0, gpu=device):
+            batch.nodes.sum()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
