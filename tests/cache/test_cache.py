@@ -288,6 +288,8 @@ def test_what_is_far_is_read_once_and_together():
 def call_and_wait(call, ids):
     """A GPU says what was wrong once it is done."""
     call(ids)
+    if ids.is_cuda:
+        torch.cuda.synchronize()
     call(ids[:1])
 
 

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from helpers.cache_reference import ReferenceCache
 from helpers.caches import any_schedule, capacities, check, int64, made_cache, made_rows, policies
 from helpers.effort import tries
+from helpers.emulator import tensors
 
 settings_of_machines = settings(max_examples=tries(60), stateful_step_count=25, deadline=None)
 
@@ -103,7 +104,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 class EmulatedCacheMachine(CacheMachine):
-    device = "emulated"
+    device = "apart" if tensors.IS_THERE else "emulated"
 
 
 TestCache = CacheMachine.TestCase

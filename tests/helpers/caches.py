@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.cache_reference import ReferenceCache, distinct
-from helpers.devices import opened
+from helpers.devices import opened, place_of
 from tgflow.cache import CachedTable, Schedule, cached
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.tables import FeatureTable
@@ -68,7 +68,7 @@ def made_cache(
 
 
 def int64(values: list[int], device: str = "cpu") -> Tensor:
-    return torch.tensor(values, dtype=torch.int64, device="cuda" if device == "cuda" else "cpu")
+    return torch.tensor(values, dtype=torch.int64, device=place_of(device))
 
 
 def check(cache: CachedTable, reference: ReferenceCache) -> None:

@@ -1,6 +1,7 @@
 """Runs a test once per device: the CPU and the GPU path are twins.
 
-"emulated" is the GPU path with its kernels run on the CPU, lane by lane (see helpers/emulator).
+"emulated" is the GPU path with its kernels run on the CPU, lane by lane (see helpers/emulator);
+"apart" is that too, with tensors that are not the CPU's, so that code which mixes them up fails.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
 from tgflow import sampling
 from tgflow.graph import TemporalGraph
@@ -19,16 +21,27 @@ HAS_CUDA = torch.cuda.is_available()
 
 _no_cuda = pytest.mark.skipif(not HAS_CUDA, reason="torch finds no CUDA device")
 needs_cuda = [pytest.mark.gpu, _no_cuda]
+needs_apart = [
+    pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch lets no Python be a device")
+]
+cuda, apart = pytest.param("cuda", marks=needs_cuda), pytest.param("apart", marks=needs_apart)
 
-for_each_device = pytest.mark.parametrize(
-    "device", ["cpu", "emulated", pytest.param("cuda", marks=needs_cuda)]
-)
-for_each_gpu = pytest.mark.parametrize("gpu", ["emulated", pytest.param("cuda", marks=needs_cuda)])
+for_each_device = pytest.mark.parametrize("device", ["cpu", "emulated", apart, cuda])
+for_each_gpu = pytest.mark.parametrize("gpu", ["emulated", apart, cuda])
 
 
 def opened(device: str) -> str | EmulatedDevice:
     """What `TemporalGraph(device=...)` takes for this device."""
+    if device == "apart":
+        return EmulatedDevice.apart()
     return EmulatedDevice() if device == "emulated" else device
+
+
+def place_of(device: str | None) -> torch.device:
+    """Where the tensors are that this device reads; the CPU for None."""
+    if device == "apart":
+        return tensors.emulated_device()
+    return torch.device("cuda" if device == "cuda" else "cpu")
 
 
 def on_cpu(found: Neighbors) -> Neighbors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.devices import needs_cuda, opened
+from helpers.devices import needs_apart, needs_cuda, opened, place_of
 from tgflow.tables import FeatureTable
 
 EVERYWHERE = [
@@ -13,6 +13,8 @@ EVERYWHERE = [
     ("disk", None),
     ("device", "emulated"),
     ("uva", "emulated"),
+    pytest.param("device", "apart", marks=needs_apart),
+    pytest.param("uva", "apart", marks=needs_apart),
     pytest.param("device", "cuda", marks=needs_cuda),
     pytest.param("uva", "cuda", marks=needs_cuda),
 ]
@@ -29,9 +31,9 @@ def made(
     return FeatureTable(dim, dtype, placement, device=gpu, **options)
 
 
-def home(table: FeatureTable, device: str | None) -> str:
+def home(table: FeatureTable, device: str | None) -> torch.device:
     """Where ids of this table's readers are."""
-    return "cuda" if device == "cuda" else "cpu"
+    return place_of(device)
 
 
 def some_rows(size: int, dim: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

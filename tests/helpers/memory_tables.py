@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from helpers.devices import needs_cuda, opened
+from helpers.devices import needs_apart, needs_cuda, opened, place_of
 from tgflow.cache import cached
 from tgflow.nn import NodeMemory
 from tgflow.nn.memory_table import MemoryTable
@@ -18,21 +19,26 @@ KINDS = {  # place, its device, the cache's device ("" for host memory, None for
     "uva, cached": ("uva", "emulated", "emulated"),
     "host, cached on the device": ("host", None, "emulated"),
     "auto": ("auto", "emulated", None),
+    "apart, device": ("device", "apart", None),
+    "apart, uva": ("uva", "apart", None),
+    "apart, uva, cached": ("uva", "apart", "apart"),
+    "apart, host, cached": ("host", None, "apart"),
+    "apart, auto": ("auto", "apart", None),
     "cuda, device": ("device", "cuda", None),
     "cuda, uva": ("uva", "cuda", None),
     "cuda, uva, cached": ("uva", "cuda", "cuda"),
     "cuda, host, cached": ("host", None, "cuda"),
     "cuda, auto": ("auto", "cuda", None),
 }
+NEEDS = {"cuda": needs_cuda, "apart": needs_apart}
 for_each_kind = pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=needs_cuda if "cuda" in kind else ()) for kind in KINDS],
+    "kind", [pytest.param(kind, marks=NEEDS.get(kind.split(",")[0], ())) for kind in KINDS]
 )
 
 
-def home_of(kind: str) -> str:
+def home_of(kind: str) -> torch.device:
     """Where the model is whose memory is in such a table."""
-    return "cuda" if "cuda" in kind else "cpu"
+    return place_of(kind.split(",", maxsplit=1)[0])
 
 
 def memory_table_of(kind: str, dim: int) -> MemoryTable:

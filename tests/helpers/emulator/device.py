@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers.emulator import Emulator
+from helpers.emulator.tensors import emulated_device, pin
 
 
 @dataclass(eq=False)
@@ -26,7 +27,7 @@ class EmulatedEvent:
 
 @dataclass(eq=False)
 class EmulatedDevice:
-    """As `tgflow.cuda.device.Device`."""
+    """As `tgflow.cuda.device.Device`; its tensors are the CPU's, or, `apart`, of another device."""
 
     kernels: Emulator = field(default_factory=Emulator)
     device_bytes: int = 1 << 40
@@ -58,17 +59,22 @@ class EmulatedDevice:
     def current(self, stream: int) -> None:
         self._thread.stream = stream
 
+    @classmethod
+    def apart(cls) -> EmulatedDevice:
+        """Return one whose tensors nobody can take for the CPU's."""
+        return cls(device=emulated_device())
+
     def allocate(self, num_bytes: int) -> Tensor:
         if num_bytes > self.device_bytes:
             raise MemoryError(f"asked emulated for {num_bytes} bytes")
         self.device_bytes -= num_bytes
-        return torch.empty(num_bytes, dtype=torch.uint8)
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
     def allocate_host(self, num_bytes: int) -> Tensor:
         if num_bytes > self.host_bytes:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory")
         self.host_bytes -= num_bytes
-        return torch.empty(num_bytes, dtype=torch.uint8)
+        return pin(torch.empty(num_bytes, dtype=torch.uint8))
 
     def register(self, address: int, num_bytes: int) -> None:
         if num_bytes > self.host_bytes:

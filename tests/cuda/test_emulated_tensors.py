@@ -1,0 +1,140 @@
+"""The device that is not the CPU: it must fail and wait where a GPU does."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+
+from helpers.emulator import tensors
+from helpers.emulator.device import EmulatedDevice
+from helpers.emulator.tensors import pin, watching
+from tgflow.tables import _native
+
+pytestmark = pytest.mark.skipif(
+    not tensors.IS_THERE, reason="this PyTorch lets no Python be a device"
+)
+
+
+@pytest.fixture
+def there() -> torch.device:
+    return tensors.emulated_device()
+
+
+def test_a_tensor_made_there_is_there_and_so_is_what_comes_of_it(there):
+    x = torch.arange(4, device=there)
+    for each in (x, x + 1, x[1:], x.view(2, 2).t(), x.clone(), torch.zeros_like(x), x.cumsum(0)):
+        assert (each.device, each.is_cpu) == (there, False)
+    assert (x.cpu().is_cpu, x.to("cpu").tolist()) == (True, [0, 1, 2, 3])
+    assert torch.tensor([1.5], device=there).to(torch.float64).device == there
+    assert copy.deepcopy(x).device == there
+
+
+def test_threads_see_the_same_device(there):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(torch.ones(3, device=there) * 2))
+    thread.start()
+    thread.join()
+    assert made[0].tolist() == [2, 2, 2]
+
+
+def test_writing_shows_in_every_view(there):
+    x = torch.zeros(4, device=there)
+    half = x[2:]
+    half.add_(1)
+    x[0] = 5
+    torch.neg(x, out=x)
+    assert x.tolist() == [-5, 0, -1, -1]
+    assert half.data_ptr() == x.data_ptr() + 8
+
+
+def test_gradients_pass_through(there):
+    layer = torch.nn.Linear(3, 2).to(there)
+    layer(torch.ones(4, 3, device=there)).sum().backward()
+    torch.optim.Adam(layer.parameters()).step()
+    assert layer.weight.grad.device == there
+    assert layer.weight.grad.tolist() == [[4] * 3] * 2
+
+
+MIXED = {
+    "add": lambda x, y: x + y,
+    "add_": lambda x, y: y.add_(x),
+    "select": lambda x, y: y.index_select(0, x),
+    "cat": lambda x, y: torch.cat([x, y]),
+    "where": lambda x, y: torch.where(x > 0, x, y),
+    "scatter": lambda x, y: x.index_copy_(0, y, x),
+    "equal": torch.equal,
+    "out": lambda x, y: torch.cumsum(x, 0, out=y),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixing_with_the_cpu_fails(name, there):
+    with pytest.raises(RuntimeError, match="all tensors to be on the same device"):
+        MIXED[name](torch.arange(3, device=there), torch.arange(3))
+
+
+def test_a_number_may_come_from_the_cpu(there):
+    assert (torch.arange(3, device=there) + torch.tensor(2)).tolist() == [2, 3, 4]
+
+
+def test_the_core_takes_no_tensor_of_the_device(there):
+    rows, ids, out = torch.zeros(8, dtype=torch.uint8), torch.zeros(2), torch.zeros(2, 4)
+    for place in ((rows.to(there), ids.long(), out), (rows, ids.long().to(there), out)):
+        with pytest.raises(ValueError, match="must be a dense tensor on the CPU, got a tensor on"):
+            _native.gather_rows(place[0], 4, 2, place[1], place[2].view(torch.uint8))
+
+
+WAITS = {
+    "item": lambda x: x[0].item(),
+    "int": lambda x: int(x[1]),
+    "bool": lambda x: bool((x > 0).any()),
+    "list": lambda x: x.tolist(),
+    "cpu": lambda x: x.cpu(),
+    "to": lambda x: x.to("cpu"),
+    "nonzero": lambda x: x.nonzero(),
+    "mask": lambda x: x[x > 1],
+    "unique": lambda x: x.unique(),
+    "equal": lambda x: torch.equal(x, x),
+    "up": lambda x: torch.ones(3).to(x.device),
+    "made": lambda x: torch.tensor([1, 2], device=x.device),
+    "repeat": lambda x: x.repeat_interleave(x),
+    "down": lambda x: torch.ones(4, dtype=torch.int64).copy_(x, non_blocking=True),
+}
+GOES_ON = {
+    "zeros": lambda x: torch.zeros(5, device=x.device),
+    "sum": lambda x: x.sum(),
+    "sort": lambda x: x.sort(stable=True),
+    "filled": lambda x: x.masked_fill(x > 1, 0),
+    "where": lambda x: torch.where(x > 1, x, 0),
+    "up": lambda x: torch.ones(3).to(x.device, non_blocking=True),
+    "down": lambda x: x.to("cpu", non_blocking=True),
+    "pinned": lambda x: pin(torch.ones(4, dtype=torch.int64)).copy_(x, non_blocking=True),
+    "repeat": lambda x: x.repeat_interleave(x, output_size=6),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_what_the_host_waits_for_is_counted(name, there):
+    x = torch.arange(4, device=there)
+    with watching() as watch:
+        WAITS[name](x)
+    assert len(watch.waits) == 1
+    assert "test_emulated_tensors.py" in watch.waits[0]
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_what_the_device_does_alone_is_no_wait(name, there):
+    x = torch.arange(4, device=there)
+    with watching() as watch:
+        GOES_ON[name](x)
+    assert watch.waits == []
+    assert watch.operations.total() > 0
+
+
+def test_memory_of_the_emulated_gpu_is_there(there):
+    gpu = EmulatedDevice.apart()
+    assert gpu.allocate(5).device == there
+    assert gpu.allocate_host(8).is_cpu

@@ -1,0 +1,237 @@
+"""Tensors on a device of their own, `torch.device("emulated")`, whose bytes are in host memory.
+
+Code that mixes them with the CPU's fails as it would on a GPU, a look at what they hold is counted
+as the wait that it would be, and kernels run on them in the emulator. Any thread may use them.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_leaves, tree_map
+
+TYPE = "emulated"
+_SETS_UP = "_setup_privateuseone_for_python_backend"
+IS_THERE = hasattr(backend_registration, _SETS_UP)
+"""Whether this PyTorch lets Python be a device: from 2.10 on."""
+
+_RESIZING = ("arange", "arange.start", "arange.start_step", "randperm", "eye", "linspace")
+_ANY_DEVICE = (
+    "aten::copy_",
+    "aten::_to_copy",
+    "aten::set_",
+    "aten::_has_compatible_shallow_copy_type",
+)
+_INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+_READ_BACK = (  # the host needs an answer to go on
+    "aten::_local_scalar_dense",
+    "aten::_unique2",
+    "aten::bincount",
+    "aten::equal",
+    "aten::is_nonzero",
+    "aten::masked_select",
+    "aten::nonzero",
+    "aten::unique_consecutive",
+    "aten::unique_dim",
+)
+
+
+@dataclass
+class Watch:
+    """What the device was asked for by torch's operations."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    waits: list[str] = field(default_factory=list)
+    """Operations that made the host wait, and the lines that asked for them."""
+
+
+class EmulatedTensor(Tensor):
+    """A tensor on the emulated device; `held` has its bytes."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> EmulatedTensor:
+        made: EmulatedTensor = Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=torch.device(TYPE, 0),
+        )
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        return _run(op, *args, **(kwargs or {}))
+
+    def data_ptr(self) -> int:
+        return self.held.data_ptr()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.held.untyped_storage()
+
+    def tolist(self) -> list[Any]:
+        return self.cpu().tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return memo.setdefault(id(self), self.detach().clone().requires_grad_(self.requires_grad))
+
+    def __repr__(self) -> str:
+        return f"{self.held!r} on {self.device}"
+
+
+@cache
+def emulated_device() -> torch.device:
+    """Return the device; the first call registers it with PyTorch for the rest of the process."""
+    getattr(backend_registration, _SETS_UP)(TYPE)
+    anything = torch.library.Library("_", "IMPL")
+    anything.fallback(_run, "PrivateUse1")
+    own = torch.library.Library("aten", "IMPL")
+    for name in (*_RESIZING, "copy_"):
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        own.impl(op, partial(_run, op), "PrivateUse1")
+    _libraries.extend((anything, own))
+    return torch.device(TYPE, 0)
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Enclose calls whose operations and waits are counted, whichever thread they are on."""
+    watch = Watch()
+    with _lock:
+        _watches.append(watch)
+    try:
+        yield watch
+    finally:
+        with _lock:
+            _watches.remove(watch)
+
+
+def pin(host: Tensor) -> Tensor:
+    """Have copies between this memory of the host and the device run while the host goes on."""
+    storage = host.untyped_storage()
+    _pinned.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
+    return host
+
+
+_lock = threading.Lock()
+_watches: list[Watch] = []
+_pinned: list[tuple[int, int]] = []
+_libraries: list[torch.library.Library] = []  # which PyTorch forgets with them
+
+
+def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
+    name = op._schema.name
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    _check_devices(name, args, tensors)
+    _note(op, name, args, kwargs)
+    found = op(*tree_map(_held, args), **tree_map(_held, kwargs))
+    if op._schema.is_mutable:
+        return _mutated(op, args, kwargs)
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu":
+        return found
+    return tree_map(lambda x: EmulatedTensor(x) if isinstance(x, Tensor) else x, found)
+
+
+def _held(x: Any) -> Any:
+    if isinstance(x, EmulatedTensor):
+        return x.held
+    if isinstance(x, torch.device) and x.type == TYPE:
+        return torch.device("cpu")
+    return x
+
+
+def _mutated(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return the arguments that an operation has written to and returns."""
+    names = [argument.name for argument in op._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    written = [
+        given[argument.name]
+        for argument in op._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    for each in tree_leaves(written):
+        if isinstance(each, EmulatedTensor) and each.shape != each.held.shape:
+            raise NotImplementedError(f"{op} changes the shape of a tensor, which is not emulated")
+    count = len(op._schema.returns)
+    return None if count == 0 else written[0] if count == 1 else tuple(written)
+
+
+def _check_devices(name: str, args: Sequence[Any], tensors: Sequence[Tensor]) -> None:
+    """Raise as PyTorch does where tensors of two devices meet; a number may be anywhere."""
+    if name in _ANY_DEVICE or (name in _INDEXING and isinstance(args[0], EmulatedTensor)):
+        return
+    strangers = [x for x in tensors if not isinstance(x, EmulatedTensor) and x.dim() > 0]
+    if strangers and len(strangers) < len(tensors):
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{torch.device(TYPE, 0)} and {strangers[0].device}! ({name})"
+        )
+
+
+def _note(op: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    if not _watches:
+        return
+    waits = _waits(name, args, kwargs)
+    line = _line() if waits else ""
+    with _lock:
+        for watch in _watches:
+            watch.operations[name.removeprefix("aten::")] += 1
+            if waits:
+                watch.waits.append(f"{name.removeprefix('aten::')}: {line}")
+
+
+def _waits(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    if name in _READ_BACK:
+        return True
+    if name == "aten::repeat_interleave":
+        return kwargs.get("output_size") is None
+    if name in _INDEXING:
+        asked = [x for x in args[1] if x is not None]
+        return any(not isinstance(x, EmulatedTensor) or x.dtype == torch.bool for x in asked)
+    if name == "aten::_to_copy":
+        device = kwargs.get("device")
+        leaves = device is not None and torch.device(device).type != TYPE
+        return leaves and not kwargs.get("non_blocking", False)
+    if name == "aten::copy_":
+        return _copy_waits(
+            args[0], args[1], args[2] if len(args) > 2 else kwargs.get("non_blocking")
+        )
+    return False
+
+
+def _copy_waits(target: Tensor, source: Tensor, non_blocking: bool | None) -> bool:
+    if isinstance(target, EmulatedTensor) == isinstance(source, EmulatedTensor):
+        return False
+    if not non_blocking:
+        return True
+    return not isinstance(target, EmulatedTensor) and not _is_pinned(target)
+
+
+def _is_pinned(host: Tensor) -> bool:
+    return any(begin <= host.data_ptr() < end for begin, end in _pinned)
+
+
+def _line() -> str:
+    """Return the innermost line of ours that led here."""
+    here = Path(__file__).parents[3]
+    for frame in reversed(traceback.extract_stack()):
+        path = Path(frame.filename)
+        if path.is_relative_to(here) and path != Path(__file__) and ".venv" not in path.parts:
+            return f"{path.relative_to(here)}:{frame.lineno} {frame.line}"
+    return "nowhere of ours"
