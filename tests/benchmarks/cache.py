@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from benchmarks.cache_gather import gather_rows
+from benchmarks.cache_gpu import device_rows
 from benchmarks.cache_live import live_rows
 from benchmarks.cache_planner import planner_rows
 from benchmarks.cache_rounds import round_rows
@@ -19,6 +22,10 @@ draw = cache.draw
 
 def run(options: Options) -> list[Row]:
     """Measure what `tgflow bench cache` does; then planning, rounds, and gathers of 12,000 rows."""
+    if options.only_device:
+        from tgflow.cuda.device import CudaDevice
+
+        return list(device_rows(CudaDevice(torch.device(options.devices[0])), options))
     rows = cache.run(options)
     for name, events in options.streams().items():
         for model in MODELS:

@@ -19,12 +19,29 @@ if TYPE_CHECKING:
     from tgflow.cuda.device import Device
 
 CALL = 60_000
+SMALL_CALL = 4_000
+"""Rows of a gather for a small batch, which reading in place brings in tens of microseconds."""
+TABLE_BYTES = 2 << 30
+DIM = 172
 CACHED = 1_000_000
 """Rows that the cache holds; a tenth of that in a look."""
 TIMES_THREE = 3.0
 
 
-def cached_rows(table: FeatureTable, gpu: Device, options: Options) -> Iterator[Row]:
+def device_rows(gpu: Device, options: Options) -> Iterator[Row]:
+    """Gathers of few rows and of many through a cache, beside the same without one."""
+    num_bytes = TABLE_BYTES >> (10 if options.quick else 0)
+    table = FeatureTable(DIM, placement="uva", device=gpu)
+    part = torch.rand(min(num_bytes, 1 << 28) // (4 * DIM), DIM)
+    while len(table) * DIM * 4 < num_bytes:
+        table.append(part)
+    for call in (SMALL_CALL, CALL):
+        options.say(f"cache: {call:,} rows through a cache on {gpu.device}")
+        yield from cached_rows(table, gpu, options, call)
+    table.close()
+
+
+def cached_rows(table: FeatureTable, gpu: Device, options: Options, call: int) -> Iterator[Row]:
     """Rows of `table`, in pinned memory, nine in ten of them cached; every call has ids of its own.
 
     What the CPU gathers beside it goes to a pinned buffer, and from there to the GPU.
@@ -32,11 +49,11 @@ def cached_rows(table: FeatureTable, gpu: Device, options: Options) -> Iterator[
     device, size = gpu.device, len(table)
     cache = cached(table, rows=min(CACHED, size // 10), device=gpu)
     calls = 3 if options.quick else 20
-    hot, ids = ids_of_calls(2 * calls, cache.capacity, size, CALL)
+    hot, ids = ids_of_calls(2 * calls, cache.capacity, size, call)
     there = [each.to(device) for each in ids]
     fill(cache, hot.to(device))
-    out = torch.empty(CALL, table.dim, device=device)
-    staging = torch.empty(CALL, table.dim, pin_memory=out.is_cuda)
+    out = torch.empty(call, table.dim, device=device)
+    staging = torch.empty(call, table.dim, pin_memory=out.is_cuda)
 
     def uncached(i: int) -> Tensor:
         table.gather(ids[i], staging)
@@ -46,18 +63,24 @@ def cached_rows(table: FeatureTable, gpu: Device, options: Options) -> Iterator[
     for each in there[calls:]:  # contents as they are after a while
         cache.gather(each, out)
     cache.reset_counters()
-    methods = {"cached": lambda i: cache.gather(there[i], out), "host": uncached}
+    methods = {
+        "cached": lambda i: cache.gather(there[i], out),
+        "uva": lambda i: table.gather(there[i], out),
+        "host": uncached,
+    }
     seconds = take_turns(methods, calls, 1, device.type)
-    speeds = {name: CALL / float(each.median()) for name, each in seconds.items()}
+    speeds = {name: call / float(each.median()) for name, each in seconds.items()}
     params: Params = {
         "dim": table.dim,
-        "ids": CALL,
+        "ids": call,
         "rows": cache.capacity,
         "table rows": size,
         "hit rate": round(cache.counters.hit_rate, 3),
     }
     name = "gather through a cache on the GPU"
     yield Row(name, speeds["cached"], "rows/s", params, None, speeds["host"], TIMES_THREE)
+    name = "gather through a cache, over plain uva"
+    yield Row(name, speeds["cached"], "rows/s", params, None, speeds["uva"], 1.0)
 
 
 def check_alike(cache: CachedTable, ids: Tensor, expected: Tensor) -> None:

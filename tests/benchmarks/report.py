@@ -5,7 +5,8 @@
     python -m benchmarks.report                                        write the tables only
 
 A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is a file of
-benchmarks/results; `<!-- rows: headlines -->` is the page's first table.
+benchmarks/results; `headlines` is the page's first table, and `gpu` that of the goals on a GPU,
+where `make gpu` keeps its rows beside these.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks import gpu_goals
 from benchmarks.__main__ import DEVELOPERS
 from benchmarks.results import FOLDER, Result, load, record
 from tgflow.bench.grid import Grid, grids
@@ -117,9 +119,16 @@ def filled(page: str, folder: Path = FOLDER) -> str:
     """Return the page with its tables as the results have them."""
     results = {file.stem: load(file) for file in sorted(folder.glob("*.json"))}
 
+    def on_gpu(_: Mapping[str, Result]) -> Iterator[str]:
+        return gpu_goals.goal_table(gpu_goals.results(folder))
+
     def table(match: re.Match[str]) -> str:
         name = match[2]
-        tables = {"headlines": headline_table, "libraries": library_table}
+        tables = {
+            "headlines": headline_table,
+            "libraries": library_table,
+            "gpu": on_gpu,
+        }
         lines = tables[name](results) if name in tables else result_tables(results[name])
         return match[1] + "\n".join(lines) + "\n" + match[3]
 

@@ -43,7 +43,7 @@ def record(name: str, command: str, rows: Sequence[Row], folder: Path = FOLDER) 
 def load(file: Path) -> Result:
     """Return what a file holds."""
     held = json.loads(file.read_text(encoding="utf-8"))
-    return Result(**{**held, "rows": tuple(_row(plain) for plain in held["rows"])})
+    return Result(**{**held, "rows": tuple(row_of(plain) for plain in held["rows"])})
 
 
 def machine() -> str:
@@ -53,7 +53,8 @@ def machine() -> str:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         if line.startswith("model name")
     ]
-    return f"{len(names)} cores of {names[0]}, torch {torch.__version__.partition('+')[0]}"
+    cores = f"{len(names)} cores of {names[0]}, torch {torch.__version__.partition('+')[0]}"
+    return f"{torch.cuda.get_device_name()}, {cores}" if torch.cuda.is_available() else cores
 
 
 def commit() -> str:
@@ -63,7 +64,8 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _row(plain: dict[str, Any]) -> Row:
+def row_of(plain: dict[str, Any]) -> Row:
+    """Return a row of what `Row.to_json` says."""
     names = ("name", "unit", "params", "target", "baseline", "target_ratio")
     value = math.nan if plain["value"] is None else plain["value"]
     return Row(value=value, **{name: plain[name] for name in names})

@@ -30,8 +30,11 @@ def run(options: Options) -> list[Row]:
     """Measure what `tgflow bench sample` does, with the CSR; then floor, peers and reference."""
     rows = sample.run(options, static_csr())
     with restored_threads():
-        for device in options.devices[1:]:
-            rows += floor_rows(options, device)
+        for device in options.devices:
+            if device != "cpu":
+                rows += floor_rows(options, device)
+        if options.only_device:
+            return rows
         name, events = options.wikipedia()
         options.say(f"sample: {name}, beside the peers")
         return [*rows, *peer_rows(name, events, options), *reference_rows(events, options)]

@@ -27,6 +27,8 @@ def run(options: Options) -> list[Row]:
     with restored_threads():
         _core.set_num_threads(1)
         rows += [row for device in options.devices for row in tier_rows(options, device)]
+        if options.only_device:
+            return rows
         for name, events in options.streams().items():
             options.say(f"store: {name}, beside the peers")
             rows += peer_rows(name, events, options)

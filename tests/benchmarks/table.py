@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from benchmarks.cache_gpu import cached_rows
+from benchmarks import cache_gpu
 from benchmarks.device_budget import budget_row
 from benchmarks.naive_gather import naive_gather
 from benchmarks.raw_disk import disk_rows
@@ -26,7 +26,7 @@ WIDTHS = (100, 172)
 CALL = 12_000
 """Rows of a gather on the CPU: those of a batch of two hops."""
 GPU_CALL = 60_000
-GPU_BYTES = 20 << 30
+GPU_BYTES = 8 << 30
 NUM_ROWS = 1_000_000
 COPIED = 1 << 28
 
@@ -36,7 +36,7 @@ Gather = Callable[[int], object]
 def run(options: Options) -> list[Row]:
     """Measure every placement that this machine has."""
     rows = []
-    for dim in WIDTHS:
+    for dim in () if options.only_device else WIDTHS:
         options.say(f"host memory, {dim} floats")
         rows += list(host_rows(dim, options))
         options.say(f"disk, {dim} floats")
@@ -110,9 +110,32 @@ def gpu_rows(dim: int, gpu: Device, options: Options) -> Iterator[Row]:
     yield Row("bus in use", share, "of pinned copy", params, 0.6)
     cpu = {name: cpu_seconds(methods[name], calls, gpu) for name in ("uva", "staged")}
     yield Row("CPU time", cpu["uva"] / cpu["staged"], "of staged", params, 0.1)
-    yield from cached_rows(uva, gpu, options)
+    yield from cache_gpu.cached_rows(uva, gpu, options, cache_gpu.CALL)
     uva.close()
+    yield bandwidth_row(dim, gpu, options)
     yield budget_row(dim, gpu, options)
+
+
+def bandwidth_row(dim: int, gpu: Device, options: Options) -> Row:
+    """What a gather from the GPU's own memory makes of its bandwidth, which a copy has all of."""
+    rows = torch.rand((1 << 20 if options.quick else 1 << 30) // (4 * dim), dim)
+    table = FeatureTable.from_tensor(rows, placement="device", device=gpu)
+    calls = 3 if options.quick else 20
+    there = [ids.to(gpu.device) for ids in random_ids(len(table), GPU_CALL, calls)]
+    out = torch.empty(GPU_CALL, dim, device=gpu.device)
+    whole = table.gather(torch.arange(len(table), device=gpu.device))
+    twin = torch.empty_like(whole)  # larger than any cache
+    methods: dict[str, Gather] = {
+        "device": lambda i: table.gather(there[i], out),
+        "copy": lambda i: twin.copy_(whole),
+    }
+    check_alike({"device": methods["device"]}, out, rows[there[0].cpu()])
+    seconds = take_turns(methods, calls, options.rounds, gpu.device.type)
+    table.close()
+    copied_s = float(seconds["copy"].min()) / len(whole) * GPU_CALL
+    share = copied_s / float(seconds["device"].median())
+    params: Params = {"placement": "device", "dim": dim, "ids": GPU_CALL}
+    return Row("memory bandwidth in use", share, "of a copy", params, 0.8)
 
 
 def large_table(dim: int, gpu: Device, num_bytes: int) -> FeatureTable:

@@ -30,6 +30,8 @@ class Options:
     """Of `train`: events of the stream to use."""
     device: str | None = None
     """"cuda" adds the rows of a graph in device memory; None does where there is a GPU."""
+    only_device: bool = False
+    """Whether the CPU's rows are left out, and what stands beside them."""
     say: Callable[[str], None] = lambda _: None
     """Called with what is measured next."""
 
@@ -47,7 +49,8 @@ class Options:
     def devices(self) -> tuple[str, ...]:
         """Where graphs are measured."""
         there = "cuda" if torch.cuda.is_available() else "cpu"
-        return tuple(dict.fromkeys(("cpu", self.device or there)))
+        here = self.device or there
+        return (here,) if self.only_device else tuple(dict.fromkeys(("cpu", here)))
 
     def wikipedia(self) -> tuple[str, EventBatch]:
         """Return the standard stream and its name: a file that is called so, the first, or made."""

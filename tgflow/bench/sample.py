@@ -85,7 +85,7 @@ def run(options: Options, new_baseline: NewBaseline = None) -> list[Row]:
     with restored_threads():
         baseline = open_baseline(new_baseline, options)
         rows = [row for device in options.devices for row in growth_rows(options, device, baseline)]
-        for name, events in options.streams().items():
+        for name, events in {} if options.only_device else options.streams().items():
             options.say(f"sample: {name}")
             rows += stream_rows(name, events, options, baseline)
         name, events = options.wikipedia()

@@ -69,6 +69,8 @@ def run(options: Options, new_baseline: NewBaseline = None) -> list[Row]:
         _core.set_num_threads(1)
         baseline = open_baseline(new_baseline, options)
         rows = [row for device in options.devices for row in growth_rows(options, device, baseline)]
+        if options.only_device:
+            return rows
         for name, events in options.streams().items():
             options.say(f"store: {name}")
             rows += stream_rows(name, events, options, baseline)

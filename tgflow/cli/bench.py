@@ -73,6 +73,9 @@ Device = Annotated[
     str | None,
     typer.Option(help="Of store and sample: cuda adds rows to the CPU's. Default: if there."),
 ]
+OnlyDevice = Annotated[
+    bool, typer.Option("--only-device", help="Leave out the CPU's rows, and what is beside them.")
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON list of rows to stdout.", rich_help_panel="Output"),
@@ -91,6 +94,7 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
         events: Events = None,
         out: Out = Path("runs/bench"),
         device: Device = None,
+        only_device: OnlyDevice = False,
         json: Json = False,
     ) -> None:
         from tgflow.bench.options import Options
@@ -103,6 +107,7 @@ def bench_command(benchmarks: Mapping[str, Benchmark], call: str) -> Callable[..
             entries=_sizes(entries),
             events=events,
             device=device,
+            only_device=only_device,
             say=lambda what: console.print(f"[dim]{escape(what)}[/dim]"),
         )
         rows: list[Row] = []

@@ -1,0 +1,186 @@
+"""The figures to reach on a GPU, beside what was measured; those of BENCHMARKS.md come from here.
+
+python -m benchmarks.gpu_goals FOLDER   keep the rows of FOLDER/*-NAME.json, as `--json` prints
+                                        them, as results of GPU benchmarks; print the table
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.results import FOLDER, Result, load, record, row_of
+from tgflow.bench.row import COSTS, Params, Row
+from tgflow.report.formatting import compact
+
+PREFIX = "gpu-"
+"""Of the names of results that were measured on a GPU."""
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A figure to reach on one H200."""
+
+    what: str
+    bench: str
+    """The benchmark,"""
+    name: str
+    """its rows' name,"""
+    goal: float
+    unit: str
+    params: Params = field(default_factory=dict)
+    """and what their parameters must have."""
+    published: str = ""
+    """What others have published, and on what."""
+    is_ratio: bool = False
+    """Whether the goal is the row's ratio to its baseline."""
+
+
+_50M: Params = {"entries": 50_000_000}
+_10M: Params = {"entries": 10_000_000}
+_TGN = "TGN training on the device"
+_TGAT = "TGAT training on the device"
+GOALS: Sequence[Goal] = (
+    Goal("training TGN, B = 200", "train", _TGN, 0.5e6, "events/s", {"batch": 200}, "TGL 30k"),
+    Goal("training TGN, B = 600", "train", _TGN, 1.2e6, "events/s", {"batch": 600}),
+    Goal(
+        "training TGN, B = 4,000",
+        "train",
+        _TGN,
+        3e6,
+        "events/s",
+        {"batch": 4000},
+        "GNNFlow 82k per A100",
+    ),
+    Goal(
+        "training TGAT, 10 x 10, B = 200",
+        "train",
+        _TGAT,
+        0.3e6,
+        "events/s",
+        {"batch": 200},
+        "TGM 10k, A100",
+    ),
+    Goal(
+        "training TGAT, 10 x 10, B = 600",
+        "train",
+        _TGAT,
+        0.6e6,
+        "events/s",
+        {"batch": 600},
+        "GNNFlow 11k per A100",
+    ),
+    Goal("training TGAT, 10 x 10, B = 4,000", "train", _TGAT, 1.2e6, "events/s", {"batch": 4000}),
+    Goal(
+        "epoch with look-ahead, times without",
+        "train",
+        "epoch with look-ahead",
+        2.0,
+        "x",
+        {},
+        "SALIENT 3.3x",
+    ),
+    Goal("10 recent neighbors, 50 M entries", "sample", "recent, cold", 300e6, "queries/s", _50M),
+    Goal("10 uniform neighbors, 50 M entries", "sample", "uniform, cold", 150e6, "queries/s", _50M),
+    Goal(
+        "insert 1,000, then sample 3,000, times a rebuild",
+        "sample",
+        "update, then sample",
+        21.0,
+        "x",
+        _10M,
+        "GNNFlow 21x",
+        True,
+    ),
+    Goal("inserting in bulk", "store", "insert, bulk", 100e6, "events/s", _10M),
+    Goal("inserting batches of 1,000", "store", "insert, micro-batches", 2e6, "events/s", _10M),
+    Goal("the slowest of 100 such", "store", "insert, micro-batches, p99", 1e3, "us", _10M),
+    Goal(
+        "gather from uva, 172 floats, share of the bus",
+        "table",
+        "bus in use",
+        0.8,
+        "of pinned copy",
+        {"dim": 172},
+    ),
+    Goal(
+        "gather from device, 172 floats, share of the memory's bandwidth",
+        "table",
+        "memory bandwidth in use",
+        0.8,
+        "of a copy",
+        {"dim": 172},
+    ),
+    Goal(
+        "gather through a cache, times plain uva",
+        "cache",
+        "gather through a cache, over plain uva",
+        1.0,
+        "x",
+        {"ids": 4_000},
+        "",
+        True,
+    ),
+)
+
+
+def keep(rows_folder: Path, folder: Path = FOLDER) -> dict[str, Result]:
+    """Record what was measured, benchmark by benchmark; returns the results by benchmark."""
+    rows: dict[str, list[Row]] = {}
+    for file in sorted(rows_folder.glob("*-*.json")):
+        rows.setdefault(file.stem.partition("-")[2], []).extend(_rows_of(file))
+    for name, measured in rows.items():
+        if measured:
+            command = f"make gpu STAGES=bench ({name})"
+            record(PREFIX + name, command, measured, folder)
+    return results(folder)
+
+
+def _rows_of(file: Path) -> list[Row]:
+    """Return the rows that a benchmark printed; none of one that did not come to its end."""
+    text = file.read_text(encoding="utf-8")
+    return [row_of(plain) for plain in json.loads(text)] if text.rstrip().endswith("]") else []
+
+
+def results(folder: Path = FOLDER) -> dict[str, Result]:
+    """Return the results of GPU benchmarks by the benchmark's name."""
+    files = sorted(folder.glob(f"{PREFIX}*.json"))
+    return {file.stem.removeprefix(PREFIX): load(file) for file in files}
+
+
+def measured(goal: Goal, rows: Sequence[Row]) -> float | None:
+    """Return the figure that a goal is for, if one of the rows has it."""
+    for row in rows:
+        if row.name == goal.name and goal.params.items() <= row.params.items():
+            value = row.ratio if goal.is_ratio else row.value
+            if value is not None and not math.isnan(value):
+                return value
+    return None
+
+
+def goal_table(found: Mapping[str, Result]) -> Iterator[str]:
+    """Yield the lines of the table of all goals."""
+    yield "| on a GPU | measured | goal | published |"
+    yield "|---|--:|--:|---|"
+    for goal in GOALS:
+        rows = found[goal.bench].rows if goal.bench in found else ()
+        value = measured(goal, rows)
+        text = NOT_MEASURED if value is None else f"**{compact(value)}**{_verdict(goal, value)}"
+        yield f"| {goal.what} | {text} | {compact(goal.goal)} {goal.unit} | {goal.published} |"
+    machines = dict.fromkeys(f"{each.machine}, {each.date}" for each in found.values())
+    yield ""
+    yield f"Measured on: {'; '.join(machines) or 'no GPU so far'}."
+
+
+def _verdict(goal: Goal, value: float) -> str:
+    short = value > goal.goal if goal.unit in COSTS else value < goal.goal
+    return ": short" if short else ""
+
+
+if __name__ == "__main__":
+    print("\n".join(goal_table(keep(Path(sys.argv[1])))))
