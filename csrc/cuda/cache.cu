@@ -1,7 +1,7 @@
 // A cache's look-ups, admissions and copies. The launches do not depend on what is asked for, nor on what was
-// asked before, so that they can be captured in a graph, and nothing here waits for the host; sums and the
-// choice of who makes room, between the launches, are torch's.
-#include "tgflow/cuda/cache.hpp"
+// asked before, so that they can be captured in a graph, and nothing here waits for the host; sums, and
+// under lfu the choice of who makes room, are torch's, between the launches.
+#include "tgflow/cuda/cache_queue.hpp"
 
 using namespace tgflow;
 
@@ -16,8 +16,10 @@ extern "C" __global__ void __launch_bounds__(256) cache_clear(DeviceCache cache,
 /// Per slot: puts it into the index if that was cleared.
 extern "C" __global__ void __launch_bounds__(256) cache_index(DeviceCache cache) {
   if (cache.progress->is_rebuilt == 0) return;
-  const int64_t slot = thread_index();
-  if (slot < cache.capacity && cache.id[slot] >= 0) cache.insert(cache.id[slot], static_cast<int32_t>(slot));
+  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
+  for (int64_t slot = thread_index(); slot < cache.capacity; slot += step) {
+    if (cache.id[slot] >= 0) cache.insert(cache.id[slot], static_cast<int32_t>(slot));
+  }
 }
 
 /// Begins a gather. Per id: finds its entry among the ids of this gather, which comes to hold the first of
@@ -65,6 +67,15 @@ extern "C" __global__ void __launch_bounds__(256) cache_look_up(DeviceCache cach
   if (cache.order == CacheOrder::kLfu && cache.uses[slot] < kMostUses) ++cache.uses[slot];
 }
 
+/// One thread block: finds the slots that make room for the misses, oldest entries of the queue first, and
+/// takes them from it. Walks over what this and earlier gathers have appended, each entry about once.
+extern "C" __global__ void __launch_bounds__(512) cache_choose(DeviceCache cache, CacheBatch batch) {
+  CacheQueueWalk walk(cache);
+  walk.make_room(batch.num_more);
+  walk.take(batch.num_fitting(cache), batch.begin(cache), batch.room);
+  walk.finish(batch.num_fitting(cache) + (cache.order == CacheOrder::kLru ? batch.num_hits() : 0));
+}
+
 /// Per slot: its key.
 extern "C" __global__ void __launch_bounds__(256)
     cache_keys(DeviceCache cache, CacheBatch batch, int64_t* key) {
@@ -97,20 +108,26 @@ __device__ inline void count(const DeviceCache& cache, const CacheBatch& batch, 
 extern "C" __global__ void __launch_bounds__(256) cache_admit(DeviceCache cache, CacheBatch batch) {
   const int64_t i = thread_index();
   if (i >= batch.size) return;
-  const int64_t room = cache.capacity - batch.num_hits();
-  const int64_t most = batch.num_misses() < room ? batch.num_misses() : room;
-  const int64_t admitted = batch.admits == 1 ? most : 0;
+  const int64_t admitted = batch.admits == 1 ? batch.num_fitting(cache) : 0;
   if (i == 0 && batch.admits != 2) count(cache, batch, admitted);
+  const bool is_queued = batch.admits == 1 && cache.has_queue();
+  int64_t entry = cache.progress->appended;
+  if (is_queued && cache.order == CacheOrder::kLru) {
+    if (batch.is_hit(i)) cache.append(entry + batch.found[i] - 1, batch.source[i]);
+    entry += batch.num_hits();
+  }
   int32_t slot = batch.admits == 2 ? batch.admit[i] : -1;
   if (batch.source[i] == kTableRow && batch.admits == 1) {
-    const int64_t rank = batch.found[batch.size + i] - 1;
+    const int64_t rank = batch.miss_rank(i);
     if (rank < admitted) slot = static_cast<int32_t>(batch.room[rank]);
+    entry += rank;
   }
   batch.admit[i] = slot;
   if (slot < 0) return;
   if (cache.id[slot] >= 0) cache.erase(cache.id[slot], slot);
   cache.id[slot] = batch.id[i];
   cache.used[slot] = cache.came[slot] = batch.begin(cache) + batch.size + i;
+  if (is_queued) cache.append(entry, slot);
   if (cache.order == CacheOrder::kLfu) cache.uses[slot] = 1;
   cache.insert(batch.id[i], slot);
 }

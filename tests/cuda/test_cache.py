@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.cache_reference import ReferenceCache
+from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
 from tgflow.cache import CachedTable, cached
 from tgflow.tables import FeatureTable
@@ -47,6 +48,41 @@ def test_lanes_in_any_order(order, capacity, policy, placement, sizes):
         assert cache.contents().tolist() == reference.contents()
 
 
+@pytest.mark.parametrize("order", [0, 1, 6])
+@pytest.mark.parametrize("policy", ["lru", "fifo"])
+def test_the_queue_is_walked_and_packed_step_by_step(policy, order):
+    """More entries than a step of the walk has, some of which stay before the ones that go."""
+    capacity, size = 3_000, 9_000
+    gpu = EmulatedDevice(kernels=Emulator(order=order))
+    table = FeatureTable(1, placement="uva", device=gpu)
+    table.append(torch.arange(size).float().view(-1, 1))
+    cache = cached(table, rows=capacity, policy=policy, device=gpu)
+    twin = cached(FeatureTable.from_tensor(table.read(0, size)), rows=capacity, policy=policy)
+    generator = torch.Generator().manual_seed(0)
+    hot = torch.arange(0, 2_500)
+    for step in range(8):
+        new = torch.randint(size, (200 + 300 * (step % 3),), generator=generator)
+        ids = torch.cat([hot[:: 1 + step % 2], new])
+        assert torch.equal(cache.gather(ids), twin.gather(ids))
+        assert torch.equal(cache.contents(), twin.contents())
+    progress = cache._engine._index._progress
+    assert int(progress[4] - progress[3]) <= len(cache._engine._index._queue_slot)
+
+
+def test_a_gather_looks_at_no_more_of_a_larger_cache():
+    """The threads that it starts, and the entries that they walk over, are those of the ids."""
+    work = []
+    for capacity in (500, 4_000):
+        gpu = EmulatedDevice()
+        table = FeatureTable(1, placement="uva", device=gpu)
+        table.append(torch.zeros(5_000, 1))
+        cache = cached(table, rows=capacity, device=gpu)
+        gpu.kernels = Recorded(gpu.kernels)
+        cache.gather(torch.arange(50))
+        work.append([(name, blocks * threads) for name, blocks, threads, _ in gpu.kernels.calls])
+    assert work[0] == work[1]
+
+
 def test_entries_that_are_gone_do_not_pile_up():
     cache, reference = made(EmulatedDevice(), 6), ReferenceCache(6)
     size = len(cache._engine._index._entry)
@@ -70,7 +106,7 @@ def test_the_number_of_launches_does_not_depend_on_what_is_asked(policy):
         cache.gather(some_ids(size, size))
         counts.append(list(gpu.kernels.launches))
     assert counts[0] == counts[1] == counts[2]
-    assert len(counts[0]) == 6 + (policy == "lfu")
+    assert len(counts[0]) == {"lru": 6, "lfu": 7, "static": 5}[policy]
     assert gpu.synchronized == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -61,11 +61,13 @@ class DeviceCache:
             self.gather(ids.to(there.device), there)
             out.copy_(there)
             return
+        admits = self._policy not in _NOT_ADMITTED
         with self._turn():
             batch = self._index.look_up(ids, len(self._table))
-            batch.choose_room()
-            self._read_misses(batch, out)
-            self._index.admit(batch, self._policy not in _NOT_ADMITTED)
+            batch.count()
+            with self._chosen(batch) if admits else nullcontext():
+                self._read_misses(batch, out)
+            self._index.admit(batch, admits)
             self._index.copy(batch, out)
 
     def start(self, schedule: Schedule) -> None:
@@ -96,9 +98,10 @@ class DeviceCache:
         out = self._empty(ids)
         with self._turn():
             batch = self._index.look_up(ids, len(self._table), LookupPurpose.PRELOAD)
-            batch.choose_room()
+            batch.count()
             batch.ask_for_admitted_only()
-            self._read_misses(batch, out)
+            with self._chosen(batch):
+                self._read_misses(batch, out)
             self._index.admit(batch, True)
             self._index.copy(batch, out, reads=False)
 
@@ -111,10 +114,21 @@ class DeviceCache:
         with self._turn():
             ids = torch.arange(end - num, end, device=device)
             batch = self._index.look_up(ids, end, LookupPurpose.APPEND)
+            batch.count()
             batch.choose_room()
             self._index.admit(batch, True)
             there = rows[len(rows) - num :].detach().to(device).contiguous()
             self._index.copy(batch, there, reads=False)
+
+    @contextmanager
+    def _chosen(self, batch: CacheBatch) -> Iterator[None]:
+        """Choose who makes room, and put all in order again if the rows do not come."""
+        batch.choose_room()
+        try:
+            yield
+        except BaseException:
+            self._index.put_in_order()
+            raise
 
     def _read_misses(self, batch: CacheBatch, out: Tensor) -> None:
         """Have the table write the rows that are missing to where they belong."""

@@ -21,7 +21,8 @@ _MOST_IDS = 2**30
 _MOST_SLOTS = 2**31 - 1
 _ENTRIES_A_SLOT = 4
 _LEAST_ENTRIES = 64
-_LFU = 1
+_LRU, _LFU, _FIFO = 0, 1, 2
+_QUEUE_THREADS = 512
 _PERIOD_SLOTS = 4
 """As `lfu_period` of tgflow/cache/policy.py."""
 
@@ -50,6 +51,9 @@ class _Cache(ctypes.Structure):
         ("row_bytes", _number),
         ("stride", _number),
         ("progress", _word),
+        ("queue_slot", _word),
+        ("queue_stamp", _word),
+        ("queue_mask", _number),
     )
 
 
@@ -69,7 +73,6 @@ class _Batch(ctypes.Structure):
         ("found", _word),
         ("admit", _word),
         ("room", _word),
-        ("num_room", _number),
         ("admits", _number),
         ("purpose", _number),
         ("counts", _word),
@@ -102,7 +105,7 @@ class CacheBatch:
         self._claimed = ids.new_full((entries,), -1, dtype=torch.int32)
         self._place, self.source, self.admit = ids.new_empty(3, num, dtype=torch.int32)
         self.found = ids.new_empty(2, num, dtype=torch.int32)
-        """Whether each id is a hit, or a miss; then how many there are up to it."""
+        """Whether each id is a hit, or a miss; then the sums along both rows as if one."""
         self.miss = ids.new_empty(num, dtype=torch.int64)
         """What the table is asked for, -1 for nothing."""
         self._room = ids.new_empty(0, dtype=torch.int64)
@@ -123,22 +126,23 @@ class CacheBatch:
         )
 
     def first(self) -> Tensor:
-        """Return which ids are the first of equal ones, before `choose_room`. Synchronizes."""
+        """Return which ids are the first of equal ones, before `count`. Synchronizes."""
         return self.found.sum(0).nonzero().view(-1)
 
+    def count(self) -> None:
+        """Number the hits and the misses: in one row, which torch scans with the whole device."""
+        flat = self.found.view(-1)
+        torch.cumsum(flat, 0, dtype=torch.int32, out=flat)
+
     def choose_room(self) -> None:
-        """Find the slots that make room for as many rows as may come, and number the misses."""
-        torch.cumsum(self.found, 1, dtype=torch.int32, out=self.found)
-        most = min(self.ids.numel(), self._index.capacity)
-        keys = self._index.keys(self)
-        self._room = keys.topk(most, largest=False, sorted=True).indices
-        self.args.room, self.args.num_room = self._room.data_ptr(), most
+        """Find the slots that make room for as many rows as may come; behind `count`."""
+        self._room = self._index.room(self)
+        self.args.room = self._room.data_ptr()
 
     def ask_for_admitted_only(self) -> None:
         """Forget the misses beyond what there is room for."""
-        hits, misses = self.found
-        room = self._index.capacity - hits[-1:]
-        self.miss.masked_fill_((misses > room) & (self.miss < self.args.table_size), -1)
+        is_late = self.found[1] > self._index.capacity  # the sums of misses have all hits in them
+        self.miss.masked_fill_(is_late & (self.miss < self.args.table_size), -1)
 
 
 class CacheIndex:
@@ -168,17 +172,26 @@ class CacheIndex:
         self.counts = torch.zeros(10, dtype=torch.int64, device=device)
         """Hits, misses, admitted, evicted, bypassed, preloaded, written; rows held; rows ever
         admitted before the last gather and after it."""
-        self._progress = torch.tensor([1, 0, 0], device=device)
+        self._progress = torch.tensor([1, 0, 0, 0, 0, 0], device=device)
         """As `CacheProgress` (cuda/cache.hpp)."""
         size = 1 << (max(_ENTRIES_A_SLOT * capacity, _LEAST_ENTRIES) - 1).bit_length()
         self._entry = torch.full((size,), -1, dtype=torch.int32, device=device)
         self._inserted = 0
         self._is_captured = False
+        room = 1 << (2 * capacity - 1).bit_length() if self._has_queue and capacity else 0
+        self._queue_slot = torch.empty(room, dtype=torch.int32, device=device)
+        self._queue_stamp = torch.empty(room, dtype=torch.int64, device=device)
+        self.put_in_order()
+
+    @property
+    def _has_queue(self) -> bool:
+        return self._order in (_LRU, _FIFO)
 
     @property
     def nbytes(self) -> int:
         """Bytes of device memory held."""
-        parts = (self._rows, self.id, self.used, self.came, self.uses, self._entry)
+        queue = (self._queue_slot, self._queue_stamp)
+        parts = (self._rows, self.id, self.used, self.came, self.uses, self._entry, *queue)
         return sum(part.numel() * part.element_size() for part in parts)
 
     def look_up(
@@ -191,12 +204,33 @@ class CacheIndex:
         self._launch("cache_look_up", ids.numel(), self._args(), batch.args)
         return batch
 
-    def keys(self, batch: CacheBatch) -> Tensor:
-        """Return what slots are ordered by in a gather, int64 `[capacity]`."""
-        keys = torch.empty_like(self.id)
-        address = ctypes.c_uint64(keys.data_ptr())
-        self._launch("cache_keys", self.capacity, self._args(), batch.args, address)
-        return keys
+    def room(self, batch: CacheBatch) -> Tensor:
+        """Return slots as they make room in a gather, the first ones first, int64; perhaps more."""
+        most = min(batch.ids.numel(), self.capacity)
+        if not self._has_queue:
+            keys = torch.empty_like(self.id)
+            address = ctypes.c_uint64(keys.data_ptr())
+            self._launch("cache_keys", self.capacity, self._args(), batch.args, address)
+            return keys.topk(most, largest=False, sorted=True).indices
+        room = batch.ids.new_empty(most)
+        batch.args.room = room.data_ptr()
+        if most > 0:
+            kernels = self._gpu.kernels
+            kernels.launch("cache_choose", 1, _QUEUE_THREADS, self._args(), batch.args)
+        return room
+
+    def put_in_order(self) -> None:
+        """Make the queue of what slots say of themselves: free ones first, the lowest first."""
+        for stamps in (self.used, self.came):
+            free = torch.arange(-self.capacity, 0, device=self.id.device)
+            stamps.copy_(torch.where(self.id < 0, free, stamps))
+        if not self._has_queue:
+            return
+        ordered = (self.came if self._order == _FIFO else self.used).sort()
+        self._queue_slot[: self.capacity] = ordered.indices.to(torch.int32)
+        self._queue_stamp[: self.capacity] = ordered.values
+        self._progress[3:].fill_(0)
+        self._progress[4:].fill_(self.capacity)
 
     def admit(self, batch: CacheBatch, admits: bool) -> None:
         """Put the first misses into the slots that make room, as many as fit; count."""
@@ -241,10 +275,11 @@ class CacheIndex:
     def set_contents(self, ids: Tensor) -> None:
         """Have these ids in the slots, int64 `[capacity]`."""
         self.id.copy_(ids)
+        self.put_in_order()
         self.counts[7] = (ids >= 0).sum()
         self._rehash(len(self._entry))
         self._inserted = 0
-        self._progress[1:] = 0
+        self._progress[1:3].fill_(0)
 
     def pass_positions(self, used: Tensor) -> None:
         """Let the clock go on behind these positions, int64 `[capacity]`, of another cache's."""
@@ -270,7 +305,7 @@ class CacheIndex:
         blocks = min(-(-len(self._entry) // _THREADS), self._gpu.multiprocessors * _BLOCKS)
         args = self._args()
         self._gpu.kernels.launch("cache_clear", blocks, _THREADS, args, _number(num_more))
-        self._launch("cache_index", self.capacity, args)
+        self._gpu.kernels.launch("cache_index", blocks, _THREADS, args)
 
     def _copy(self, source: Tensor | None, admit: Tensor | None, out: Tensor, num: int) -> None:
         alignment = self.row_bytes | out.data_ptr()
@@ -303,6 +338,9 @@ class CacheIndex:
             self.row_bytes,
             self.stride,
             self._progress.data_ptr(),
+            self._queue_slot.data_ptr(),
+            self._queue_stamp.data_ptr(),
+            len(self._queue_slot) - 1,
         )
 
     def _launch(self, kernel: str, size: int, *args: Argument) -> None:

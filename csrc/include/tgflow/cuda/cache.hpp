@@ -24,9 +24,21 @@ struct CacheProgress {
   int64_t clock;       ///< The next position: each gather takes two an id.
   int64_t inserted;    ///< Into the index since it was rebuilt, at most.
   int64_t is_rebuilt;  ///< Whether it is being rebuilt.
+  int64_t head;        ///< Of the queue: its oldest entry,
+  int64_t tail;        ///< the end of its newest ones,
+  int64_t appended;    ///< and where those of the gather under way begin.
 };
 
-/// As tgflow/cuda/cache_index.py has it, field by field. At most half of the entries are of slots, and
+/// Slots in the order in which they make room, under lru and fifo: a ring of entries, each with the stamp
+/// that its slot had when it was appended. An entry is current while the slot has that stamp; each slot has
+/// one current entry, free slots the oldest.
+struct CacheQueue {
+  int32_t* slot;
+  int64_t* stamp;
+  int64_t mask;  ///< Of the numbers of entries: room for twice as many as there are slots, or more.
+};
+
+/// As tgflow/cache/device_index.py has it, field by field. At most half of the entries are of slots, and
 /// entries that are gone are cleared before they are too many.
 struct DeviceCache {
   int32_t* entry;  ///< Open addressing: slots by the hash of their ids.
@@ -41,7 +53,11 @@ struct DeviceCache {
   int64_t row_bytes;
   int64_t stride;  ///< Of rows, a multiple of 16.
   CacheProgress* progress;
+  CacheQueue queue;
 
+  __device__ bool has_queue() const { return order == CacheOrder::kLru || order == CacheOrder::kFifo; }
+  /// What a slot's current entry in the queue has.
+  __device__ int64_t stamp(int32_t slot) const { return order == CacheOrder::kLru ? used[slot] : came[slot]; }
   /// Whether the index must be rebuilt before `num_more` are inserted, or else too many entries are gone.
   __device__ bool is_full(int64_t num_more) const {
     return capacity + progress->inserted + num_more > 3 * (mask + 1) / 4;
@@ -65,11 +81,15 @@ struct DeviceCache {
     while (entry[i] != slot) i = (i + 1) & mask;
     entry[i] = kGoneEntry;
   }
-  /// What makes room first: free slots, then the smallest key.
+  /// Writes entry `number` of the queue: a slot with its stamp of now.
+  __device__ void append(int64_t number, int32_t slot) const {
+    queue.slot[number & queue.mask] = slot;
+    queue.stamp[number & queue.mask] = stamp(slot);
+  }
+  /// What makes room first where there is no queue: free slots, then the smallest key.
   __device__ int64_t key(int64_t slot, int64_t begin) const {
     if (id[slot] < 0) return slot - capacity;
     if (used[slot] >= begin) return kStays;
-    if (order == CacheOrder::kLru) return used[slot];
     if (order == CacheOrder::kLfu) return static_cast<int64_t>(uses[slot]) << kUsesShift | used[slot];
     return came[slot];
   }
@@ -88,11 +108,10 @@ struct CacheBatch {
   int64_t claim_mask;
   int32_t* place;  ///< Per id: its entry there.
   int32_t* source;
-  int64_t* miss;        ///< Per id: what the table is asked for, -1 for nothing.
-  int32_t* found;       ///< [2, size] whether it is a hit, whether a miss; then summed up along the ids.
-  int32_t* admit;       ///< Per id: the slot that its row goes to, -1 for none.
-  const int64_t* room;  ///< [num_room] slots, in the order in which they make room.
-  int64_t num_room;
+  int64_t* miss;   ///< Per id: what the table is asked for, -1 for nothing.
+  int32_t* found;  ///< [2, size] whether it is a hit, whether a miss; then summed up, row by row.
+  int32_t* admit;  ///< Per id: the slot that its row goes to, -1 for none.
+  int64_t* room;   ///< Slots in the order in which they make room, as many as rows may come.
   int64_t admits;  ///< 0: none; 1: into `room`; 2: as `admit` says already.
   CachePurpose purpose;
   int64_t* counts;  ///< As tgflow/cache/device.py names them.
@@ -101,7 +120,15 @@ struct CacheBatch {
   /// it.
   __device__ int64_t begin(const DeviceCache& cache) const { return cache.progress->clock - 2 * size; }
   __device__ int64_t num_hits() const { return found[size - 1]; }
-  __device__ int64_t num_misses() const { return found[2 * size - 1]; }
+  __device__ int64_t num_misses() const { return found[2 * size - 1] - found[size - 1]; }
+  __device__ bool is_hit(int64_t i) const { return found[i] > (i == 0 ? 0 : found[i - 1]); }
+  /// How many misses come before miss `i`.
+  __device__ int64_t miss_rank(int64_t i) const { return found[size + i] - 1 - found[size - 1]; }
+  /// How many misses there is room for: all slots but those that are used now.
+  __device__ int64_t num_fitting(const DeviceCache& cache) const {
+    const int64_t others = cache.capacity - num_hits();
+    return num_misses() < others ? num_misses() : others;
+  }
 };
 
 /// Rows from the cache to an answer, and from there to the cache.
