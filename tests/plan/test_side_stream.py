@@ -121,10 +121,10 @@ def test_the_stream_that_takes_a_batch_waits_for_the_one_that_made_it() -> None:
     gpu.waits.clear()
     made = [side.make(lambda index: plan.batch(0, index), index) for index in range(3)]
     assert gpu.current_stream() == 0
-    assert [ready.done.stream for ready in made] == [1, 1, 1]  # type: ignore[attr-defined]
+    assert [ready.done.stream for ready in made] == [1000] * 3  # type: ignore[attr-defined]
     gpu.current = 7
     taken = [side.take(ready) for ready in made]
-    assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, 1)] * 3
+    assert [wait for wait in gpu.waits if wait[0] == 7] == [(7, 1000)] * 3
     kept = [id(tensor) for stream, tensor in gpu.kept if stream == 7]
     assert kept == [id(tensor) for batch in taken for tensor in batch.tensors()]
     assert gpu.synchronized == 0
@@ -147,7 +147,7 @@ def test_a_loader_delivers_the_batches_of_the_plan(
     device, here = device_of(gpu), TemporalGraph.from_events(EVENTS)
     graph = TemporalGraph.from_events(EVENTS, device=device) if is_made_there else here
     there, expected = plan_of(graph, **variant), plan_of(here, **variant)
-    loader = Loader(there, 2, num_threads=num_threads, gpu=device)
+    loader = Loader(there, 2, num_threads=num_threads, device=device)
     batches = list(loader)
     assert len(batches) == 20
     for index, batch in enumerate(batches):
@@ -162,7 +162,7 @@ def test_planned_caches_serve_batches_that_are_copied(gpu: str, num_threads: int
     table = cached(FeatureTable(2), rows=25, policy="belady")
     plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table))
     expected = plan_of(TemporalGraph.from_events(EVENTS))
-    for index, batch in enumerate(Loader(plan, num_threads=num_threads, gpu=device)):
+    for index, batch in enumerate(Loader(plan, num_threads=num_threads, device=device)):
         assert_on(device.device, batch)
         assert_same_but_for_padding(batch, expected.batch(0, index))
     assert index == 19
@@ -171,8 +171,9 @@ def test_planned_caches_serve_batches_that_are_copied(gpu: str, num_threads: int
 def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:
     other = EmulatedDevice(device=torch.device("meta"))
     plan = plan_of(TemporalGraph.from_events(EVENTS, device=EmulatedDevice()))
-    with pytest.raises(ValueError, match="batches are made on cpu, and asked for on meta"):
-        Loader(plan, gpu=other)
+    for device in (other, other.device):
+        with pytest.raises(ValueError, match="batches are made on cpu, and asked for on meta"):
+            Loader(plan, device=device)
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -180,7 +181,7 @@ def test_a_loader_names_the_device_that_it_cannot_deliver_to() -> None:
 def test_a_loader_that_is_left_early_leaves_no_thread(num_threads: int, policy: Any) -> None:
     table = cached(FeatureTable(2), rows=25, policy=policy)
     plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table))
-    batches = iter(Loader(plan, num_threads=num_threads, gpu=EmulatedDevice()))
+    batches = iter(Loader(plan, num_threads=num_threads, device=EmulatedDevice()))
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert not [t for t in threading.enumerate() if t.name.startswith("tgflow-loader")]
@@ -193,10 +194,10 @@ def test_the_host_waits_for_no_batch(gpu: str, is_made_there: bool) -> None:
     table = FeatureTable(2, placement="device", device=device) if is_made_there else None
     where = {"device": device, "edge_x": table} if is_made_there else {}
     plan = plan_of(TemporalGraph.from_events(EVENTS, **where))
-    list(Loader(plan, gpu=device))  # compiles
+    list(Loader(plan, device=device))  # compiles
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for batch in Loader(plan, 1, num_threads=0, gpu=device):
+        for batch in Loader(plan, 1, num_threads=0, device=device):
             batch.nodes.sum()
     finally:
         torch.cuda.set_sync_debug_mode("default")

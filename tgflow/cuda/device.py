@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,10 +40,6 @@ class StreamEvent(Protocol):
         """Return whether all work before it is done; never waits."""
 
 
-Stream: TypeAlias = Any
-"""What `Device.new_stream` returns, for `Device.on`; only the device knows its type."""
-
-
 class Device(Protocol):
     """A device, and the host's memory that it reads in place."""
 
@@ -72,11 +68,11 @@ class Device(Protocol):
     def current_stream(self) -> int:
         """Return the current stream."""
 
-    def new_stream(self) -> Stream:
-        """Return another stream, whose work runs beside that of all others."""
+    def open_stream(self) -> object:
+        """Return a stream of its own, as `on` takes it."""
 
-    def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Make `stream` the current one of this thread, until the context ends."""
+    def on(self, stream: object) -> AbstractContextManager[object]:
+        """Make `stream`, of `open_stream`, this thread's current stream within."""
 
     def copy_from_host(self, pinned: Tensor) -> Tensor:
         """Return a copy of pinned memory on the device, made on the current stream meanwhile."""
@@ -157,14 +153,14 @@ class CudaDevice:
         """Return torch's current stream."""
         return torch.cuda.current_stream(self.device).cuda_stream
 
-    def new_stream(self) -> Stream:
-        """Return a stream of torch's."""
+    def open_stream(self) -> torch.cuda.Stream:
+        """Return a stream of the device, of those that torch hands out in turn."""
         return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
-    def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Make `stream` torch's current one of this thread."""
-        context: AbstractContextManager[Any] = torch.cuda.stream(stream)
-        return context
+    def on(self, stream: object) -> AbstractContextManager[object]:
+        """Make it torch's current stream."""
+        assert isinstance(stream, torch.cuda.Stream)
+        return torch.cuda.stream(stream)
 
     def copy_from_host(self, pinned: Tensor) -> Tensor:
         """Return a copy on the device; does not synchronize."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import torch
+
 from tgflow.batch import Batch
-from tgflow.cuda.device import Device
+from tgflow.cuda.device import CudaDevice, Device
 from tgflow.plan.in_order import Item, T, ordered_map
 from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan
@@ -60,12 +62,13 @@ class Loader:
         num_threads: Threads that prepare; 0 prepares each batch when it is asked for.
         lookahead: Batches that may be prepared or in preparation but not delivered, at least 1.
             "auto": 4; under `policy="belady"` as many as pay, within a quarter of the caches' size.
-        gpu: The GPU that batches made in host memory are copied to; None: they stay where they
-            are made.
+        device: Where batches are to be: a GPU for those that are made in host memory, too. None:
+            where they are made.
 
     Raises:
-        ValueError: If `num_threads` or `lookahead` is out of range, or batches are made on another
-            GPU than `gpu`.
+        CudaError: If the GPU cannot be used; the message says what is missing.
+        ValueError: If `num_threads` or `lookahead` is out of range, or batches are made on a GPU
+            that is not `device`.
     """
 
     def __init__(
@@ -76,18 +79,14 @@ class Loader:
         *,
         num_threads: int = 1,
         lookahead: Lookahead = "auto",
-        gpu: Device | None = None,
+        device: torch.device | Device | None = None,
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
         if lookahead != "auto" and lookahead < 1:
             raise ValueError(f'lookahead must be at least 1 batch or "auto", got {lookahead}')
-        if gpu is not None and plan.gpu is not None and gpu.device != plan.gpu.device:
-            raise ValueError(
-                f"batches are made on {plan.gpu.device}, and asked for on {gpu.device}"
-            )
         self._plan = plan
-        self._gpu = plan.gpu if gpu is None else gpu
+        self._gpu = _delivery_gpu(plan, device)
         self._tasks: Iterable[Task] = _EpochTasks(plan, epoch, indices)
         self._num_threads = num_threads
         self._lookahead = lookahead
@@ -100,10 +99,10 @@ class Loader:
         *,
         num_threads: int = 1,
         lookahead: Lookahead = "auto",
-        gpu: Device | None = None,
+        device: torch.device | Device | None = None,
     ) -> Loader:
         """Return a loader of any (epoch, index) tasks, pulled lazily from an iterable."""
-        loader = cls(plan, num_threads=num_threads, lookahead=lookahead, gpu=gpu)
+        loader = cls(plan, num_threads=num_threads, lookahead=lookahead, device=device)
         loader._tasks = tasks
         return loader
 
@@ -135,6 +134,20 @@ class Loader:
             num_threads=self._num_threads,
             lookahead=PREFETCH_BATCHES if ahead == "auto" else ahead,
         )
+
+
+def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> Device | None:
+    """Return the GPU that batches are to be on, None for host memory."""
+    if device is None:
+        return plan.gpu
+    where = device if isinstance(device, torch.device) else device.device
+    if plan.gpu is not None:
+        if where not in (plan.gpu.device, torch.device(plan.gpu.device.type)):
+            raise ValueError(f"batches are made on {plan.gpu.device}, and asked for on {where}")
+        return plan.gpu
+    if isinstance(device, torch.device):
+        return None if device.type == "cpu" else CudaDevice(device)
+    return device
 
 
 def _taken(side: SideStream, batches: Generator[ReadyBatch]) -> Generator[Batch]:

@@ -36,7 +36,7 @@ class SideStream:
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
-        self._stream = gpu.new_stream()
+        self._stream = gpu.open_stream()
         self._pinned = PinnedPool(gpu)
 
     def make(self, prepare: Callable[[T], Batch], item: T) -> ReadyBatch:

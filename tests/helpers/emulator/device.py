@@ -37,8 +37,8 @@ class EmulatedDevice:
     """Streams whose work is not done yet."""
     waits: list[tuple[int, int]] = field(default_factory=list)
     """(stream, for which stream) it was made to wait."""
-    streams: int = 0
-    """How many were made."""
+    num_streams: int = 0
+    """That were opened; they are numbered from 1000 on."""
     kept: list[tuple[int, Tensor]] = field(default_factory=list)
     """(stream, tensor of another that stays until its work is done)."""
     captures: bool = False
@@ -94,9 +94,9 @@ class EmulatedDevice:
     def current_stream(self) -> int:
         return self.current
 
-    def new_stream(self) -> int:
-        self.streams += 1
-        return self.streams
+    def open_stream(self) -> int:
+        self.num_streams += 1
+        return 999 + self.num_streams
 
     @contextmanager
     def on(self, stream: int) -> Iterator[None]:
