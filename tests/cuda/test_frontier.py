@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import pad
 
-from helpers.devices import for_each_gpu
+from helpers.devices import device_of, for_each_gpu
 from helpers.effort import tries
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
 from tgflow.cuda import frontier as kernels
-from tgflow.cuda.device import CudaDevice, Device
+from tgflow.cuda.device import Device
 from tgflow.events import NO_NODE
 from tgflow.graph import Neighbors
 from tgflow.plan import _native
@@ -25,10 +25,6 @@ from tgflow.sampling.expand import distinct, expand
 ORDERS = st.sampled_from([0, 1, 2, 3])
 """Of the lanes: forwards, backwards, shuffled."""
 EDGES = st.sampled_from([-(2**63), -(2**62), -1, 0, 1, 2**62, 2**63 - 1])
-
-
-def device_of(gpu: str) -> Device:
-    return EmulatedDevice() if gpu == "emulated" else CudaDevice(torch.device("cuda"))
 
 
 def emulated(order: int) -> EmulatedDevice:

@@ -14,6 +14,7 @@ import torch
 from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
 from tgflow import sampling
+from tgflow.cuda.device import CudaDevice, Device
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors
 
@@ -35,6 +36,12 @@ def opened(device: str) -> str | EmulatedDevice:
     if device == "apart":
         return EmulatedDevice.apart()
     return EmulatedDevice() if device == "emulated" else device
+
+
+def device_of(gpu: str) -> Device:
+    """The device itself."""
+    device = opened(gpu)
+    return CudaDevice(torch.device(device)) if isinstance(device, str) else device
 
 
 def place_of(device: str | None) -> torch.device:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
-from helpers.devices import for_each_gpu, opened
+from helpers.devices import apart, for_each_gpu, opened
+from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from tgflow.cache import cached
@@ -122,6 +123,31 @@ def test_features_come_from_wherever_they_are(gpu: str, placement: Any, is_cache
     graph = TemporalGraph.from_events(EVENTS[:120], edge_x=table, device=device)
     plans = [plan_of(g) for g in (graph, TemporalGraph.from_events(EVENTS[:120]))]
     assert_same_batches(*plans, range(0, 12, 3))
+
+
+@pytest.mark.parametrize("gpu", [apart])
+@pytest.mark.parametrize("placement", [None, "device", "uva"])
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"visibility": "batch", "with_memory": False}])
+def test_the_host_waits_for_nothing(
+    gpu: str, placement: Any, is_cached: bool, changes: dict[str, Any]
+) -> None:
+    device = opened(gpu)
+    tables = [
+        FeatureTable(2, placement=placement, device=device) for _ in range(2 * bool(placement))
+    ]
+    if is_cached:
+        tables = [cached(table, rows=30, device=device) for table in tables]
+    if tables:
+        tables[1].append(torch.rand(20, 2))
+    edge_x, node_x = tables or (None, None)
+    events = EVENTS if placement else made_events(120, x_dim=0)
+    graph = TemporalGraph.from_events(events, edge_x=edge_x, node_x=node_x, device=device)
+    plan = plan_of(graph, replay=ExperienceReplay(ratio=0.5), **changes)
+    with watching() as watch:
+        for index in range(0, 12, 4):
+            plan.batch(0, index)
+    assert watch.waits == []
 
 
 def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:

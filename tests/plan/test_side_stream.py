@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
-from helpers.devices import for_each_gpu, needs_cuda, opened
+from helpers.devices import device_of, for_each_gpu, needs_cuda
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
 from tgflow.cache import cached
-from tgflow.cuda.device import CudaDevice, Device
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler
@@ -29,11 +28,6 @@ from tgflow.tables import FeatureTable
 pytestmark = pytest.mark.timeout(60)
 
 EVENTS = made_events(200)
-
-
-def device_of(gpu: str) -> Device:
-    opening = opened(gpu)
-    return CudaDevice(torch.device(opening)) if isinstance(opening, str) else opening
 
 
 @dataclass(eq=False)

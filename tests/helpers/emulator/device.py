@@ -107,7 +107,7 @@ class EmulatedDevice:
             self.current = before
 
     def copy_from_host(self, pinned: Tensor) -> Tensor:
-        return pinned.to(self.device, copy=True)
+        return pinned.to(self.device, non_blocking=True, copy=True)
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         self.kept.append((self.current, tensor))
