@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import pytest
 
 from tgflow.batch import Batch
+from tgflow.cuda.device import Device
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.task import BatchError, Task
 
@@ -41,6 +42,9 @@ class FakePlan:
         if index == self.broken:
             raise ValueError("no such thing")
         return cast(Batch, (epoch, index))
+
+    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
+        return self.batch
 
 
 def loader_threads() -> list[threading.Thread]:

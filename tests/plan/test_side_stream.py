@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tgflow.cache import cached
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler
+from tgflow.plan.copying import PinnedCopies
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.plan.side_stream import SideStream
 from tgflow.tables import FeatureTable
@@ -72,10 +74,10 @@ class SlowDevice(EmulatedDevice):
 def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
     """The copies are so many pieces of work behind the host."""
     gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
-    side, batches = SideStream(gpu), [plan.batch(0, index) for index in range(20)]
+    pinned, batches = PinnedCopies(gpu), [plan.batch(0, index) for index in range(20)]
     copies = []
     for batch in batches:
-        copies.append(side.copied(batch))
+        copies.append(pinned.of_batch(batch))
         gpu.proceed(max(len(gpu.queue) - behind, 0))
     gpu.proceed(len(gpu.queue))
     for copy, batch in zip(copies, batches, strict=True):
@@ -147,6 +149,30 @@ def test_a_loader_delivers_the_batches_of_the_plan(
     for index, batch in enumerate(batches):
         assert_on(device.device, batch)
         assert_same_but_for_padding(batch, expected.batch(2, index))
+
+
+@for_each_gpu
+@pytest.mark.parametrize(("edges", "nodes"), list(product(("host", "uva", "device"), repeat=2)))
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_batch_that_is_copied_has_features_from_wherever_they_are(
+    gpu: str, edges: str, nodes: str, is_cached: bool
+) -> None:
+    device, node_x = device_of(gpu), torch.rand(9, 3)
+
+    def table(placement: Any, dim: int) -> Any:
+        on = {} if placement == "host" else {"device": device}
+        rows = FeatureTable(dim, placement=placement, **on)
+        return cached(rows, rows=20, **on) if is_cached else rows
+
+    tables = {"edge_x": table(edges, 2), "node_x": table(nodes, 3)}
+    tables["node_x"].append(node_x)
+    plan = plan_of(TemporalGraph.from_events(EVENTS, **tables))
+    plain = FeatureTable(3)
+    plain.append(node_x)
+    expected = plan_of(TemporalGraph.from_events(EVENTS, node_x=plain))
+    for index, batch in enumerate(Loader(plan, 0, range(6), device=device)):
+        assert_on(device.device, batch)
+        assert_same_but_for_padding(batch, expected.batch(0, index))
 
 
 @for_each_gpu

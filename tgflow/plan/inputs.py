@@ -61,6 +61,11 @@ class FeatureInput:
         return ids[ids >= 0] if self.name == "edge_x" else unique_events([ids])[0][1:]
 
     @property
+    def is_in_reach_of_a_gpu(self) -> bool:
+        """Whether kernels gather the rows by ids on a GPU, for which no host has to wait."""
+        return self.table.placement in ("device", "uva") and self.planned_cache is None
+
+    @property
     def planned_cache(self) -> CachedTable | None:
         """The cache through which the table is read, if it is one that is to be planned for."""
         cache = cache_of(self.base_table)

@@ -12,6 +12,7 @@ import torch
 
 from tgflow.batch import Batch
 from tgflow.cuda.device import CudaDevice, Device
+from tgflow.plan.copying import PinnedCopies
 from tgflow.plan.in_order import Item, T, ordered_map
 from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan
@@ -31,6 +32,10 @@ class BatchSource(Protocol):
 
     def batch(self, epoch: int, index: int) -> Batch:
         """Return batch `index` of `epoch`."""
+        ...
+
+    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
+        """Return what makes the same batches on a GPU, on the current stream, for any thread."""
         ...
 
 
@@ -107,13 +112,16 @@ class Loader:
         return loader
 
     def __iter__(self) -> Iterator[Batch]:
-        prepare = partial(run_task, self._plan.batch)
-        if self._gpu is None:
-            return self._planned() if self._is_planned() else self._made(prepare, self._tasks)
-        side = SideStream(self._gpu)
+        plan, gpu = self._plan, self._gpu
+        if gpu is None:
+            if self._is_planned():
+                return self._planned()
+            return self._made(partial(run_task, plan.batch), self._tasks)
+        side = SideStream(gpu)
         if self._is_planned():
-            ready = self._made(partial(side.make, lambda batch: batch), self._planned())
+            ready = self._made(partial(side.make, PinnedCopies(gpu).of_batch), self._planned())
         else:
+            prepare = partial(run_task, plan.batches_on(gpu))
             ready = self._made(partial(side.make, prepare), self._tasks)
         return _taken(side, ready)
 

@@ -37,14 +37,14 @@ class PendingBatch:
     """int64 `[B]`: the row of each of the batch's own events among those of `edge_x`."""
 
     def with_features(self, rows: Mapping[Feature, Tensor]) -> Batch:
-        """Return the batch.
+        """Return the batch, with features of the tables that are given.
 
         Args:
-            rows: Of each table the rows of `ids`, float32 `[len(ids), x_dim]`.
+            rows: Of tables the rows of `ids`, float32 `[len(ids), x_dim]`.
         """
-        node_x, edge_x = rows.get("node_x"), rows.get("edge_x")
+        node_x, edge_x = rows.get("node_x", self.batch.node_x), rows.get("edge_x")
         if edge_x is None or self.own_row is None:
-            return self.batch if node_x is None else replace(self.batch, node_x=node_x)
+            return replace(self.batch, node_x=node_x)
         table = edge_x[: self.num_in_blocks]
         return replace(
             self.batch,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 from tgflow.batch import Batch
+from tgflow.cuda.device import Device
+from tgflow.plan.copying import CopyingPreparer
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.preparer import Preparer, preparer_of
 from tgflow.plan.spec import PlanSpec
@@ -60,6 +63,14 @@ class Plan(PlanSpec):
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
         return self.preparer.prepare(epoch, index)
+
+    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
+        """Return what makes the batches on a GPU: `batch`, or what copies them if the host does.
+
+        As `batch` it is safe to call from any number of threads, and queues its work on the current
+        stream.
+        """
+        return self.batch if self.gpu is not None else CopyingPreparer(self, gpu).prepare
 
     def pending(self, epoch: int, index: int) -> PendingBatch:
         """Return batch `index` of `epoch` before features are read; see `PendingBatch`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tgflow.batch import Batch
@@ -37,6 +37,11 @@ class MicroBatchPlans:
     def batch(self, epoch: int, index: int) -> Batch:
         """Return what is predicted of micro-batch `index`, or what update `epoch` learns from."""
         return (self.predict if epoch == PREDICT else self.learn).batch(epoch, index)
+
+    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
+        """Return what makes the same batches on a GPU."""
+        predict, learn = self.predict.batches_on(gpu), self.learn.batches_on(gpu)
+        return lambda epoch, index: (predict if epoch == PREDICT else learn)(epoch, index)
 
 
 @dataclass(slots=True)
