@@ -52,8 +52,9 @@ extern "C" __global__ void __launch_bounds__(256) cache_look_up(DeviceCache cach
   batch.found[i] = batch.found[batch.size + i] = 0;
   batch.miss[i] = -1;
   batch.source[i] = kZeroRow;
-  if (id >= batch.table_size) batch.miss[i] = id;  // the table says so
-  if (id < 0 || id >= batch.table_size) return;
+  const int64_t num_rows = batch.num_rows();
+  if (id >= num_rows) batch.miss[i] = id;  // the table says so
+  if (id < 0 || id >= num_rows) return;
   const int32_t first = batch.claimed[batch.place[i]];
   const int32_t slot = cache.find(id);
   batch.source[i] = slot >= 0 ? slot : first == i ? kTableRow : -4 - first;

@@ -116,9 +116,27 @@ def test_gathers_on_two_streams_take_turns():
     cache.gather(some_ids(0, 20))
     gpu.current = 7
     cache.gather(some_ids(1, 20))
-    assert gpu.waits == [(7, 0)]
+    assert set(gpu.waits) == {(7, 0)}  # behind the first gather, and the table's rows
+    gpu.current = 0
+    gpu.waits.clear()
     cache.gather(some_ids(2, 20))
-    assert gpu.waits == [(7, 0)]
+    assert gpu.waits == [(0, 7)]
+    cache.gather(some_ids(3, 20))
+    assert gpu.waits == [(0, 7)]
+
+
+def test_a_cache_is_not_given_back_under_a_gather_on_another_stream():
+    gpu = EmulatedDevice()
+    for busy in (set(), {7}):
+        cache = made(gpu, 10, placement="uva")
+        table = cache.table  # outlives it
+        gpu.current = 7
+        cache.gather(some_ids(0, 20))
+        gpu.current, gpu.busy, waited = 0, busy, gpu.synchronized
+        del cache
+        assert gpu.synchronized == waited + len(busy)
+        gpu.busy = set()
+        assert len(table) == SIZE
 
 
 class Recorded:

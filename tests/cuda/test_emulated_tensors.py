@@ -32,6 +32,13 @@ def test_a_tensor_made_there_is_there_and_so_is_what_comes_of_it(there):
     assert copy.deepcopy(x).device == there
 
 
+def test_other_code_does_not_notice_that_there_is_one(there):
+    assert not torch.ones(3).is_pinned()
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        torch.rand(1)
+
+
 def test_threads_see_the_same_device(there):
     made = []
     thread = threading.Thread(target=lambda: made.append(torch.ones(3, device=there) * 2))

@@ -194,7 +194,7 @@ def test_scatter_overwrites_the_rows_of_its_ids(placement, device):
         ([3, 1], ValueError, r"ids must be int64 \[3\], got int64 \[2\]"),
     ):
         with pytest.raises(error, match=message):
-            table.scatter_(torch.tensor(ids, device=at), torch.zeros(3, 4, device=at))
+            table.scatter_(torch.tensor(ids), torch.zeros(3, 4, device=at))
     assert torch.equal(table[torch.arange(30, device=at)].cpu(), rows)
 
 

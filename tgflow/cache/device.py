@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from tgflow.cache._native import ScheduleMismatch
 from tgflow.cache.counters import CacheCounters
-from tgflow.cache.device_index import CacheBatch, CacheIndex, LookupPurpose
+from tgflow.cache.device_index import CacheBatch, CacheIndex, LookupPurpose, TableSize
 from tgflow.cache.engine import CachedSource, CacheSnapshot
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.schedule import Schedule
@@ -35,7 +36,7 @@ class DeviceCache:
     A gather from a table that kernels can read may be captured in a CUDA graph, after one that was
     not: no launch depends on what is asked for, nor on what was asked before. Its replays are
     gathers like others, in order with these if they run on the same stream, and see the rows that
-    the table had when it was captured; placement "device" must not grow until the last of them.
+    the table has by then, wherever a growing table has put them.
     """
 
     def __init__(self, table: CachedSource, capacity: int, policy: Policy, gpu: Device) -> None:
@@ -46,8 +47,9 @@ class DeviceCache:
         row_bytes = table.dim * table.dtype.itemsize
         self._index = CacheIndex(capacity, row_bytes, POLICIES.index(policy), gpu)
         self._lock = threading.RLock()
-        self._stream = gpu.current_stream()
-        self._last: StreamEvent | None = None
+        self._turns = _Turns(gpu.current_stream())
+        finalizer = weakref.finalize(self, self._turns.wait, gpu)
+        finalizer.atexit = False  # the process's end gives all back
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +65,7 @@ class DeviceCache:
             return
         admits = self._policy not in _NOT_ADMITTED
         with self._turn():
-            batch = self._index.look_up(ids, len(self._table))
+            batch = self._index.look_up(ids, self._size())
             batch.count()
             with self._chosen(batch) if admits else nullcontext():
                 self._read_misses(batch, out)
@@ -84,7 +86,7 @@ class DeviceCache:
             out.copy_(there)
             return
         with self._turn():
-            batch = self._index.look_up(ids, len(self._table))
+            batch = self._index.look_up(ids, self._size())
             admit = _matched(batch, schedule)
             self._read_misses(batch, out)
             self._index.copy(batch, out, puts=False)
@@ -97,7 +99,7 @@ class DeviceCache:
         ids = ids.to(self._gpu.device)
         out = self._empty(ids)
         with self._turn():
-            batch = self._index.look_up(ids, len(self._table), LookupPurpose.PRELOAD)
+            batch = self._index.look_up(ids, self._size(), LookupPurpose.PRELOAD)
             batch.count()
             batch.ask_for_admitted_only()
             with self._chosen(batch):
@@ -113,12 +115,16 @@ class DeviceCache:
         device, end = self._gpu.device, first + len(rows)
         with self._turn():
             ids = torch.arange(end - num, end, device=device)
-            batch = self._index.look_up(ids, end, LookupPurpose.APPEND)
+            batch = self._index.look_up(ids, self._size(), LookupPurpose.APPEND)
             batch.count()
             batch.choose_room()
             self._index.admit(batch, True)
             there = rows[len(rows) - num :].detach().to(device).contiguous()
             self._index.copy(batch, there, reads=False)
+
+    def _size(self) -> TableSize:
+        view = self._table.view
+        return TableSize(len(self._table), 0 if view is None else view.address)
 
     @contextmanager
     def _chosen(self, batch: CacheBatch) -> Iterator[None]:
@@ -154,13 +160,13 @@ class DeviceCache:
             if self._gpu.is_capturing():
                 yield
                 return
-            stream = self._gpu.current_stream()
-            if stream != self._stream and self._last is not None:
-                self._gpu.wait_event(self._last)
+            turns, stream = self._turns, self._gpu.current_stream()
+            if stream != turns.stream and turns.last is not None:
+                self._gpu.wait_event(turns.last)
             try:
                 yield
             finally:
-                self._stream, self._last = stream, self._gpu.record_event()
+                turns.stream, turns.last = stream, self._gpu.record_event()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -215,6 +221,19 @@ class DeviceCache:
         """Count from 0."""
         with self._turn():
             self._index.counts[:7] = 0
+
+
+class _Turns:
+    """Who had the last turn at a cache: each waits for the one before."""
+
+    def __init__(self, stream: int) -> None:
+        self.made_on = self.stream = stream
+        self.last: StreamEvent | None = None
+
+    def wait(self, gpu: Device) -> None:
+        """Have the host wait for it: memory is free at once for the stream that it was made on."""
+        if self.stream != self.made_on and self.last is not None and not self.last.query():
+            gpu.synchronize()
 
 
 def _matched(batch: CacheBatch, schedule: Schedule) -> Tensor:

@@ -6,6 +6,7 @@ import ctypes
 from ctypes import c_int64 as _number
 from ctypes import c_uint64 as _word
 from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +65,7 @@ class _Batch(ctypes.Structure):
         ("id", _word),
         ("size", _number),
         ("table_size", _number),
+        ("table", _word),
         ("num_more", _number),
         ("claimed", _word),
         ("claim_mask", _number),
@@ -91,11 +93,18 @@ class _Copy(ctypes.Structure):
     )
 
 
+class TableSize(NamedTuple):
+    """How many rows a table has, and the address at which kernels find that; 0 for none."""
+
+    num_rows: int
+    view: int
+
+
 class CacheBatch:
     """A gather on its way through a cache; holds the tensors that its kernels work on."""
 
     def __init__(
-        self, index: CacheIndex, ids: Tensor, table_size: int, purpose: LookupPurpose
+        self, index: CacheIndex, ids: Tensor, table: TableSize, purpose: LookupPurpose
     ) -> None:
         num = ids.numel()
         if num > _MOST_IDS:
@@ -112,7 +121,8 @@ class CacheBatch:
         self.args = _Batch(
             ids.data_ptr(),
             num,
-            table_size,
+            table.num_rows,
+            table.view,
             min(num, index.capacity),
             self._claimed.data_ptr(),
             entries - 1,
@@ -195,11 +205,11 @@ class CacheIndex:
         return sum(part.numel() * part.element_size() for part in parts)
 
     def look_up(
-        self, ids: Tensor, table_size: int, purpose: LookupPurpose = LookupPurpose.GATHER
+        self, ids: Tensor, table: TableSize, purpose: LookupPurpose = LookupPurpose.GATHER
     ) -> CacheBatch:
         """Find where the rows of `ids`, contiguous int64 and at least one, are."""
         self._make_room(min(ids.numel(), self.capacity))
-        batch = CacheBatch(self, ids, table_size, purpose)
+        batch = CacheBatch(self, ids, table, purpose)
         self._launch("cache_claim", ids.numel(), self._args(), batch.args)
         self._launch("cache_look_up", ids.numel(), self._args(), batch.args)
         return batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -13,9 +13,16 @@ from tgflow.cache.schedule import Schedule
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.protocols import Table
 
+if TYPE_CHECKING:
+    from tgflow.tables.gpu_view import GpuView
+
 
 class CachedSource(Table, Protocol):
     """What a cache reads rows from: a `FeatureTable`, or what reads and grows as one."""
+
+    @property
+    def view(self) -> GpuView | None:
+        """What a GPU's kernels read; None where they cannot."""
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite rows."""

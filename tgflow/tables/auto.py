@@ -14,6 +14,7 @@ from tgflow.tables.protocols import RowStorage
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
+    from tgflow.tables.gpu_view import GpuView
 
 _MOVED_AT_ONCE = 64 << 20
 
@@ -35,6 +36,7 @@ class AutoRows:
         self._room = budget
         self._gpu = gpu
         self._launching = threading.Lock()
+        self._captured: GpuView | None = None  # by gathers, which read it to their end
         self.row_bytes = self._rows.row_bytes
 
     @property
@@ -75,12 +77,19 @@ class AutoRows:
             return self._move(size)
         self._further.pop(0)
         with self._launching:
+            self._captured = self._rows.view or self._captured
+            _hand_over(self._rows, target, size)
             self._rows, old = target, self._rows
         if self._gpu is not None:
             self._gpu.synchronize()  # kernels that read the old rows are done
         del old
         self._room = 2**63 - 1  # the budget is the first placement's
         return True
+
+    @property
+    def view(self) -> GpuView | None:
+        """What kernels read; None where they cannot."""
+        return self._rows.view
 
     def _copied(self, placement: Callable[[], RowStorage], size: int) -> RowStorage:
         """Return an opened placement with all rows; one that cannot take them is left empty."""
@@ -136,3 +145,16 @@ class AutoRows:
     def close(self) -> None:
         """Give all back."""
         self._rows.close()
+
+
+def _hand_over(old: RowStorage, new: RowStorage, size: int) -> None:
+    """Let captured gathers find the rows in their new place; none where no kernel can read them."""
+    from tgflow.tables.uva import UvaRows
+
+    if old.view is None:
+        return
+    if isinstance(new, UvaRows) and new.view is not None:
+        new.adopt(old.view, size)
+        return
+    old.view.readers.writing()
+    old.view.publish(0, 0)

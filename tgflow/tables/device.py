@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tgflow.cuda.gather import LINE, gather
-from tgflow.cuda.readers import Readers
-from tgflow.tables.out_of_range import OutOfRangeFlag
+from tgflow.cuda.rows import LINE
+from tgflow.tables.gpu_view import GpuView
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
@@ -36,9 +35,10 @@ class DeviceRows:
         self.row_bytes = row_bytes
         self._gpu = gpu
         self._most = None if budget is None else budget // row_bytes
-        self._readers = Readers(gpu)
+        self.view = GpuView(gpu, row_bytes)
+        """What kernels read."""
+        self._readers = self.view.readers
         self._readers.wait_when_dropped(self)
-        self._wrong = OutOfRangeFlag(gpu)
         self._bytes = gpu.allocate(0)
 
     @property
@@ -51,15 +51,18 @@ class DeviceRows:
 
         What lies in other host memory has left it when this returns, and what is pinned would not.
         """
-        self._wrong.check()
+        self.view.check()
         self._readers.writing()
         end = (size + len(rows)) * self.row_bytes
         if end > len(self._bytes):
             self._grow(size, len(rows))
         target = self._bytes[size * self.row_bytes : end].view(-1, self.row_bytes)
         target.copy_(rows, non_blocking=not rows.is_pinned())
-        self._readers.published()
+        self._publish(size + len(rows))
         self._readers.reclaim()
+
+    def _publish(self, size: int) -> None:
+        self.view.publish(self._bytes.data_ptr(), size)
 
     def _grow(self, size: int, num_rows: int) -> None:
         room = max(size + num_rows, size + size // 2, _FIRST_ROWS)
@@ -72,13 +75,9 @@ class DeviceRows:
         self._readers.retire((old, None))
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite some rows, behind kernels that were launched before."""
-        self._readers.writing()
-        self._readers.wait()
-        held = self._bytes[: len(self._bytes) // self.row_bytes * self.row_bytes]
-        device = self._gpu.device
-        held.view(-1, self.row_bytes).index_copy_(0, ids.to(device), rows.to(device))
-        self._readers.published()
+        """Overwrite some rows, behind kernels that were launched before; does not synchronize."""
+        self.view.check()
+        self.view.scatter(ids, rows, in_place=False)
 
     @property
     def num_rows(self) -> int:
@@ -91,7 +90,7 @@ class DeviceRows:
 
     def gather(self, ids: Tensor, out: Tensor, size: int) -> None:
         """Copy rows; for ids on the GPU does not synchronize."""
-        self._wrong.check()
+        self.view.check()
         device = self._gpu.device
         if ids.device != device:
             _check_ids(ids, size)
@@ -99,9 +98,7 @@ class DeviceRows:
             self.gather(ids.to(device), there, size)
             out.copy_(there)
             return
-        with self._readers.reading():
-            where = (self._bytes.data_ptr(), self.row_bytes, size)
-            gather(self._gpu, *where, ids, out, self._wrong.flag, in_place=False)
+        self.view.gather(ids, out, in_place=False)
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return a copy of some rows; synchronizes."""
@@ -110,7 +107,9 @@ class DeviceRows:
             return part.view(-1, self.row_bytes).to("cpu", copy=True)
 
     def truncate(self, size: int) -> None:
-        """Forget nothing: what is appended next overwrites."""
+        """Let kernels find no more than `size` rows; what is appended next overwrites."""
+        self._readers.writing()
+        self._publish(size)
 
     def sync(self) -> None:
         """Do nothing: memory does not outlive the process."""
@@ -118,8 +117,9 @@ class DeviceRows:
     def close(self) -> None:
         """Let go of the memory, once the GPU has done its work."""
         self._gpu.synchronize()
-        self._wrong.check()
+        self.view.check()
         self._bytes = self._bytes[:0]
+        self._publish(0)
 
 
 def _check_ids(ids: Tensor, size: int) -> None:

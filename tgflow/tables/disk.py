@@ -30,6 +30,8 @@ class DiskRows:
     """
 
     placement = "disk"
+    view = None
+    """No kernel reads these rows in place."""
 
     def __init__(
         self, row_bytes: int, kind: str, path: Path | None, budget: int, reads: str = "auto"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tgflow.cuda.device import Device
+    from tgflow.tables.gpu_view import GpuView
 
 
 class FeatureTable:
@@ -107,6 +108,11 @@ class FeatureTable:
     def placement(self) -> str:
         """Where the rows are now: "auto" is none of the answers."""
         return self._rows.placement
+
+    @property
+    def view(self) -> GpuView | None:
+        """What a GPU's kernels read, and a captured gather finds; None where they cannot."""
+        return self._rows.view
 
     @property
     def base(self) -> FeatureTable:
@@ -227,12 +233,15 @@ class FeatureTable:
         return self._rows.read(start, stop).view(self.dtype)
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite the rows of `ids`. Synchronizes with a GPU.
+        """Overwrite the rows of `ids`, on a GPU in the order of the current stream.
 
-        A gather that runs meanwhile may see old rows, new ones or some of both.
+        A gather that runs meanwhile may see old rows, new ones or some of both. Ids on a GPU are
+        not looked at by the host: that each comes once is the caller's word, and the row of one
+        that comes twice becomes some of both; one that is not in the table is left out, and found
+        as `gather` finds it. Does not synchronize if ids, rows and kernels are on one GPU.
 
         Args:
-            ids: int64 `[N]`, each below `len(self)` and given once.
+            ids: int64 `[N]`, each below `len(self)` and given once; on the CPU that is checked.
             rows: `[N, dim]` of the table's dtype.
 
         Raises:
@@ -244,7 +253,8 @@ class FeatureTable:
             raise ValueError(
                 f"ids must be int64 [{len(rows)}], got {name_of(ids.dtype)} {list(ids.shape)}"
             )
-        check_unique(ids, self._size)
+        if ids.is_cpu or self.view is None:
+            check_unique(ids, self._size)
         self._rows.write(ids, _as_bytes(rows))
 
     def sync(self) -> None:

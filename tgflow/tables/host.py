@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tgflow.tables import _native
 
+_ADDRESSES = 1 << 40
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
 
 class HostRows:
-    """Rows that never move: address space for all that the machine's memory can hold is set aside.
+    """Rows that never move: address space for more than a machine's memory is set aside.
 
-    So growing disturbs no reader, and copies nothing. Only pages that were written take memory.
+    So growing disturbs no reader, and copies nothing. Only pages that were written take memory. How
+    much there may be is asked as it is needed: a virtual machine's memory may grow with its use.
     """
 
     placement = "host"
+    view = None
+    """No kernel reads these rows in place."""
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_physical_bytes())
+        self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_ADDRESSES)
+        self._limit = memory_limit()
         self._bytes = torch.empty(0, dtype=torch.uint8)  # what is committed of it
         self.commit(1)
         self._held = 0
@@ -56,10 +68,13 @@ class HostRows:
     def commit(self, num_bytes: int) -> None:
         """Make the first `num_bytes` usable; raises MemoryError as `reserve`."""
         assert self._memory is not None
-        if num_bytes > len(self._memory):
+        if num_bytes > self._limit:
+            self._limit = memory_limit()
+        room = min(self._limit, len(self._memory))
+        if num_bytes > room:
             raise MemoryError(
-                f"cannot grow a host table to {num_bytes} bytes: it has address space for "
-                f'{len(self._memory)}; use placement="disk"'
+                f"cannot grow a host table to {num_bytes} bytes: there is memory for {room}; "
+                'use placement="disk"'
             )
         self._memory.commit(num_bytes)
         if self._memory.committed > len(self._bytes):
@@ -100,5 +115,11 @@ class HostRows:
         self._memory, self._held = None, 0
 
 
-def _physical_bytes() -> int:
+def memory_limit() -> int:
+    """Return how many bytes this process may have: as its container says, else the machine's."""
+    for file in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # not there, or "max"
+            limit = int(file.read_text(encoding="ascii"))
+            if limit < _ADDRESSES:
+                return limit
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

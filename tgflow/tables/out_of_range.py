@@ -10,24 +10,28 @@ if TYPE_CHECKING:
     from tgflow.cuda.device import Device
 
 
+_NONE = -(2**63)
+
+
 class OutOfRangeFlag:
-    """A word that kernels write and the host reads: the id of a row that is not there, or -1."""
+    """A word that kernels write and the host reads: the id of a row that is not there."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
         self.flag = gpu.allocate_host(8).view(torch.int64)
-        self.flag.fill_(-1)
+        self.flag.fill_(_NONE)
 
     def check(self) -> None:
-        """Raise IndexError if a gather that is done by now was asked for a row that is not there.
+        """Raise IndexError if a call that is done by now was asked for a row that is not there.
 
-        The row it gave instead is zeros. Does not synchronize: what still runs is not waited for.
+        A gather has given zeros for it, a scatter has left it out. Does not synchronize: what still
+        runs is not waited for.
         """
-        id = int(self.flag[0]) if len(self.flag) else -1
-        if id < 0:
+        id = int(self.flag[0])
+        if id == _NONE:
             return
-        self.flag.fill_(-1)
+        self.flag.fill_(_NONE)
         raise IndexError(
-            f"an earlier gather on {self._gpu.device} was asked for id {id}, which was not in "
-            "the table; it gave zeros"
+            f"an earlier call on {self._gpu.device} was asked for id {id}, which was not in "
+            "the table; it gave zeros, or wrote nothing"
         )

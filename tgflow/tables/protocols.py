@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from tgflow.tables.pending_gather import RowRequest
+
+if TYPE_CHECKING:
+    from tgflow.tables.gpu_view import GpuView
 
 
 class Table(Protocol):
@@ -95,11 +98,18 @@ class RowStorage(Protocol):
     def nbytes(self) -> int:
         """Bytes of memory held."""
 
+    @property
+    def view(self) -> GpuView | None:
+        """What a GPU's kernels read; None where they cannot."""
+
     def append(self, rows: Tensor, size: int) -> None:
         """Put `rows`, contiguous uint8 `[N, row_bytes]` on any device, behind the first `size`."""
 
     def write(self, ids: Tensor, rows: Tensor) -> None:
-        """Overwrite the rows of `ids`, int64 `[N]`, all there and each once."""
+        """Overwrite the rows of `ids`, int64 `[N]`, all there and each once.
+
+        On a GPU that is the caller's word: an id that is not there is found later, as a gather's.
+        """
 
     @property
     def num_rows(self) -> int:

@@ -97,7 +97,7 @@ class EmulatedTensor(Tensor):
 @cache
 def emulated_device() -> torch.device:
     """Return the device; the first call registers it with PyTorch for the rest of the process."""
-    getattr(backend_registration, _SETS_UP)(TYPE)
+    getattr(backend_registration, _SETS_UP)(TYPE, _BackendModule())
     anything = torch.library.Library("_", "IMPL")
     anything.fallback(_run, "PrivateUse1")
     own = torch.library.Library("aten", "IMPL")
@@ -107,6 +107,34 @@ def emulated_device() -> torch.device:
         own.impl(op, partial(_run, op), "PrivateUse1")
     _libraries.extend((anything, own))
     return torch.device(TYPE, 0)
+
+
+class _BackendModule:
+    """What PyTorch asks `torch.emulated` for; the device draws nothing at random."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        pass
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 // A cache of rows on the device: index, order and rows. Device code alone.
 #pragma once
 
+#include "tgflow/cuda/table_view.hpp"
 #include "tgflow/cuda/tile.hpp"
 #include "tgflow/detail/mix.hpp"
 
@@ -103,8 +104,9 @@ struct CacheBatch {
   const int64_t* id;
   int64_t size;
   int64_t table_size;
-  int64_t num_more;  ///< Rows that it may insert.
-  int32_t* claimed;  ///< Open addressing: the first of equal ids by their hash, -1 for none.
+  const TableView* table;  ///< What says it instead, where kernels read the table; else null.
+  int64_t num_more;        ///< Rows that it may insert.
+  int32_t* claimed;        ///< Open addressing: the first of equal ids by their hash, -1 for none.
   int64_t claim_mask;
   int32_t* place;  ///< Per id: its entry there.
   int32_t* source;
@@ -116,6 +118,7 @@ struct CacheBatch {
   CachePurpose purpose;
   int64_t* counts;  ///< As tgflow/cache/device.py names them.
 
+  __device__ int64_t num_rows() const { return table == nullptr ? table_size : read_view(table).size; }
   /// Its first position on the cache's clock, which it has advanced; rows admitted rank from `size` behind
   /// it.
   __device__ int64_t begin(const DeviceCache& cache) const { return cache.progress->clock - 2 * size; }

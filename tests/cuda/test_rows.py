@@ -1,4 +1,4 @@
-"""The gather kernel, lane by lane: which lines it asks the bus for, and in which order."""
+"""The kernels of rows, lane by lane: which lines a gather asks for, and what a scatter writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.naive_gather import SOURCE
 from helpers.effort import cases
 from helpers.emulator import Emulator
 from helpers.emulator.device import EmulatedDevice
-from tgflow.cuda.gather import LINE, gather, lanes_of
+from tgflow.cuda.rows import LINE, TableView, gather, lanes_of, scatter
 
 NUM_ROWS = 640
 
@@ -22,14 +22,19 @@ def line_aligned(num_bytes: int) -> torch.Tensor:
     return bytes_[-bytes_.data_ptr() % LINE :][:num_bytes]
 
 
+def viewed(gpu: EmulatedDevice, rows: torch.Tensor) -> TableView:
+    view = TableView(gpu)
+    view.publish(rows.data_ptr(), len(rows))
+    return view
+
+
 def gathered(row_bytes: int, ids: torch.Tensor, order: int = 0) -> tuple[torch.Tensor, ...]:
     """Return rows, what the kernel makes of `ids`, and the GPU."""
     gpu = EmulatedDevice(kernels=Emulator(order=order))
     rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)
     out = torch.full((len(ids), row_bytes), 7, dtype=torch.uint8)
     wrong = torch.tensor([-1])
-    where = (rows.data_ptr(), row_bytes, NUM_ROWS)
-    gather(gpu, *where, ids, out, wrong, in_place=True)
+    gather(gpu, viewed(gpu, rows), row_bytes, ids, out, wrong, in_place=True)
     return rows, out, wrong, gpu
 
 
@@ -107,6 +112,35 @@ def test_the_grid_leaves_most_multiprocessors_alone(processors):
     gpu = EmulatedDevice(kernels=Kernels(), multiprocessors=processors)
     many = torch.zeros(1_000_000, dtype=torch.int64)
     out = torch.empty(1, dtype=torch.uint8)
+    view = TableView(gpu)
     for ids in (many, many[:10]):
-        gather(gpu, 0, 400, 1, ids, out, many[:1], in_place=True)
-    assert asked == [max(processors // 4, 1), 1]
+        gather(gpu, view, 400, ids, out, many[:1], in_place=True)
+    assert asked[1:] == [max(processors // 4, 1), 1]
+
+
+@pytest.mark.parametrize("order", cases([0, 1, 5], [0, 5]))
+@pytest.mark.parametrize(
+    "row_bytes", cases([1, 2, 6, 12, 16, 24, 130, 400, 511, 688], [6, 16, 511])
+)
+def test_scattered_rows_are_there_and_no_others(row_bytes, order):
+    gpu = EmulatedDevice(kernels=Emulator(order=order))
+    rows = line_aligned(NUM_ROWS * row_bytes).view(NUM_ROWS, row_bytes)
+    generator = torch.Generator().manual_seed(order)
+    ids = torch.randperm(NUM_ROWS, generator=generator)[:157]
+    new = torch.randint(0, 256, (157, row_bytes), dtype=torch.uint8)
+    expected, wrong = rows.clone().index_copy_(0, ids, new), torch.tensor([-5])
+    scatter(gpu, viewed(gpu, rows), row_bytes, ids, new, wrong, in_place=True)
+    assert torch.equal(rows, expected)
+    assert wrong.item() == -5
+
+
+@pytest.mark.parametrize("bad", [NUM_ROWS, -1, 2**40])
+def test_a_row_that_is_not_there_is_left_out_of_a_scatter(bad):
+    gpu = EmulatedDevice()
+    rows = line_aligned(NUM_ROWS * 8).view(NUM_ROWS, 8)
+    expected, wrong = rows.clone(), torch.tensor([-5])
+    expected[3] = 9
+    new = torch.full((2, 8), 9, dtype=torch.uint8)
+    scatter(gpu, viewed(gpu, rows), 8, torch.tensor([bad, 3]), new, wrong, in_place=False)
+    assert torch.equal(rows, expected)
+    assert wrong.item() == bad
