@@ -126,5 +126,6 @@ class TGN(TemporalModel):
             torch.where(before.has_mail, before.mail_t, mail.t),
             mail.x,
             mail.t,
-            position=int(batch.eid[n - 1]) + 1,
+            position=batch.host.end if mail.is_last is None else batch.eid[n - 1 : n] + 1,
+            is_last=mail.is_last,
         )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Self
 
 import torch
 from torch import Tensor, nn
+
+from tgflow.cuda.history import find_versions
+from tgflow.cuda.kernels import kernels_of
 
 PREVIOUS, JUMP, DEPTH = range(3)
 LINK_WIDTH = 3
@@ -19,6 +23,10 @@ class VersionHistory(nn.Module):
     A row links to its node's previous one and, as in Myers' skew-binary lists (1983), to one much
     further back, so that a version is found in a number of steps logarithmic in those of its node.
 
+    On a device the count of rows is there too, and nothing waits for it: a call has the same
+    shapes whatever it finds. There the ring has all its room at once, and one slot more, into which
+    goes what is not kept.
+
     Args:
         capacity: Rows to keep, at least 1.
         width: Columns of a row.
@@ -29,16 +37,38 @@ class VersionHistory(nn.Module):
     clock: Tensor
     link: Tensor
     head: Tensor
+    counter: Tensor
+    """int64 `[]`: `next`, of a history on a device."""
 
     def __init__(self, capacity: int, width: int, clock_width: int) -> None:
         super().__init__()
         self.capacity = capacity
-        self.next = 0
+        self._next = 0
+        self._on_host = True
         self.register_buffer("rows", torch.zeros(0, width), persistent=False)
         int_table = torch.zeros(0, clock_width, dtype=torch.int64)
         self.register_buffer("clock", int_table, persistent=False)
         self.register_buffer("link", int_table.new_zeros(0, LINK_WIDTH), persistent=False)
-        self.register_buffer("head", int_table.new_zeros(0), persistent=False)
+        self.register_buffer("head", int_table.new_full((1,), NO_VERSION), persistent=False)
+        self.register_buffer("counter", int_table.new_zeros(()), persistent=False)
+
+    @property
+    def next(self) -> int:
+        """The number of the next row. Synchronizes with a device."""
+        return self._next if self._on_host else int(self.counter)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move to another device, the count of rows included."""
+        self._set_next(self.next)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._on_host = self.rows.device.type == "cpu"
+        if not self._on_host:
+            self._reserve(self.capacity)
+        return self
+
+    def _set_next(self, number: int) -> None:
+        self._next = number
+        self.counter.fill_(number)
 
     def __len__(self) -> int:
         return min(self.next, self.capacity)
@@ -48,7 +78,8 @@ class VersionHistory(nn.Module):
         other = VersionHistory(capacity, self.rows.shape[1], self.clock.shape[1])
         other.to(self.rows.device)
         size = min(len(self), capacity)
-        first, other.next = self.next - size, size
+        first = self.next - size
+        other._set_next(size)
         other._reserve(size)
         slot = torch.arange(first, self.next, device=self.rows.device) % self.capacity
         for name in ("rows", "clock", "link"):
@@ -59,18 +90,21 @@ class VersionHistory(nn.Module):
         return other
 
     def resize(self, num_nodes: int) -> None:
-        """Make room for `num_nodes` nodes."""
-        head = self.head.new_full((num_nodes,), NO_VERSION)
+        """Make room for `num_nodes` nodes; never shrinks."""
+        head = self.head.new_full((num_nodes + 1,), NO_VERSION)
         head[: len(self.head)] = self.head
+        head[len(self.head) - 1] = NO_VERSION  # where rows went that are not kept
         self.head = head
 
     def reset(self) -> None:
         """Forget all rows."""
-        self.next = 0
+        self._set_next(0)
         self.head.fill_(NO_VERSION)
 
     def append(self, nodes: Tensor, rows: Tensor, clock: Tensor) -> None:
         """Keep a row of each of some distinct nodes; of more than `capacity`, the last ones.
+
+        For a history on the CPU; see `append_where`.
 
         Args:
             nodes: int64 `[R]`.
@@ -84,15 +118,37 @@ class VersionHistory(nn.Module):
         )
         if len(nodes) == 0:
             return
-        self._reserve(self.next + len(nodes))
-        number = torch.arange(self.next, self.next + len(nodes), device=nodes.device)
+        self._reserve(self._next + len(nodes))
+        number = torch.arange(self._next, self._next + len(nodes))
+        self._write(number, number % self.capacity, nodes, rows, clock)
+        self._next += len(nodes)
+
+    def append_where(self, chosen: Tensor, nodes: Tensor, rows: Tensor, clock: Tensor) -> None:
+        """Do the same on a device with the chosen rows, without waiting for how many there are.
+
+        Args:
+            chosen: bool `[R]`; the nodes of chosen rows are distinct.
+            nodes: int64 `[R]`.
+            rows: float32 `[R, width]`.
+            clock: int64 `[R, clock_width]`.
+        """
+        count = chosen.cumsum(0)
+        count = count - (count[-1:] - self.capacity).clamp_(min=0)  # the first ones have no room
+        number = self.counter + count - 1
+        chosen = chosen & (count > 0)
+        slot = torch.where(chosen, number % self.capacity, self.capacity)
+        nodes = torch.where(chosen, nodes, len(self.head) - 1)
+        self._write(number, slot, nodes, rows, clock)
+        self.counter += count[-1]
+
+    def _write(
+        self, number: Tensor, slot: Tensor, nodes: Tensor, rows: Tensor, clock: Tensor
+    ) -> None:
         link = self._links(self.head.index_select(0, nodes))  # reads rows that are now written over
-        slot = number % self.capacity
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)
         self.head.index_copy_(0, nodes, number)
-        self.next += len(nodes)
 
     def _links(self, previous: Tensor) -> Tensor:
         """Return the links of rows that come after rows `previous` (numbers, int64 `[R]`)."""
@@ -108,7 +164,9 @@ class VersionHistory(nn.Module):
         return torch.where(kept, link, 0 if column == DEPTH else NO_VERSION)
 
     def _is_kept(self, number: Tensor) -> Tensor:
-        return number >= max(self.next - self.capacity, 0)
+        if self._on_host:
+            return number >= max(self._next - self.capacity, 0)
+        return number >= (self.counter - self.capacity).clamp_(min=0)
 
     def read(self, nodes: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latest kept version at or before each position, zeros where there is none.
@@ -120,20 +178,37 @@ class VersionHistory(nn.Module):
         Returns:
             Rows, float32 `[Q, width]`, and clocks, int64 `[Q, clock_width]`.
         """
-        number = self.head.index_select(0, nodes)
         if len(self.rows) == 0:
             return self.rows.new_zeros(len(nodes), self.rows.shape[1]), self.clock.new_zeros(
                 len(nodes), self.clock.shape[1]
             )
+        slot = self._walk(nodes, position) if self._on_host else self._launch(nodes, position)
+        missing = (slot == NO_VERSION).unsqueeze(1)
+        slot = slot.clamp(min=0)
+        rows = self.rows.index_select(0, slot).masked_fill_(missing, 0.0)
+        return rows, self.clock.index_select(0, slot).masked_fill_(missing, 0)
+
+    def _walk(self, nodes: Tensor, position: Tensor) -> Tensor:
+        """Return the slot of each version, -1 where there is none."""
+        number = self.head.index_select(0, nodes)
         while bool((late := self._is_later(number, position)).any()):
             jump = self._step(number, JUMP)
             jump = torch.where(self._is_later(jump, position), jump, self._step(number, PREVIOUS))
             number = torch.where(late, jump, number)
-        kept = self._is_kept(number)
-        slot = torch.where(kept, number % self.capacity, 0)
-        kept = kept.unsqueeze(1)
-        rows = self.rows.index_select(0, slot).masked_fill_(~kept, 0.0)
-        return rows, self.clock.index_select(0, slot).masked_fill_(~kept, 0)
+        return torch.where(self._is_kept(number), number % self.capacity, NO_VERSION)
+
+    def _launch(self, nodes: Tensor, position: Tensor) -> Tensor:
+        """Return the same, by one kernel of the device."""
+        return find_versions(
+            kernels_of(nodes.device),
+            self.head,
+            self.link,
+            self.clock,
+            self.counter,
+            self.capacity,
+            nodes.contiguous(),
+            position.contiguous(),
+        )
 
     def _is_later(self, number: Tensor, position: Tensor) -> Tensor:
         kept = self._is_kept(number)
@@ -142,9 +217,10 @@ class VersionHistory(nn.Module):
 
     def _reserve(self, size: int) -> None:
         """Grow the ring, up to its capacity, so that `size` rows fit; slots do not move."""
-        if size <= len(self.rows) or len(self.rows) == self.capacity:
+        most = self.capacity if self._on_host else self.capacity + 1
+        if len(self.rows) >= (min(size, most) if self._on_host else most):
             return
-        slots = min(self.capacity, max(size, 2 * len(self.rows), 64))
+        slots = min(most, max(size, 2 * len(self.rows), 64)) if self._on_host else most
         for name in ("rows", "clock", "link"):
             old = getattr(self, name)
             new = old.new_zeros(slots, old.shape[1])
@@ -167,4 +243,4 @@ class VersionHistory(nn.Module):
         for name in ("rows", "clock", "link", "head"):
             table = getattr(self, name)
             table[: len(state[name])] = state[name].to(table.device)
-        self.next = int(state["next"][0])
+        self._set_next(int(state["next"][0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,9 @@ class NodeMemory(nn.Module):
     a node) and history always do. Another table stays where it is, so that memory may be larger
     than a GPU's; what is read never depends on it.
 
+    On a device, reading and writing waits for nothing while the host knows how many nodes there
+    are (`covering`), and rows are with the module.
+
     Args:
         dim: Width of the memory, at least 1.
         mail_dim: Width of the mail, at least 0.
@@ -101,6 +105,8 @@ class NodeMemory(nn.Module):
             )
         self.dim, self.mail_dim = dim, mail_dim
         self.num_nodes = 0
+        self._covered: int | None = None
+        self._is_lost: Tensor | None = None
         self.table = TensorTable(dim + mail_dim) if table is None else table
         _check_table(self.table, dim + mail_dim)
         clock = torch.zeros(0, CLOCK_WIDTH, dtype=torch.int64)
@@ -157,8 +163,10 @@ class NodeMemory(nn.Module):
 
     def _grow_table(self, size: int) -> None:
         table = self.table
+        zeros = self.clock if isinstance(table, TensorTable) else torch.empty(0)
         for page in self._pages(size - len(table)):
-            table.append(torch.zeros(page.stop - page.start, table.dim))
+            rows = zeros.new_zeros(page.stop - page.start, table.dim, dtype=table.dtype)
+            table.append(rows)
         if table.placement == "disk":
             raise MemoryError(
                 f"the memory of {size} nodes has outgrown its table, which went on to disk, where "
@@ -169,6 +177,32 @@ class NodeMemory(nn.Module):
         """Cut `size` rows into pieces to be copied one after the other."""
         step = max(_PAGE_BYTES // (4 * self.table.dim), 1)
         return (slice(start, min(start + step, size)) for start in range(0, size, step))
+
+    @contextmanager
+    def covering(self, num_nodes: int) -> Iterator[None]:
+        """Read and write within nodes below `num_nodes` only, for which there is room then.
+
+        On a device the largest node of a call would have to be waited for otherwise.
+        """
+        self.resize(num_nodes)
+        before, self._covered = self._covered, num_nodes
+        try:
+            yield
+        finally:
+            self._covered = before
+
+    @contextmanager
+    def unless(self, is_lost: Tensor) -> Iterator[None]:
+        """Let `write` leave everything as it is if `is_lost`, which nobody waits for.
+
+        Args:
+            is_lost: bool `[]` on the memory's device.
+        """
+        before, self._is_lost = self._is_lost, is_lost
+        try:
+            yield
+        finally:
+            self._is_lost = before
 
     def reset(self) -> None:
         """Forget everything, history included; the nodes stay."""
@@ -188,14 +222,29 @@ class NodeMemory(nn.Module):
             position: Log positions, int64 `[U]`. Where all are current, the history is not touched.
 
         Raises:
-            ValueError: If an older version is asked for and no history is kept.
+            ValueError: If an older version is asked for and no history is kept; on a device, where
+                that would have to be waited for, it is the initial state.
         """
         self._cover(nodes)
         rows = self.table.gather(nodes)
         clock = self.clock.index_select(0, nodes)
         stale = clock[:, POSITION] > position
+        if not nodes.is_cpu:
+            return self._read_all(nodes, position, stale, rows, clock)
         if bool(stale.any()):
             self._read_old(nodes, position, stale.nonzero().squeeze(1), rows, clock)
+        return MemoryRows(rows, clock, self.dim)
+
+    def _read_all(
+        self, nodes: Tensor, position: Tensor, stale: Tensor, rows: Tensor, clock: Tensor
+    ) -> MemoryRows:
+        """Look for an older version of every node, and take those of the stale ones."""
+        stale = stale.unsqueeze(1)
+        if self.history is None:
+            rows, clock = rows.masked_fill(stale, 0.0), clock.masked_fill(stale, 0)
+        else:
+            old_rows, old_clock = self.history.read(nodes, position)
+            rows, clock = torch.where(stale, old_rows, rows), torch.where(stale, old_clock, clock)
         return MemoryRows(rows, clock, self.dim)
 
     def _read_old(
@@ -221,7 +270,8 @@ class NodeMemory(nn.Module):
         last_update: Tensor,
         mail: Tensor,
         mail_t: Tensor,
-        position: int,
+        position: int | Tensor,
+        is_last: Tensor | None = None,
     ) -> None:
         """Make a new version of the nodes' rows, with mail, that holds from `position` on.
 
@@ -232,22 +282,57 @@ class NodeMemory(nn.Module):
             mail: float32 `[R, mail_dim]`, without gradients.
             mail_t: Ticks, int64 `[R]`.
             position: The log position of the first event that may read it, at least that of
-                earlier writes.
+                earlier writes; or int64 `[1]`, which is not waited for.
+            is_last: On a device nodes may come several times, if all rows of a node are alike:
+                bool `[R]`, marks one of each. None: none does.
         """
         self._cover(nodes)
-        if self.history is not None:
-            self._archive(nodes, position)
-        self.table.scatter_(nodes, torch.cat([memory, mail], dim=1))
+        rows = torch.cat([memory, mail], dim=1)
         flags = torch.ones_like(mail_t)
         clock = torch.stack([last_update, mail_t, flags, flags * position], dim=1)
+        if not nodes.is_cpu:
+            self._write_where(nodes, rows, clock, position, is_last)
+            return
+        if self.history is not None:
+            self._archive(nodes, position)
+        self.table.scatter_(nodes, rows)
         self.clock.index_copy_(0, nodes, clock)
 
-    def _archive(self, nodes: Tensor, position: int) -> None:
+    def _archive(self, nodes: Tensor, position: int | Tensor) -> None:
         """Move rows that were written before, and can be read again, into the history."""
         assert self.history is not None
         version = self.clock[:, POSITION].index_select(0, nodes)
         nodes = nodes[(version > 0) & (version < position)]
         self.history.append(nodes, self.table.gather(nodes), self.clock.index_select(0, nodes))
+
+    def _write_where(
+        self,
+        nodes: Tensor,
+        rows: Tensor,
+        clock: Tensor,
+        position: int | Tensor,
+        is_last: Tensor | None,
+    ) -> None:
+        """Write, unless that is not to be, without waiting for what the rows before were."""
+        if len(nodes) == 0:
+            return
+        if is_last is not None and not isinstance(self.table, TensorTable):
+            distinct = is_last.nonzero().squeeze(1)  # all that a table can take; waits
+            nodes, rows = nodes.index_select(0, distinct), rows.index_select(0, distinct)
+            clock, is_last = clock.index_select(0, distinct), None
+        if self.history is not None or self._is_lost is not None:
+            old_rows, old_clock = self.table.gather(nodes), self.clock.index_select(0, nodes)
+        if self._is_lost is not None:
+            rows = torch.where(self._is_lost, old_rows, rows)
+            clock = torch.where(self._is_lost, old_clock, clock)
+        if self.history is not None:
+            version = old_clock[:, POSITION]
+            chosen = (version > 0) & (version < position)
+            for condition in (is_last, None if self._is_lost is None else ~self._is_lost):
+                chosen = chosen if condition is None else chosen & condition
+            self.history.append_where(chosen, nodes, old_rows, old_clock)
+        self.table.scatter_(nodes, rows)
+        self.clock.index_copy_(0, nodes, clock)
 
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, **_: Any
@@ -260,14 +345,25 @@ class NodeMemory(nn.Module):
         """
         if destination is not None:
             return destination
-        state = {"rows": self._copied_rows(), "clock": self.clock[: self.num_nodes].clone()}
+        size = self._saved_size()
+        state = {"rows": self._copied_rows(size), "clock": self.clock[:size].clone()}
         if self.history is not None:
-            kept = self.history.state_dict(self.num_nodes)
+            kept = self.history.state_dict(size)
             state |= {_HISTORY + name: x for name, x in kept.items()}
         return state
 
-    def _copied_rows(self) -> Tensor:
-        table, size = self.table, self.num_nodes
+    def _saved_size(self) -> int:
+        """Return how many nodes to save: on a device, up to the last one that was written.
+
+        How many there is room for there depends on when events came.
+        """
+        if self.clock.is_cpu:
+            return self.num_nodes
+        written = (self.clock[:, HAS_MAIL] != 0).nonzero()
+        return int(written[-1]) + 1 if len(written) else 0
+
+    def _copied_rows(self, size: int) -> Tensor:
+        table = self.table
         if isinstance(table, TensorTable):
             return table.read(0, size).clone()
         pages = (table.read(page.start, page.stop) for page in self._pages(size))
@@ -303,6 +399,8 @@ class NodeMemory(nn.Module):
             self.history.load_state_dict(history)
 
     def _cover(self, nodes: Tensor) -> None:
+        if self._covered is not None and not nodes.is_cpu:
+            return
         if len(nodes):
             self.resize(int(nodes.max()) + 1)
 
