@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 
 from tgflow.cuda.launch import CudaKernels, Kernels
 
+_kernels: dict[torch.device, Kernels] = {}
 
-@cache
+
 def kernels_of(device: torch.device) -> Kernels:
-    """Return the kernels that serve tensors of a CUDA device.
+    """Return the kernels that serve tensors of a device.
 
     Raises:
         CudaError: If what they need is not there; the message says what to install.
     """
-    return CudaKernels(device)
+    if device not in _kernels:
+        _kernels[device] = CudaKernels(device)
+    return _kernels[device]
+
+
+def register_kernels(device: torch.device, kernels: Kernels) -> None:
+    """Let `kernels` serve the tensors of a device that is not CUDA's."""
+    _kernels[device] = kernels

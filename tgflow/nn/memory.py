@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +94,8 @@ class NodeMemory(nn.Module):
     """
 
     clock: Tensor
+    seen: Tensor
+    """int64 `[]`: the largest node so far plus one, of a memory on a device."""
     history: VersionHistory | None
     """Overwritten rows, of which there are none before `keep_past`."""
 
@@ -104,14 +106,30 @@ class NodeMemory(nn.Module):
                 f"dim must be at least 1 and mail_dim at least 0, got {dim} and {mail_dim}"
             )
         self.dim, self.mail_dim = dim, mail_dim
-        self.num_nodes = 0
+        self._num_nodes = 0
         self._covered: int | None = None
         self._is_lost: Tensor | None = None
         self.table = TensorTable(dim + mail_dim) if table is None else table
         _check_table(self.table, dim + mail_dim)
         clock = torch.zeros(0, CLOCK_WIDTH, dtype=torch.int64)
         self.register_buffer("clock", clock, persistent=False)
+        self.register_buffer("seen", clock.new_zeros(()), persistent=False)
         self.history = None
+
+    @property
+    def num_nodes(self) -> int:
+        """The largest node read or written so far, plus one. Synchronizes with a device."""
+        return self._num_nodes if self.clock.is_cpu else int(self.seen)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move to another device, the number of nodes included."""
+        self._set_num_nodes(self.num_nodes)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _set_num_nodes(self, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
+        self.seen.fill_(num_nodes)
 
     @property
     def num_rows(self) -> int:
@@ -148,18 +166,24 @@ class NodeMemory(nn.Module):
         return history
 
     def resize(self, num_nodes: int) -> None:
-        """Make room for `num_nodes` nodes; never shrinks. Amortised.
+        """Have `num_nodes` nodes at least. Amortised.
 
         Raises:
             MemoryError: If the table has no room for them.
         """
+        self._make_room(num_nodes)
+        if num_nodes > self._num_nodes:
+            self._num_nodes = num_nodes
+            if not self.clock.is_cpu:
+                self.seen.clamp_(min=num_nodes)
+
+    def _make_room(self, num_nodes: int) -> None:
         if num_nodes > len(self.table):
             self._grow_table(num_nodes)
         if num_nodes > len(self.clock):
             self.clock = grow_to(self.clock, num_nodes)
             if self.history is not None:
                 self.history.resize(len(self.clock))
-        self.num_nodes = max(self.num_nodes, num_nodes)
 
     def _grow_table(self, size: int) -> None:
         table = self.table
@@ -184,7 +208,7 @@ class NodeMemory(nn.Module):
 
         On a device the largest node of a call would have to be waited for otherwise.
         """
-        self.resize(num_nodes)
+        self._make_room(num_nodes)
         before, self._covered = self._covered, num_nodes
         try:
             yield
@@ -345,22 +369,12 @@ class NodeMemory(nn.Module):
         """
         if destination is not None:
             return destination
-        size = self._saved_size()
+        size = self.num_nodes
         state = {"rows": self._copied_rows(size), "clock": self.clock[:size].clone()}
         if self.history is not None:
             kept = self.history.state_dict(size)
             state |= {_HISTORY + name: x for name, x in kept.items()}
         return state
-
-    def _saved_size(self) -> int:
-        """Return how many nodes to save: on a device, up to the last one that was written.
-
-        How many there is room for there depends on when events came.
-        """
-        if self.clock.is_cpu:
-            return self.num_nodes
-        written = (self.clock[:, HAS_MAIL] != 0).nonzero()
-        return int(written[-1]) + 1 if len(written) else 0
 
     def _copied_rows(self, size: int) -> Tensor:
         table = self.table
@@ -390,7 +404,7 @@ class NodeMemory(nn.Module):
         self.resize(num_nodes)
         self.reset()
         self.keep_rows(capacity)
-        self.num_nodes = num_nodes
+        self._set_num_nodes(num_nodes)
         ids = torch.arange(num_nodes)
         for page in self._pages(num_nodes):
             self.table.scatter_(ids[page], rows[page].cpu())
@@ -399,10 +413,12 @@ class NodeMemory(nn.Module):
             self.history.load_state_dict(history)
 
     def _cover(self, nodes: Tensor) -> None:
-        if self._covered is not None and not nodes.is_cpu:
+        if len(nodes) == 0:
             return
-        if len(nodes):
+        if self._covered is None or nodes.is_cpu:
             self.resize(int(nodes.max()) + 1)
+        else:
+            torch.maximum(self.seen, nodes.max() + 1, out=self.seen)
 
 
 def _check_table(table: MemoryTable, width: int) -> None:
