@@ -12,3 +12,5 @@ Visibility = Literal["event", "batch"]
 """What a query sees: all that is earlier, or the state when its batch starts."""
 NegativeKind = Literal["random", "historical", "inductive"]
 """Where the destinations of negatives are drawn from."""
+Precision = Literal["fp32", "tf32"]
+"""How a GPU multiplies matrices of float32."""

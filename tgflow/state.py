@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -42,3 +43,14 @@ class StreamState(Protocol):
         replayed events read what was known when they happened (`Batch.position`). A state that
         cannot look back may do nothing: then replay reads its present.
         """
+
+
+@runtime_checkable
+class DeviceState(StreamState, Protocol):
+    """A state that a trainer on a GPU need not wait for; it waits at each step for any other."""
+
+    def covering(self, num_nodes: int) -> AbstractContextManager[None]:
+        """Enclose reading and writing of nodes below `num_nodes` alone."""
+
+    def unless(self, is_lost: Tensor) -> AbstractContextManager[None]:
+        """Let writing change nothing if `is_lost`, bool `[]` on the device, when it is run."""

@@ -22,7 +22,8 @@ from tgflow.runtime import runner, watch
 from tgflow.streams.errors import SourceCorrupt, SourceExpired, SourceUnavailable
 from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.ingest import ingest
-from tgflow.train.learner import Learner, TrainingDiverged
+from tgflow.train.finite import TrainingDiverged
+from tgflow.train.learner import Learner
 
 STEP = ("--checkpoint-batches", 1)
 

@@ -15,7 +15,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.learner import TrainingDiverged
+from tgflow.train.finite import TrainingDiverged
 from tgflow.train.observe import Callback
 
 

@@ -11,7 +11,8 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
-from tgflow.train.learner import Learner, TrainingDiverged, link_loss
+from tgflow.train.finite import TrainingDiverged
+from tgflow.train.learner import Learner, link_loss
 
 
 def some_batch(model, index=3, epoch=0):

@@ -12,7 +12,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.train import graph_parts
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import MAX_LOST, ContinualTrainer
-from tgflow.train.learner import TrainingDiverged
+from tgflow.train.finite import TrainingDiverged
 
 
 def trainer_of(**changes):

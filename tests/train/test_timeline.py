@@ -69,6 +69,7 @@ def test_progress_passes_through_json():
             loss=0.7,
             replay_ap=0.9 - start / 100 if start else None,
             num_fallbacks=1,
+            ended=start / 10,
             compute_seconds=start / 1e6,
         )
     saved = json.loads(json.dumps(asdict(progress)))

@@ -53,7 +53,7 @@ class Own:
         losses = []
         for batch in self._load(self._next, stop):
             step = self.learner.learn(batch)
-            losses.append(2 * step.loss)  # a mean over both kinds of events
+            losses.append(2 * step.loss.item())  # a mean over both kinds of events
             self.learner.commit(batch, step.scores)
         self._next = stop
         self.seconds += time.perf_counter() - begin

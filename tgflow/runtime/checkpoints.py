@@ -92,6 +92,8 @@ class Checkpoints:
     def after_step(self) -> None:
         """Take a checkpoint if it is time; one that is late waits for the one under way.
 
+        It is taken where every micro-batch learned has its record: the trainer catches up first.
+
         Raises:
             OSError: If the disk refused three in a row.
             Unbalanced: If a row got lost.
@@ -104,7 +106,10 @@ class Checkpoints:
         self._settle()
         by_time = self._every and time.monotonic() - self._taken_at >= self._every
         if by_time or (self._every_batches and self._batches >= self._every_batches):
-            self._take()
+            if self._trainer.num_pending:
+                self._trainer.catch_up()
+            else:
+                self._take()
 
     def finish(self) -> str | None:
         """Save all there is, and return the digest of the state that is on the disk.

@@ -142,8 +142,14 @@ class Runner:
                 self.checkpoints.after_step()
                 self.flow.check()
         except Stopped:
+            self._drain()
             return True
         return False
+
+    def _drain(self) -> None:
+        """Record what was learned and is not recorded yet, as a GPU is ahead of its records."""
+        for step in self.trainer.drain():
+            self._record(step)
 
     def _record(self, step: StepRecord) -> None:
         record = step.to_json()
@@ -158,6 +164,7 @@ class Runner:
     def _save_before(self, error: Exception) -> None:
         """Save what was learned before `error` ends the run."""
         try:
+            self._drain()
             self.checkpoints.finish()
             for report in self.reports.values():
                 report()

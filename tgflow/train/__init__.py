@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tgflow.train.config import ContinualConfig as ContinualConfig
     from tgflow.train.config import OfflineConfig as OfflineConfig
     from tgflow.train.continual import ContinualTrainer as ContinualTrainer
-    from tgflow.train.learner import TrainingDiverged as TrainingDiverged
+    from tgflow.train.finite import TrainingDiverged as TrainingDiverged
     from tgflow.train.observe import BatchRecord as BatchRecord
     from tgflow.train.observe import Callback as Callback
     from tgflow.train.observe import EpochRecord as EpochRecord

@@ -7,8 +7,21 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from tgflow.choices import NegativeKind, Strategy, Visibility
+from tgflow.choices import NegativeKind, Precision, Strategy, Visibility
 from tgflow.setting import Setting, check_ranges
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutionConfig:
+    """How a trainer uses a GPU; nothing of it has an effect on the CPU."""
+
+    precision: Precision = "fp32"
+    """Of products of matrices: fp32; or tf32, which rounds their factors to 10 bits."""
+    capture: bool = True
+    """Replay steps whose shapes recur as CUDA graphs."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,12 +9,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.metrics import LinkMetrics, average_precision
 from tgflow.model import TemporalModel
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import Loader
@@ -22,13 +23,16 @@ from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables.protocols import Table
-from tgflow.train.config import ContinualConfig
-from tgflow.train.learner import Learner, StepResult, TrainingDiverged
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.finite import BatchPlace, TrainingDiverged
+from tgflow.train.learner import Learner
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
+from tgflow.train.pending_steps import DivergedStep, LearnedStep, PendingSteps, step_values
 from tgflow.train.plans import make_plan
 from tgflow.train.progress import Progress
 from tgflow.train.state import graph_of, load_learner, save_state
+from tgflow.train.transfer import to_device
 
 Answer = TypeVar("Answer")
 
@@ -45,6 +49,7 @@ class ContinualTrainer:
         model: Model to train, memory included.
         graph: Grows by the stream's events; append to it nowhere else.
         config: Settings.
+        execution: How a GPU is used, if the model is on one.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
@@ -53,7 +58,12 @@ class ContinualTrainer:
     """
 
     def __init__(
-        self, model: TemporalModel, graph: TemporalGraph, config: ContinualConfig | None = None
+        self,
+        model: TemporalModel,
+        graph: TemporalGraph,
+        config: ContinualConfig | None = None,
+        *,
+        execution: ExecutionConfig | None = None,
     ) -> None:
         self.config = c = ContinualConfig() if config is None else config
         check_unplanned(graph)
@@ -69,7 +79,12 @@ class ContinualTrainer:
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
+            execution=execution,
+            num_nodes=lambda: graph.num_nodes,
+            checks_at_once=c.on_nan == "skip",
         )
+        self._steps = PendingSteps(self._learner)
+        self._catches_up = False
         self._replay_from = 0
         """No event before this log position is replayed: the model's state has forgotten it."""
         self._segment_start = self.position
@@ -97,6 +112,7 @@ class ContinualTrainer:
     def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
         """Do what `run` does, step by step; between steps a checkpoint may be taken.
 
+        On a GPU records come up to 16 micro-batches behind, and all of them before this returns.
         Left early, up to `lookahead` micro-batches of the stream wait in the graph: they come first
         when this is called again.
         """
@@ -111,9 +127,16 @@ class ContinualTrainer:
             lookahead=ahead * (1 + c.updates),
         )
         self.progress.resume(self._learner.compute_seconds)
-        with closing(iter(loader)) as batches:  # type: ignore[type-var]
-            for batch in batches:
-                yield self._step(batch, batches, feeder)
+        with closing(iter(loader)) as loaded:  # type: ignore[type-var]
+            batches = to_device(loaded, self._learner.device)
+            try:
+                for batch in batches:
+                    self._step(batch, batches, feeder)
+                    yield from self._known()
+            except Exception:
+                yield from self.drain()  # what was learned before
+                raise
+        yield from self.drain()
 
     def _keep_past(self) -> None:
         """Let the model's state keep what replayed events read of it."""
@@ -132,28 +155,54 @@ class ContinualTrainer:
             make(NegativeSampler(), replay=replay if c.replay_ratio else None),
         )
 
-    def _step(self, batch: Batch, following: Iterator[Batch], feeder: MicroBatcher) -> StepRecord:
+    def _step(self, batch: Batch, following: Iterator[Batch], feeder: MicroBatcher) -> None:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
+        before = (self.position, self._segment_start, self._index)
+        places, num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         scores = self._tried(self._learner.predict, batch)
-        measured: dict[str, float] = {}
-        if scores is not None:
-            measured = LinkMetrics(pooled=False).add(scores.positive, scores.negative)
-        learned, fallbacks = None, batch.num_fallbacks
-        for _ in range(self.config.updates):
+        values = {} if scores is None else step_values("", scores)
+        learned = None
+        for update in range(1, self.config.updates + 1):
             batch = next(following)
+            places.append(BatchPlace.of(batch))
             if scores is not None:
                 learned = self._tried(self._learner.learn, batch)
+                if learned is not None:
+                    values |= step_values(f"{update}.", learned.scores, learned.loss)
         if scores is not None:
             if self.config.updates:
                 scores = None if learned is None else learned.scores
             self._learner.commit(batch, scores)
             self._lost = 0
-        start, self.position = self.position, self.position + batch.num_new
+        self.position += batch.num_new
         if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
             self._segment_start, self._index = self.position, 0
         else:
             self._index += 1
-        return self._record(start, batch, measured, learned, fallbacks, feeder)
+        arrived = feeder.arrivals.popleft()
+        self._steps.put(self._step_of(before, places, num_fallbacks, arrived), values)
+
+    def _step_of(
+        self,
+        before: tuple[int, int, int],
+        places: list[BatchPlace],
+        num_fallbacks: int,
+        arrived: float,
+    ) -> LearnedStep:
+        """Return what is known of the micro-batch that was just stored."""
+        t, t_last = int(places[-1].host.t[places[-1].num_new - 1]), self.graph.log.t_last
+        assert t_last is not None
+        return LearnedStep(
+            places=places,
+            before=before,
+            stop=self.position,
+            t=t,
+            num_fallbacks=num_fallbacks,
+            lag_events=self.graph.num_events - self.position,
+            lag_seconds=(t_last - t) * self.graph.seconds_per_tick,
+            arrived=arrived,
+            ended=time.perf_counter(),
+        )
 
     def _tried(self, act: Callable[[Batch], Answer], batch: Batch) -> Answer | None:
         """Return what `act` does with `batch`; None if that is not finite, and to be left out."""
@@ -166,45 +215,40 @@ class ContinualTrainer:
             self.progress.num_skipped += 1
             return None
 
-    def _record(
-        self,
-        start: int,
-        batch: Batch,
-        measured: dict[str, float],
-        learned: StepResult | None,
-        num_fallbacks: int,
-        feeder: MicroBatcher,
-    ) -> StepRecord:
-        progress = self.progress
-        progress.add(
-            start,
-            self.position,
-            measured,
-            loss=None if learned is None else learned.loss,
-            replay_ap=None if learned is None else _replay_ap(learned, batch.num_new),
-            num_fallbacks=num_fallbacks,
-            compute_seconds=self._learner.compute_seconds,
-        )
-        t, t_last = int(batch.t[batch.num_new - 1]), self.graph.log.t_last
-        assert t_last is not None
-        return StepRecord(
-            index=batch.index,
-            start=start,
-            stop=self.position,
-            t=t,
-            loss=None if learned is None else learned.loss,
-            metrics=measured,
-            running=progress.running.means(),
-            prequential=progress.timeline.mean(),
-            forgetting=progress.forgetting(),
-            num_fallbacks=num_fallbacks,
-            lag_events=self.graph.num_events - self.position,
-            lag_seconds=(t_last - t) * batch.seconds_per_tick,
-            freshness_seconds=time.perf_counter() - feeder.arrivals.popleft(),
-            seconds=progress.step_seconds,
-            events_per_second=progress.events_per_second(),
-            overhead_share=progress.overhead_share(),
-        )
+    @property
+    def num_pending(self) -> int:
+        """Micro-batches that were learned and whose records were not yielded yet."""
+        return len(self._steps)
+
+    def catch_up(self) -> None:
+        """Have `steps` yield what is pending before it goes on; waits for the device there."""
+        self._catches_up = True
+
+    def drain(self) -> Iterator[StepRecord]:
+        """Yield the records of micro-batches that `steps` has learned and did not yield.
+
+        There are some on a GPU only, after `steps` was left early. Waits for the device.
+        """
+        self._collect(everything=True)
+        yield from self._steps.records()
+
+    def _known(self) -> Iterator[StepRecord]:
+        """Yield the records of micro-batches whose scores have come to the host."""
+        everything, self._catches_up = self._catches_up, False
+        self._collect(everything=everything)
+        yield from self._steps.records()
+
+    def _collect(self, *, everything: bool) -> None:
+        """Take in what has come to the host; go back to where something was not finite.
+
+        Raises:
+            TrainingDiverged: If something was, and nobody has waited for it.
+        """
+        try:
+            self._steps.collect(self.progress, everything=everything)
+        except DivergedStep as found:
+            self.position, self._segment_start, self._index = found.step.before
+            raise found.error from None
 
     def result(self) -> dict[str, Any]:
         """Return the run's metrics so far, flat and fit for JSON; undefined ones are left out.
@@ -241,7 +285,11 @@ class ContinualTrainer:
         return checkpoint
 
     def save(self, writer: SectionWriter) -> None:
-        """Save to `writer` what `checkpoint` holds; what is learned later does not change it."""
+        """Save to `writer` what `checkpoint` holds; what is learned later does not change it.
+
+        Waits for the device, as the figures of all that was learned belong to it.
+        """
+        self._collect(everything=True)
         save_state(writer, self._learner, self.graph, self.position)
         writer.note("trainer", "continual")
         writer.note("config", asdict(self.config))
@@ -257,7 +305,10 @@ class ContinualTrainer:
         checkpoint: SectionReader,
         config: ContinualConfig | None = None,
         *,
+        execution: ExecutionConfig | None = None,
         keep_model: bool = True,
+        device: str | torch.device = "cpu",
+        device_budget: int | str | None = None,
         edge_x: Table | None = None,
         node_x: Table | None = None,
     ) -> ContinualTrainer:
@@ -270,6 +321,10 @@ class ContinualTrainer:
             config: Settings to continue with, None for those it had. Others give other bits;
                 another `batch_size` counts micro-batches from here. A larger `replay_horizon`
                 reaches further back as the run continues, as far as the model's state was kept.
+            execution: As the class; it may differ from run to run.
+            device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
+                depend on it.
+            device_budget: As `TemporalGraph` takes it.
             keep_model: False starts with `model` as it is and an empty memory; the events, and the
                 figures so far, stay.
             edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:
@@ -281,9 +336,16 @@ class ContinualTrainer:
                 a file of features that it refers to does not have what it had.
         """
         meta = checkpoint.meta
-        graph = graph_of(checkpoint, "continual", edge_x, node_x)
+        graph = graph_of(
+            checkpoint,
+            "continual",
+            edge_x,
+            node_x,
+            device=device,
+            device_budget=device_budget,
+        )
         saved = ContinualConfig(**meta["config"])
-        trainer = cls(model, graph, saved if config is None else config)
+        trainer = cls(model, graph, saved if config is None else config, execution=execution)
         if keep_model:
             load_learner(trainer._learner, checkpoint)
             trainer._keep_past()
@@ -299,10 +361,3 @@ class ContinualTrainer:
 def _kept_past(config: ContinualConfig) -> int:
     """Return how many events back a model's state can be read after training with `config`."""
     return config.replay_horizon if config.replay_ratio > 0 and config.updates > 0 else 0
-
-
-def _replay_ap(learned: StepResult, num_new: int) -> float | None:
-    positive = learned.scores.positive[num_new:]
-    if not len(positive):
-        return None
-    return average_precision(positive, learned.scores.negative[num_new:, 0])

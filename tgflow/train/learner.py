@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,29 +14,23 @@ from torch.nn.functional import softplus
 from tgflow.batch import Batch
 from tgflow.keys import derive_key
 from tgflow.model import Scores, TemporalModel
+from tgflow.state import DeviceState
+from tgflow.train.clock import clock_of
+from tgflow.train.config import ExecutionConfig
+from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
+from tgflow.train.results import ReadyResults, ResultRing, Results
 
 _MASK_63_BITS = (1 << 63) - 1
-
-
-class TrainingDiverged(RuntimeError):
-    """A loss or score that is not finite; the message says where, and what to do.
-
-    Args:
-        text: The message.
-        events: Log positions of the first and after the last new event of the batch.
-    """
-
-    def __init__(self, text: str, events: tuple[int, int]) -> None:
-        super().__init__(text)
-        self.events = events
+_MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What one update saw."""
 
-    loss: float
-    """Mean binary cross-entropy of the batch before the update, positives and negatives alike."""
+    loss: Tensor
+    """float32 `[]`: mean binary cross-entropy of the batch before the update, positives and
+    negatives alike."""
     scores: Scores
     """Detached logits in training mode (with dropout), and what `commit` needs."""
 
@@ -49,12 +43,21 @@ class Learner:
     their state back afterwards, as `torch.random.fork_rng` does: another thread that draws from
     them meanwhile gets keyed draws, so give it a generator of its own.
 
+    On the CPU, what is not finite raises `TrainingDiverged` before anything has changed. On a
+    device nothing waits for that: from the first such batch on, `is_lost` is set there, and no step
+    changes parameters, optimizer or state any more. Whoever reads scores and losses later finds out
+    which batch it was (`tgflow.train.finite`).
+
     Args:
-        model: Model to train.
+        model: Model to train, on its device; batches come there.
         seed: Seeds dropout.
         learning_rate: Adam's, above 0.
         weight_decay: Adam's, at least 0.
         grad_clip: Largest norm of all gradients together, or None.
+        execution: How a GPU is used.
+        num_nodes: Returns a bound of the nodes in batches, as `TemporalGraph.num_nodes` is; None:
+            a state on a device waits for the largest one at each step.
+        checks_at_once: Wait at each step, on a device too, and raise there.
     """
 
     def __init__(
@@ -65,32 +68,49 @@ class Learner:
         learning_rate: float,
         weight_decay: float = 0.0,
         grad_clip: float | None = None,
+        execution: ExecutionConfig | None = None,
+        num_nodes: Callable[[], int] | None = None,
+        checks_at_once: bool = False,
     ) -> None:
         self.model = model
         self.seed = seed
         self.grad_clip = grad_clip
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        """Where the model's parameters are; the CPU for a model without any."""
+        is_cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.Adam(
-            self._parameters, lr=learning_rate, weight_decay=weight_decay, fused=True
+            self._parameters,
+            lr=learning_rate,
+            weight_decay=weight_decay,
+            fused=True,
+            capturable=is_cuda,
         )
+        execution = ExecutionConfig() if execution is None else execution
+        self._precision = _MATMUL_PRECISION[execution.precision] if is_cuda else None
+        self._num_nodes = num_nodes
+        state = model.state
+        self._state = state if isinstance(state, DeviceState) else None
+        waits = self.device.type == "cpu" or checks_at_once or state is not self._state
+        self.is_lost = None if waits else torch.zeros((), dtype=torch.bool, device=self.device)
+        """bool `[]` on the device: whether something was not finite; None where that raises."""
         self._checked = False
-        self.compute_seconds = 0.0
-        """Time in forward, backward and optimizer; all else is a trainer's overhead."""
+        self._clock = clock_of(self.device)
 
     @property
-    def device(self) -> torch.device:
-        """Where the model's parameters are; the CPU for a model without any."""
-        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+    def compute_seconds(self) -> float:
+        """Time in forward, backward and optimizer; all else is a trainer's overhead."""
+        return self._clock.seconds
 
     def predict(self, batch: Batch) -> Scores:
         """Return the logits of `batch` in evaluation mode, without gradients; changes nothing.
 
         Raises:
-            TrainingDiverged: If a score is not finite.
+            TrainingDiverged: If a score is not finite, unless `is_lost` is to say so.
             ValueError: If the model reads features of other widths than the batch has.
         """
         scores = self._scored(batch)
-        _check_finite(batch, scores)
+        self._check_finite(batch, scores)
         return scores
 
     def _scored(self, batch: Batch) -> Scores:
@@ -111,7 +131,8 @@ class Learner:
         """Take one optimizer step on all events of `batch`; memory is left as it is.
 
         Raises:
-            TrainingDiverged: If the loss or a score is not finite; the parameters are unchanged.
+            TrainingDiverged: If the loss or a score is not finite, unless `is_lost` is to say so;
+                the parameters are unchanged.
             ValueError: If the model reads features of other widths than the batch has.
         """
         self._check(batch)
@@ -120,15 +141,21 @@ class Learner:
         with draws, self._computing():
             scores = self.model(batch)
             loss = link_loss(scores)
-        _check_finite(batch, scores, loss)
+        self._check_finite(batch, scores, loss)
         with self._computing():
-            self.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            if self.grad_clip is not None:
-                torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
-            self.optimizer.step()
+            self._descend(loss)
         detached = Scores(scores.positive.detach(), scores.negative.detach(), scores.carry)
-        return StepResult(loss.item(), detached)
+        return StepResult(loss.detach(), detached)
+
+    def _descend(self, loss: Tensor) -> None:
+        """Take a step of the optimizer, unless a loss or score was not finite."""
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.grad_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
+        if self.is_lost is not None:
+            self.optimizer.found_inf = self.is_lost.float()  # type: ignore[attr-defined]
+        self.optimizer.step()
 
     def commit(self, batch: Batch, scores: Scores | None) -> None:
         """Store the batch's new events in the model's state.
@@ -138,7 +165,39 @@ class Learner:
             scores: What `predict` or `learn` returned of it; None, if that was not finite, stores
                 what the model computes now.
         """
-        self.model.commit(batch, self._scored(batch) if scores is None else scores)
+        scores = self._scored(batch) if scores is None else scores
+        with self._touching_state():
+            self.model.commit(batch, scores)
+
+    def new_results(self) -> Results[Any]:
+        """Return what brings scores and losses to the host: behind the steps on a device."""
+        return ReadyResults() if self.is_lost is None else ResultRing(self.device)
+
+    def check_late(
+        self, place: BatchPlace, positive: Tensor, negative: Tensor, loss: Tensor | None = None
+    ) -> None:
+        """Check what has come to the host of a step whose values nothing has waited for.
+
+        Raises:
+            TrainingDiverged: If a value is not finite. No step since then has changed the model;
+                from now on steps do again.
+        """
+        if self.is_lost is None:
+            return
+        try:
+            check_finite(place, positive, negative, loss)
+        except TrainingDiverged:
+            self.is_lost.zero_()
+            raise
+
+    def _check_finite(self, batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
+        """Raise if a value is not finite, or on a device note it there."""
+        if self.is_lost is None:
+            check_finite(BatchPlace.of(batch), scores.positive, scores.negative, loss)
+            return
+        values = [scores.positive, scores.negative] + ([] if loss is None else [loss])
+        flat = torch.cat([x.detach().flatten() for x in values])
+        self.is_lost.logical_or_(flat.isfinite().all().logical_not_())
 
     def _set_mode(self, *, training: bool) -> None:
         if self.model.training != training:  # a walk over all modules
@@ -146,9 +205,24 @@ class Learner:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.compute_seconds += time.perf_counter() - begin
+        """Enclose what the model computes: timed, on a device with its precision and state."""
+        with self._clock.measuring():
+            if self.device.type == "cpu":
+                yield
+            else:
+                with self._touching_state(), _matmul_precision(self._precision):
+                    yield
+
+    @contextmanager
+    def _touching_state(self) -> Iterator[None]:
+        """Enclose reading or writing the model's state: on a device without waiting for it."""
+        with ExitStack() as stack:
+            if self._state is not None and self.device.type != "cpu":
+                if self._num_nodes is not None:
+                    stack.enter_context(self._state.covering(self._num_nodes()))
+                if self.is_lost is not None:
+                    stack.enter_context(self._state.unless(self.is_lost))
+            yield
 
 
 def link_loss(scores: Scores) -> Tensor:
@@ -185,31 +259,15 @@ def _default_generators(device: torch.device) -> list[torch.Generator]:
     return [torch.default_generator, torch.cuda.default_generators[index]]
 
 
-def _check_finite(batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
-    for name, values in (("positive", scores.positive), ("negative", scores.negative)):
-        if not bool(values.isfinite().all()):
-            flat = values.detach().reshape(len(batch), -1)
-            row = int((~flat.isfinite()).any(1).nonzero()[0])
-            bad = flat[row][~flat[row].isfinite()][0].item()
-            raise TrainingDiverged(
-                f"{_where(batch)}: the {name} score of event {int(batch.eid[row])} is {bad}; "
-                f"{_WAY_OUT}",
-                _new_events(batch),
-            )
-    if loss is not None and not bool(loss.isfinite()):
-        text = f"{_where(batch)}: the loss is {loss.item()}; {_WAY_OUT}"
-        raise TrainingDiverged(text, _new_events(batch))
-
-
-_WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
-
-
-def _where(batch: Batch) -> str:
-    start, stop = _new_events(batch)
-    events = f"events [{start}, {stop})" if stop > start else "no new events"
-    return f"epoch {batch.epoch}, batch {batch.index}, {events}"
-
-
-def _new_events(batch: Batch) -> tuple[int, int]:
-    new = batch.eid[: batch.num_new]
-    return (int(new[0]), int(new[-1]) + 1) if len(new) else (0, 0)
+@contextmanager
+def _matmul_precision(precision: str | None) -> Iterator[None]:
+    """Let torch multiply float32 matrices with this precision; None: as it does."""
+    if precision is None:
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionWriter
 from tgflow.choices import NegativeKind
@@ -23,13 +22,15 @@ from tgflow.plan.pending import Feature
 from tgflow.plan.plan import Plan
 from tgflow.tables.row_view import RowView
 from tgflow.train.caches import isolate_evaluation
-from tgflow.train.config import OfflineConfig
+from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, evaluate
+from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.plans import make_plan
 from tgflow.train.split import Split, chronological_split
 from tgflow.train.state import save_state
+from tgflow.train.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,8 @@ class OfflineTrainer:
         model: Model to train, memory included.
         graph: All events; not modified.
         config: Settings.
-        observer: Hears of batches and epochs.
+        observer: Hears of batches and epochs; on a GPU up to 16 batches behind.
+        execution: How a GPU is used, if the model is on one.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class OfflineTrainer:
         graph: TemporalGraph,
         config: OfflineConfig | None = None,
         observer: Callback | None = None,
+        *,
+        execution: ExecutionConfig | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         self.model = model
@@ -90,6 +94,8 @@ class OfflineTrainer:
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
+            execution=execution,
+            num_nodes=lambda: graph.num_nodes,
         )
         sampler = NegativeSampler(cut=len(self.split.train))
         self._train_plan = self._plan(_training_graph(graph, self.split), sampler, c.seed)
@@ -165,18 +171,31 @@ class OfflineTrainer:
         if self.model.state is not None:
             self.model.state.reset()
         begin, compute = time.perf_counter(), self._learner.compute_seconds
-        total = 0.0
-        notify = self._notifier("train", epoch, self._train_plan)
-        for batch in self._load(self._train_plan, epoch):
-            step = self._learner.learn(batch)
-            self._learner.commit(batch, step.scores)
-            total += step.loss
-            notify(batch, step.loss)
+        total = sum(self._losses(epoch))
         self._totals.epochs += 1
         self._totals.events += len(self.split.train)
         self._totals.seconds += time.perf_counter() - begin
         self._totals.compute_seconds += self._learner.compute_seconds - compute
         return total / len(self._train_plan)
+
+    def _losses(self, epoch: int) -> Iterator[float]:
+        """Learn from all training events; yield the loss of each batch, once it is known."""
+        notify = self._notifier("train", epoch, self._train_plan)
+        learner, results = self._learner, self._learner.new_results()
+
+        def known(*, everything: bool = False) -> Iterator[float]:
+            for place, values in results.take(everything=everything):
+                learner.check_late(place, **values)
+                notify(place, loss := float(values["loss"]))
+                yield loss
+
+        for batch in to_device(self._load(self._train_plan, epoch), learner.device):
+            step = learner.learn(batch)
+            learner.commit(batch, step.scores)
+            scores = {"positive": step.scores.positive, "negative": step.scores.negative}
+            results.put(BatchPlace.of(batch), scores | {"loss": step.loss})
+            yield from known()
+        yield from known(everything=True)
 
     def _evaluate(self, stage: Stage, epoch: int, plan: Plan) -> dict[str, float]:
         notify = self._notifier(stage, epoch, plan)
@@ -203,9 +222,9 @@ class OfflineTrainer:
         """Return what notifies the observer of a batch, and of its loss if there is one."""
         num_batches = len(plan)
 
-        def notify(batch: Batch, loss: float | None = None) -> None:
+        def notify(place: BatchPlace, loss: float | None = None) -> None:
             self._observer.on_batch(
-                BatchRecord(stage, epoch, batch.index, num_batches, batch.num_new, loss)
+                BatchRecord(stage, epoch, place.index, num_batches, place.num_new, loss)
             )
 
         return notify
@@ -267,7 +286,12 @@ def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
     """
     events = graph.log.gather(split.train)
     training = TemporalGraph.from_events(
-        events, graph.direction, time_unit=graph.time_unit, node_x=graph.node_x
+        events,
+        graph.direction,
+        time_unit=graph.time_unit,
+        node_x=graph.node_x,
+        device=graph.device,
+        device_budget=graph.device_budget,
     )
     if graph.edge_x is not None:
         training.edge_x = RowView(graph.edge_x, split.train)

@@ -62,9 +62,10 @@ class Progress:
         loss: float | None,
         replay_ap: float | None,
         num_fallbacks: int,
+        ended: float,
         compute_seconds: float,
     ) -> None:
-        """Take in the step over events `[start, stop)`, just done."""
+        """Take in the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
         learned = {"loss": loss, "replay_ap": replay_ap}
         known = {name: value for name, value in learned.items() if value is not None}
         self.running.add(measured | known)
@@ -75,11 +76,10 @@ class Progress:
         if replay_ap is not None:
             latest = self.running.means()["replay_ap"]
             self.best_replay_ap = max(latest, self.best_replay_ap or latest)
-        now = time.perf_counter()
-        self.step_seconds = now - self.clock
+        self.step_seconds = ended - self.clock
         self.wall_seconds += self.step_seconds
         self.compute_seconds += compute_seconds - self.compute_clock
-        self.clock, self.compute_clock = now, compute_seconds
+        self.clock, self.compute_clock = ended, compute_seconds
 
     def forgetting(self) -> float | None:
         """Return how far the running AP on replayed events is below its highest, at least 0."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from tgflow.checkpoint import CheckpointError
 from tgflow.checkpoint.parts import (
     ModelState,
@@ -56,6 +58,9 @@ def graph_of(
     trainer: str | None = None,
     edge_x: Table | None = None,
     node_x: Table | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    device_budget: int | str | None = None,
 ) -> TemporalGraph:
     """Return the graph of a checkpoint's events and mutations.
 
@@ -67,6 +72,8 @@ def graph_of(
             front of it holds again what it held, if it is one like then. None: host memory.
         node_x: The table to have the node features, if there are any: an empty one, or one that has
             them, and more if need be; a cache in front of it as before. None: host memory.
+        device: Where its neighborhoods are to be, as `TemporalGraph` takes it.
+        device_budget: As `TemporalGraph` takes it.
 
     Raises:
         CheckpointError: If it is another trainer's, has no events, or mutations that cannot be
@@ -80,7 +87,13 @@ def graph_of(
         node_x = _features(checkpoint, "node_x", node_x, follows_log=False)
         edge_x = _features(checkpoint, "edge_x", edge_x, follows_log=True)
         made = checkpoint.meta["graph"]
-        graph = TemporalGraph(made["direction"], time_unit=made["time_unit"], node_x=node_x)
+        graph = TemporalGraph(
+            made["direction"],
+            time_unit=made["time_unit"],
+            node_x=node_x,
+            device=device,
+            device_budget=device_budget,
+        )
         Events(graph).load(checkpoint)
         _check_rows(graph, edge_x, checkpoint)
         graph.edge_x = edge_x

@@ -1,0 +1,76 @@
+"""Losses and scores that are not finite: found, and named by the batch that they are of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from torch import Tensor
+
+from tgflow.batch import Batch, HostEvents
+
+_WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
+
+
+class TrainingDiverged(RuntimeError):
+    """A loss or score that is not finite; the message says where, and what to do.
+
+    Args:
+        text: The message.
+        events: Log positions of the first and after the last new event of the batch.
+    """
+
+    def __init__(self, text: str, events: tuple[int, int]) -> None:
+        super().__init__(text)
+        self.events = events
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchPlace:
+    """Which batch values are of, without the batch: it holds nothing of a device."""
+
+    epoch: int
+    index: int
+    num_new: int
+    host: HostEvents
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Return the place of `batch`."""
+        return cls(batch.epoch, batch.index, batch.num_new, batch.host)
+
+    @property
+    def new_events(self) -> tuple[int, int]:
+        """Log positions of the first and after the last new event; two zeros without any."""
+        return (self.host.begin, self.host.end) if self.num_new else (0, 0)
+
+    def __str__(self) -> str:
+        start, stop = self.new_events
+        events = f"events [{start}, {stop})" if self.num_new else "no new events"
+        return f"epoch {self.epoch}, batch {self.index}, {events}"
+
+
+def check_finite(
+    place: BatchPlace, positive: Tensor, negative: Tensor, loss: Tensor | None = None
+) -> None:
+    """Raise TrainingDiverged if a score or the loss of a batch is not finite.
+
+    Args:
+        place: Of the batch, of B events.
+        positive: float `[B]`.
+        negative: float `[B, m]`.
+        loss: float `[]`, if it is known.
+    """
+    for name, values in (("positive", positive), ("negative", negative)):
+        if not bool(values.isfinite().all()):
+            flat = values.detach().reshape(len(values), -1)
+            row = int((~flat.isfinite()).any(1).nonzero()[0])
+            bad = flat[row][~flat[row].isfinite()][0].item()
+            raise TrainingDiverged(
+                f"{place}: the {name} score of event {int(place.host.eid[row])} is {bad}; "
+                f"{_WAY_OUT}",
+                place.new_events,
+            )
+    if loss is not None and not bool(loss.isfinite()):
+        text = f"{place}: the loss is {loss.item()}; {_WAY_OUT}"
+        raise TrainingDiverged(text, place.new_events)

@@ -1,0 +1,157 @@
+"""Micro-batches that were learned, on their way to records: their scores come to the host later."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tgflow.metrics import LinkMetrics, average_precision
+from tgflow.model import Scores
+from tgflow.train.finite import BatchPlace, TrainingDiverged
+from tgflow.train.learner import Learner
+from tgflow.train.observe import StepRecord
+from tgflow.train.progress import Progress
+from tgflow.train.results import Results, Values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedStep:
+    """What the host knows of a micro-batch that was stored, before its scores have come."""
+
+    places: list[BatchPlace]
+    """Of what was predicted, then of what each update learned from."""
+    before: tuple[int, int, int]
+    """The trainer's position, segment and index before it."""
+    stop: int
+    """The trainer's position after it."""
+    t: int
+    """Time of its last event."""
+    num_fallbacks: int
+    lag_events: int
+    lag_seconds: float
+    arrived: float
+    ended: float
+
+    @property
+    def start(self) -> int:
+        """The trainer's position before it."""
+        return self.before[0]
+
+
+class DivergedStep(Exception):
+    """Something of a micro-batch was not finite, which was found out later.
+
+    Args:
+        step: The micro-batch.
+        error: What is to be raised.
+    """
+
+    def __init__(self, step: LearnedStep, error: TrainingDiverged) -> None:
+        super().__init__(str(error))
+        self.step, self.error = step, error
+
+
+class PendingSteps:
+    """The micro-batches whose records were not yielded yet, in order.
+
+    Args:
+        learner: What learned them.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._results: Results[LearnedStep] = learner.new_results()
+        self._records: deque[StepRecord] = deque()
+
+    def __len__(self) -> int:
+        return len(self._results) + len(self._records)
+
+    def put(self, step: LearnedStep, values: Values) -> None:
+        """Take a micro-batch with what `step_values` has named of each of its batches."""
+        self._results.put(step, values)
+
+    def records(self) -> Iterator[StepRecord]:
+        """Yield the records that there are."""
+        while self._records:
+            yield self._records.popleft()
+
+    def collect(self, progress: Progress, *, everything: bool) -> None:
+        """Make records of what has come to the host, and count it in `progress`.
+
+        Raises:
+            DivergedStep: If something was not finite; what came later is forgotten.
+        """
+        for step, values in self._results.take(everything=everything):
+            try:
+                self._check(step, values)
+            except TrainingDiverged as error:
+                self._results.clear()
+                raise DivergedStep(step, error) from None
+            self._records.append(self._record(progress, step, values))
+
+    def _check(self, step: LearnedStep, values: Values) -> None:
+        """Raise TrainingDiverged if something was not finite, and nothing has waited for that."""
+        for number, place in enumerate(step.places):
+            prefix = f"{number}." if number else ""
+            if prefix + "positive" in values:
+                scores = (values[prefix + name] for name in ("positive", "negative"))
+                self._learner.check_late(place, *scores, values.get(prefix + "loss"))
+
+    def _record(self, progress: Progress, step: LearnedStep, values: Values) -> StepRecord:
+        measured: dict[str, float] = {}
+        if "positive" in values:
+            measured = LinkMetrics(pooled=False).add(values["positive"], values["negative"])
+        latest = f"{len(step.places) - 1}."
+        loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None
+        progress.add(
+            step.start,
+            step.stop,
+            measured,
+            loss=loss,
+            replay_ap=None if loss is None else _replay_ap(values, latest, step.places[-1].num_new),
+            num_fallbacks=step.num_fallbacks,
+            ended=step.ended,
+            compute_seconds=self._learner.compute_seconds,
+        )
+        return StepRecord(
+            index=step.places[-1].index,
+            start=step.start,
+            stop=step.stop,
+            t=step.t,
+            loss=loss,
+            metrics=measured,
+            running=progress.running.means(),
+            prequential=progress.timeline.mean(),
+            forgetting=progress.forgetting(),
+            num_fallbacks=step.num_fallbacks,
+            lag_events=step.lag_events,
+            lag_seconds=step.lag_seconds,
+            freshness_seconds=time.perf_counter() - step.arrived,
+            seconds=progress.step_seconds,
+            events_per_second=progress.events_per_second(),
+            overhead_share=progress.overhead_share(),
+        )
+
+
+def step_values(prefix: str, scores: Scores, loss: Tensor | None = None) -> dict[str, Tensor]:
+    """Return what the host is to know of a batch, by name.
+
+    Args:
+        prefix: "" for what was predicted, "1." for the first update, and so on.
+        scores: Of the batch.
+        loss: Of an update.
+    """
+    values = {"positive": scores.positive, "negative": scores.negative}
+    values |= {} if loss is None else {"loss": loss}
+    return {prefix + name: x for name, x in values.items()}
+
+
+def _replay_ap(values: Values, prefix: str, num_new: int) -> float | None:
+    positive = values[f"{prefix}positive"][num_new:]
+    if not len(positive):
+        return None
+    return average_precision(positive, values[f"{prefix}negative"][num_new:, 0])
