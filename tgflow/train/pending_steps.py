@@ -98,8 +98,8 @@ class PendingSteps:
         for number, place in enumerate(step.places):
             prefix = f"{number}." if number else ""
             if prefix + "positive" in values:
-                scores = (values[prefix + name] for name in ("positive", "negative"))
-                self._learner.check_late(place, *scores, values.get(prefix + "loss"))
+                positive, negative = values[prefix + "positive"], values[prefix + "negative"]
+                self._learner.check_late(place, positive, negative, values.get(prefix + "loss"))
 
     def _record(self, progress: Progress, step: LearnedStep, values: Values) -> StepRecord:
         measured: dict[str, float] = {}

@@ -1,0 +1,202 @@
+"""Training on a device: the same losses, nothing waited for, and nothing lost when it diverges."""
+
+import math
+
+import pytest
+import torch
+
+from helpers.devices import apart, cuda, place_of
+from helpers.emulator import tensors
+from helpers.emulator.tensors import watching
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow.graph import TemporalGraph
+from tgflow.train import results
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.finite import TrainingDiverged
+from tgflow.train.offline import OfflineTrainer
+from tgflow.train.results import MOST_BEHIND, SLOTS, ResultRing
+
+for_each_place = pytest.mark.parametrize("device", [apart, cuda])
+
+
+@pytest.fixture(autouse=True)
+def _emulated_pages(monkeypatch):
+    """Memory that the emulated device copies to by itself, as it does to pinned memory."""
+    made = results._host_memory
+
+    def host_memory(width, device):
+        memory = made(width, device)
+        return tensors.pin(memory) if device.type == tensors.TYPE else memory
+
+    monkeypatch.setattr(results, "_host_memory", host_memory)
+    # which an emulated device has no thread of autograd's for
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+def trainer_on(device, model=None, **changes):
+    settings = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5, **changes}
+    model = small_tgn(dropout=0.0) if model is None else model
+    graph = TemporalGraph("undirected", 2)
+    return ContinualTrainer(model.to(device), graph, ContinualConfig(**settings))
+
+
+def records_of(trainer, events):
+    return list(trainer.steps(pieces(events, 64)))
+
+
+@for_each_place
+@pytest.mark.parametrize("make", [small_tgn, small_tgat])
+def test_a_device_learns_what_the_cpu_learns(device, make):
+    events = made_events(500)
+    expected = records_of(trainer_on("cpu", make(dropout=0.0)), events)
+    found = records_of(trainer_on(place_of(device), make(dropout=0.0)), events)
+    assert [r.stop for r in found] == [r.stop for r in expected]
+    assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=1e-3)
+    assert found[-1].prequential == pytest.approx(expected[-1].prequential, rel=1e-2)
+
+
+@pytest.mark.parametrize("device", [apart])
+@pytest.mark.parametrize("make", [small_tgn, small_tgat])
+def test_a_step_waits_for_nothing(device, make):
+    trainer = trainer_on(place_of(device), make())
+    steps = trainer.steps(pieces(made_events(1200), 64))
+    next(steps)
+    with watching() as watch:
+        for _ in range(2 * MOST_BEHIND):
+            next(steps)
+    assert not watch.waits, watch.waits[:5]
+
+
+@for_each_place
+def test_records_are_at_most_so_far_behind_and_all_come(device):
+    trainer = trainer_on(place_of(device))
+    seen = []
+    for record in trainer.steps(pieces(made_events(900), 64)):
+        seen.append(record.stop)
+        assert trainer.num_pending <= MOST_BEHIND
+        assert trainer.position - record.stop <= MOST_BEHIND * 20
+    assert seen == list(range(20, 920, 20))
+
+
+class Poisoned(torch.nn.Module):
+    """A decoder that gives no finite scores of one event, predicted or learned."""
+
+    def __init__(self, decoder, bad_event, learned=False):
+        super().__init__()
+        self.decoder, self.bad_event, self.learned = decoder, bad_event, learned
+
+    def forward(self, z, batch):
+        scores = self.decoder(z, batch)
+        hit = batch.host.begin <= self.bad_event < batch.host.end
+        if hit and self.training == self.learned:
+            scores = scores._replace(positive=scores.positive * math.nan)
+        return scores
+
+
+def state_of(trainer):
+    sections = trainer.checkpoint().sections
+    names = ("model", "state", "optimizer")
+    return {(part, k): x.cpu() for part in names for k, x in sections[part].items()}
+
+
+@for_each_place
+@pytest.mark.parametrize("learned", [False, True])
+def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned):
+    trainer, stops = trainer_on(place_of(device)), []
+    trainer.model.decoder = Poisoned(trainer.model.decoder, 310, learned)
+    where = rf"epoch {int(learned)}, batch 15, events \[300, 320\): the positive score of event 300"
+    with pytest.raises(TrainingDiverged, match=where):
+        for record in trainer.steps(pieces(made_events(800), 64)):
+            stops.append(record.stop)
+    assert stops == list(range(20, 320, 20))
+    assert trainer.position == 300
+    trainer.model.decoder = trainer.model.decoder.decoder
+    assert records_of(trainer, [])[-1].stop == trainer.graph.num_events  # what waits there is next
+
+
+@for_each_place
+def test_parameters_memory_and_optimizer_stay_as_they_were(device):
+    at, events = place_of(device), made_events(400)
+    trainer, short = trainer_on(at, small_tgn()), trainer_on(at, small_tgn())
+    records_of(short, events[:200])
+    trainer.model.decoder = Poisoned(trainer.model.decoder, 205)
+    with pytest.raises(TrainingDiverged):
+        records_of(trainer, events)
+    trainer.model.decoder = trainer.model.decoder.decoder
+    expected, found = state_of(short), state_of(trainer)
+    for name, x in expected.items():
+        assert torch.equal(found[name][: len(x)] if x.dim() else found[name], x), name
+
+
+@for_each_place
+def test_a_checkpoint_of_one_device_resumes_on_another(device):
+    events, at = made_events(600), place_of(device)
+    whole = trainer_on("cpu")
+    expected = records_of(whole, events)
+    for first, second in ((at, "cpu"), ("cpu", at)):
+        trainer = trainer_on(first)
+        records_of(trainer, events[:300])
+        model = small_tgn(dropout=0.0).to(second)
+        resumed = ContinualTrainer.from_checkpoint(model, trainer.checkpoint())
+        found = records_of(resumed, events[300:])
+        assert found[-1].stop == expected[-1].stop
+        assert found[-1].loss == pytest.approx(expected[-1].loss, rel=1e-2)
+
+
+@for_each_place
+def test_a_checkpoint_has_the_figures_of_all_that_was_learned(device):
+    trainer = trainer_on(place_of(device))
+    steps = trainer.steps(pieces(made_events(600), 64))
+    next(steps)
+    saved = trainer.checkpoint().meta["progress"]
+    assert saved["num_events"] == trainer.position
+    steps.close()
+    assert [r.stop for r in trainer.drain()] == list(range(40, trainer.position + 1, 20))
+
+
+@for_each_place
+def test_left_out_batches_are_found_at_once(device):
+    trainer = trainer_on(place_of(device), on_nan="skip")
+    trainer.model.decoder = Poisoned(trainer.model.decoder, 50)
+    records = records_of(trainer, made_events(200))
+    assert [bool(r.metrics) for r in records] == [True, True, False] + [True] * 7
+
+
+@for_each_place
+@pytest.mark.parametrize("make", [small_tgn, small_tgat])
+def test_offline_training_on_a_device(device, make):
+    results_of = {}
+    for at in ("cpu", place_of(device)):
+        model = make(dropout=0.0).to(at)
+        config = OfflineConfig(epochs=2, batch_size=20, learning_rate=1e-2, mrr_negatives=3)
+        graph = TemporalGraph.from_events(made_events(500))
+        results_of[str(at)] = OfflineTrainer(model, graph, config).fit()
+    expected, found = results_of.values()
+    for name in ("test.ap", "test.mrr", "inductive.test.ap", "val.ap"):
+        assert found[name] == pytest.approx(expected[name], abs=0.02), name
+
+
+@for_each_place
+def test_a_ring_gives_back_what_was_put_in_order(device):
+    ring = ResultRing(place_of(device))
+    taken = []
+    for step in range(3 * SLOTS):
+        x = torch.full((step % 7, 2), float(step), device=ring._device)
+        ring.put(step, {"x": x, "loss": torch.tensor(0.5, device=ring._device)})
+        taken += list(ring.take())
+        assert len(ring) <= MOST_BEHIND
+    taken += list(ring.take(everything=True))
+    assert [label for label, _ in taken] == list(range(3 * SLOTS))
+    for step, values in taken:
+        assert torch.equal(values["x"], torch.full((step % 7, 2), float(step)))
+        assert values["loss"].item() == 0.5
+
+
+@for_each_place
+def test_a_ring_that_nobody_takes_from_says_so(device):
+    ring = ResultRing(place_of(device))
+    with pytest.raises(RuntimeError, match="17 steps wait in a ring; take them first"):
+        for step in range(SLOTS):
+            ring.put(step, {"x": torch.ones(1, device=ring._device)})
