@@ -107,9 +107,9 @@ def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned
     trainer, stops = trainer_on(place_of(device)), []
     trainer.model.decoder = Poisoned(trainer.model.decoder, 310, learned)
     where = rf"epoch {int(learned)}, batch 15, events \[300, 320\): the positive score of event 300"
+    steps = trainer.steps(pieces(made_events(800), 64))
     with pytest.raises(TrainingDiverged, match=where):
-        for record in trainer.steps(pieces(made_events(800), 64)):
-            stops.append(record.stop)
+        stops.extend(record.stop for record in steps)
     assert stops == list(range(20, 320, 20))
     assert trainer.position == 300
     trainer.model.decoder = trainer.model.decoder.decoder
