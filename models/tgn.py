@@ -34,7 +34,7 @@ from tgflow.nn import (
     TimeEncoding,
     aggregate,
 )
-from tgflow.nn.memory import MemoryRows
+from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell

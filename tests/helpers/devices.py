@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from helpers.emulator import Emulator, tensors
+from helpers.emulator import tensors
 from helpers.emulator.device import EmulatedDevice
 from tgflow import sampling
 from tgflow.cuda.device import CudaDevice, Device
-from tgflow.cuda.kernels import register_kernels
+from tgflow.cuda.devices import register_device
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Neighbors
 
@@ -48,7 +48,7 @@ def device_of(gpu: str) -> Device:
 def place_of(device: str | None) -> torch.device:
     """Where the tensors are that this device reads; the CPU for None."""
     if device == "apart":
-        register_kernels(tensors.emulated_device(), Emulator())
+        register_device(EmulatedDevice.apart())
         return tensors.emulated_device()
     return torch.device("cuda" if device == "cuda" else "cpu")
 

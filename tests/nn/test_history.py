@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases, tries
 from helpers.emulator import Emulator
+from helpers.emulator.device import EmulatedDevice
 from tgflow.cuda.history import find_versions
 from tgflow.nn import history
 from tgflow.nn.history import VersionHistory
@@ -17,7 +18,8 @@ STEPS = st.lists(st.lists(st.booleans(), min_size=NODES, max_size=NODES), max_si
 
 def on_device(kept: VersionHistory, monkeypatch, order: int = 0) -> VersionHistory:
     """A history that takes the ways of a device, its kernel in the emulator."""
-    monkeypatch.setattr(history, "kernels_of", lambda device: Emulator(order=order))
+    gpu = EmulatedDevice(Emulator(order=order))
+    monkeypatch.setattr(history, "device_of", lambda device: gpu)
     kept._on_host = False
     kept._reserve(kept.capacity)
     return kept

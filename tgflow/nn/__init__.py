@@ -3,7 +3,8 @@
 from tgflow.nn.attention import AttentionLayer, TemporalAttention
 from tgflow.nn.decoder import LinkDecoder
 from tgflow.nn.layers import MergeLayer
-from tgflow.nn.memory import MemoryRows, NodeMemory
+from tgflow.nn.memory import NodeMemory
+from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.messages import Mail, aggregate
 from tgflow.nn.stack import AttentionConfig, AttentionStack
 from tgflow.nn.time_encoding import TimeEncoding

@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from tgflow.cuda.devices import device_of
 from tgflow.cuda.history import find_versions
-from tgflow.cuda.kernels import kernels_of
 
 PREVIOUS, JUMP, DEPTH = range(3)
 LINK_WIDTH = 3
@@ -200,7 +200,7 @@ class VersionHistory(nn.Module):
     def _launch(self, nodes: Tensor, position: Tensor) -> Tensor:
         """Return the same, by one kernel of the device."""
         return find_versions(
-            kernels_of(nodes.device),
+            device_of(nodes.device).kernels,
             self.head,
             self.link,
             self.clock,

@@ -4,68 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from tgflow.nn.history import VersionHistory
-from tgflow.nn.memory_table import MemoryTable, TensorTable, grow_to
+from tgflow.nn.memory_rows import CLOCK_WIDTH, HAS_MAIL, POSITION, MemoryRows
+from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
 from tgflow.nn.spill import write_spill
 
-LAST_UPDATE, MAIL_T, HAS_MAIL, POSITION = range(4)
-CLOCK_WIDTH = 4
 ROWS_PER_EVENT = 2
 """Rows that an event overwrites at most: those of its two nodes."""
 _PAGE_BYTES = 4 << 20
 _HISTORY = "history."
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryRows:
-    """The state of some nodes: copies, without gradients."""
-
-    state: Tensor
-    """float32 `[U, dim + mail_dim]`: memory and mail side by side, zeros where there is none."""
-    clock: Tensor
-    """int64 `[U, 4]`: `last_update`, `mail_t`, `has_mail`, and the version's position."""
-    dim: int
-    """Width of the memory."""
-
-    def __len__(self) -> int:
-        return len(self.clock)
-
-    @property
-    def memory(self) -> Tensor:
-        """float32 `[U, dim]`, a view."""
-        return self.state[:, : self.dim]
-
-    @property
-    def mail(self) -> Tensor:
-        """float32 `[U, mail_dim]`, a view."""
-        return self.state[:, self.dim :]
-
-    @property
-    def last_update(self) -> Tensor:
-        """int64 `[U]`: the tick of the last event in `memory`; of the mail, if there was none."""
-        return self.clock[:, LAST_UPDATE]
-
-    @property
-    def mail_t(self) -> Tensor:
-        """int64 `[U]`: the tick of the mail's last event."""
-        return self.clock[:, MAIL_T]
-
-    @property
-    def has_mail(self) -> Tensor:
-        """Bool `[U]`: whether mail waits to be taken into the memory."""
-        return self.clock[:, HAS_MAIL] != 0
-
-    def select(self, rows: Tensor) -> MemoryRows:
-        """Return the given rows (int64 `[R]`)."""
-        return MemoryRows(
-            self.state.index_select(0, rows), self.clock.index_select(0, rows), self.dim
-        )
 
 
 class NodeMemory(nn.Module):
@@ -110,7 +62,7 @@ class NodeMemory(nn.Module):
         self._covered: int | None = None
         self._is_lost: Tensor | None = None
         self.table = TensorTable(dim + mail_dim) if table is None else table
-        _check_table(self.table, dim + mail_dim)
+        check_memory_table(self.table, dim + mail_dim)
         clock = torch.zeros(0, CLOCK_WIDTH, dtype=torch.int64)
         self.register_buffer("clock", clock, persistent=False)
         self.register_buffer("seen", clock.new_zeros(()), persistent=False)
@@ -419,16 +371,3 @@ class NodeMemory(nn.Module):
             self.resize(int(nodes.max()) + 1)
         else:
             torch.maximum(self.seen, nodes.max() + 1, out=self.seen)
-
-
-def _check_table(table: MemoryTable, width: int) -> None:
-    if table.placement == "disk":
-        raise ValueError(
-            "memory cannot be in a table on disk, whose rows never change; "
-            'use placement="uva" or "host", with a cache on the GPU in front if it is to be faster'
-        )
-    if table.dim != width or table.dtype != torch.float32 or len(table) > 0:
-        raise ValueError(
-            f"the table of a memory must be empty and of {width} float32 (memory and mail), "
-            f"got {len(table)} rows of {table.dim} {str(table.dtype).removeprefix('torch.')}"
-        )

@@ -126,6 +126,20 @@ def check_memory_placement(placement: str, cache: int | str | None) -> None:
         raise ValueError(f'memory_cache is for memory_placement "uva" or "host", got {placement!r}')
 
 
+def check_memory_table(table: MemoryTable, width: int) -> None:
+    """Raise ValueError unless a memory can have its rows, of this width, in `table`."""
+    if table.placement == "disk":
+        raise ValueError(
+            "memory cannot be in a table on disk, whose rows never change; "
+            'use placement="uva" or "host", with a cache on the GPU in front if it is to be faster'
+        )
+    if table.dim != width or table.dtype != torch.float32 or len(table) > 0:
+        raise ValueError(
+            f"the table of a memory must be empty and of {width} float32 (memory and mail), "
+            f"got {len(table)} rows of {table.dim} {str(table.dtype).removeprefix('torch.')}"
+        )
+
+
 def grow_to(rows: Tensor, size: int) -> Tensor:
     """Return `rows`, followed by zeros where there are less than `size` of them."""
     if size <= len(rows):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.nn._native import GruStep, can_step
-from tgflow.nn.memory import MemoryRows
+from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.time_encoding import TimeEncoding
 
 Cell = Literal["gru", "rnn"]

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 
 from tgflow.batch import Batch
-from tgflow.cuda.device import CudaDevice, Device
+from tgflow.cuda.device import Device
+from tgflow.cuda.devices import device_of
 from tgflow.plan.copying import PinnedCopies
 from tgflow.plan.in_order import Item, T, ordered_map
 from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
@@ -154,7 +155,7 @@ def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> De
             raise ValueError(f"batches are made on {plan.gpu.device}, and asked for on {where}")
         return plan.gpu
     if isinstance(device, torch.device):
-        return None if device.type == "cpu" else CudaDevice(device)
+        return None if device.type == "cpu" else device_of(device)
     return device
 
 

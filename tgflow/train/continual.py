@@ -32,7 +32,6 @@ from tgflow.train.pending_steps import DivergedStep, LearnedStep, PendingSteps, 
 from tgflow.train.plans import make_plan
 from tgflow.train.progress import Progress
 from tgflow.train.state import graph_of, load_learner, save_state
-from tgflow.train.transfer import to_device
 
 Answer = TypeVar("Answer")
 
@@ -125,10 +124,10 @@ class ContinualTrainer:
             feeder.tasks(stream),
             num_threads=c.num_threads,
             lookahead=ahead * (1 + c.updates),
+            device=self._learner.device,
         )
         self.progress.resume(self._learner.compute_seconds)
-        with closing(iter(loader)) as loaded:  # type: ignore[type-var]
-            batches = to_device(loaded, self._learner.device)
+        with closing(iter(loader)) as batches:  # type: ignore[type-var]
             try:
                 for batch in batches:
                     self._step(batch, batches, feeder)

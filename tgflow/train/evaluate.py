@@ -12,7 +12,6 @@ from tgflow.metrics import LinkMetrics
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.results import Results
-from tgflow.train.transfer import to_device
 
 INDUCTIVE = "inductive."
 """Prefix of metrics over the events that touch a new node."""
@@ -29,7 +28,7 @@ def evaluate(
 
     Args:
         learner: Its parameters stay as they are; its memory moves on by the batches' events.
-        batches: Of new events only, in order.
+        batches: Of new events only, in order, on the learner's device.
         touches_new: Which events of the log touch a node unseen in training, bool `[N]`.
         batch_size: Events over which AP and AUC of new nodes' events are taken before averaging,
             as they are too few in a batch of all events.
@@ -62,7 +61,7 @@ def _scored(
 ) -> Iterator[tuple[BatchPlace, Tensor, Tensor]]:
     """Predict and store each batch; yield its place and scores once they are on the host."""
     results: Results[BatchPlace] = learner.new_results()
-    for batch in to_device(batches, learner.device):
+    for batch in batches:
         scores = learner.predict(batch)
         learner.commit(batch, scores)
         values = {"positive": scores.positive, "negative": scores.negative}

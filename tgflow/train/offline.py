@@ -30,7 +30,6 @@ from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.plans import make_plan
 from tgflow.train.split import Split, chronological_split
 from tgflow.train.state import save_state
-from tgflow.train.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +188,7 @@ class OfflineTrainer:
                 notify(place, loss := float(values["loss"]))
                 yield loss
 
-        for batch in to_device(self._load(self._train_plan, epoch), learner.device):
+        for batch in self._load(self._train_plan, epoch):
             step = learner.learn(batch)
             learner.commit(batch, step.scores)
             scores = {"positive": step.scores.positive, "negative": step.scores.negative}
@@ -212,7 +211,13 @@ class OfflineTrainer:
 
     def _load(self, plan: Plan, epoch: int) -> Loader:
         c = self.config
-        return Loader(plan, epoch, num_threads=c.num_threads, lookahead=c.lookahead)
+        return Loader(
+            plan,
+            epoch,
+            num_threads=c.num_threads,
+            lookahead=c.lookahead,
+            device=self._learner.device,
+        )
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
         if self.model.state is not None and state is not None:
