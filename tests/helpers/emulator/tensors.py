@@ -96,7 +96,10 @@ class EmulatedTensor(Tensor):
 
 @cache
 def emulated_device() -> torch.device:
-    """Return the device; the first call registers it with PyTorch for the rest of the process."""
+    """Return the device; the first call registers it with PyTorch for the rest of the process.
+
+    Autograd counts devices at its first use, so this module calls it when it is imported.
+    """
     getattr(backend_registration, _SETS_UP)(TYPE, _BackendModule())
     anything = torch.library.Library("_", "IMPL")
     anything.fallback(_run, "PrivateUse1")
@@ -263,3 +266,7 @@ def _line() -> str:
         if path.is_relative_to(here) and path != Path(__file__) and ".venv" not in path.parts:
             return f"{path.relative_to(here)}:{frame.lineno} {frame.line}"
     return "nowhere of ours"
+
+
+if IS_THERE:
+    emulated_device()
