@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, for_each_gpu, opened
@@ -21,6 +22,7 @@ from tgflow.plan import NegativeSampler, Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import STRATEGIES
 from tgflow.tables import FeatureTable
+from tgflow.tables.row_view import RowView
 
 EVENTS = made_events(240)
 NODE_X = torch.rand(9, 3, generator=torch.Generator().manual_seed(5))
@@ -148,6 +150,28 @@ def test_the_host_waits_for_nothing(
         for index in range(0, 12, 4):
             plan.batch(0, index)
     assert watch.waits == []
+
+
+@for_each_gpu
+def test_a_part_of_a_table_is_gathered_as_the_whole_is(gpu: str) -> None:
+    """As offline training has it, whose graph has the first of the events."""
+    device, chosen = opened(gpu), torch.arange(0, 240, 2)
+    table = FeatureTable(2, placement="uva", device=device)
+    table.append(EVENTS.x)  # type: ignore[arg-type]
+    part = TemporalGraph.from_events(EventBatch(*events_at(chosen)), device=device)
+    part.edge_x = RowView(table, chosen)
+    here = TemporalGraph.from_events(EVENTS[chosen])
+    there = plan_of(part)
+    there.batch(0, 0)
+    with watching() as watch:
+        batches = [there.batch(0, index) for index in range(1, 12, 3)]
+    assert watch.waits == []
+    for batch in batches:
+        assert_same_but_for_padding(batch, plan_of(here).batch(0, batch.index))
+
+
+def events_at(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return EVENTS.src[chosen], EVENTS.dst[chosen], EVENTS.t[chosen]
 
 
 def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:

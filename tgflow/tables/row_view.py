@@ -26,6 +26,8 @@ class RowView:
         self._ids = torch.cat(
             [ids.cpu(), torch.full((1,), -1, dtype=torch.int64)]
         )  # so that -1 is -1
+        self._there: dict[torch.device, Tensor] = {}
+        """Copies of them on GPUs that have asked."""
 
     def __len__(self) -> int:
         return len(self._ids) - 1
@@ -53,7 +55,7 @@ class RowView:
     @property
     def nbytes(self) -> int:
         """Bytes of memory held: none but the ids."""
-        return self._ids.nbytes
+        return self._ids.nbytes + sum(ids.nbytes for ids in self._there.values())
 
     @property
     def file(self) -> Path | None:
@@ -65,19 +67,30 @@ class RowView:
         return self.table.describe() | {"rows": len(self)}
 
     def ids_of(self, ids: Tensor) -> Tensor:
-        """Map this view's ids, int64 of any shape on the CPU, to ids of the base table; -1 to -1.
+        """Map this view's ids, int64 of any shape, to ids of the base table; -1 to -1.
+
+        Does not synchronize for ids on a GPU, once it has been asked there; an id that is not below
+        `len(self)` becomes -1 there.
 
         Raises:
-            IndexError: If an id is not below `len(self)`.
+            IndexError: If an id on the CPU is not below `len(self)`.
         """
-        if ids.numel() > 0 and int(ids.max()) >= len(self):
-            raise IndexError(f"id {int(ids.max())} is not in a table of {len(self)} rows")
-        rows = torch.where(ids < 0, len(self), ids).reshape(-1)
-        return self._ids.index_select(0, rows).reshape(ids.shape)
+        size = len(self)
+        if ids.is_cpu and ids.numel() > 0 and int(ids.max()) >= size:
+            raise IndexError(f"id {int(ids.max())} is not in a table of {size} rows")
+        rows = torch.where((ids < 0) | (ids >= size), size, ids).reshape(-1)
+        return self._ids_on(ids.device).index_select(0, rows).reshape(ids.shape)
+
+    def _ids_on(self, device: torch.device) -> Tensor:
+        if device == self._ids.device:
+            return self._ids
+        if device not in self._there:
+            self._there[device] = self._ids.to(device)
+        return self._there[device]
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return rows as the base table gathers them."""
-        return self.table.gather(self.ids_of(ids.cpu()).to(ids.device), out)
+        return self.table.gather(self.ids_of(ids), out)
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return the rows `[start, stop)` on the CPU, a copy."""
