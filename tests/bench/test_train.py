@@ -9,7 +9,8 @@ import torch
 import benchmarks.train
 from benchmarks import peers
 from benchmarks.race import link_loss, race
-from tgflow.bench import made, train
+from helpers.emulator.device import EmulatedDevice
+from tgflow.bench import made, train, train_device
 from tgflow.bench.options import Options
 from tgflow.bench.own import own_tgat, own_tgn
 from tgflow.bench.task import Laps, Task
@@ -125,3 +126,22 @@ def test_the_task_numbers_destinations_after_sources():
     assert int(task.events.src.max()) < int(task.events.dst.min())
     assert task.train_stop == 425
     assert task.events.x_dim == train.X_DIM
+
+
+def test_training_on_a_device_is_measured_for_each_size_of_batches(monkeypatch):
+    monkeypatch.setattr(train_device, "BATCHES", (5, 8))
+    monkeypatch.setattr(train_device, "TARGETS", {"TGN": (1.0, 2.0), "TGAT": (3.0, 4.0)})
+    monkeypatch.setattr(train_device, "TURN", 2)
+    task, options = made_task(400), Options(quick=True)
+    rows = list(train_device.device_rows(task, {}, EmulatedDevice(), options))
+    assert [(row.name, row.params["batch"], row.target) for row in rows] == [
+        ("TGN training on the device", 5, 1.0),
+        ("epoch with look-ahead", 5, 2.0),
+        ("TGN training on the device", 8, 2.0),
+        ("epoch with look-ahead", 8, 2.0),
+        ("TGAT training on the device", 5, 3.0),
+        ("epoch with look-ahead", 5, 2.0),
+        ("TGAT training on the device", 8, 4.0),
+        ("epoch with look-ahead", 8, 2.0),
+    ]
+    assert all(row.value > 0 for row in rows)

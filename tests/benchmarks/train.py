@@ -19,6 +19,7 @@ from tgflow.bench.train import (
     set_threads,
     share_row,
 )
+from tgflow.bench.train_device import device_rows
 from tgflow.bench.turns import restored_threads
 
 OWN = "tgflow"
@@ -33,7 +34,12 @@ def run(options: Options) -> list[Row]:
     task, params = named_task(options)
     with restored_threads():
         set_threads()
-        return [*tgn_rows(task, params, options), *tgat_rows(task, params, options)]
+        rows: list[Row] = []
+        if options.devices[-1] != "cpu":
+            rows += device_rows(task, params, options.devices[-1], options)
+        if options.only_device:
+            return rows
+        return [*rows, *tgn_rows(task, params, options), *tgat_rows(task, params, options)]
 
 
 def tgn_rows(task: Task, params: Params, options: Options) -> list[Row]:

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from tgflow.bench.task import Task
+from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
+from tgflow.tables import FeatureTable
 from tgflow.train.learner import Learner
 
 
@@ -24,11 +26,18 @@ class Own:
         task: The task.
         model: What is trained.
         num_threads: Threads that prepare batches beside the training thread; 0 for none.
+        device: Where all of it is: graph, features, model.
     """
 
-    def __init__(self, task: Task, model: TemporalModel, num_threads: int = 1) -> None:
+    def __init__(
+        self,
+        task: Task,
+        model: TemporalModel,
+        num_threads: int = 1,
+        device: str | Device = "cpu",
+    ) -> None:
         self.task, self.num_threads = task, num_threads
-        graph = TemporalGraph.from_events(task.events, "bipartite")
+        graph = _graph_of(task, device)
         self.plan = Plan(
             graph,
             seed=task.seed,
@@ -39,7 +48,12 @@ class Own:
             negatives=NegativeSampler("random"),
             with_memory=model.state is not None,
         )
-        self.learner = Learner(model, seed=task.seed, learning_rate=task.lr)
+        self.learner = Learner(
+            model.to(graph.device),
+            seed=task.seed,
+            learning_rate=task.lr,
+            num_nodes=lambda: graph.num_nodes,
+        )
         self.seconds = 0.0
         """Time in `train`."""
         self.torch_seconds = 0.0
@@ -53,12 +67,19 @@ class Own:
         losses = []
         for batch in self._load(self._next, stop):
             step = self.learner.learn(batch)
-            losses.append(2 * step.loss.item())  # a mean over both kinds of events
+            losses.append(2 * step.loss)  # a mean over both kinds of events
             self.learner.commit(batch, step.scores)
         self._next = stop
+        if losses:
+            float(losses[-1])  # waits for a device, once
         self.seconds += time.perf_counter() - begin
         self.torch_seconds += self.learner.compute_seconds - computed
-        return losses
+        return [float(loss) for loss in losses]
+
+    @property
+    def num_left(self) -> int:
+        """Training batches to come."""
+        return self.task.num_batches - self._next
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         """Score the held-out events, storing each batch after it is scored."""
@@ -72,7 +93,15 @@ class Own:
         return Loader(self.plan, 0, range(start, stop), num_threads=self.num_threads)
 
 
-def own_tgn(task: Task, num_threads: int = 1) -> Own:
+def _graph_of(task: Task, device: str | Device) -> TemporalGraph:
+    """Return the task's graph on a device, which has the features in its own memory."""
+    features = None
+    if not isinstance(device, str) or device != "cpu":
+        features = FeatureTable(task.events.x_dim, placement="device", device=device)
+    return TemporalGraph.from_events(task.events, "bipartite", edge_x=features, device=device)
+
+
+def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
     """Return tgflow's TGN with the task's widths."""
     torch.manual_seed(task.seed)
     config = TGNConfig(
@@ -84,10 +113,10 @@ def own_tgn(task: Task, num_threads: int = 1) -> Own:
         neighbors=task.neighbors,
         dropout=task.dropout,
     )
-    return Own(task, TGN(config), num_threads)
+    return Own(task, TGN(config), num_threads, device)
 
 
-def own_tgat(task: Task, num_threads: int = 1) -> Own:
+def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
     """Return tgflow's TGAT with the task's widths, on two hops of recent neighbors."""
     torch.manual_seed(task.seed)
     config = TGATConfig(
@@ -99,4 +128,4 @@ def own_tgat(task: Task, num_threads: int = 1) -> Own:
         strategy="recent",
         dropout=task.dropout,
     )
-    return Own(task, TGAT(config), num_threads)
+    return Own(task, TGAT(config), num_threads, device)

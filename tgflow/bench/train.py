@@ -11,6 +11,7 @@ from tgflow.bench.options import Options
 from tgflow.bench.own import Own, own_tgat, own_tgn
 from tgflow.bench.row import Params, Row
 from tgflow.bench.task import Laps, Task
+from tgflow.bench.train_device import device_rows
 from tgflow.bench.turns import restored_threads
 from tgflow.events import EventBatch
 
@@ -35,15 +36,23 @@ def run(options: Options) -> list[Row]:
     task, params = named_task(options)
     with restored_threads():
         set_threads()
-        tgn = laps_of(own_tgn(task), options)
-        tgn.evaluate()
-        tgat = laps_of(own_tgat(task), options)
-        return [
-            Row("TGN training", tgn.median, "events/s", params),
-            share_row(task, params),
-            *quality_rows(tgn, params),
-            Row("TGAT training", tgat.median, "events/s", params, TGAT_EVENTS_PER_SECOND),
-        ]
+        if options.devices[-1] != "cpu":
+            rows = list(device_rows(task, params, options.devices[-1], options))
+            return rows if options.only_device else rows + cpu_rows(task, params, options)
+        return cpu_rows(task, params, options)
+
+
+def cpu_rows(task: Task, params: Params, options: Options) -> list[Row]:
+    """Train on the CPU."""
+    tgn = laps_of(own_tgn(task), options)
+    tgn.evaluate()
+    tgat = laps_of(own_tgat(task), options)
+    return [
+        Row("TGN training", tgn.median, "events/s", params),
+        share_row(task, params),
+        *quality_rows(tgn, params),
+        Row("TGAT training", tgat.median, "events/s", params, TGAT_EVENTS_PER_SECOND),
+    ]
 
 
 def set_threads() -> None:
