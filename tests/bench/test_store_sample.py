@@ -10,6 +10,7 @@ import torch
 
 import benchmarks.sample
 import benchmarks.store
+from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.tiers import tier_rows
 from helpers.devices import opened
 from helpers.effort import cases
@@ -167,3 +168,9 @@ def test_turns_alternate_and_keep_the_best_of_each_call():
     seconds = take_turns(calls, num_calls=2, rounds=2)
     assert [f"{name}{i}" for name, i in order] == ["a0", "b0", "b1", "a1"] * 2
     assert all(len(each) == 2 and math.isfinite(float(each.sum())) for each in seconds.values())
+
+
+def test_a_graph_is_measured_beside_the_devices_own_rebuild():
+    (row,) = rebuild_rows(Options(quick=True, entries=(20_000,)), opened("emulated"))
+    assert row.value > 0
+    assert row.baseline > 0

@@ -90,7 +90,7 @@ GOALS: Sequence[Goal] = (
     Goal(
         "insert 1,000, then sample 3,000, times a rebuild",
         "sample",
-        "update, then sample",
+        "update, then sample, over the device's own rebuild",
         21.0,
         "x",
         _10M,

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from benchmarks.device_rebuild import rebuild_rows
 from benchmarks.floor import floor_rows
 from benchmarks.samplers import OWN, contenders, library_rows, share_equal
 from benchmarks.static_csr import static_csr
@@ -28,11 +29,12 @@ PICTURES = sample.PICTURES
 
 def run(options: Options) -> list[Row]:
     """Measure what `tgflow bench sample` does, with the CSR; then floor, peers and reference."""
-    rows = sample.run(options, static_csr())
+    rows = sample.run(options, None if options.only_device else static_csr())
     with restored_threads():
         for device in options.devices:
             if device != "cpu":
                 rows += floor_rows(options, device)
+                rows += rebuild_rows(options, device)
         if options.only_device:
             return rows
         name, events = options.wikipedia()

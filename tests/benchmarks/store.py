@@ -23,7 +23,7 @@ PEER_BATCH = 200
 
 def run(options: Options) -> list[Row]:
     """Measure what `tgflow bench store` does, with the CSR; then tiers, then the peers."""
-    rows = store.run(options, static_csr())
+    rows = store.run(options, None if options.only_device else static_csr())
     with restored_threads():
         _core.set_num_threads(1)
         rows += [row for device in options.devices for row in tier_rows(options, device)]

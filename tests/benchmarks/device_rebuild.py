@@ -1,0 +1,83 @@
+"""Updating and then sampling, beside a CSR that the GPU itself rebuilds for every update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tgflow.bench.grown import POWER_LAW, Grown
+from tgflow.bench.options import Options
+from tgflow.bench.queries import CALL, K
+from tgflow.bench.row import Params, Row
+from tgflow.bench.sample import LOOP_SIZE, LOOP_TARGETS, UPDATE
+from tgflow.bench.turns import seconds_of
+from tgflow.cuda.device import Device
+from tgflow.events import EventBatch
+from tgflow.sampling import recent_neighbors
+
+STEPS = 20
+
+
+class SortedCsr:
+    """A stream's entries in device memory, sorted by node anew whenever there are more.
+
+    Args:
+        num_nodes: Of the stream.
+        device: Where they are.
+    """
+
+    def __init__(self, num_nodes: int, device: torch.device) -> None:
+        self._num_nodes, self._device = num_nodes, device
+        self._src, self._dst = (torch.empty(0, dtype=torch.int64, device=device) for _ in range(2))
+        self._begin, self._neighbor, self._eid = self._src, self._src, self._src
+
+    def insert(self, events: EventBatch) -> None:
+        """Add events, later than all before, and sort."""
+        self._src = torch.cat([self._src, events.src.to(self._device)])
+        self._dst = torch.cat([self._dst, events.dst.to(self._device)])
+        loop = self._src == self._dst  # which has one entry: the other one goes behind all nodes
+        other = torch.where(loop, self._num_nodes, self._dst)
+        node = torch.stack([self._src, other], 1).view(-1)  # in the order of time
+        node, order = node.sort(stable=True)
+        self._neighbor = torch.stack([self._dst, self._src], 1).view(-1)[order]
+        self._eid = order >> 1
+        every = torch.arange(self._num_nodes + 1, device=self._device)
+        self._begin = torch.searchsorted(node, every)
+
+    def latest(self, nodes: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Return neighbors and events of the last `k` entries of each node, newest first."""
+        place = self._begin[nodes + 1, None] - 1 - torch.arange(k, device=self._device)
+        is_there = place >= self._begin[nodes, None]
+        place = place.clamp(min=0)
+        return tuple(x[place].where(is_there, -1) for x in (self._neighbor, self._eid))  # type: ignore[return-value]
+
+
+def rebuild_rows(options: Options, device: str | Device) -> Iterator[Row]:
+    """Insert 1,000 events and sample 3,000 queries: the graph's way, and with a sort."""
+    size = max((each for each in options.sizes if each <= LOOP_SIZE), default=min(options.sizes))
+    options.say(f"sample: beside the device's own rebuild, {size:,} entries")
+    grown = Grown([size], device)
+    grown.grow_to(size)
+    there = grown.graph.device
+    csr = SortedCsr(grown.num_nodes, there)
+    csr.insert(grown.stream.read(0, grown.num_events))
+    ours, sorts = [], []
+    for _ in range(2 if options.quick else STEPS):
+        events = grown.read(UPDATE)
+        nodes = torch.cat([events.src, events.dst, events.src])[:CALL].to(there)
+        t = torch.full_like(nodes, grown.num_events + UPDATE)
+        sample = partial(recent_neighbors, grown.graph, nodes, t, K)
+        ours.append(grown.append(events) + seconds_of(sample, grown.device))
+        rebuilt = seconds_of(partial(csr.insert, events), grown.device)
+        sorts.append(rebuilt + seconds_of(partial(csr.latest, nodes, K), grown.device))
+        found = sample()
+        for column, expected in zip((found.nodes, found.eid), csr.latest(nodes, K), strict=True):
+            if not torch.equal(column, expected):
+                raise RuntimeError("the device's own rebuild gives other neighbors")
+    own_us, sort_us = (1e6 * sorted(each)[len(each) // 2] for each in (ours, sorts))
+    params: Params = {"stream": POWER_LAW, "entries": size, "device": grown.device, "k": K}
+    name = "update, then sample, over the device's own rebuild"
+    yield Row(name, own_us, "us/step", params, None, sort_us, LOOP_TARGETS["cuda"])
