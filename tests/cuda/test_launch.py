@@ -1,13 +1,16 @@
-"""Compiling and launching, with a CuPy that only writes down what it is asked for."""
+"""Compiling and launching, with a CuPy and a driver that only write down what they are asked for."""
 
 import ctypes
+import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from tgflow.cuda import CudaError, launch, sources
+from tgflow.cuda import CudaError, driver, launch, sources, warm
+
+PRIMARY = 100
+"""The context of device 0 in the made driver; the others' follow it."""
 
 
 class Pair(ctypes.Structure):
@@ -15,44 +18,90 @@ class Pair(ctypes.Structure):
 
 
 class FakeCupy:
-    """Notes modules, streams and launches."""
+    """Notes modules; its functions are numbered."""
 
     __version__ = "14.2.0"
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.modules: list[dict] = []
-        self.launches: list[tuple] = []
-        self.streams: list[tuple[int, int]] = []
-        """As `__cuda_stream__` gives them."""
-        self.error = error
-        compiler = SimpleNamespace(CompileException=ZeroDivisionError)
-        stream = SimpleNamespace(from_external=self.stream)
-        self.cuda = SimpleNamespace(compiler=compiler, Stream=stream)
-
-    def stream(self, external):
-        self.streams.append(external.__cuda_stream__())
-        return torch.no_grad()  # any context
+        self.functions: list[str] = []
+        """A function's pointer is its place here, from 1."""
+        self.error: Exception | None = None
+        self.cuda = SimpleNamespace(compiler=SimpleNamespace(CompileException=ZeroDivisionError))
 
     def RawModule(self, **options):  # noqa: N802, CuPy's name
         self.modules.append(options)
         return self
 
-    def compile(self):
+    @property
+    def module(self):
         if self.error is not None:
             raise self.error
+        return self
 
     def get_function(self, name):
-        return lambda grid, block, arguments: self.launches.append((name, grid, block, arguments))
+        self.functions.append(name)
+        return SimpleNamespace(ptr=len(self.functions))
+
+
+class FakeDriver:
+    """Notes launches with their arguments' bytes; each thread begins without a context."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        self.status = 0
+        self.launches: list[tuple] = []
+        self._current = threading.local()
+
+    def cuInit(self, flags):  # noqa: N802, the driver's names
+        return 0
+
+    def cuDeviceGet(self, device, index):  # noqa: N802
+        device._obj.value = index
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context, device):  # noqa: N802
+        context._obj.value = PRIMARY + device.value
+        return 0
+
+    def cuCtxGetCurrent(self, context):  # noqa: N802
+        context._obj.value = getattr(self._current, "value", None)
+        return 0
+
+    def cuCtxSetCurrent(self, context):  # noqa: N802
+        self._current.value = context.value
+        return 0
+
+    def cuDriverGetVersion(self, version):  # noqa: N802
+        version._obj.value = 13010
+        return 0
+
+    def cuLaunchKernel(self, function, *shape_and_more):  # noqa: N802
+        *shape, shared, stream, addresses, extra = shape_and_more
+        assert (shared, extra) == (0, None)
+        assert len(addresses) == len(self.sizes)
+        passed = [ctypes.string_at(*each) for each in zip(addresses, self.sizes, strict=True)]
+        self.launches.append((function, shape, stream, self._current.value, passed))
+        return self.status
+
+    def cuGetErrorName(self, status, text):  # noqa: N802
+        text._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS"
+        return 0
+
+    def cuGetErrorString(self, status, text):  # noqa: N802
+        text._obj.value = b"an illegal memory access was encountered"
+        return 0
 
 
 @pytest.fixture
 def fake(monkeypatch):
-    cupy = FakeCupy()
+    """A CuPy and a driver; torch's current stream is 77."""
+    cupy, made = FakeCupy(), FakeDriver((16, 8))
     monkeypatch.setattr(launch, "require_cupy", lambda device: cupy)
-    stream = SimpleNamespace(cuda_stream=77)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(driver, "library", lambda: made)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 77, raising=False)
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
-    return cupy
+    return SimpleNamespace(cupy=cupy, driver=made)
 
 
 def test_a_kernel_is_compiled_once_and_launched_on_torchs_stream(fake):
@@ -60,20 +109,115 @@ def test_a_kernel_is_compiled_once_and_launched_on_torchs_stream(fake):
     name, path = next(iter(sources.kernels().items()))
     for second in (5, 6):
         kernels.launch(name, 3, 128, Pair(40, second), ctypes.c_uint64(2**63))
-    assert [module["code"] for module in fake.modules] == [path.read_text()]
-    assert fake.streams == [(0, 77)] * 2
-    assert [call[:3] for call in fake.launches] == [(name, (3,), (128,))] * 2
-    pair, key = fake.launches[1][3]
-    assert pair.tobytes() == np.array([40, 6]).tobytes()
-    assert key.dtype == np.uint64
-    assert key[0] == 2**63
+    assert [module["code"] for module in fake.cupy.modules] == [path.read_text()]
+    function, shape, stream, context, (pair, key) = fake.driver.launches[1]
+    assert fake.cupy.functions[function - 1] == name
+    assert shape == [3, 1, 1, 128, 1, 1]
+    assert (stream, context) == (77, PRIMARY + 1)
+    assert pair == bytes(Pair(40, 6))
+    assert int.from_bytes(key, "little") == 2**63
 
 
-def test_what_the_compiler_says_is_passed_on(fake):
-    fake.error = ZeroDivisionError("kernel.cu(3): error: no such thing")
+def test_the_first_launch_gets_every_kernel_of_its_file(fake):
+    """What a capture launches must have been loaded before, not only compiled."""
     kernels = launch.CudaKernels(torch.device("cuda", 0))
-    with pytest.raises(CudaError, match=r"(?s)could not compile .*\.cu .*error: no such thing"):
+    name, path = next(iter(sources.kernels().items()))
+    kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())
+    beside = [other for other, source in sources.kernels().items() if source == path]
+    assert fake.cupy.functions == beside
+    assert len(beside) > 1
+    for other in beside:
+        kernels.launch(other, 1, 32, Pair(), ctypes.c_uint64())
+    assert len(fake.cupy.functions) == len(beside)
+
+
+def test_warming_up_loads_every_kernel(fake):
+    kernels = launch.CudaKernels(torch.device("cuda", 0))
+    seconds = kernels.warm()
+    paths = set(sources.kernels().values())
+    assert set(seconds) == {path.name for path in paths}
+    assert sorted(fake.cupy.functions) == sorted(sources.kernels())
+    for name in sources.kernels():
+        kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())
+    assert len(fake.cupy.modules) == len(paths)
+
+
+def test_every_thread_launches_in_the_devices_context_and_keeps_its_own(fake):
+    kernels = launch.CudaKernels(torch.device("cuda", 2))
+    name = next(iter(sources.kernels()))
+    before: list[int | None] = []
+
+    def work(own: int | None) -> None:
+        if own is not None:
+            fake.driver.cuCtxSetCurrent(ctypes.c_void_p(own))
+        kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())
+        context = ctypes.c_void_p()
+        fake.driver.cuCtxGetCurrent(ctypes.byref(context))
+        before.append(context.value)
+
+    for own in (None, PRIMARY, PRIMARY + 2):
+        thread = threading.Thread(target=work, args=(own,))
+        thread.start()
+        thread.join()
+    assert [launched[3] for launched in fake.driver.launches] == [PRIMARY + 2] * 3
+    assert before == [None, PRIMARY, PRIMARY + 2]
+
+
+def test_a_failed_launch_says_what_the_driver_says(fake):
+    kernels = launch.CudaKernels(torch.device("cuda", 0))
+    fake.driver.status = 700
+    name = next(iter(sources.kernels()))
+    message = (
+        rf"launching {name} on cuda:0, or a kernel before it: "
+        r"CUDA_ERROR_ILLEGAL_ADDRESS \(700\), an illegal memory access was encountered"
+    )
+    with pytest.raises(CudaError, match=message):
+        kernels.launch(name, 1, 32, Pair(), ctypes.c_uint64())
+
+
+COMPILE_ERRORS = {
+    ZeroDivisionError("kernel.cu(3): error: no such thing"): (
+        r"(?s)could not compile .*\.cu .*report it .*error: no such thing"
+    ),
+    RuntimeError("Failed to find CUDA headers. Please install the CUDA Toolkit"): (
+        r"cannot compile .*\.cu for device 0: Failed to find CUDA headers.*tgflow\.cuda\.warm"
+    ),
+}
+
+
+@pytest.mark.parametrize("error", COMPILE_ERRORS, ids=lambda error: type(error).__name__)
+def test_what_goes_wrong_at_compiling_is_a_sentence(fake, error):
+    fake.cupy.error = error
+    kernels = launch.CudaKernels(torch.device("cuda", 0))
+    with pytest.raises(CudaError, match=COMPILE_ERRORS[error]):
         kernels.launch(next(iter(sources.kernels())), 1, 32)
+
+
+def test_the_command_names_versions_and_times(fake, monkeypatch, capsys):
+    monkeypatch.setattr(warm, "require_device", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(warm, "require_cupy", lambda device: fake.cupy)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert warm.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "NVIDIA H200 (cuda:0), driver for CUDA 13.1"
+    assert lines[1] == f"torch {torch.__version__}, CuPy 14.2.0"
+    assert [line.split()[-1] for line in lines[2:-1]] == [
+        path.name for path in sorted(set(sources.kernels().values()))
+    ]
+
+
+def test_the_command_says_what_is_missing(capsys):
+    if torch.cuda.is_available():
+        pytest.skip("nothing is missing here")
+    assert warm.main([]) == 1
+    assert capsys.readouterr().err.startswith("tgflow.cuda.warm: torch ")
+
+
+def test_a_missing_driver_library_is_named(monkeypatch):
+    monkeypatch.setattr(driver, "_NAME", "libnone.so.1")
+    driver.library.cache_clear()
+    with pytest.raises(CudaError, match=r"the driver's library cannot be loaded: libnone\.so\.1"):
+        driver.library()
 
 
 def test_the_cache_is_keyed_by_every_header(tmp_path, monkeypatch):

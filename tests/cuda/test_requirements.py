@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from tgflow.cuda import CudaError
+from tgflow.cuda import CudaError, requirements
 from tgflow.cuda.requirements import require_cupy, require_device
 
 GPU = torch.device("cuda")
@@ -20,6 +20,9 @@ def machine(monkeypatch):
     runtime = SimpleNamespace(runtimeGetVersion=lambda: 13020, driverGetVersion=lambda: 13000)
     cupy.cuda = SimpleNamespace(runtime=runtime, nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    cupy.finder = SimpleNamespace(find_nvidia_header_directory=lambda library: "/include")
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", cupy.finder)
+    requirements._has_headers.cache_clear()
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
@@ -100,3 +103,16 @@ def test_an_old_driver_is_named(machine):
 def test_a_missing_nvrtc_is_named(machine):
     machine.cuda.nvrtc.getVersion = failing(RuntimeError("no libnvrtc.so.13"))
     assert "finds no NVRTC, CUDA's compiler: no libnvrtc.so.13; pip install" in message()
+
+
+def test_missing_headers_are_named(machine):
+    machine.finder.find_nvidia_header_directory = lambda library: None
+    assert message() == (
+        "CuPy 14.2.0 finds no CUDA headers, and compiles with them: "
+        "pip install nvidia-cuda-runtime for CUDA 13, or set CUDA_PATH to a toolkit"
+    )
+
+
+def test_a_cupy_that_brings_its_headers_needs_none(machine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    assert require_cupy(GPU) is machine

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
 
-from tgflow.cuda import sources
+from tgflow.cuda import driver, sources
 from tgflow.cuda.requirements import CudaError, require_cupy
 
 Argument: TypeAlias = "ctypes.Structure | ctypes._SimpleCData[Any]"
@@ -33,50 +35,72 @@ class CudaKernels:
 
     def __init__(self, device: torch.device) -> None:
         self._cupy = require_cupy(device)
-        self._device = torch.device("cuda", device.index or 0)
-        self._functions: dict[str, Any] = {}
+        self._index = device.index or 0
+        self._context = driver.PrimaryContext(self._index)
+        self._current_stream = torch._C._cuda_getCurrentRawStream
+        self._functions: dict[str, int] = {}
+        self._loaded: list[dict[str, Any]] = []
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
         """Queue kernel `name` on torch's current stream of the device; does not synchronize.
 
-        The first launch of a kernel compiles its source file, or loads it from CuPy's disk cache.
+        The first launch of a kernel compiles its source file, or loads it from CuPy's disk cache:
+        all kernels of that file are ready then, and none of them is loaded within a capture.
+
+        Raises:
+            CudaError: If it cannot be compiled or launched, or an earlier kernel has failed.
         """
         function = self._functions.get(name) or self._compiled(name)
-        current = ExternalStream(torch.cuda.current_stream(self._device).cuda_stream)
-        with torch.cuda.device(self._device), self._cupy.cuda.Stream.from_external(current):
-            function((blocks,), (threads,), tuple(map(_by_value, arguments)))
+        addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        stream = self._current_stream(self._index)
+        status = self._context.launch(function, blocks, threads, stream, addresses)
+        if status != 0:
+            driver.check(status, f"launching {name} on cuda:{self._index}, or a kernel before it")
 
-    def _compiled(self, name: str) -> Any:
-        with torch.cuda.device(self._device):
-            module = _module(self._cupy, sources.kernels()[name], self._device.index)
-            self._functions[name] = module.get_function(name)
+    def warm(self) -> dict[str, float]:
+        """Compile all sources side by side, or load them; return the seconds of each by its name.
+
+        Nothing is compiled later then. Call it before a capture, and before time counts.
+
+        Raises:
+            CudaError: As `launch`.
+        """
+        paths = sorted(set(sources.kernels().values()))
+        with ThreadPoolExecutor(min(len(paths), os.cpu_count() or 1)) as pool:
+            seconds = list(pool.map(self._load, paths))
+        return {path.name: spent for path, spent in zip(paths, seconds, strict=True)}
+
+    def _compiled(self, name: str) -> int:
+        self._load(sources.kernels()[name])
         return self._functions[name]
 
-
-class ExternalStream:
-    """A stream of torch's, as CuPy takes others' streams."""
-
-    def __init__(self, address: int) -> None:
-        self._address = address
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._address
+    def _load(self, source: Path) -> float:
+        start = perf_counter()
+        with torch.cuda.device(self._index), self._context.current():
+            loaded = _functions(self._cupy, source, self._index)
+        self._loaded.append(loaded)
+        self._functions |= {name: function.ptr for name, function in loaded.items()}
+        return perf_counter() - start
 
 
 @cache
-def _module(cupy: Any, source: Path, device_index: int) -> Any:
-    """Return the compiled source; one for each device, whose architectures may differ."""
+def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
+    """Return the compiled kernels of a source, which stay loaded as long as they are kept.
+
+    Once for each device, for their architectures may differ.
+    """
     module = cupy.RawModule(code=source.read_text(), options=sources.options(), backend="nvrtc")
+    names = [name for name, path in sources.kernels().items() if path == source]
     try:
-        module.compile()
+        loaded = module.module
+        return {name: loaded.get_function(name) for name in names}
     except cupy.cuda.compiler.CompileException as error:
         raise CudaError(
             f"CuPy {cupy.__version__} could not compile {source.name} for device {device_index}; "
             f"please report it with what NVRTC says:\n{error}"
         ) from error
-    return module
-
-
-def _by_value(argument: Argument) -> np.ndarray[Any, Any]:
-    """Return the argument's bytes as CuPy takes them: it passes an array's contents."""
-    return np.frombuffer(bytes(argument), dtype=np.dtype(type(argument)))
+    except Exception as error:  # headers that are not found, a cache that cannot be written, ...
+        raise CudaError(
+            f"CuPy {cupy.__version__} cannot compile {source.name} for device {device_index}: "
+            f"{error}; python -m tgflow.cuda.warm tries it alone"
+        ) from error

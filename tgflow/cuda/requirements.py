@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,6 +82,24 @@ def _check_versions(cupy: Any) -> None:
             f"CuPy {cupy.__version__} finds no NVRTC, CUDA's compiler: {_first_line(error)}; "
             f"pip install nvidia-cuda-nvrtc for CUDA {built}"
         ) from error
+    if not _has_headers(cupy):
+        raise CudaError(
+            f"CuPy {cupy.__version__} finds no CUDA headers, and compiles with them: "
+            f"pip install nvidia-cuda-runtime for CUDA {built}, or set CUDA_PATH to a toolkit"
+        )
+
+
+@cache
+def _has_headers(cupy: Any) -> bool:
+    """Return whether CuPy will find the headers of CUDA, where it says how it looks for them."""
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+    except ImportError:  # before version 14 CuPy had them with it
+        return True
+    try:
+        return pathfinder.find_nvidia_header_directory("cudart") is not None
+    except Exception:  # it may start processes to look
+        return cupy.cuda.get_cuda_path() is not None
 
 
 def _first_line(error: BaseException) -> str:
