@@ -9,14 +9,16 @@ using namespace tgflow;
 
 /// The newest entries of each query. A tile of 8 lanes reads 128 bytes at once; most rows are little longer.
 extern "C" __global__ void __launch_bounds__(256)
-    sample_recent(const Snapshot* snapshot, Queries queries, NeighborRows out) {
+    sample_recent(const Snapshot* snapshot, const SampleParams* params, Queries queries, NeighborRows out) {
   __shared__ SharedReading shared;
-  const Reading reading(snapshot, queries, shared);
+  Sampler sampler;
+  const Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;
   const auto tile = Tile<8>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
     const eid_t before = queries.limit(i);
-    const Directory* dir = tile.agreed(store.directory(queries.node[i], before));
+    const Directory* dir = reading.asks(i) ? store.directory(queries.node[i], before) : nullptr;
+    dir = tile.agreed(dir);
     const Visible seen = find_visible(tile, store, dir, queries.t[i], before);
     newest_row(tile, store, dir, seen, seen.count < out.k ? seen.count : out.k, i, out);
   }
@@ -25,14 +27,16 @@ extern "C" __global__ void __launch_bounds__(256)
 
 /// Uniform draws from all that a query sees, or from its window. A lane draws a number and fetches its entry.
 extern "C" __global__ void __launch_bounds__(256)
-    sample_uniform(const Snapshot* snapshot, Queries queries, Sampler sampler, NeighborRows out) {
+    sample_uniform(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
+         NeighborRows out) {
   __shared__ SharedReading shared;
-  const Reading reading(snapshot, queries, shared);
+  const Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;
   const auto tile = Tile<16>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
     const eid_t before = queries.limit(i);
-    const Directory* dir = tile.agreed(store.directory(queries.node[i], before));
+    const Directory* dir = reading.asks(i) ? store.directory(queries.node[i], before) : nullptr;
+    dir = tile.agreed(dir);
     const Visible seen = find_visible(tile, store, dir, queries.t[i], before);
     int64_t first = 0;
     if (sampler.strategy == Strategy::kWindow) {
@@ -51,12 +55,17 @@ extern "C" __global__ void __launch_bounds__(256)
 
 /// Any sampler, one thread a query: what draws one entry after the other, or looks at every entry.
 extern "C" __global__ void __launch_bounds__(128)
-    sample_any(const Snapshot* snapshot, Queries queries, Sampler sampler, NeighborRows out) {
+    sample_any(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
+         NeighborRows out) {
   __shared__ SharedReading shared;
-  const Reading reading(snapshot, queries, shared);
+  const Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;
   for (int64_t i = Tile<1>::index(); i < queries.size; i += Tile<1>::count()) {
-    sample_row(store, queries, sampler, i, out);
+    if (reading.asks(i)) {
+      sample_row(store, queries, sampler, i, out);
+    } else {
+      recent_row(store, nullptr, {0, 0}, i, out);
+    }
   }
   reading.end();
 }

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.emulator import Emulator
+from helpers.emulator.device import EmulatedDevice
+from helpers.hubs import SAMPLERS
 from helpers.made_store import History, MadeStore
 from helpers.sampler_kernels import assert_equal, prepared, sample
 from helpers.strategies import TYPES, event_lists, every_query, samplers
@@ -158,15 +160,60 @@ def test_every_sampler_matches_the_reference(
     queries, rows, out = prepared(nodes, t, k)
     kernels.order = order
     if in_one_thread:
-        snapshot = ctypes.c_uint64(store.snapshot.data_ptr())
-        kernels.launch("sample_any", 3, 64, snapshot, queries, spec, rows)
+        where = ctypes.c_uint64(store.snapshot.data_ptr()), ctypes.c_uint64(0)
+        kernels.launch("sample_any", 3, 64, *where, queries, spec, rows)
     else:
-        sampling.sample(kernels, store.snapshot.data_ptr(), spec, queries, rows)
+        sampling.sample(EmulatedDevice(kernels), store.snapshot.data_ptr(), spec, queries, rows)
     expected = reference.sample_neighbors(slow, sampler, nodes, t, k, key=key, types=types)
     assert_equal(out, expected)
 
 
 def test_no_queries_launch_nothing(kernels):
     kernels.launches.clear()
-    sampling.sample(kernels, 0, structs.SamplerArgs(), QueryArgs(), NeighborRows())
+    gpu = EmulatedDevice(kernels)
+    sampling.sample(gpu, 0, structs.SamplerArgs(), QueryArgs(), NeighborRows())
     assert kernels.launches == []
+
+
+@pytest.mark.parametrize("types", [None, (0, 1)])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.strategy)
+def test_params_in_device_memory_count_instead_of_arguments(kernels, sampler, types):
+    """Replays of one captured call have other cut-offs, keys and numbers of queries."""
+    slow = long_graph(3, 400)
+    store = MadeStore(slow.history, slow.size, labels=torch.arange(400) % 3, max_block=30)
+    nodes, t, _ = random_queries(slow, 90, seed=1)
+    bits = None if types is None else type_bits(types, torch.device("cpu"))
+    spec = sampling.sampler_args(sampler.strategy, 1, sampler.span or 1, bits)
+    params = torch.zeros(3, dtype=torch.int64)
+    address = sampling.params_address(params, params.device)
+    gpu = EmulatedDevice(kernels)
+    for before, key, size in ((400, 5, 90), (200, 2**63 + 9, 41), (37, 6, 0)):
+        params.copy_(torch.tensor([before, key - 2**64 if key >= 2**63 else key, size]))
+        queries, rows, out = prepared(nodes, t, 4, before=77)
+        sampling.sample(gpu, store.snapshot.data_ptr(), spec, queries, rows, address)
+        queries, rows, expected = prepared(nodes, t, 4, before=before)
+        spec_then = sampling.sampler_args(sampler.strategy, key, sampler.span or 1, bits)
+        nodes_then = torch.where(torch.arange(90) < size, nodes, -1)
+        queries.node = nodes_then.data_ptr()
+        sampling.sample(gpu, store.snapshot.data_ptr(), spec_then, queries, rows)
+        assert_equal(out, expected)
+
+
+def test_params_are_checked_before_their_address_is_taken():
+    cpu = torch.device("cpu")
+    for wrong in (torch.zeros(2).long(), torch.zeros(3), torch.zeros(6).long()[::2]):
+        with pytest.raises(ValueError, match=r"params must be contiguous int64 \[3\] on cpu, got"):
+            sampling.params_address(wrong, cpu)
+    with pytest.raises(ValueError, match="on meta"):
+        sampling.params_address(torch.zeros(3, dtype=torch.int64, device="meta"), cpu)
+
+
+def test_the_grid_does_not_grow_with_the_queries(kernels, monkeypatch):
+    """Each thread block begins by reading the snapshot: more of them than fit at once do it twice."""
+    shapes = []
+    monkeypatch.setattr(kernels, "launch", lambda name, blocks, *more: shapes.append(blocks))
+    gpu = EmulatedDevice(kernels, multiprocessors=4)
+    spec = sampling.sampler_args("recent", 0, 1, None)
+    for size in (1, 33, 10**6):
+        sampling.sample(gpu, 0, spec, QueryArgs(size=size), NeighborRows())
+    assert shapes == [1, 2, 32]

@@ -17,12 +17,12 @@ EVERYTHING = 2**63 - 1
 def sample(kernels, store, nodes, t, k, before=None, key=None, shape=(3, 64)) -> Neighbors:
     """As the samplers: `recent` without a key, else `uniform`. Slots are poisoned first."""
     queries, rows, out = prepared(nodes, t, k, before)
-    snapshot = ctypes.c_uint64(store.snapshot.data_ptr())
+    where = ctypes.c_uint64(store.snapshot.data_ptr()), ctypes.c_uint64(0)
     if key is None:
-        kernels.launch("sample_recent", *shape, snapshot, queries, rows)
+        kernels.launch("sample_recent", *shape, *where, queries, rows)
     else:
         spec = structs.SamplerArgs(_core.Strategy.uniform.value, key, 1, 0)
-        kernels.launch("sample_uniform", *shape, snapshot, queries, spec, rows)
+        kernels.launch("sample_uniform", *shape, *where, queries, spec, rows)
     return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import wraps
+from functools import cached_property, wraps
 from typing import ParamSpec, Protocol, TypeVar
 
 import torch
@@ -122,7 +122,7 @@ class CudaDevice:
         except RuntimeError as error:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory") from error
 
-    @property
+    @cached_property
     def multiprocessors(self) -> int:
         """How many multiprocessors the device has."""
         count: int = torch.cuda.get_device_properties(self.device).multi_processor_count

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ctypes
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from tgflow import _core
 from tgflow.choices import Strategy
-from tgflow.cuda.launch import Kernels
-from tgflow.cuda.structs import NeighborRows, QueryArgs, SamplerArgs
+from tgflow.cuda.device import Device
+from tgflow.cuda.structs import NeighborRows, QueryArgs, SampleParams, SamplerArgs
+
+_BLOCKS_EACH = 8
+"""Thread blocks a multiprocessor; each begins by reading the snapshot."""
+_PARAMS_WORDS = ctypes.sizeof(SampleParams) // 8
 
 
 class _Kernel(NamedTuple):
@@ -53,27 +58,52 @@ def neighbor_rows(nodes: Tensor, t: Tensor, eid: Tensor, count: Tensor) -> Neigh
     return NeighborRows(nodes.data_ptr(), t.data_ptr(), eid.data_ptr(), count.data_ptr(), k)
 
 
+def params_address(params: Tensor | None, device: torch.device) -> int:
+    """Return where a kernel finds a struct `SampleParams`, or 0 without: its arguments count then.
+
+    Args:
+        params: Contiguous int64 `[3]` on the device: the cut-off for all queries, the key of draws
+            (its 64 bits), and how many of the queries are in use. Kernels read them when they run,
+            so a captured call is replayed with others.
+        device: Where it must be.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    if params is None:
+        return 0
+    fits = params.dtype is torch.int64 and params.shape == (_PARAMS_WORDS,)
+    if not fits or params.device != device or not params.is_contiguous():
+        raise ValueError(
+            f"params must be contiguous int64 [{_PARAMS_WORDS}] on {device}, "
+            f"got {params.dtype} {list(params.shape)} on {params.device}"
+        )
+    return params.data_ptr()
+
+
 def sample(
-    kernels: Kernels, snapshot: int, sampler: SamplerArgs, queries: QueryArgs, out: NeighborRows
+    gpu: Device,
+    snapshot: int,
+    sampler: SamplerArgs,
+    queries: QueryArgs,
+    out: NeighborRows,
+    params: int = 0,
 ) -> None:
     """Answer `queries` from the store at `snapshot`; does not synchronize.
 
     Args:
-        kernels: Of the device where all memory is.
+        gpu: The device where all memory is.
         snapshot: Address of the struct `Snapshot` (cuda/snapshot.hpp), read when the kernel runs.
         sampler: What is asked for, checked.
         queries: May be none.
         out: Room for all answers; every slot is written.
+        params: Of `params_address`, read when the kernel runs; 0 takes what the arguments say.
     """
     if queries.size == 0:  # a launch of no thread blocks is an error
         return
-    address = ctypes.c_uint64(snapshot)
     kernel = _ANY if sampler.types else _BY_NUMBER[sampler.strategy]
-    blocks = _blocks(queries.size, kernel.threads // kernel.lanes)
+    blocks = -(-queries.size // (kernel.threads // kernel.lanes))
+    blocks = min(blocks, gpu.multiprocessors * _BLOCKS_EACH)
     arguments = (sampler, out) if kernel.takes_sampler else (out,)
-    kernels.launch(kernel.name, blocks, kernel.threads, address, queries, *arguments)
-
-
-def _blocks(num_queries: int, per_block: int) -> int:
-    """Return how many thread blocks; each goes on with further queries where they are too many."""
-    return min(-(-num_queries // per_block), 2**31 - 1)
+    where = ctypes.c_uint64(snapshot), ctypes.c_uint64(params)
+    gpu.kernels.launch(kernel.name, blocks, kernel.threads, *where, queries, *arguments)

@@ -39,6 +39,12 @@ class QueryArgs(ctypes.Structure):
     )
 
 
+class SampleParams(ctypes.Structure):
+    """What a kernel reads from device memory instead of its arguments (cuda/snapshot.hpp)."""
+
+    _fields_ = (("before_all", _number), ("key", _word), ("size", _number))
+
+
 class SamplerArgs(ctypes.Structure):
     """What a call asks for (detail/sampler.hpp); `strategy` is a number of `_core.Strategy`."""
 

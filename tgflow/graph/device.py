@@ -79,15 +79,17 @@ class DeviceGraph:
         if queries.types is not None:
             self._host.check_types()
         each, limit = _native.cut_offs(queries.as_of)
+        params = sampling.params_address(queries.params, self.device)
         with self._store.readers.reading():
             sampling.sample(
-                self.gpu.kernels,
+                self.gpu,
                 self._store.snapshot,
                 sampling.sampler_args(
                     sampler.strategy, queries.key, sampler.span or 1, queries.types
                 ),
                 sampling.queries(queries.nodes, queries.t, each, limit),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
+                params,
             )
 
     def remove(self, eid: Tensor) -> int:

@@ -27,6 +27,10 @@ class Queries:
     """Of random draws, in [0, 2**64)."""
     types: Tensor | None = None
     """int64 `[1024]`: a bit per event type, whether it counts; None: all do."""
+    params: Tensor | None = None
+    """On a GPU int64 `[3]`: the cut-off for all, the key and how many queries are in use, which
+    kernels read when they run, so that a captured call can be replayed with others. Queries beyond
+    have no neighbors. None: as above."""
 
 
 @dataclass(slots=True, eq=False)

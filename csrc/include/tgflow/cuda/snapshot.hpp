@@ -2,7 +2,7 @@
 // alone.
 #pragma once
 
-#include "tgflow/detail/store_view.hpp"
+#include "tgflow/detail/sampler.hpp"
 
 namespace tgflow {
 
@@ -12,18 +12,28 @@ struct Snapshot {
   eid_t position;  ///< Samplers see the events below it.
 };
 
+/// What changes from one replay of a captured launch to the next: in device memory, read when the kernel runs.
+struct SampleParams {
+  eid_t before_all;  ///< Instead of the queries' own.
+  uint64_t key;      ///< Instead of the sampler's.
+  int64_t size;      ///< Queries from here on have no answers.
+};
+
 /// What a thread block shares while it reads a store.
 struct SharedReading {
   int64_t snapshot[sizeof(Snapshot) / sizeof(int64_t)];
   int64_t reads[2];
+  SampleParams params;
 };
 
 /// One thread reads the snapshot for its block: the lanes of a tile must not disagree on what they see. Where
 /// the store wants it, counts what the block reads from each tier. All threads come to begin and end.
 class Reading {
  public:
-  /// Limits the queries to what is published.
-  __device__ Reading(const Snapshot* snapshot, Queries& queries, SharedReading& shared) : shared_(shared) {
+  /// Limits the queries to what is published. `params` may be null: the arguments count.
+  __device__ Reading(const Snapshot* snapshot, const SampleParams* params, Queries& queries, Sampler& sampler,
+                     SharedReading& shared)
+      : shared_(shared) {
     auto& seen = *reinterpret_cast<Snapshot*>(shared.snapshot);
     if (threadIdx.x == 0) {
       seen.position = load_acquire(&snapshot->position);
@@ -31,13 +41,20 @@ class Reading {
       seen.store.num_nodes = load_acquire(&snapshot->store.num_nodes);
       seen.store.heads = load_acquire(&snapshot->store.heads);  // later: never too few for the count
       shared.reads[0] = shared.reads[1] = 0;
+      shared.params = params != nullptr ? *params
+                                        : SampleParams{queries.before_all, sampler.key, queries.size};
     }
     __syncthreads();
+    queries.before_all = shared.params.before_all;
+    sampler.key = shared.params.key;
     store = seen.store;
     reads_ = store.reads;
     if (reads_ != nullptr) store.reads = shared.reads;
     if (seen.position < queries.before_all) queries.before_all = seen.position;
   }
+
+  /// Whether query `i` is one of those in use.
+  __device__ bool asks(int64_t i) const { return i < shared_.params.size; }
 
   __device__ void end() const {
     if (reads_ == nullptr) return;
