@@ -17,6 +17,7 @@ _IN_BUDGET = 16
 _LEAST_ENTRIES = 256
 _MOST_CAPACITY = 16384
 _BLOCKS_IN_CHUNK = 4
+_MOST_CHUNKS = 1 << 16
 
 
 class Chunks:
@@ -24,6 +25,8 @@ class Chunks:
 
     Fresh pieces are cut off the line's end. A piece that begins in a chunk's last `max_capacity`
     entries would straddle two: chunks lie so far apart (`stride`) that these belong to the next.
+    Their tables have room for more chunks than most stores ever have: a reader goes on with the
+    tables that it found, while a write already shows it blocks of later chunks.
     """
 
     def __init__(self, gpu: Device, readers: Readers, budget: int | None) -> None:
@@ -42,10 +45,17 @@ class Chunks:
         """Whether chunks have moved down; for others to notice and to reset."""
         self._data: list[Tensor | None] = []
         self._on_device: deque[int] = deque()
-        self.addresses = torch.zeros(64, dtype=torch.int64, device=gpu.device)
+        self.addresses = torch.zeros(_MOST_CHUNKS, dtype=torch.int64, device=gpu.device)
         """Where each chunk is, as kernels read it."""
-        self.tiers = torch.zeros(64, dtype=torch.uint8, device=gpu.device)
+        self.tiers = torch.zeros(_MOST_CHUNKS, dtype=torch.uint8, device=gpu.device)
         """Per chunk: 0 on the device, 1 on the host, 2 given back."""
+        self.outgrown = False
+        """Whether the tables have moved: readers know only the old ones. For others to reset."""
+
+    @property
+    def count(self) -> int:
+        """Chunks so far, those given back included."""
+        return len(self._data)
 
     @property
     def chunk_bytes(self) -> int:
@@ -123,6 +133,7 @@ class Chunks:
         if len(self._data) > len(self.tiers):
             self.addresses = self._grown(self.addresses)
             self.tiers = self._grown(self.tiers)
+            self.outgrown = True
         for chunk, data in enumerate([*on_host, *on_device], start=first):
             self.tiers[chunk] = int(chunk < first + len(on_host))
             self.addresses[chunk] = data.data_ptr()

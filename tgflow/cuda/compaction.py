@@ -38,7 +38,7 @@ class Compaction:
 
         Synchronizes. `num_entries` and `num_rooms` say what leaving them needs.
         """
-        live = torch.zeros(len(chunks.tiers), dtype=torch.int64, device=chunks.tiers.device)
+        live = torch.zeros(chunks.count, dtype=torch.int64, device=chunks.tiers.device)
         self._in.live = live.data_ptr()
         self._launch("compact_live")
         counts = live.tolist()

@@ -178,7 +178,7 @@ class DeviceStore:
         sparse = work.measure(self.chunks)
         self.chunks.close()
         self._slabs.renew(work.num_rooms)
-        self.chunks.ensure(work.num_entries)
+        self._ensure_chunks(work.num_entries)
         work.move(self._view(), self._fresh())
         self._count_off(work)
         for slab in self._slabs.drop_old():
@@ -228,9 +228,21 @@ class DeviceStore:
     def _ready(self, pending: InsertionPlan | ChangeArgs) -> None:
         """Get the memory of what was planned."""
         self._slabs.ensure(pending.num_rooms)
-        self.chunks.ensure(pending.num_entries)
+        self._ensure_chunks(pending.num_entries)
         self._heads = self._grown(self._heads, pending.largest_node + 1)
         self._pending = pending
+
+    def _ensure_chunks(self, num_entries: int) -> None:
+        """Reserve room for entries, in chunks that every reader from now on can find.
+
+        A reader launched before the tables moved would look behind the old ones' ends, so what
+        shows it the new chunks' blocks comes after it. Those launched later find the new tables.
+        """
+        self.chunks.ensure(num_entries)
+        if self.chunks.outgrown:
+            self.chunks.outgrown = False
+            self._publish(self.position)
+            self.readers.wait()
 
     def _count_off(self, done: InsertionPlan | ChangeArgs | Compaction) -> None:
         self.chunks.cursor += done.num_entries

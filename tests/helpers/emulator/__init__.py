@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -45,6 +46,8 @@ class Emulator:
         self.order = order
         self.launches: list[str] = []
         """The names of the kernels launched so far."""
+        self.between: Callable[[], None] | None = None
+        """Called before and after every launch that it does not make itself."""
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Argument) -> None:
         """Run a kernel to its end; RuntimeError says what it did wrong."""
@@ -57,9 +60,17 @@ class Emulator:
         kernel = getattr(self._library, f"launch_{name}")
         kernel.restype = ctypes.c_char_p
         self.launches.append(name)
+        self._pause()
         wrong = kernel(blocks, threads, pointers, ctypes.c_uint64(self.order))
         if wrong is not None:
             raise RuntimeError(f"{name}: {wrong.decode()}")
+        self._pause()
+
+    def _pause(self) -> None:
+        called, self.between = self.between, None
+        if called is not None:
+            called()
+            self.between = called
 
     def reads(self) -> list[tuple[int, int, int, int]]:
         """Return thread block, thread, address and bytes of each `__ldcs` of the last launch."""

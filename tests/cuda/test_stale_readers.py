@@ -1,0 +1,96 @@
+"""Readers that began before a write read between any two launches of it, and find what they should."""
+
+import ctypes
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.effort import cases
+from helpers.emulator.device import EmulatedDevice
+from helpers.hubs import hub_events
+from helpers.sampler_kernels import assert_equal, sample
+from tgflow.cuda import chunks
+from tgflow.cuda.store import DeviceStore
+from tgflow.cuda.structs import Snapshot
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Sampler, sample_neighbors
+
+READER = 7
+"""The stream that readers are on."""
+NUM_NODES, K = 60, 9
+
+
+@dataclass
+class InFlight:
+    """A kernel that has read its snapshot and goes on with it, until the writer has waited for it."""
+
+    snapshot: Tensor
+    num_waits: int
+
+    @property
+    def position(self) -> int:
+        return Snapshot.from_buffer_copy(self.snapshot.numpy()).position
+
+
+class Readers:
+    """One reader more begins before every launch; all in flight answer before and after it."""
+
+    def __init__(self, gpu: EmulatedDevice, store: DeviceStore, events: EventBatch) -> None:
+        self.gpu, self.store = gpu, store
+        self.twin = TemporalGraph()
+        self.twin.append(events)
+        self.nodes = torch.arange(NUM_NODES)
+        self.t = torch.full_like(self.nodes, 2**40)
+        self.in_flight: list[InFlight] = []
+        self.num_answers = 0
+        gpu.kernels.between = self.read
+
+    def read(self) -> None:
+        waited = [
+            number
+            for number, (_, other) in enumerate(self.gpu.waits, start=1)
+            if other == READER
+        ]
+        last = waited[-1] if waited else 0
+        self.in_flight = [x for x in self.in_flight if x.num_waits >= last][-3:]
+        self.begin()
+        for reader in self.in_flight:
+            expected = sample_neighbors(
+                self.twin, Sampler.recent(), self.nodes, self.t, K, as_of=reader.position
+            )
+            assert_equal(sample(self.gpu.kernels, reader, self.nodes, self.t, K), expected)
+            self.num_answers += 1
+
+    def begin(self) -> None:
+        writer, self.gpu.current = self.gpu.current, READER
+        with self.store.readers.reading():
+            held = self.store._snapshot.clone()
+        self.gpu.current = writer
+        self.in_flight.append(InFlight(held, len(self.gpu.waits)))
+
+
+@pytest.mark.parametrize("most_chunks", [4, 1 << 16])
+@pytest.mark.parametrize("budget", cases([None, 4096, 40_000], [4096]))
+@pytest.mark.parametrize("batch", [25, 700])
+def test_readers_between_any_two_launches_of_an_insertion(monkeypatch, most_chunks, budget, batch):
+    """Chunks of few entries, so that their table is outgrown more than once where it is small."""
+    monkeypatch.setattr(chunks, "_MOST_CHUNKS", most_chunks)
+    events = hub_events(4_000 if batch > 100 else 1_000, NUM_NODES, seed=batch)
+    gpu = EmulatedDevice()
+    store = DeviceStore(gpu, directed=False, budget=budget)
+    readers = Readers(gpu, store, events)
+    for start in range(0, len(events), batch):
+        part = events[start : start + batch]
+        store.reserve(part.src, part.dst, part.t)
+        store.commit(store.position + len(part))
+    assert readers.num_answers > 100
+    if budget == 4096:
+        assert len(store.chunks.held()) > 16
+
+
+def test_the_struct_is_what_the_store_publishes():
+    store = DeviceStore(EmulatedDevice(), directed=True)
+    assert len(store._snapshot) == ctypes.sizeof(Snapshot)
