@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tgflow.cuda.device import CudaDevice
-from tgflow.cuda.launch import ExternalStream
 from tgflow.cuda.requirements import require_cupy
 
 if TYPE_CHECKING:
@@ -29,6 +28,16 @@ extern "C" __global__ void naive_gather(
 }
 """
 _THREADS = 256
+
+
+class ExternalStream:
+    """A stream of torch's, as CuPy takes others' streams."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
 
 
 def naive_gather(gpu: Device) -> Callable[[Tensor, Tensor, Tensor], None] | None:

@@ -2,6 +2,7 @@
 
 import ctypes
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 import torch
@@ -13,9 +14,14 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
 from helpers.sampler_kernels import assert_equal, sample
 from helpers.strategies import event_lists, every_query
+from tgflow.cuda import insertion
+from tgflow.cuda.free_lists import NO_CLASS
 from tgflow.cuda.store import DeviceStore
 from tgflow.events import EventBatch
 from tgflow.testing import reference
+
+WRITER = 1000
+"""The stream of a device's first store."""
 
 
 class Snapshot:
@@ -53,11 +59,14 @@ def check(store: DeviceStore, events: EventBatch, nodes, t, k: int, directed=Fal
     k=st.integers(1, 4),
     directed=st.booleans(),
     order=st.integers(0, 5),
+    small=st.booleans(),
 )
-def test_any_batches_give_the_graph(events, cuts, k, directed, order):
+def test_any_batches_give_the_graph(events, cuts, k, directed, order, small):
+    """In two launches, and as large ones are inserted."""
     gpu = EmulatedDevice()
     gpu.kernels.order = order
-    store = grown(events, cuts, gpu, directed)
+    with mock.patch.object(insertion, "SMALL_PAIRS", 4096 if small else 0):
+        store = grown(events, cuts, gpu, directed)
     assert store.position == len(events)
     check(store, events, *every_query(events), k, directed)
 
@@ -71,8 +80,10 @@ def random_queries(events: EventBatch, num_queries: int, num_nodes: int):
 
 @pytest.mark.parametrize("budget", cases([None, 64_000, 200_000], [None, 64_000]))
 @pytest.mark.parametrize("num_batches", cases([1, 7, 400], [7]))
-def test_long_histories_in_both_tiers(num_batches, budget):
+@pytest.mark.parametrize("small", [True, False])
+def test_long_histories_in_both_tiers(monkeypatch, small, num_batches, budget):
     """Chains of blocks, regrown blocks, reused memory; chunks that have moved to the host."""
+    monkeypatch.setattr(insertion, "SMALL_PAIRS", 4096 if small else 0)
     events = hub_events(12_000, 300, seed=num_batches)
     store = DeviceStore(EmulatedDevice(), directed=False, budget=budget)
     for rows in torch.arange(len(events)).tensor_split(num_batches):
@@ -83,8 +94,10 @@ def test_long_histories_in_both_tiers(num_batches, budget):
         assert store.chunks.tier_bytes(1) > 0
 
 
-def test_no_two_pieces_of_memory_overlap():
+@pytest.mark.parametrize("small", [True, False])
+def test_no_two_pieces_of_memory_overlap(monkeypatch, small):
     """Of live blocks, live directories and what is free."""
+    monkeypatch.setattr(insertion, "SMALL_PAIRS", 4096 if small else 0)
     events = hub_events(6_000, 200, seed=3)
     store = DeviceStore(EmulatedDevice(), directed=False, budget=1 << 20)
     for rows in torch.arange(len(events)).tensor_split(150):
@@ -114,7 +127,7 @@ def used_memory(store: DeviceStore) -> tuple[list[tuple[int, int]], list[tuple[i
     for item, size_class in zip(store._free._items.tolist(), classes, strict=True):
         if size_class < 160:
             pieces.append(span_of(item))
-        else:
+        elif size_class != NO_CLASS:
             rooms.append((item, item + 32 * (1 << size_class - 160)))
     return pieces, rooms
 
@@ -164,12 +177,13 @@ def test_the_number_of_launches_does_not_depend_on_the_batch():
     gpu = EmulatedDevice()
     store = DeviceStore(gpu, directed=False)
     counts = []
-    for size in (1, 50, 3000):
+    for size in (1, 50, 2048, 2049, 5000):
         gpu.kernels.launches.clear()
         insert(store, hub_events(size, 500, seed=1))
         counts.append(list(gpu.kernels.launches))
-    assert counts[0] == counts[1] == counts[2]
-    assert len(counts[0]) == 7
+    assert counts[:3] == [["insert_small_plan", "insert_small_commit"]] * 3
+    assert counts[3] == counts[4]
+    assert len(counts[4]) == 8
 
 
 def test_memory_is_not_reused_while_it_may_be_read():
@@ -179,7 +193,7 @@ def test_memory_is_not_reused_while_it_may_be_read():
     gpu.current = 7
     with store.readers.reading():
         pass
-    assert gpu.waits == [(7, 0)], "a reader elsewhere sees what append has returned from"
+    assert gpu.waits == [(7, WRITER)], "a reader elsewhere sees what append has returned from"
     gpu.busy, gpu.current = {7}, 0
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([2]), torch.tensor([0])))
     assert store.readers.reclaim() == []
@@ -192,13 +206,13 @@ def test_readers_on_the_writers_stream_are_ordered_by_it():
     store = DeviceStore(gpu, directed=True)
     for step in range(2):
         insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([step])))
-        with store.readers.reading():
-            gpu.busy = {0}
+        with store.on_writer(), store.readers.reading():
+            gpu.busy = {WRITER}
     assert len(store.readers.reclaim()) == 1
     assert gpu.waits == []
     gpu.current = 5
     store.readers.writing()
-    assert gpu.waits == [(5, 0)], "a writer that moves to another stream waits for the old one"
+    assert gpu.waits == [(5, WRITER)], "a writer that moves to another stream waits for the old one"
 
 
 def test_positions_beyond_32_bits():
@@ -225,12 +239,13 @@ def test_a_reader_launched_before_the_publication_is_waited_for():
     store = DeviceStore(gpu, directed=True)
     insert(store, EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([0])))
     assert len(store.readers.reclaim()) == 1
-    store.readers.retire((store._heads, None))
+    with store.on_writer():
+        store.readers.retire(store._heads)
     gpu.current = 7
     with store.readers.reading():
         gpu.busy = {7}
-    gpu.current = 0
-    store.readers.published()
+    with store.on_writer():
+        store.readers.published()
     assert store.readers.reclaim() == []
     gpu.busy = set()
     assert len(store.readers.reclaim()) == 1
@@ -257,5 +272,5 @@ def test_compaction_waits_on_the_device_for_readers_of_what_it_gives_up():
 
     gpu.kernels.launch = noted
     store.compact()
-    assert waits_at["compact_past"] == [(0, 7), (0, 8)]
+    assert waits_at["compact_past"] == [(WRITER, 7), (WRITER, 8)]
     assert store.readers.reclaim() == [], "what they may read is not reused"

@@ -40,7 +40,7 @@ class Chunks:
         """Entries of a block at most."""
         self.stride = self.size - self.max_capacity
         self.cursor = 0
-        """Entries cut off so far."""
+        """Entries cut off so far, at most."""
         self.moved = False
         """Whether chunks have moved down; for others to notice and to reset."""
         self._data: list[Tensor | None] = []
@@ -61,6 +61,19 @@ class Chunks:
     def chunk_bytes(self) -> int:
         """Bytes of a chunk."""
         return self.size * ENTRY_BYTES
+
+    @property
+    def ahead(self) -> int:
+        """Entries that a write may reserve without being sure that it needs them.
+
+        A chunk, or where there is no budget a quarter of all.
+        """
+        return self.stride if self.budget is not None else max(1, self.count // 4) * self.stride
+
+    @property
+    def room(self) -> int:
+        """Entries that are left in the chunks that there are, at least."""
+        return self.count * self.stride - self.cursor
 
     def tier_bytes(self, tier: int) -> int:
         """Return the bytes that tier 0, the device, or tier 1, the host, holds."""
@@ -109,7 +122,7 @@ class Chunks:
             data, self._data[chunk] = self._data[chunk], None
             assert data is not None
             self.tiers[chunk] = 2
-            self._readers.retire((data, None))
+            self._readers.retire(data, in_host=chunk not in self._on_device)
         self._on_device = deque(chunk for chunk in self._on_device if self._data[chunk] is not None)
 
     def _move_down(self, num_chunks: int) -> None:
@@ -124,7 +137,7 @@ class Chunks:
             self._data[chunk] = data
             self._on_device.popleft()
             self.moved = True
-            self._readers.retire((old, None))
+            self._readers.retire(old)
 
     def _add(self, on_host: list[Tensor], on_device: list[Tensor]) -> None:
         first = len(self._data)
@@ -141,5 +154,5 @@ class Chunks:
     def _grown(self, table: Tensor) -> Tensor:
         grown = table.new_zeros(max(2 * len(table), len(self._data)))
         grown[: len(table)] = table
-        self._readers.retire((table, None))
+        self._readers.retire(table)
         return grown

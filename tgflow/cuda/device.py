@@ -39,6 +39,9 @@ class StreamEvent(Protocol):
     def query(self) -> bool:
         """Return whether all work before it is done; never waits."""
 
+    def synchronize(self) -> None:
+        """Wait for all work before it."""
+
 
 class Device(Protocol):
     """A device, and the host's memory that it reads in place."""
@@ -83,8 +86,13 @@ class Device(Protocol):
         Without it, memory that is let go of is free at once for the stream that it was made on.
         """
 
-    def record_event(self) -> StreamEvent:
-        """Return the point that the current stream's work has come to."""
+    def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
+        """Return the point that the current stream's work has come to.
+
+        Args:
+            event: An event of this device that nobody needs as it is any more, to be recorded
+                again instead of a new one.
+        """
 
     def wait_event(self, event: StreamEvent) -> None:
         """Let later work of the current stream begin when `event` is done; the host goes on."""
@@ -170,9 +178,11 @@ class CudaDevice:
         """Tell torch's allocator that the current stream reads a tensor."""
         tensor.record_stream(torch.cuda.current_stream(self.device))
 
-    def record_event(self) -> StreamEvent:
-        """Return a CUDA event recorded on torch's current stream."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    def record_event(self, event: StreamEvent | None = None) -> StreamEvent:
+        """Record a CUDA event on torch's current stream."""
+        if event is None:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        assert isinstance(event, torch.cuda.Event)
         event.record(torch.cuda.current_stream(self.device))
         return event
 

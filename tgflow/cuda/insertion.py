@@ -1,118 +1,149 @@
-"""A batch on its way into a device store: planned on the device, read back once, then committed."""
+"""A batch on its way into a device store: planned on the device, then committed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
 
 import torch
 from torch import Tensor
 
 from tgflow.cuda.free_lists import NUM_CLASSES
+from tgflow.cuda.launch import Kernels
 from tgflow.cuda.scan import prefix_sum
-from tgflow.cuda.structs import FreeItems, Fresh, Insertion, StoreView
+from tgflow.cuda.structs import FreeItems, Fresh, Insertion, Snapshot, StoreView, Totals
+from tgflow.cuda.unread import GivenUp
 
 THREADS = 256
+SMALL_PAIRS = 4096
+"""A batch of no more takes two launches."""
+_LANES = 16
+_WARP = 32
+_MOST_THREADS = 1024
 _ABSENT = 2**31 - 1
+_NUM_COUNTERS = NUM_CLASSES + 2
 _RUN_PLAN_BYTES, _RANKS_BYTES = 32, 12
-
-Launch = Callable[..., None]
+_ALIGNMENT = 16
 
 
 class InsertionPlan:
-    """What a batch needs, once `read` has been called; holds the tensors that kernels work on.
+    """The kernels of a batch, and the memory that they hand on to each other.
 
     Args:
-        launch: Of `Kernels`.
-        src, dst, t: The batch's columns, int64 `[B]` on the device, at least one event.
+        kernels: Of the device.
+        columns: `src`, `dst` and `t` of at least one event, int64 `[3 or more, B]` on the device.
         first_eid: The first one's position.
         directed: Whether `src` alone gets a neighbor.
+        max_capacity: Entries of a block at most.
     """
 
     def __init__(
-        self, launch: Launch, src: Tensor, dst: Tensor, t: Tensor, first_eid: int, directed: bool
+        self, kernels: Kernels, columns: Tensor, first_eid: int, directed: bool, max_capacity: int
     ) -> None:
-        self._launch = launch
-        self._columns = (src, dst, t)
-        self._largest = src.max() if directed else torch.maximum(src.max(), dst.max())
-        nodes, self._pair = _sorted_pairs(src, dst, directed)
-        self._nodes = nodes
-        size = len(nodes)
-        self._run = torch.empty_like(nodes)
-        self._begin = src.new_empty(size + 1)
-        self._demand = src.new_empty(3, size)
-        self._needed = torch.zeros(NUM_CLASSES + 2, dtype=torch.int32, device=src.device)
-        plan = src.new_empty(size, _RUN_PLAN_BYTES, dtype=torch.uint8)
-        ranks = src.new_empty(size, _RANKS_BYTES, dtype=torch.uint8)
-        self._kept = [plan, ranks]
+        self._launch, self._columns = kernels.launch, columns
+        sides = 1 if directed else 2
+        self.num_pairs = size = sides * columns.shape[1]
+        self.is_small = size <= SMALL_PAIRS
+        src, dst, t = (columns[i].data_ptr() for i in range(3))
         self._in = Insertion(
-            src=src.data_ptr(),
-            dst=dst.data_ptr(),
-            t=t.data_ptr(),
-            first_eid=first_eid,
-            num_pairs=size,
-            node=nodes.data_ptr(),
-            pair=self._pair.data_ptr(),
-            run=self._run.data_ptr(),
-            begin=self._begin.data_ptr(),
-            plans=plan.data_ptr(),
-            ranks=ranks.data_ptr(),
-            demand=self._demand.data_ptr(),
-            needed=self._needed.data_ptr(),
+            src=src, dst=dst, t=t, first_eid=first_eid, num_pairs=size, sides=sides
         )
-
-    def read(self, store: StoreView, free: FreeItems, max_capacity: int) -> None:
-        """Plan against `store` and read back what is needed: the one wait of an insertion."""
-        self._in.store, self._in.free = store, free
         self._in.fresh.max_capacity = max_capacity
+        self._parts = _Parts(columns.device)
+        for name, num_bytes in (
+            *(("node", 4 * size), ("pair", 8 * size), ("run", 4 * size), ("begin", 8 * size + 8)),
+            *(("plans", _RUN_PLAN_BYTES * size), ("ranks", _RANKS_BYTES * size)),
+            *(("demand", 24 * size), ("needed", 4 * _NUM_COUNTERS), ("dirs", 8 * size)),
+            ("places", 8 * (size + size // max_capacity + 1)),
+            *(("given_up", 16 * size), ("given_class", 2 * size)),
+        ):
+            self._parts.add(name, num_bytes)
+        self._parts.place(self._in)
+
+    def plan(self, store: StoreView, free: FreeItems, totals: Totals) -> None:
+        """Plan against `store`; what is needed is in `totals`, pinned memory, when that is done."""
+        self._in.store, self._in.free = store, free
+        self._in.totals = ctypes.addressof(totals)
+        if self.is_small:
+            threads = (self.num_pairs + _WARP - 1) // _WARP * _WARP
+            self._launch("insert_small_plan", 1, min(threads, _MOST_THREADS), self._in)
+        else:
+            self._plan_large()
+
+    def _plan_large(self) -> None:
+        src, dst = self._columns[:2]
+        nodes, pairs = _sorted_pairs(src, dst, self._in.sides == 1)
+        self._columns, self._sorted = self._columns[:3], (nodes, pairs)
+        self._in.node, self._in.pair = nodes.data_ptr(), pairs.data_ptr()
+        run, needed = (self._parts.view(name, torch.int32) for name in ("run", "needed"))
+        demand = self._parts.view("demand", torch.int64).view(3, -1)
+        needed.zero_()
         self._each_pair("insert_mark")
-        torch.cumsum(self._run, 0, dtype=torch.int32, out=self._run)
+        torch.cumsum(run, 0, dtype=torch.int32, out=run)
         self._each_pair("insert_list")
         self._each_pair("insert_plan")
-        prefix_sum(self._demand)
-        totals = torch.cat(
-            [self._run[-1:], self._demand[:, -1], self._needed[NUM_CLASSES:], self._largest[None]]
-        )
-        self.num_runs, self._num_blocks, self.num_entries, self.num_rooms, *rest = totals.tolist()
-        """Runs; fresh entries; fresh directories in units of 32 bytes."""
-        self.num_regrown, self.num_replaced, self.largest_node = rest
-        self._make_room()
+        prefix_sum(demand)
+        self._launch("insert_totals", 1, _WARP, self._in)
 
-    def _make_room(self) -> None:
-        """Allocate what `commit` works on: it comes after the log, and must not fail."""
-        device, num_runs = self._nodes.device, self.num_runs
-        places = torch.empty(self._num_blocks + 1, dtype=torch.int64, device=device)
-        dirs = torch.empty(num_runs, dtype=torch.int64, device=device)
-        self._given_up = torch.empty(2 * num_runs, dtype=torch.int64, device=device)
-        self._given_class = torch.empty(2 * num_runs, dtype=torch.uint8, device=device)
-        self._in.places, self._in.dirs = places.data_ptr(), dirs.data_ptr()
-        self._in.given_up = self._given_up.data_ptr()
-        self._in.given_class = self._given_class.data_ptr()
-        self._kept += [places, dirs]
-
-    @property
-    def needed(self) -> Tensor:
-        """What was needed of each size class, free or fresh, int32 `[192]`."""
-        return self._needed[:NUM_CLASSES]
-
-    def commit(self, store: StoreView, heads: Tensor, fresh: Fresh) -> tuple[Tensor, Tensor]:
-        """Write and publish the entries; return what was given up, and its size classes.
+    def commit(
+        self,
+        store: StoreView,
+        heads: Tensor,
+        fresh: Fresh,
+        cursor: Tensor,
+        slab: int,
+        snapshot: int,
+        following: Snapshot,
+    ) -> GivenUp:
+        """Write and publish the entries and move the snapshot; return what was given up.
 
         Args:
-            store: As given to `read`, but with the chunks that were added since.
+            store: As given to `plan`, but with the chunks that were added since.
             heads: With room for the largest node.
-            fresh: Where the fresh memory lies.
+            fresh: How fresh memory lies, but for where it begins.
+            cursor: The struct `Cursor`, which knows that.
+            slab: Where directories go on instead, or 0.
+            snapshot: Address of the struct `Snapshot`.
+            following: What it becomes.
         """
         self._in.store, self._in.fresh, self._in.heads = store, fresh, heads.data_ptr()
-        self._each_run("insert_link")
-        self._each_pair("insert_scatter")
-        self._each_run("insert_publish")
-        return self._given_up, self._given_class
+        self._in.cursor, self._in.slab = cursor.data_ptr(), slab
+        self._in.snapshot, self._in.next = snapshot, following
+        if self.is_small:
+            blocks = -(-self.num_pairs * _LANES // THREADS)
+            self._launch("insert_small_commit", blocks, THREADS, self._in)
+        else:
+            for kernel in ("insert_link", "insert_scatter", "insert_publish"):
+                self._each_pair(kernel)
+            self._launch("insert_finish", 1, THREADS, self._in)
+        items = self._parts.view("given_up", torch.int64)
+        return GivenUp(items, self._parts.view("given_class", torch.uint8))
 
     def _each_pair(self, kernel: str) -> None:
-        self._launch(kernel, -(-len(self._nodes) // THREADS), THREADS, self._in)
+        self._launch(kernel, -(-self.num_pairs // THREADS), THREADS, self._in)
 
-    def _each_run(self, kernel: str) -> None:
-        self._launch(kernel, -(-self.num_runs // THREADS), THREADS, self._in)
+
+class _Parts:
+    """Parts of one piece of device memory, by the names that the struct has for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._end = 0
+
+    def add(self, name: str, num_bytes: int) -> None:
+        self._spans[name] = self._end, self._end + num_bytes
+        self._end += -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+    def place(self, struct: Insertion) -> None:
+        """Get the memory and write the parts' addresses to `struct`."""
+        self._memory = torch.empty(self._end, dtype=torch.uint8, device=self._device)
+        base = self._memory.data_ptr()
+        for name, (begin, _) in self._spans.items():
+            setattr(struct, name, base + begin)
+
+    def view(self, name: str, dtype: torch.dtype) -> Tensor:
+        begin, end = self._spans[name]
+        return self._memory[begin:end].view(dtype)
 
 
 def _sorted_pairs(src: Tensor, dst: Tensor, directed: bool) -> tuple[Tensor, Tensor]:

@@ -93,11 +93,11 @@ class ChangeArgs:
         self._launch("change_count")
         prefix_sum(demand)
         read: list[int] = demand[:, -1].tolist()
-        self._num_blocks, self.num_entries, self.num_rooms, self.gained = read
-        """Fresh entries; fresh directories in units of 32 bytes; entries more than before."""
+        self.num_blocks, self.num_entries, self.num_rooms, self.gained = read
+        """New blocks; fresh entries; fresh directories in units of 32 bytes; entries gained."""
         self.largest_node = int(nodes[-1]) if len(nodes) else -1
-        self._places = nodes.new_empty(self._num_blocks + 1)
-        blocks = nodes.new_empty(self._num_blocks + 1, _NEW_BLOCK_BYTES, dtype=torch.uint8)
+        self._places = nodes.new_empty(self.num_blocks + 1)
+        blocks = nodes.new_empty(self.num_blocks + 1, _NEW_BLOCK_BYTES, dtype=torch.uint8)
         self._in.blocks = blocks.data_ptr()
         self._kept.append(blocks)
 

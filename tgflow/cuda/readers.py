@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
-
-from torch import Tensor
+from dataclasses import dataclass
 
 from tgflow.cuda.device import Device, StreamEvent
 
-Retired: TypeAlias = "tuple[Tensor, Tensor | None]"
-"""Free items and their size classes, or memory and None."""
+
+@dataclass(slots=True, eq=False)
+class _Mark:
+    """How far a stream's reading has come."""
+
+    event: StreamEvent
+    num_waiting: int = 0
+    """Retired things that wait for the event as it is: it must not be recorded again."""
+    is_reader: bool = True
 
 
 class Readers:
@@ -21,8 +27,8 @@ class Readers:
 
     Readers on the writer's own stream are done when its next kernel begins. A reader on another
     stream first waits, on the device, for the latest publication, so only those that were launched
-    before the one without a thing can reach it. Nobody ever makes the host wait. Replays of a
-    captured graph are not seen here: run them on the writer's stream, or order them with it.
+    before the one without a thing can reach it. Nobody ever makes the host wait. What a captured
+    graph reads is not seen when it is captured: enclose each replay in `reading`.
     """
 
     def __init__(self, gpu: Device) -> None:
@@ -30,32 +36,61 @@ class Readers:
         self._lock = threading.Lock()
         self._writer = gpu.current_stream()
         self._published: StreamEvent | None = None
-        self._reading: dict[int, StreamEvent] = {}
-        self._retiring: list[Retired] = []
-        self._retired: list[tuple[Retired, list[StreamEvent]]] = []
+        self._num_published = 0
+        self._seen: dict[int, int] = {}
+        """Per stream, the publication that it has waited for."""
+        self._reading: dict[int, _Mark] = {}
+        self._spare: list[StreamEvent] = []
+        self._retiring: list[tuple[object, bool]] = []
+        self._retired: deque[tuple[object, list[_Mark]]] = deque()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Enclose the launch of a kernel that reads the store on the current stream."""
+        """Enclose the launch of kernels that read on the current stream, or of graphs of them."""
         if self._gpu.is_capturing():
             yield
             return
         with self._lock:
             stream = self._gpu.current_stream()
             away = stream != self._writer
-            if away and self._published is not None:
-                self._gpu.wait_event(self._published)
-            yield
             if away:
-                self._reading[stream] = self._gpu.record_event()
+                self._wait_for_publication(stream)
+            try:
+                yield
+            finally:
+                if away:
+                    self._mark(stream)
 
-    def wait_when_dropped(self, owner: object) -> None:
+    def _wait_for_publication(self, stream: int) -> None:
+        if self._published is not None and self._seen.get(stream) != self._num_published:
+            self._gpu.wait_event(self._published)
+            self._seen[stream] = self._num_published
+
+    def _mark(self, stream: int) -> None:
+        """Note that the current stream reads up to here: its event is recorded again, if it may."""
+        mark = self._reading.get(stream)
+        if mark is not None and mark.num_waiting == 0:
+            self._gpu.record_event(mark.event)
+            return
+        spare = self._spare.pop() if self._spare else None
+        self._reading[stream] = _Mark(self._gpu.record_event(spare))
+
+    def wait_when_dropped(self, owner: object, *, in_host: bool = False) -> None:
         """Have the host wait for readers on other streams when `owner` and its memory go.
 
         What goes is free at once for later work of the stream that it was made on, and no other.
+        Where a part of it is the host's (`in_host`), the writer's own work is waited for as well.
         """
-        finalizer = weakref.finalize(owner, _wait, self._gpu, self._reading)
+        finalizer = weakref.finalize(owner, self._wait_for_all, in_host)
         finalizer.atexit = False  # the process's end gives all back
+
+    def _wait_for_all(self, in_host: bool) -> None:
+        events = [mark.event for mark in self._reading.values()]
+        events += [mark.event for _, marks in self._retired for mark in marks]
+        if in_host and self._published is not None:
+            events.append(self._published)
+        if not all(event.query() for event in events):
+            self._gpu.synchronize()
 
     def writing(self) -> None:
         """Begin to write on the current stream: behind what was written before on another."""
@@ -71,31 +106,48 @@ class Readers:
         The host goes on. Readers launched later see what was published before this.
         """
         with self._lock:
-            for stream, event in self._reading.items():
+            for stream, mark in self._reading.items():
                 if stream != self._gpu.current_stream():
-                    self._gpu.wait_event(event)
+                    self._gpu.wait_event(mark.event)
 
-    def retire(self, thing: Retired) -> None:
-        """Hand over what the state to be published next does not reach any more."""
-        self._retiring.append(thing)
+    def retire(self, thing: object, *, in_host: bool = False) -> None:
+        """Hand over what the state to be published next does not reach any more.
 
-    def published(self) -> None:
-        """Note that what was launched so far on the writer's stream is a state for readers."""
+        What the device reads in the host's memory (`in_host`) is also kept until the writer's own
+        kernels are done: the host would use it again at once, in no stream's order.
+        """
+        self._retiring.append((thing, in_host))
+
+    def published(self) -> StreamEvent:
+        """Note that what was launched so far on the writer's stream is a state for readers.
+
+        Returns its point in that stream.
+        """
         with self._lock:
             self._published = self._gpu.record_event()
-            events = [event for stream, event in self._reading.items() if stream != self._writer]
-            self._retired += [(thing, events) for thing in self._retiring]
+            self._num_published += 1
+            marks = [mark for stream, mark in self._reading.items() if stream != self._writer]
+            for thing, in_host in self._retiring:
+                waited = [*marks, _Mark(self._published, is_reader=False)] if in_host else marks
+                for mark in waited:
+                    mark.num_waiting += 1
+                self._retired.append((thing, waited))
             self._retiring = []
+            return self._published
 
-    def reclaim(self) -> list[Retired]:
+    def reclaim(self) -> list[object]:
         """Return what nobody reads any more, in the order in which it was retired."""
         done = []
         with self._lock:
-            while self._retired and all(event.query() for event in self._retired[0][1]):
-                done.append(self._retired.pop(0)[0])
+            while self._retired and all(mark.event.query() for mark in self._retired[0][1]):
+                thing, marks = self._retired.popleft()
+                done.append(thing)
+                self._let_go(marks)
         return done
 
-
-def _wait(gpu: Device, reading: dict[int, StreamEvent]) -> None:
-    if not all(event.query() for event in reading.values()):
-        gpu.synchronize()
+    def _let_go(self, marks: list[_Mark]) -> None:
+        current = [id(mark) for mark in self._reading.values()]
+        for mark in marks:
+            mark.num_waiting -= 1
+            if mark.num_waiting == 0 and mark.is_reader and id(mark) not in current:
+                self._spare.append(mark.event)

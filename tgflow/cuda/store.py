@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,48 +18,50 @@ from tgflow.cuda.compaction import Compaction
 from tgflow.cuda.device import Device, translate_oom
 from tgflow.cuda.directory_slabs import DirectorySlabs
 from tgflow.cuda.free_lists import FreeList
-from tgflow.cuda.insertion import THREADS, InsertionPlan
+from tgflow.cuda.insertion import InsertionPlan
 from tgflow.cuda.mutation import ChangeArgs, Edits
+from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.readers import Readers
-from tgflow.cuda.structs import Fresh, Snapshot, StoreView
+from tgflow.cuda.store_stats import DeviceStats, count
+from tgflow.cuda.structs import Cursor, Fresh, Snapshot, StoreView, Totals
+from tgflow.cuda.unread import GivenUp, Need, Unread, UnreadTotals, most_of
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTier:
-    """What the latest version of the graph has in a tier."""
+def _on_writer(
+    write: Callable[Concatenate[DeviceStore, _P], _R],
+) -> Callable[Concatenate[DeviceStore, _P], _R]:
+    """Run a method on the store's own stream."""
 
-    num_blocks: int
-    num_entries: int
-    capacity: int
-    """Entries that its blocks have room for."""
-    bytes: int
-    """Of its chunks."""
+    @wraps(write)
+    def moved(store: DeviceStore, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        with store.on_writer():
+            return write(store, *arguments, **options)
+
+    return moved
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceStats:
-    """What a device store holds and what it costs."""
+@dataclass(slots=True, eq=False)
+class _Planned:
+    """A batch that was reserved for."""
 
-    device: DeviceTier
-    host: DeviceTier
-    max_blocks: int
-    """Blocks of the node that has most."""
-    reads: tuple[int, int]
-    """Neighbors read from each tier, counted where there is a budget."""
-    bytes: int
-    """All memory, that of directories, heads and tables included."""
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of both tiers."""
-        return self.device.num_entries + self.host.num_entries
+    plan: InsertionPlan
+    totals: Totals
+    need: Need
+    largest_node: int
 
 
 class DeviceStore:
-    """Takes whole batches in a constant number of launches, and one wait for what they need.
+    """Takes whole batches in a constant number of launches, on a stream of its own.
 
     One thread writes while any number sample: what they read is reused when they are done. A write
     is reserved for, which changes nothing that a reader can see, and then committed.
+
+    The host does not wait to learn what a batch takes of the memory: there is room for the most
+    that it can take, and its totals are read when they have come. Only where that room would be
+    much more than is held already, the batch's own totals are waited for.
 
     Args:
         gpu: The device.
@@ -64,19 +71,42 @@ class DeviceStore:
 
     def __init__(self, gpu: Device, directed: bool, budget: int | None = None) -> None:
         self._gpu, self._directed = gpu, directed
+        self._writer = gpu.open_stream()
+        with self.on_writer():
+            self._open(budget)
+        self._num_nodes = self._num_changes = 0
+        self._num_entries = self._num_blocks = self._max_blocks = 0
+        """At most; the last of a node, in the batches whose totals were read."""
+        self.position = 0
+        """Events that samplers launched from now on see."""
+        self._pending: _Planned | ChangeArgs | None = None
+        self._new_types: Tensor | None = None
+        self._given_up: deque[GivenUp] = deque()
+        self.readers.wait_when_dropped(self, in_host=True)
+
+    def _open(self, budget: int | None) -> None:
+        gpu = self._gpu
         self.readers = Readers(gpu)
         self.chunks = Chunks(gpu, self.readers, budget)
         self._slabs = DirectorySlabs(gpu)
-        self._free = FreeList(self.chunks)
+        self._free = FreeList(gpu, self.chunks)
+        self._pinned = PinnedPool(gpu)
+        self._unread = UnreadTotals(gpu)
         self._heads = torch.zeros(1024, dtype=torch.int64, device=gpu.device)
         self._types = torch.empty(0, dtype=torch.int16, device=gpu.device)
         self._reads = torch.zeros(2, dtype=torch.int64, device=gpu.device)
-        self._num_nodes = self._num_changes = 0
-        self.position = 0
-        """Events that samplers launched from now on see."""
-        self._pending: InsertionPlan | ChangeArgs | None = None
-        self._new_types: Tensor | None = None
-        self._snapshot = torch.zeros(ctypes.sizeof(Snapshot), dtype=torch.uint8, device=gpu.device)
+        self._cursor = self._struct(Cursor)
+        self._cursor_slab = 0
+        """The slab that the cursor is in."""
+        self._snapshot = self._struct(Snapshot)
+        self.readers.published()  # nothing yet, for those who sample at once
+
+    def _struct(self, kind: type[ctypes.Structure]) -> Tensor:
+        return torch.zeros(ctypes.sizeof(kind), dtype=torch.uint8, device=self._gpu.device)
+
+    def on_writer(self) -> AbstractContextManager[object]:
+        """Make the store's stream this thread's current stream within."""
+        return self._gpu.on(self._writer)
 
     @property
     def snapshot(self) -> int:
@@ -84,11 +114,12 @@ class DeviceStore:
         return self._snapshot.data_ptr()
 
     @translate_oom
+    @_on_writer
     def reserve(self, src: Tensor, dst: Tensor, t: Tensor, types: Tensor | None = None) -> None:
-        """Plan for events that follow and get the memory.
+        """Plan for events that follow and get the memory. Waits only where that could be much.
 
         Args:
-            src: Checked sources, int64 `[B]` on the device.
+            src: Checked sources, contiguous int64 `[B]` on the host; free when this returns.
             dst: Destinations, likewise.
             t: Times, likewise.
             types: Labels, likewise, of which 16 bits are kept; None without.
@@ -97,28 +128,63 @@ class DeviceStore:
             MemoryError: If a tier has no room; the message says how much was asked for.
         """
         self._begin()
-        self._reserve_types(types)
-        if len(src) > 0:
-            plan = InsertionPlan(
-                self._gpu.kernels.launch, src, dst, t, self.position, self._directed
-            )
-            plan.read(self._view(), self._free.view(), self.chunks.max_capacity)
-            self._free.reserve(plan.needed)
-            self._ready(plan)
+        if len(src) == 0:
+            return
+        columns = self._upload([src, dst, t, *([] if types is None else [types])])
+        self._reserve_types(None if types is None else columns[3])
+        most = self.chunks.max_capacity
+        plan = InsertionPlan(self._gpu.kernels, columns, self.position, self._directed, most)
+        totals = self._unread.slot()
+        plan.plan(self._view(), self._free.view(), totals)
+        need = most_of(
+            plan.num_pairs,
+            self._num_entries,
+            self._num_blocks,
+            self._max_blocks + self._unread.growth,
+            most,
+        )
+        if not self._got_ahead(need):
+            self._gpu.record_event().synchronize()
+            self._collect()
+            need = Need(totals.entries, totals.rooms, totals.blocks)
+            self._ensure(need.entries, need.rooms)
+        largest = src.max() if self._directed else max(src.max(), dst.max())
+        self._heads = self._grown(self._heads, int(largest) + 1)
+        self._pending = _Planned(plan, totals, need, int(largest))
 
+    @_on_writer
     def commit(self, position: int) -> None:
         """Insert what was reserved for; the snapshot is then `position`. Does not synchronize."""
-        plan, self._pending = self._pending, None
-        if not isinstance(plan, InsertionPlan):
+        pending, self._pending = self._pending, None
+        if not isinstance(pending, _Planned):
             return
         self._note_types()
-        given_up = plan.commit(self._view(), self._heads, self._fresh())
-        self._count_off(plan)
-        self._free.take()
+        plan, need = pending.plan, pending.need
+        self._num_nodes = max(self._num_nodes, pending.largest_node + 1)
+        slab = 0 if self._cursor_slab == self._slabs.number else self._slabs.address
+        self._cursor_slab = self._slabs.number
+        given_up = plan.commit(
+            self._view(),
+            self._heads,
+            self._fresh(),
+            self._cursor,
+            slab,
+            self.snapshot,
+            Snapshot(self._view(), position),
+        )
+        self.chunks.cursor += need.entries
+        self._slabs.used += need.rooms
+        self._num_blocks += need.blocks
+        self._num_entries += plan.num_pairs
         self.readers.retire(given_up)
-        self._publish(position)
+        done = self.readers.published()
+        growth = plan.num_pairs // self.chunks.max_capacity + 1
+        batch = Unread(done, pending.totals, need, given_up, self._slabs.number, growth)
+        self._unread.add(batch)
+        self.position = position
 
     @translate_oom
+    @_on_writer
     def reserve_edits(self, edits: Edits, types: Tensor | None = None) -> int:
         """Plan for a change of the past; return how many entries there will be more. Synchronizes.
 
@@ -130,6 +196,7 @@ class DeviceStore:
             MemoryError: As in `reserve`.
         """
         self._begin()
+        self._settle()
         self._reserve_types(types)
         change = self._change()
         change.edit(edits)
@@ -137,18 +204,21 @@ class DeviceStore:
         return change.gained
 
     @translate_oom
+    @_on_writer
     def reserve_retention(self, min_t: int, max_count: int) -> int:
         """Plan to forget entries before `min_t`, and more of the oldest down to `max_count` a node.
 
         As `reserve_edits`.
         """
         self._begin()
+        self._settle()
         change = self._change()
         nodes = torch.arange(self._num_nodes, device=self._gpu.device)
         change.forget(nodes, min_t, max_count)
         self._ready(change)
         return change.gained
 
+    @_on_writer
     def commit_change(self, position: int) -> None:
         """Make the change that was reserved for; cut-offs from `position`, the snapshot, see it."""
         change, self._pending = self._pending, None
@@ -157,10 +227,15 @@ class DeviceStore:
         number = self._num_changes + 1
         change.commit(self._view(), self._heads, self._fresh(), position, number)
         self._count_off(change)
+        self._num_nodes = max(self._num_nodes, change.largest_node + 1)
+        self._num_entries += max(change.gained, 0)
+        self._num_blocks += change.num_blocks
+        self._max_blocks += change.num_blocks
         self._num_changes = number
         self._publish(position)
 
     @translate_oom
+    @_on_writer
     def compact(self) -> None:
         """Give up what only cut-offs before the latest changes see, and give memory back.
 
@@ -172,6 +247,7 @@ class DeviceStore:
             MemoryError: If there is none; nothing that is to stay is lost then.
         """
         self._begin()
+        self._settle()
         self.readers.wait()
         work = Compaction(self._gpu.kernels, self._view(), self._heads)
         work.forget_past()
@@ -182,55 +258,94 @@ class DeviceStore:
         work.move(self._view(), self._fresh())
         self._count_off(work)
         for slab in self._slabs.drop_old():
-            self.readers.retire((slab, None))
+            self.readers.retire(slab)
         self.chunks.release(sparse)
         self._free.merge(drop_rooms=True)
         self._publish(self.position)
 
     @translate_oom
+    @_on_writer
     def move_down(self, num_bytes: int) -> None:
-        """Move the oldest chunks to the host until the device holds at most `num_bytes` of them."""
+        """Move the oldest chunks to the host until the device holds at most `num_bytes` of them.
+
+        Synchronizes.
+        """
         self._begin()
         self.chunks.shrink(num_bytes)
         self._publish(self.position)
 
     def stats(self) -> DeviceStats:
         """Count what the store holds, node by node. Synchronizes."""
-        counts = torch.zeros(7, dtype=torch.int64, device=self._gpu.device)
-        blocks = -(-max(self._num_nodes, 1) // THREADS)
-        address = ctypes.c_uint64(counts.data_ptr())
-        with self.readers.reading():
-            self._gpu.kernels.launch("count_store", blocks, THREADS, self._view(), address)
-        read = counts.tolist()
-        device, host = (
-            DeviceTier(read[tier], read[2 + tier], read[4 + tier], self.chunks.tier_bytes(tier))
-            for tier in range(2)
-        )
         tables = (self._heads, self._types, self.chunks.addresses, self.chunks.tiers)
         other = self._slabs.num_bytes + self._free.num_bytes + sum(x.nbytes for x in tables)
-        hits, misses = self._reads.tolist()
-        return DeviceStats(device, host, read[6], (hits, misses), device.bytes + host.bytes + other)
+        chunk_bytes = (self.chunks.tier_bytes(0), self.chunks.tier_bytes(1))
+        with self.readers.reading():
+            return count(self._gpu, self._view(), self._reads, chunk_bytes, other)
 
     def _begin(self) -> None:
         """Start a write: order it behind the last one, and take back what nobody reads."""
         self.readers.writing()
         self._pending = None
+        self._collect()
         if self.chunks.moved:
             self._free.merge()
             self.chunks.moved = False
-        for items, classes in self.readers.reclaim():
-            if classes is not None:
-                self._free.give(items, classes)
+        for thing in self.readers.reclaim():
+            if isinstance(thing, GivenUp):
+                self._given_up.append(thing)
+        while self._given_up and self._given_up[0].count is not None:
+            self._free.give(self._given_up.popleft())
+
+    def _upload(self, columns: list[Tensor]) -> Tensor:
+        """Return columns of the host as int64 `[C, B]` on the device, by one copy."""
+        shape = len(columns), len(columns[0])
+        with self._pinned.lend(8 * shape[0] * shape[1]) as room:
+            staged = room.view(torch.int64).view(shape)
+            torch.stack(columns, out=staged)
+            return self._gpu.copy_from_host(staged)
+
+    def _collect(self) -> None:
+        """Correct what is counted of batches whose totals have come; never waits."""
+        for batch in self._unread.read():
+            totals, most = batch.totals, batch.most
+            assert totals.entries <= most.entries
+            assert totals.rooms <= most.rooms
+            self.chunks.cursor -= most.entries - totals.entries
+            if batch.slab == self._slabs.number:
+                self._slabs.used -= most.rooms - totals.rooms
+            self._num_blocks -= most.blocks - totals.blocks
+            self._max_blocks = max(self._max_blocks, totals.max_blocks)
+            batch.given_up.count = totals.given_up
+
+    def _settle(self) -> None:
+        """Wait for all batches, so that what is counted is exact."""
+        self._unread.wait()
+        self._collect()
+
+    def _got_ahead(self, most: Need) -> bool:
+        """Return whether there is room for the most that a batch can take; a little is reserved."""
+        if most.entries > max(self.chunks.room, self.chunks.ahead):
+            return False
+        if most.rooms > max(self._slabs.room, self._slabs.ahead):
+            return False
+        try:
+            self._ensure(most.entries, most.rooms)
+        except MemoryError:  # what it takes indeed may still fit
+            return False
+        return True
 
     def _change(self) -> ChangeArgs:
         return ChangeArgs(self._gpu.kernels, self._view(), self.chunks.max_capacity)
 
-    def _ready(self, pending: InsertionPlan | ChangeArgs) -> None:
+    def _ready(self, pending: ChangeArgs) -> None:
         """Get the memory of what was planned."""
-        self._slabs.ensure(pending.num_rooms)
-        self._ensure_chunks(pending.num_entries)
+        self._ensure(pending.num_entries, pending.num_rooms)
         self._heads = self._grown(self._heads, pending.largest_node + 1)
         self._pending = pending
+
+    def _ensure(self, num_entries: int, num_rooms: int) -> None:
+        self._slabs.ensure(num_rooms)
+        self._ensure_chunks(num_entries)
 
     def _ensure_chunks(self, num_entries: int) -> None:
         """Reserve room for entries, in chunks that every reader from now on can find.
@@ -244,20 +359,23 @@ class DeviceStore:
             self._publish(self.position)
             self.readers.wait()
 
-    def _count_off(self, done: InsertionPlan | ChangeArgs | Compaction) -> None:
+    def _count_off(self, done: ChangeArgs | Compaction) -> None:
         self.chunks.cursor += done.num_entries
         self._slabs.used += done.num_rooms
-        if not isinstance(done, Compaction):
-            self._num_nodes = max(self._num_nodes, done.largest_node + 1)
 
     def _fresh(self) -> Fresh:
+        """Return where fresh memory lies; where it begins is exact once batches are settled."""
         chunks = self.chunks
         return Fresh(chunks.cursor, chunks.stride, self._slabs.address, chunks.max_capacity)
 
     def _publish(self, position: int) -> None:
+        """Move the snapshot and the cursor. Synchronizes."""
+        self._settle()
+        cursor = Cursor(self.chunks.cursor, self._slabs.address, 0)
+        self._cursor_slab = self._slabs.number
+        where = ctypes.c_uint64(self.snapshot), ctypes.c_uint64(self._cursor.data_ptr())
         snapshot = Snapshot(self._view(), position)
-        address = ctypes.c_uint64(self.snapshot)
-        self._gpu.kernels.launch("publish_snapshot", 1, 1, address, snapshot)
+        self._gpu.kernels.launch("publish_snapshot", 1, 1, where[0], snapshot, where[1], cursor)
         self.readers.published()
         self.position = position
 
@@ -289,5 +407,5 @@ class DeviceStore:
             return table
         grown = table.new_zeros(max(size, 2 * len(table)))
         grown[: len(table)] = table
-        self.readers.retire((table, None))
+        self.readers.retire(table)
         return grown

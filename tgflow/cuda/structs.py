@@ -85,6 +85,25 @@ class Fresh(ctypes.Structure):
     )
 
 
+class Cursor(ctypes.Structure):
+    """Where fresh memory goes on (cuda/insertion.hpp)."""
+
+    _fields_ = (("line", _number), ("rooms", _word), ("finished", _word))
+
+
+class Totals(ctypes.Structure):
+    """What a batch takes (cuda/insertion.hpp)."""
+
+    _fields_ = (
+        ("runs", _number),
+        ("blocks", _number),
+        ("entries", _number),
+        ("rooms", _number),
+        ("given_up", _number),
+        ("max_blocks", _number),
+    )
+
+
 class Insertion(ctypes.Structure):
     """A batch on its way into the store (cuda/insertion.hpp)."""
 
@@ -96,6 +115,7 @@ class Insertion(ctypes.Structure):
         ("t", _word),
         ("first_eid", _number),
         ("num_pairs", _number),
+        ("sides", _number),
         ("node", _word),
         ("pair", _word),
         ("run", _word),
@@ -110,6 +130,11 @@ class Insertion(ctypes.Structure):
         ("dirs", _word),
         ("given_up", _word),
         ("given_class", _word),
+        ("cursor", _word),
+        ("slab", _word),
+        ("totals", _word),
+        ("snapshot", _word),
+        ("next", Snapshot),
     )
 
 

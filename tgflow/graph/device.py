@@ -53,14 +53,15 @@ class DeviceGraph:
 
     @translate_oom
     def append(self, events: EventBatch, allow_late: bool) -> int:
-        """Check and add events, all or none. Waits once for the device, to learn what they need."""
-        with self._writing:
+        """Check and add events, all or none; see `DeviceStore` for when it waits for the device."""
+        with self._writing, self._store.on_writer():
             self._host.check(events, allow_late)
             first, end = len(self.log), len(self.log) + len(events)
             late = len(events) > 0 and int(events.t[0]) < self.log.clock
-            src, dst, t = (self._on_device(x) for x in (events.src, events.dst, events.t))
-            types = None if events.label is None else self._on_device(events.label)
+            src, dst, t, types = events.src, events.dst, events.t, events.label
             if late:
+                src, dst, t = (self._on_device(x) for x in (src, dst, t))
+                types = None if types is None else self._on_device(types)
                 eid = self._on_device(torch.arange(first, end))
                 directed = self._directed
                 edits = Edits.of_events(src, dst, t, eid, puts_in=True, directed=directed)
@@ -136,6 +137,10 @@ class DeviceGraph:
             return self._store.stats()
 
     def _remove(self, eid: Tensor) -> int:
+        with self._store.on_writer():
+            return self._remove_there(eid)
+
+    def _remove_there(self, eid: Tensor) -> int:
         src, dst, t = (self._on_device(column[eid]) for column in self._columns())
         eid = self._on_device(eid)
         edits = Edits.of_events(src, dst, t, eid, puts_in=False, directed=self._directed)

@@ -24,6 +24,10 @@ class EmulatedEvent:
     def query(self) -> bool:
         return self.stream not in self.gpu.busy
 
+    def synchronize(self) -> None:
+        self.gpu.synchronized += 1
+        self.gpu.busy.discard(self.stream)
+
 
 @dataclass(eq=False)
 class EmulatedDevice:
@@ -47,6 +51,8 @@ class EmulatedDevice:
     """Bytes by address of host memory that kernels may read now."""
     synchronized: int = 0
     """How often the host has waited for the device."""
+    num_events: int = 0
+    """That were made; others were recorded again."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _thread: threading.local = field(default_factory=threading.local)
 
@@ -112,8 +118,12 @@ class EmulatedDevice:
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         self.kept.append((self.current, tensor))
 
-    def record_event(self) -> EmulatedEvent:
-        return EmulatedEvent(self, self.current)
+    def record_event(self, event: EmulatedEvent | None = None) -> EmulatedEvent:
+        if event is None:
+            self.num_events += 1
+            return EmulatedEvent(self, self.current)
+        event.stream = self.current
+        return event
 
     def wait_event(self, event: EmulatedEvent) -> None:
         self.waits.append((self.current, event.stream))

@@ -25,6 +25,7 @@ unsigned __ballot_sync(unsigned mask, int holds);
 int __any_sync(unsigned mask, int holds);
 void __syncwarp(unsigned mask = 0xffffffff);
 void __syncthreads();
+void __threadfence();
 int __popc(unsigned bits);
 longlong2 __ldcs(const longlong2* at);
 template <typename T>

@@ -1,7 +1,8 @@
-// A batch on its way into the store: what the kernels of insert.cu hand on to each other. Device code alone.
+// A batch on its way into the store: what the kernels of insert*.cu hand on to each other. Device code alone.
 #pragma once
 
 #include "tgflow/cuda/size_class.hpp"
+#include "tgflow/cuda/snapshot.hpp"
 #include "tgflow/detail/store_view.hpp"
 
 namespace tgflow {
@@ -23,12 +24,32 @@ struct Fresh {
   TGFLOW_HD Directory* room(int64_t offset) const { return rooms + offset; }
 };
 
+/// Where fresh memory goes on: the host does not wait to learn what the batches before have taken.
+struct Cursor {
+  int64_t line;
+  Directory* rooms;
+  unsigned long long finished;  ///< Thread blocks of `insert_small_commit` that are done.
+};
+
+/// What a batch takes, as the host reads it later.
+struct Totals {
+  int64_t runs;
+  int64_t blocks;
+  int64_t entries;     ///< Fresh ones.
+  int64_t rooms;       ///< Units of fresh directories.
+  int64_t given_up;    ///< Old blocks and directories.
+  int64_t max_blocks;  ///< Of the node that has most of those that grow.
+};
+
 /// What a run needs of each kind of memory: its rank among all that need it.
 struct Ranks {
   int32_t full;  ///< Of the first of its blocks of the most entries.
   int32_t last;  ///< Of its last block.
   int32_t room;  ///< Of its directory.
 };
+
+/// Counters behind those of the size classes.
+constexpr int kGivenUp = kClasses, kMaxBlocks = kClasses + 1, kCounters = kClasses + 2;
 
 /// A run is a node's pairs; arrays have room for one run a pair.
 struct Insertion {
@@ -39,20 +60,26 @@ struct Insertion {
   const tick_t* t;
   eid_t first_eid;
   int64_t num_pairs;
-  const int32_t* node;  ///< Per pair, sorted.
-  const int64_t* pair;  ///< Per sorted pair: 2 * row, + 1 for the destination's.
-  int32_t* run;         ///< Per pair: first whether a run begins, then runs so far.
-  int64_t* begin;       ///< Per run, and the end.
+  int64_t sides;   ///< Pairs of an event: 2, or 1 where sources alone have neighbors.
+  int32_t* node;   ///< Per pair, sorted.
+  int64_t* pair;   ///< Per sorted pair: 2 * row, + 1 for the destination's.
+  int32_t* run;    ///< Per pair: first whether a run begins, then runs so far.
+  int64_t* begin;  ///< Per run, and the end.
   RunPlan* plans;
   Ranks* ranks;
   int64_t* demand;  ///< [kDemands, num_pairs]: blocks, fresh entries and rooms; then summed up.
-  int32_t* needed;  ///< Per size class, then regrown blocks and replaced directories.
+  int32_t* needed;  ///< Counters: per size class, then the others.
   FreeItems free;
-  Fresh fresh;
+  Fresh fresh;           ///< But for where it begins, which the cursor knows.
   place_t* places;       ///< Of all new blocks.
   Directory** dirs;      ///< Per run.
-  uint64_t* given_up;    ///< [2, runs]: old blocks and directories, 0 for none.
+  uint64_t* given_up;    ///< [2, pairs]: old blocks and directories, 0 for none.
   uint8_t* given_class;  ///< Their size classes.
+  Cursor* cursor;
+  Directory* slab;  ///< Where directories go on instead of at the cursor, or null.
+  Totals* totals;   ///< In host memory.
+  Snapshot* snapshot;
+  Snapshot next;  ///< What the snapshot becomes.
 
   TGFLOW_HD int64_t num_runs() const { return num_pairs == 0 ? 0 : run[num_pairs - 1]; }
   TGFLOW_HD int64_t row(int64_t p) const { return pair[p] >> 1; }
@@ -64,8 +91,137 @@ struct Insertion {
   }
   /// Whether memory of rank `rank` is fresh, none of its class being free.
   TGFLOW_HD bool is_fresh(int size_class, int64_t rank) const { return !free.has(size_class, rank); }
+  /// The fresh memory from where this batch begins.
+  TGFLOW_HD Fresh fresh_here() const {
+    return {cursor->line, fresh.stride, slab != nullptr ? slab : cursor->rooms, fresh.max_capacity};
+  }
 };
 
 constexpr int kBlocks = 0, kEntries = 1, kRooms = 2;  ///< The demands.
+
+/// The plan of run `r`, empty beyond the last.
+__device__ inline RunPlan plan_of(const Insertion& in, int64_t r) {
+  if (r >= in.num_runs()) return {};
+  const int64_t begin = in.begin[r];
+  const auto eids = [&](int64_t j) { return in.first_eid + in.row(begin + j); };
+  auto* dir = const_cast<Directory*>(in.store.latest(in.node[begin]));
+  return plan_run(in.store, dir, in.begin[r + 1] - begin, in.fresh.max_capacity, eids);
+}
+
+/// How many blocks of the most entries a plan asks for.
+__device__ inline int num_full_blocks(const RunPlan& plan) {
+  return plan.num_blocks == 0 ? 0 : static_cast<int>(plan.num_blocks) - 1;
+}
+
+/// Adds what a plan needs to `counted`, and returns its ranks there.
+__device__ inline Ranks count_needs(const Insertion& in, const RunPlan& plan, int* counted) {
+  Ranks ranks{0, 0, 0};
+  const int num_full = num_full_blocks(plan);
+  if (num_full != 0) ranks.full = atomicAdd(&counted[piece_class(in.fresh.max_capacity)], num_full);
+  if (plan.num_blocks != 0) ranks.last = atomicAdd(&counted[piece_class(plan.capacity)], 1);
+  if (plan.max_blocks != 0) ranks.room = atomicAdd(&counted[room_class(plan.max_blocks)], 1);
+  const int given_up = (plan.regrows != 0) + (plan.max_blocks != 0 && plan.dir != nullptr);
+  if (given_up != 0) atomicAdd(&counted[kGivenUp], given_up);
+  if (plan.num_blocks != 0) {
+    const int linked = plan.dir == nullptr ? 0 : static_cast<int>(plan.dir->num_blocks);
+    atomicMax(&counted[kMaxBlocks], linked + static_cast<int>(plan.num_blocks));
+  }
+  return ranks;
+}
+
+/// What a planned run needs of each demand.
+struct Demand {
+  int64_t blocks, entries, rooms;
+};
+__device__ inline Demand demand_of(const Insertion& in, const RunPlan& plan, const Ranks& ranks) {
+  const int full = piece_class(in.fresh.max_capacity);
+  int64_t entries = 0;
+  for (int b = 0; b < num_full_blocks(plan); ++b) {
+    if (in.is_fresh(full, ranks.full + b)) entries += in.fresh.max_capacity;
+  }
+  if (plan.num_blocks != 0 && in.is_fresh(piece_class(plan.capacity), ranks.last)) entries += plan.capacity;
+  const bool fresh_room = plan.max_blocks != 0 && in.is_fresh(room_class(plan.max_blocks), ranks.room);
+  return {plan.num_blocks, entries, fresh_room ? int64_t{plan.max_blocks} + 1 : 0};
+}
+
+/// Tells the host what the batch takes.
+__device__ inline void note_totals(const Insertion& in, int64_t runs, const Demand& sums) {
+  *in.totals = {runs, sums.blocks, sums.entries, sums.rooms, in.needed[kGivenUp], in.needed[kMaxBlocks]};
+}
+
+/// Whether `dir` has the block at `place`.
+__device__ inline bool holds(const Directory* dir, place_t place) {
+  for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
+    if (dir->blocks()[b].place == place) return true;
+  }
+  return false;
+}
+
+/// Gives the new blocks of run `r` their places.
+__device__ inline place_t* place_blocks(const Insertion& in, const RunPlan& plan, int64_t r) {
+  const Fresh fresh = in.fresh_here();
+  place_t* places = in.places + in.before(kBlocks, r);
+  int64_t offset = in.before(kEntries, r);
+  const Ranks ranks = in.ranks[r];
+  for (uint32_t b = 0; b < plan.num_blocks; ++b) {
+    const int64_t capacity = capacity_of_new(plan, b, fresh.max_capacity);
+    const int64_t rank = b + 1 == plan.num_blocks ? ranks.last : ranks.full + static_cast<int64_t>(b);
+    const int size_class = piece_class(capacity);
+    const bool is_fresh = in.is_fresh(size_class, rank);
+    places[b] = is_fresh ? fresh.place(offset, capacity) : in.free.item(size_class, rank);
+    if (is_fresh) offset += capacity;
+  }
+  return places;
+}
+
+__device__ inline Directory* room_of(const Insertion& in, const RunPlan& plan, int64_t r) {
+  if (plan.max_blocks == 0) return nullptr;
+  const int size_class = room_class(plan.max_blocks);
+  const int64_t rank = in.ranks[r].room;
+  if (in.is_fresh(size_class, rank)) return in.fresh_here().room(in.before(kRooms, r));
+  return reinterpret_cast<Directory*>(in.free.item(size_class, rank));
+}
+
+/// Notes what run `r` no longer needs; nothing where there is no such run.
+__device__ inline void note_given_up(const Insertion& in, const RunPlan& plan, int64_t r) {
+  uint64_t block = 0, directory = 0;
+  if (plan.regrows != 0) {
+    block = plan.dir->blocks()[0].place;
+    if (plan.dir->version != nullptr && holds(plan.dir->version->older, block))
+      block = 0;  // still read there
+  }
+  if (plan.max_blocks != 0 && plan.dir != nullptr) directory = reinterpret_cast<uint64_t>(plan.dir);
+  in.given_up[r] = block;
+  in.given_up[in.num_pairs + r] = directory;
+  in.given_class[r] = static_cast<uint8_t>(block == 0 ? kNoClass : piece_class(capacity_of(block)));
+  in.given_class[in.num_pairs + r] =
+      static_cast<uint8_t>(directory == 0 ? kNoClass : room_class(plan.dir->max_blocks));
+}
+
+/// Writes the entry of pair `p`, which is number `j` of its run.
+__device__ inline void write_entry(const Insertion& in, const RunPlan& plan, const Directory* dir, int64_t p,
+                                   int64_t j) {
+  const bool in_tail = plan.regrows != 0 || j < plan.in_tail;
+  const auto s = static_cast<uint32_t>(in_tail ? 0 : 1 + (j - plan.in_tail) / in.fresh.max_capacity);
+  const Segment segment = segment_of(in.store, plan, dir, s, in.fresh.max_capacity);
+  const Mark mark = in.mark(p);
+  segment.entries[j - segment.begin] = {mark.t, static_cast<uint32_t>(in.neighbor(p)),
+                                        static_cast<uint32_t>(mark.eid - segment.base_eid)};
+}
+
+/// By all threads of one block, when all runs are published: counts off what was taken and moves the
+/// snapshot.
+__device__ inline void finish_insertion(const Insertion& in) {
+  for (int c = static_cast<int>(threadIdx.x); c < kClasses; c += static_cast<int>(blockDim.x)) {
+    const int64_t taken = in.needed[c] < in.free.count[c] ? in.needed[c] : in.free.count[c];
+    in.free.count[c] -= taken;
+  }
+  if (threadIdx.x != 0) return;
+  const int64_t num_runs = in.num_runs();
+  const Fresh fresh = in.fresh_here();
+  in.cursor->line = fresh.line + in.before(kEntries, num_runs);
+  in.cursor->rooms = fresh.room(in.before(kRooms, num_runs));
+  publish(in.snapshot, in.next);
+}
 
 }  // namespace tgflow

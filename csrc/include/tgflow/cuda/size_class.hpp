@@ -28,7 +28,7 @@ TGFLOW_HD inline int room_class(uint32_t max_blocks) {
 struct FreeItems {
   const uint64_t* items;  ///< Places of pieces, addresses of directories.
   const int64_t* begin;
-  const int64_t* count;
+  int64_t* count;
 
   /// Whether there is a `rank`th item of a class, from 0.
   TGFLOW_HD bool has(int size_class, int64_t rank) const { return rank < count[size_class]; }

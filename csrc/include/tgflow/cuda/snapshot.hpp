@@ -12,7 +12,22 @@ struct Snapshot {
   eid_t position;  ///< Samplers see the events below it.
 };
 
-/// What changes from one replay of a captured launch to the next: in device memory, read when the kernel runs.
+/// Moves a snapshot on: readers that see the new position find all that is below it. Two fields are ordered
+/// behind those before: `num_nodes`, since readers take it for the length of `heads`, and `position`. The
+/// rest may be seen early: tables only gain rows.
+__device__ inline void publish(Snapshot* snapshot, const Snapshot& next) {
+  store_relaxed(&snapshot->store.chunks, next.store.chunks);
+  store_relaxed(&snapshot->store.tiers, next.store.tiers);
+  store_relaxed(&snapshot->store.types, next.store.types);
+  store_relaxed(&snapshot->store.change, next.store.change);
+  store_relaxed(&snapshot->store.reads, next.store.reads);
+  store_relaxed(&snapshot->store.heads, next.store.heads);
+  store_release(&snapshot->store.num_nodes, next.store.num_nodes);
+  store_release(&snapshot->position, next.position);
+}
+
+/// What changes from one replay of a captured launch to the next: in device memory, read when the kernel
+/// runs.
 struct SampleParams {
   eid_t before_all;  ///< Instead of the queries' own.
   uint64_t key;      ///< Instead of the sampler's.
@@ -41,8 +56,8 @@ class Reading {
       seen.store.num_nodes = load_acquire(&snapshot->store.num_nodes);
       seen.store.heads = load_acquire(&snapshot->store.heads);  // later: never too few for the count
       shared.reads[0] = shared.reads[1] = 0;
-      shared.params = params != nullptr ? *params
-                                        : SampleParams{queries.before_all, sampler.key, queries.size};
+      shared.params =
+          params != nullptr ? *params : SampleParams{queries.before_all, sampler.key, queries.size};
     }
     __syncthreads();
     queries.before_all = shared.params.before_all;

@@ -18,6 +18,9 @@ struct DeviceWord<1> {
   __device__ static void store(void* p, Bits bits) {
     asm volatile("st.release.gpu.u8 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
   }
+  __device__ static void store_relaxed(void* p, Bits bits) {
+    asm volatile("st.relaxed.gpu.u8 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
+  }
 };
 template <>
 struct DeviceWord<4> {
@@ -28,6 +31,9 @@ struct DeviceWord<4> {
   __device__ static void store(void* p, Bits bits) {
     asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
   }
+  __device__ static void store_relaxed(void* p, Bits bits) {
+    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
+  }
 };
 template <>
 struct DeviceWord<8> {
@@ -37,6 +43,9 @@ struct DeviceWord<8> {
   }
   __device__ static void store(void* p, Bits bits) {
     asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(bits) : "memory");
+  }
+  __device__ static void store_relaxed(void* p, Bits bits) {
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(p), "l"(bits) : "memory");
   }
 };
 
@@ -69,6 +78,18 @@ TGFLOW_HD inline void store_release(T* p, T value) {
   DeviceWord<sizeof(T)>::store(p, word.bits);
 #else
   __atomic_store_n(p, value, __ATOMIC_RELEASE);
+#endif
+}
+
+/// Writes `*p` in one piece, in no order with other writes.
+template <typename T>
+TGFLOW_HD inline void store_relaxed(T* p, T value) {
+#ifdef __CUDA_ARCH__
+  InWord<T> word{};
+  word.value = value;
+  DeviceWord<sizeof(T)>::store_relaxed(p, word.bits);
+#else
+  __atomic_store_n(p, value, __ATOMIC_RELAXED);
 #endif
 }
 

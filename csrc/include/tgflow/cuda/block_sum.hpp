@@ -1,0 +1,30 @@
+// Prefix sums over the threads of a block. Device code alone.
+#pragma once
+
+#include "tgflow/cuda/tile.hpp"
+
+namespace tgflow {
+
+/// Returns the sum of what the threads before this one bring, and in `total` that of all. Every thread of the
+/// block comes, whole warps of them; `sums` is shared, with room for a number a warp.
+__device__ inline int64_t sum_before(int64_t mine, int64_t* sums, int64_t* total) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int num_warps = static_cast<int>(blockDim.x) / kWarp;
+  long long through = mine;
+  for (int step = 1; step < kWarp; step *= 2) {
+    const long long other = __shfl_up_sync(0xffffffffu, through, step);
+    if (lane >= step) through += other;
+  }
+  __syncthreads();  // `sums` may still be read from the call before
+  if (lane == kWarp - 1) sums[warp] = through;
+  __syncthreads();
+  int64_t before = through - mine;
+  *total = 0;
+  for (int w = 0; w < num_warps; ++w) {
+    if (w < warp) before += sums[w];
+    *total += sums[w];
+  }
+  return before;
+}
+
+}  // namespace tgflow
