@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256)
 /// Uniform draws from all that a query sees, or from its window. A lane draws a number and fetches its entry.
 extern "C" __global__ void __launch_bounds__(256)
     sample_uniform(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
-         NeighborRows out) {
+                   NeighborRows out) {
   __shared__ SharedReading shared;
   const Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(256)
 /// Any sampler, one thread a query: what draws one entry after the other, or looks at every entry.
 extern "C" __global__ void __launch_bounds__(128)
     sample_any(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
-         NeighborRows out) {
+               NeighborRows out) {
   __shared__ SharedReading shared;
   const Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;

@@ -209,7 +209,7 @@ def test_params_are_checked_before_their_address_is_taken():
 
 
 def test_the_grid_does_not_grow_with_the_queries(kernels, monkeypatch):
-    """Each thread block begins by reading the snapshot: more of them than fit at once do it twice."""
+    """Each thread block begins by reading the snapshot: more than fit at once do it twice."""
     shapes = []
     monkeypatch.setattr(kernels, "launch", lambda name, blocks, *more: shapes.append(blocks))
     gpu = EmulatedDevice(kernels, multiprocessors=4)

@@ -1,4 +1,4 @@
-"""Compiling and launching, with a CuPy and a driver that only write down what they are asked for."""
+"""Compiling and launching, with a CuPy and a driver that only write down what they are asked."""
 
 import ctypes
 import threading

@@ -1,4 +1,4 @@
-"""Readers that began before a write read between any two launches of it, and find what they should."""
+"""Readers that began before a write read between any two launches of it, and find it whole."""
 
 import ctypes
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ NUM_NODES, K = 60, 9
 
 @dataclass
 class InFlight:
-    """A kernel that has read its snapshot and goes on with it, until the writer has waited for it."""
+    """A kernel that has read its snapshot and goes on with it, until the writer waits for it."""
 
     snapshot: Tensor
     num_waits: int

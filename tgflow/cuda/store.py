@@ -163,15 +163,9 @@ class DeviceStore:
         self._num_nodes = max(self._num_nodes, pending.largest_node + 1)
         slab = 0 if self._cursor_slab == self._slabs.number else self._slabs.address
         self._cursor_slab = self._slabs.number
-        given_up = plan.commit(
-            self._view(),
-            self._heads,
-            self._fresh(),
-            self._cursor,
-            slab,
-            self.snapshot,
-            Snapshot(self._view(), position),
-        )
+        store = self._view()
+        where = (self._heads, self._fresh(), self._cursor, slab)
+        given_up = plan.commit(store, *where, self.snapshot, Snapshot(store, position))
         self.chunks.cursor += need.entries
         self._slabs.used += need.rooms
         self._num_blocks += need.blocks
@@ -179,8 +173,8 @@ class DeviceStore:
         self.readers.retire(given_up)
         done = self.readers.published()
         growth = plan.num_pairs // self.chunks.max_capacity + 1
-        batch = Unread(done, pending.totals, need, given_up, self._slabs.number, growth)
-        self._unread.add(batch)
+        slab = self._slabs.number
+        self._unread.add(Unread(done, pending.totals, need, given_up, slab, growth))
         self.position = position
 
     @translate_oom
@@ -226,7 +220,8 @@ class DeviceStore:
         self._note_types()
         number = self._num_changes + 1
         change.commit(self._view(), self._heads, self._fresh(), position, number)
-        self._count_off(change)
+        self.chunks.cursor += change.num_entries
+        self._slabs.used += change.num_rooms
         self._num_nodes = max(self._num_nodes, change.largest_node + 1)
         self._num_entries += max(change.gained, 0)
         self._num_blocks += change.num_blocks
@@ -256,7 +251,8 @@ class DeviceStore:
         self._slabs.renew(work.num_rooms)
         self._ensure_chunks(work.num_entries)
         work.move(self._view(), self._fresh())
-        self._count_off(work)
+        self.chunks.cursor += work.num_entries
+        self._slabs.used += work.num_rooms
         for slab in self._slabs.drop_old():
             self.readers.retire(slab)
         self.chunks.release(sparse)
@@ -358,10 +354,6 @@ class DeviceStore:
             self.chunks.outgrown = False
             self._publish(self.position)
             self.readers.wait()
-
-    def _count_off(self, done: ChangeArgs | Compaction) -> None:
-        self.chunks.cursor += done.num_entries
-        self._slabs.used += done.num_rooms
 
     def _fresh(self) -> Fresh:
         """Return where fresh memory lies; where it begins is exact once batches are settled."""
