@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
 from helpers.strategies import event_lists
-from tgflow.cuda import insertion, unread
+from tgflow.cuda import insertion
 from tgflow.cuda.store import DeviceStore
 from tgflow.events import EventBatch
 
@@ -79,13 +79,7 @@ def check_bounds(events: EventBatch, cuts, directed: bool) -> None:
         planned = store._pending
         if planned is None:
             continue
-        most = unread.most_of(
-            planned.plan.num_pairs,
-            store._num_entries,
-            store._num_blocks,
-            store._max_blocks,
-            store.chunks.max_capacity,
-        )
+        most = store._unread.most(planned.plan.num_pairs, store.chunks.max_capacity)
         totals = planned.totals
         assert totals.entries <= most.entries
         assert totals.rooms <= most.rooms

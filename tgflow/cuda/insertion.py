@@ -43,7 +43,7 @@ class InsertionPlan:
         sides = 1 if directed else 2
         self.num_pairs = size = sides * columns.shape[1]
         self.is_small = size <= SMALL_PAIRS
-        src, dst, t = (columns[i].data_ptr() for i in range(3))
+        src, dst, t = (columns.data_ptr() + 8 * i * columns.shape[1] for i in range(3))
         self._in = Insertion(
             src=src, dst=dst, t=t, first_eid=first_eid, num_pairs=size, sides=sides
         )

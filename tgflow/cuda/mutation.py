@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tgflow.cuda.launch import Kernels
+from tgflow.cuda.device import Device
 from tgflow.cuda.scan import prefix_sum
 from tgflow.cuda.structs import Changing, Fresh, StoreView, Version
 from tgflow.units import INT64_MAX, INT64_MIN
@@ -19,7 +19,7 @@ _NEW_BLOCK_BYTES = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edits:
-    """Entries to put into nodes' pasts or to take out; columns are int64 `[N]` on the device."""
+    """Entries to put into nodes' pasts or to take out; columns are int64 `[N]`."""
 
     node: Tensor
     t: Tensor
@@ -43,6 +43,10 @@ class Edits:
             puts_in,
         )
 
+    def columns(self) -> list[Tensor]:
+        """Return node, t, eid and nbr."""
+        return [self.node, self.t, self.eid, self.nbr]
+
     def sorted(self) -> Edits:
         """Return the same edits by node, each node's by (t, eid)."""
         order = self.eid.argsort(stable=True)
@@ -57,19 +61,23 @@ class ChangeArgs:
     """What changed nodes need; holds the tensors that kernels work on. Nobody sees it yet.
 
     Args:
-        kernels: Of the store's device.
+        gpu: The store's device.
         store: As published.
         max_capacity: Entries of a block at most.
     """
 
-    def __init__(self, kernels: Kernels, store: StoreView, max_capacity: int) -> None:
-        self._kernels = kernels
+    def __init__(self, gpu: Device, store: StoreView, max_capacity: int) -> None:
+        self._kernels, self._device = gpu.kernels, gpu.device
         self._in = Changing(store=store, min_t=INT64_MIN, max_count=INT64_MAX)
         self._in.fresh.max_capacity = max_capacity
         self._kept: list[Tensor] = []
+        self._num_nodes = 0
+        self.num_blocks = self.num_entries = self.num_rooms = self.gained = 0
+        """New blocks; fresh entries; fresh directories in units of 32 bytes; entries gained."""
+        self.largest_node = -1
 
-    def edit(self, edits: Edits) -> None:
-        """Count what `edits` need. Synchronizes."""
+    def edit(self, edits: Edits, largest_node: int) -> None:
+        """Count what `edits`, on the device, need. Synchronizes."""
         edits = edits.sorted()
         nodes, counts = torch.unique_consecutive(edits.node, return_counts=True)
         begin = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -77,14 +85,14 @@ class ChangeArgs:
         self._in.edits, self._in.begin = table.data_ptr(), begin.data_ptr()
         self._in.puts_in = int(edits.puts_in)
         self._kept += [begin, table]
-        self._count(nodes)
+        self._count(nodes, largest_node)
 
-    def forget(self, nodes: Tensor, min_t: int, max_count: int) -> None:
-        """Count what forgetting old entries of `nodes`, int64 `[N]`, needs. Synchronizes."""
+    def forget(self, num_nodes: int, min_t: int, max_count: int) -> None:
+        """Count what forgetting old entries of all nodes needs. Synchronizes."""
         self._in.min_t, self._in.max_count = min_t, max_count
-        self._count(nodes)
+        self._count(torch.arange(num_nodes, device=self._device), num_nodes - 1)
 
-    def _count(self, nodes: Tensor) -> None:
+    def _count(self, nodes: Tensor, largest_node: int) -> None:
         self._num_nodes = len(nodes)
         demand = nodes.new_zeros(4, max(len(nodes), 1))
         self._in.node, self._in.num_nodes = nodes.data_ptr(), len(nodes)
@@ -94,8 +102,7 @@ class ChangeArgs:
         prefix_sum(demand)
         read: list[int] = demand[:, -1].tolist()
         self.num_blocks, self.num_entries, self.num_rooms, self.gained = read
-        """New blocks; fresh entries; fresh directories in units of 32 bytes; entries gained."""
-        self.largest_node = int(nodes[-1]) if len(nodes) else -1
+        self.largest_node = largest_node
         self._places = nodes.new_empty(self.num_blocks + 1)
         blocks = nodes.new_empty(self.num_blocks + 1, _NEW_BLOCK_BYTES, dtype=torch.uint8)
         self._in.blocks = blocks.data_ptr()

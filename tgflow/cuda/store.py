@@ -24,7 +24,7 @@ from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.store_stats import DeviceStats, count
 from tgflow.cuda.structs import Cursor, Fresh, Snapshot, StoreView, Totals
-from tgflow.cuda.unread import GivenUp, Need, Unread, UnreadTotals, most_of
+from tgflow.cuda.unread import GivenUp, Need, Unread, UnreadTotals
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -75,8 +75,6 @@ class DeviceStore:
         with self.on_writer():
             self._open(budget)
         self._num_nodes = self._num_changes = 0
-        self._num_entries = self._num_blocks = self._max_blocks = 0
-        """At most; the last of a node, in the batches whose totals were read."""
         self.position = 0
         """Events that samplers launched from now on see."""
         self._pending: _Planned | ChangeArgs | None = None
@@ -136,13 +134,7 @@ class DeviceStore:
         plan = InsertionPlan(self._gpu.kernels, columns, self.position, self._directed, most)
         totals = self._unread.slot()
         plan.plan(self._view(), self._free.view(), totals)
-        need = most_of(
-            plan.num_pairs,
-            self._num_entries,
-            self._num_blocks,
-            self._max_blocks + self._unread.growth,
-            most,
-        )
+        need = self._unread.most(plan.num_pairs, most)
         if not self._got_ahead(need):
             self._gpu.record_event().synchronize()
             self._collect()
@@ -168,13 +160,12 @@ class DeviceStore:
         given_up = plan.commit(store, *where, self.snapshot, Snapshot(store, position))
         self.chunks.cursor += need.entries
         self._slabs.used += need.rooms
-        self._num_blocks += need.blocks
-        self._num_entries += plan.num_pairs
         self.readers.retire(given_up)
         done = self.readers.published()
         growth = plan.num_pairs // self.chunks.max_capacity + 1
         slab = self._slabs.number
-        self._unread.add(Unread(done, pending.totals, need, given_up, slab, growth))
+        batch = Unread(done, pending.totals, need, given_up, slab, growth)
+        self._unread.add(batch, plan.num_pairs)
         self.position = position
 
     @translate_oom
@@ -183,7 +174,7 @@ class DeviceStore:
         """Plan for a change of the past; return how many entries there will be more. Synchronizes.
 
         Args:
-            edits: Entries to put in or take out; what is not there is passed over.
+            edits: Entries to put in or take out, on the host; what is not there is passed over.
             types: Of the events that are put in, as in `reserve`.
 
         Raises:
@@ -191,9 +182,12 @@ class DeviceStore:
         """
         self._begin()
         self._settle()
-        self._reserve_types(types)
+        self._reserve_types(None if types is None else self._upload([types])[0])
         change = self._change()
-        change.edit(edits)
+        if len(edits.node) > 0:
+            node, t, eid, nbr = self._upload(edits.columns()).unbind()
+            there = Edits(node, t, eid, nbr, edits.puts_in)
+            change.edit(there, int(edits.node.max()))
         self._ready(change)
         return change.gained
 
@@ -207,8 +201,7 @@ class DeviceStore:
         self._begin()
         self._settle()
         change = self._change()
-        nodes = torch.arange(self._num_nodes, device=self._gpu.device)
-        change.forget(nodes, min_t, max_count)
+        change.forget(self._num_nodes, min_t, max_count)
         self._ready(change)
         return change.gained
 
@@ -223,9 +216,7 @@ class DeviceStore:
         self.chunks.cursor += change.num_entries
         self._slabs.used += change.num_rooms
         self._num_nodes = max(self._num_nodes, change.largest_node + 1)
-        self._num_entries += max(change.gained, 0)
-        self._num_blocks += change.num_blocks
-        self._max_blocks += change.num_blocks
+        self._unread.add_change(change.gained, change.num_blocks)
         self._num_changes = number
         self._publish(position)
 
@@ -309,9 +300,6 @@ class DeviceStore:
             self.chunks.cursor -= most.entries - totals.entries
             if batch.slab == self._slabs.number:
                 self._slabs.used -= most.rooms - totals.rooms
-            self._num_blocks -= most.blocks - totals.blocks
-            self._max_blocks = max(self._max_blocks, totals.max_blocks)
-            batch.given_up.count = totals.given_up
 
     def _settle(self) -> None:
         """Wait for all batches, so that what is counted is exact."""
@@ -331,7 +319,7 @@ class DeviceStore:
         return True
 
     def _change(self) -> ChangeArgs:
-        return ChangeArgs(self._gpu.kernels, self._view(), self.chunks.max_capacity)
+        return ChangeArgs(self._gpu, self._view(), self.chunks.max_capacity)
 
     def _ready(self, pending: ChangeArgs) -> None:
         """Get the memory of what was planned."""

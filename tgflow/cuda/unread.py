@@ -70,13 +70,25 @@ def most_of(num_pairs: int, num_entries: int, num_blocks: int, max_blocks: int, 
 
 
 class UnreadTotals:
-    """The totals that kernels write to pinned memory, in the order of the batches."""
+    """The totals that kernels write to pinned memory, in the order of the batches.
+
+    Attributes:
+        num_entries: That the store has, at most.
+        num_blocks: Likewise.
+        max_blocks: Of a node, at most, but for batches whose totals were not read.
+    """
 
     def __init__(self, gpu: Device) -> None:
         self._memory = gpu.allocate_host(_SLOTS * _TOTALS_BYTES)
         self._slots = (Totals * _SLOTS).from_address(self._memory.data_ptr())
         self._batches: deque[Unread] = deque()
         self._next = 0
+        self.num_entries = self.num_blocks = self.max_blocks = 0
+
+    def most(self, num_pairs: int, max_capacity: int) -> Need:
+        """Return what the next batch takes at most, as `most_of` says."""
+        max_blocks = self.max_blocks + sum(batch.growth for batch in self._batches)
+        return most_of(num_pairs, self.num_entries, self.num_blocks, max_blocks, max_capacity)
 
     def slot(self) -> Totals:
         """Return where the next batch's totals go; waits for the oldest batch if none is free."""
@@ -84,21 +96,28 @@ class UnreadTotals:
             self._batches[0].done.synchronize()
         return self._slots[self._next]
 
-    def add(self, batch: Unread) -> None:
+    def add(self, batch: Unread, num_pairs: int) -> None:
         """Note a batch, whose totals go to `slot()`."""
         self._batches.append(batch)
         self._next = (self._next + 1) % _SLOTS
+        self.num_entries += num_pairs
+        self.num_blocks += batch.most.blocks
 
-    @property
-    def growth(self) -> int:
-        """Blocks that a node has got from all batches that were not read, at most."""
-        return sum(batch.growth for batch in self._batches)
+    def add_change(self, gained: int, num_blocks: int) -> None:
+        """Note a change of the past, by which there are so many entries more and new blocks."""
+        self.num_entries += max(gained, 0)
+        self.num_blocks += num_blocks
+        self.max_blocks += num_blocks
 
     def read(self) -> list[Unread]:
         """Return the batches that are done since the last call; never waits."""
-        done = []
+        done: list[Unread] = []
         while self._batches and self._batches[0].done.query():
             done.append(self._batches.popleft())
+            totals = done[-1].totals
+            self.num_blocks -= done[-1].most.blocks - totals.blocks
+            self.max_blocks = max(self.max_blocks, totals.max_blocks)
+            done[-1].given_up.count = totals.given_up
         return done
 
     def wait(self) -> None:

@@ -54,24 +54,19 @@ class DeviceGraph:
     @translate_oom
     def append(self, events: EventBatch, allow_late: bool) -> int:
         """Check and add events, all or none; see `DeviceStore` for when it waits for the device."""
-        with self._writing, self._store.on_writer():
+        with self._writing:
             self._host.check(events, allow_late)
             first, end = len(self.log), len(self.log) + len(events)
-            late = len(events) > 0 and int(events.t[0]) < self.log.clock
             src, dst, t, types = events.src, events.dst, events.t, events.label
-            if late:
-                src, dst, t = (self._on_device(x) for x in (src, dst, t))
-                types = None if types is None else self._on_device(types)
-                eid = self._on_device(torch.arange(first, end))
-                directed = self._directed
+            if len(events) > 0 and int(t[0]) < self.log.clock:
+                eid, directed = torch.arange(first, end), self._directed
                 edits = Edits.of_events(src, dst, t, eid, puts_in=True, directed=directed)
                 self._store.reserve_edits(edits, types)
-            else:
-                self._store.reserve(src, dst, t, types)
-            self._host.record(events)
-            if late:
+                self._host.record(events)
                 self._store.commit_change(end)
             else:
+                self._store.reserve(src, dst, t, types)
+                self._host.record(events)
                 self._store.commit(end)
             return first
 
@@ -137,12 +132,7 @@ class DeviceGraph:
             return self._store.stats()
 
     def _remove(self, eid: Tensor) -> int:
-        with self._store.on_writer():
-            return self._remove_there(eid)
-
-    def _remove_there(self, eid: Tensor) -> int:
-        src, dst, t = (self._on_device(column[eid]) for column in self._columns())
-        eid = self._on_device(eid)
+        src, dst, t = (column[eid] for column in self._columns())
         edits = Edits.of_events(src, dst, t, eid, puts_in=False, directed=self._directed)
         gained = self._store.reserve_edits(edits)
         self._store.commit_change(self.position)
@@ -151,6 +141,3 @@ class DeviceGraph:
     def _columns(self) -> tuple[Tensor, Tensor, Tensor]:
         src, dst, t, _ = self.log.columns(0, len(self.log))
         return torch.from_numpy(src), torch.from_numpy(dst), torch.from_numpy(t)
-
-    def _on_device(self, column: Tensor) -> Tensor:
-        return column.to(self.device)
