@@ -174,7 +174,8 @@ def expand_frontier(
 ) -> int: ...
 def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[int]: ...
 
-# nn: csrc/bindings/bind_attention.cpp and bind_gru.cpp
+# nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp and bind_gru.cpp
+def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
 def attend(
     *,
     query: Tensor,

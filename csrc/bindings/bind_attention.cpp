@@ -61,10 +61,10 @@ Attention checked(const Arguments& in) {
   }
   if (in.edge_table) {
     a.edge_table = in.edge_table->data<const float>("edge_table", {"R", "x_dim"});
-    a.x_dim = in.edge_table->length(1);
+    a.num_edges = in.edge_table->length(0), a.x_dim = in.edge_table->length(1);
     if (!in.edge_row) throw std::invalid_argument("edge_row must come with edge_table, got None");
     a.edge_row = in.edge_row->data<const int64_t>("edge_row", {n, a.k});
-    check_rows("edge_row", a.edge_row, a.mask, num_slots, in.edge_table->length(0));
+    check_rows("edge_row", a.edge_row, a.mask, num_slots, a.num_edges);
   }
   a.query = in.query.data<const float>("query", {"H", "N or 1", "D"});
   a.num_heads = in.query.length(0);

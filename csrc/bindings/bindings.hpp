@@ -12,5 +12,6 @@ void bind_tables(py::module_& m);
 void bind_belady(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_gru(py::module_& m);
+void bind_dropout(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_threads(py::module_& m);

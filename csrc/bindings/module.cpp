@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, m) {
   bind_belady(m);
   bind_attention(m);
   bind_gru(m);
+  bind_dropout(m);
   bind_cache(m);
   bind_threads(m);
 }

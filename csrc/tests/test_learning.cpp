@@ -46,23 +46,15 @@ struct AttentionCase {
   }
 
   Attention view() const {
-    return {kTargets,
-            kSlots,
-            kHeads,
-            query.data(),
-            shared,
-            below.data(),
-            kBelow,
-            kH,
-            neighbor.data(),
-            edges.data(),
-            kX,
-            edge_row.data(),
-            reinterpret_cast<const bool*>(mask.data()),
-            dt.data(),
-            frequency.data(),
-            kTime,
-            keep.data()};
+    return {kTargets,        kSlots,
+            kHeads,          query.data(),
+            shared,          below.data(),
+            kBelow,          kH,
+            neighbor.data(), edges.data(),
+            kEvents,         kX,
+            edge_row.data(), reinterpret_cast<const bool*>(mask.data()),
+            dt.data(),       frequency.data(),
+            kTime,           keep.data()};
   }
 
   double input(int64_t slot, int64_t i) const {

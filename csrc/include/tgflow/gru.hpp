@@ -1,7 +1,8 @@
 // The part of a gated recurrent unit that is no matrix product: gates, candidate and blend, in one pass.
+// Kernels take the struct too: no `std::` here.
 #pragma once
 
-#include <cstdint>
+#include "tgflow/types.hpp"
 
 namespace tgflow {
 

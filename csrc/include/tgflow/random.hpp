@@ -9,18 +9,33 @@ struct Random4 {
   uint32_t word[4];
 };
 
+constexpr int kPhiloxRounds = 10;
+
+/// The 128-bit counter (item, draw) before the first round.
+TGFLOW_HD inline Random4 philox_counter(uint64_t item, uint64_t draw) {
+  return {{static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), static_cast<uint32_t>(item),
+           static_cast<uint32_t>(item >> 32)}};
+}
+
+TGFLOW_HD inline Random4 philox_round(const Random4& r, uint32_t k0, uint32_t k1) {
+  const uint64_t a = 0xD2511F53ULL * r.word[0];
+  const uint64_t b = 0xCD9E8D57ULL * r.word[2];
+  return {{static_cast<uint32_t>(b >> 32) ^ r.word[1] ^ k0, static_cast<uint32_t>(b),
+           static_cast<uint32_t>(a >> 32) ^ r.word[3] ^ k1, static_cast<uint32_t>(a)}};
+}
+
+TGFLOW_HD inline void next_philox_key(uint32_t& k0, uint32_t& k1) {
+  k0 += 0x9E3779B9u;
+  k1 += 0xBB67AE85u;
+}
+
 /// Philox4x32-10 (Salmon et al., SC'11): the 128-bit counter (item, draw) under a 64-bit key.
 TGFLOW_HD inline Random4 philox(uint64_t key, uint64_t item, uint64_t draw) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  Random4 r{{static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), static_cast<uint32_t>(item),
-             static_cast<uint32_t>(item >> 32)}};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = 0xD2511F53ULL * r.word[0];
-    const uint64_t b = 0xCD9E8D57ULL * r.word[2];
-    r = {{static_cast<uint32_t>(b >> 32) ^ r.word[1] ^ k0, static_cast<uint32_t>(b),
-          static_cast<uint32_t>(a >> 32) ^ r.word[3] ^ k1, static_cast<uint32_t>(a)}};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  Random4 r = philox_counter(item, draw);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    r = philox_round(r, k0, k1);
+    next_philox_key(k0, k1);
   }
   return r;
 }

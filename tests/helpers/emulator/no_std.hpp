@@ -23,6 +23,13 @@ template <typename T>
 T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32);
 unsigned __ballot_sync(unsigned mask, int holds);
 int __any_sync(unsigned mask, int holds);
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32);
+int __clz(int bits);
+float expf(float x);
+float tanhf(float x);
+float nanf(const char* tag);
+double exp(double x);
 void __syncwarp(unsigned mask = 0xffffffff);
 void __syncthreads();
 void __threadfence();

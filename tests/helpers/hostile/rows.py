@@ -239,6 +239,13 @@ def new_planner() -> Call:
 
 
 CASES: dict[str, Callable[[], Call]] = {
+    "keep_factors": lambda: Call(
+        _core.keep_factors,
+        {"key": ids(7), "rate": 0.5, "out": torch.ones(2, NUM)},
+        numbers={"rate": [-1, 1]},
+        any_length={"out"},
+        any_width={"out"},
+    ),
     "attend": forward,
     "attend_backward": backward,
     "gru_forward": lambda: gru(_core.gru_forward, out=torch.ones(NUM, WIDTH)),

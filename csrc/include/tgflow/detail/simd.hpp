@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "tgflow/detail/cosine.hpp"
+
 #if defined(__x86_64__)
 #define TGFLOW_HAS_AVX2() (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
 #define TGFLOW_AVX2 __attribute__((target("avx2,fma")))
@@ -66,33 +68,9 @@ TGFLOW_INLINE void add_rows(float* out, const float* const* rows, const float* s
   }
 }
 
-/// The phase w * dt in float32, rounded as torch does, brought to [-pi / 2, pi / 2]
-/// by whole turns and then halved. Exact to float32 for any float32 phase: turns are counted in double.
-TGFLOW_INLINE float half_angle(float w, float dt) {
-  constexpr double kTurn = 6.283185307179586;
-  constexpr double kRound = 6755399441055744.0;  // adding and taking it away rounds to an integer
-  const double phase = static_cast<float>(static_cast<double>(w) * dt);
-  const double turns = (phase * (1 / kTurn) + kRound) - kRound;
-  return static_cast<float>((phase - turns * kTurn) * 0.5);
-}
-
-// Taylor's series to the last term that float32 sees on [-pi / 2, pi / 2].
-TGFLOW_INLINE float short_sin(float x) {
-  const float y = x * x;
-  float p = -2.5052108e-8f;
-  p = p * y + 2.7557319e-6f;
-  p = p * y - 1.9841270e-4f;
-  p = p * y + 8.3333333e-3f;
-  p = p * y - 1.6666667e-1f;
-  return x + x * y * p;
-}
-
 /// out[i] = cos(w[i] * dt).
 TGFLOW_INLINE void cosines(float* __restrict out, const float* __restrict w, float dt, int64_t size) {
-  for (int64_t i = 0; i < size; ++i) {
-    const float s = short_sin(half_angle(w[i], dt));
-    out[i] = 1 - 2 * s * s;
-  }
+  for (int64_t i = 0; i < size; ++i) out[i] = cosine(w[i], dt);
 }
 
 /// exp(x) to float32's precision for |x| < 87; beyond, what it is there.

@@ -1,0 +1,26 @@
+// Dropout by key: the CPU's draws, a thread for each four elements.
+#include "tgflow/cuda/tile.hpp"
+#include "tgflow/detail/keep.hpp"
+
+using namespace tgflow;
+
+/// As tgflow/cuda/dropout.py has it, field by field.
+struct KeepFactors {
+  const uint64_t* key;  ///< In device memory: a captured launch reads the one that holds at its replay.
+  double rate;
+  int64_t num_rows;
+  int64_t row_size;
+  float* out;  ///< [num_rows, row_size].
+};
+
+extern "C" __global__ void __launch_bounds__(256) keep_factors(KeepFactors asked) {
+  const Dropout dropout = dropout_of(asked.rate);
+  const int64_t per_row = (asked.row_size + kWords - 1) / kWords;
+  const int64_t step = gridDim.x * static_cast<int64_t>(blockDim.x);
+  for (int64_t i = thread_index(); i < asked.num_rows * per_row; i += step) {
+    const int64_t row = i / per_row, first = i % per_row * kWords;
+    const Random4 words = keep_words(*asked.key, row, i % per_row);
+    float* out = asked.out + row * asked.row_size + first;
+    for (int64_t w = 0; w < kWords && first + w < asked.row_size; ++w) out[w] = dropout.factor(words.word[w]);
+  }
+}

@@ -1,0 +1,27 @@
+// The gradient of picking rows by number: sums of the rows that were picked from the same place.
+#include "tgflow/cuda/row_lists.hpp"
+
+using namespace tgflow;
+
+/// As tgflow/cuda/row_lists.py has it, field by field.
+struct PickedRows {
+  const float* rows;  ///< [number of slots, width].
+  int64_t width;
+  float* out;  ///< [num_rows, width].
+};
+
+template <int kWidth>
+struct PickedTerms {
+  const PickedRows& picked;
+
+  __device__ void add(Pack<float, kWidth>& sum, int64_t slot, int64_t i) const {
+    sum.add(1, Pack<float, kWidth>::load(picked.rows + slot * picked.width, i));
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(256) sum_rows_by_4(PickedRows picked, RowLists lists) {
+  sum_lists<float, 4>(lists, picked.width, PickedTerms<4>{picked}, picked.out);
+}
+extern "C" __global__ void __launch_bounds__(256) sum_rows_by_1(PickedRows picked, RowLists lists) {
+  sum_lists<float, 1>(lists, picked.width, PickedTerms<1>{picked}, picked.out);
+}

@@ -1,0 +1,249 @@
+"""Launches the kernels of attention (csrc/cuda/attend.cu), with the native core's arguments."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_bool as _flag
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+from typing import TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.arguments import Arguments, Dim
+from tgflow.cuda.launch import Kernels
+from tgflow.cuda.row_lists import THREADS, lanes_width, list_blocks, row_lists
+
+_WARPS = 2
+"""Of a thread block: few, so that a small batch reaches every multiprocessor."""
+_HEADS = 2
+_MOST_BLOCKS = 1 << 20
+_MOST_SLOTS = (1 << 31) - 1
+_REAL = torch.float32
+"""What the kernels are built for."""
+
+
+class Inputs(TypedDict):
+    """What both passes read; see tgflow/attention.hpp for shapes."""
+
+    query: Tensor
+    below: Tensor | None
+    neighbor: Tensor
+    edge_table: Tensor | None
+    edge_row: Tensor | None
+    mask: Tensor
+    dt: Tensor
+    frequency: Tensor
+    keep: Tensor | None
+
+
+class _Attention(ctypes.Structure):
+    """What both passes read (tgflow/attention.hpp)."""
+
+    _fields_ = (
+        ("num_targets", _number),
+        ("k", _number),
+        ("num_heads", _number),
+        ("query", _word),
+        ("shared_query", _flag),
+        ("below", _word),
+        ("num_below", _number),
+        ("h_dim", _number),
+        ("neighbor", _word),
+        ("edge_table", _word),
+        ("num_edges", _number),
+        ("x_dim", _number),
+        ("edge_row", _word),
+        ("mask", _word),
+        ("dt", _word),
+        ("frequency", _word),
+        ("time_dim", _number),
+        ("keep", _word),
+    )
+
+
+class _AttentionOut(ctypes.Structure):
+    """What attention leaves (tgflow/attention.hpp)."""
+
+    _fields_ = (("weight", _word), ("inputs", _word), ("total", _word))
+
+
+class _AttentionGradients(ctypes.Structure):
+    """Gradients, given and wanted (tgflow/attention.hpp)."""
+
+    _fields_ = (
+        ("weight", _word),
+        ("inputs", _word),
+        ("total", _word),
+        ("query", _word),
+        ("below", _word),
+    )
+
+
+class _SlotGradients(ctypes.Structure):
+    """What one kernel of the backward pass leaves to the next (cuda/attend.hpp)."""
+
+    _fields_ = (("kept", _word), ("score", _word))
+
+
+def attend(
+    kernels: Kernels,
+    *,
+    weight: Tensor,
+    inputs: Tensor,
+    total: Tensor,
+    **given: Unpack[Inputs],
+) -> None:
+    """Fill weights, weighted inputs and their sums, as the native core does.
+
+    A slot whose row is not in its table makes its target's results NaN.
+
+    Args:
+        kernels: Where to run; does not synchronize.
+        weight: `[H, N, k]`: the softmax, 0 in empty slots.
+        inputs: `[H, N, D]`: sums of weight * keep * input.
+        total: `[H, N]`: sums of weight * keep.
+        given: What is read.
+
+    Raises:
+        ValueError: If a tensor is of another dtype, shape or device, or widths do not add up.
+    """
+    device = Arguments("mask", given["mask"])
+    a = _checked(device, given)
+    shape = (a.num_heads, a.num_targets)
+    out = _AttentionOut(
+        device.address("weight", weight, _REAL, *shape, a.k),
+        device.address("inputs", inputs, _REAL, *shape, _width(a)),
+        device.address("total", total, _REAL, *shape),
+    )
+    if a.num_heads * a.num_targets > 0:
+        kernels.launch(f"attend_by_{_lanes_width(a, out.inputs)}", *_grid(a), a, out)
+
+
+def attend_backward(
+    kernels: Kernels,
+    *,
+    weight: Tensor,
+    grad_inputs: Tensor,
+    grad_total: Tensor,
+    grad_query: Tensor,
+    grad_below: Tensor | None,
+    **given: Unpack[Inputs],
+) -> None:
+    """Fill the gradients of query and below, as the native core does; the same bits at every run.
+
+    Args:
+        kernels: Where to run; does not synchronize.
+        weight: As `attend` left it.
+        grad_inputs: `[H, N, D]`.
+        grad_total: `[H, N]`.
+        grad_query: Like `query`.
+        grad_below: Like `below`; None if there is none.
+        given: What is read, as for `attend`.
+
+    Raises:
+        ValueError: If a tensor is of another dtype, shape or device, or widths do not add up.
+    """
+    device = Arguments("mask", given["mask"])
+    a = _checked(device, given)
+    shape, width = (a.num_heads, a.num_targets), _width(a)
+    wanted = device.address("grad_query", grad_query, _REAL, *given["query"].shape)
+    if given["below"] is not None and grad_below is None:
+        raise ValueError("grad_below must come with below, got None")
+    # A shared query's gradient is the sum of all targets' own.
+    per_target = grad_query.new_empty(*shape, width) if a.shared_query else grad_query
+    gradients = _AttentionGradients(
+        device.address("weight", weight, _REAL, *shape, a.k),
+        device.address("grad_inputs", grad_inputs, _REAL, *shape, width),
+        device.address("grad_total", grad_total, _REAL, *shape),
+        per_target.data_ptr() if a.shared_query else wanted,
+        _address_or_0(device, "grad_below", grad_below, a.num_below, a.h_dim),
+    )
+    slots = weight.new_empty(2, *weight.shape)
+    struct = _SlotGradients(slots[0].data_ptr(), slots[1].data_ptr())
+    addresses = (gradients.inputs, gradients.query, gradients.below)
+    lanes_width = _lanes_width(a, *addresses)
+    if a.num_heads * a.num_targets > 0:
+        name = f"attend_backward_by_{lanes_width}"
+        kernels.launch(name, *_grid(a), a, gradients, struct)
+    if a.shared_query:
+        torch.sum(per_target, 1, keepdim=True, out=grad_query)
+    if grad_below is not None and grad_below.numel() > 0:
+        lists = row_lists(given["neighbor"], a.num_below, given["mask"])
+        grid = (list_blocks(lists), THREADS)
+        name = f"attend_below_by_{lanes_width}"
+        kernels.launch(name, *grid, a, gradients, struct, lists.struct())
+
+
+def _checked(device: Arguments, given: Inputs) -> _Attention:
+    """Return what both passes read as kernels take it."""
+    mask, query, frequency = given["mask"], given["query"], given["frequency"]
+    below, edge_table, edge_row = given["below"], given["edge_table"], given["edge_row"]
+    at_mask = device.address("mask", mask, torch.bool, "N", "k")
+    n, k = mask.shape
+    if not 1 <= k <= n * k <= _MOST_SLOTS and n > 0:
+        raise ValueError(f"mask must have from 1 to {_MOST_SLOTS} slots, got {n} times {k}")
+    if edge_table is None:
+        edge_row = None
+    elif edge_row is None:
+        raise ValueError("edge_row must come with edge_table, got None")
+    at_below = _address_or_0(device, "below", below, "F", "h_dim")
+    at_edges = _address_or_0(device, "edge_table", edge_table, "R", "x_dim")
+    at_frequency = device.address("frequency", frequency, _REAL, "time_dim")
+    num_below, h_dim = (0, 0) if below is None else below.shape
+    num_edges, x_dim = (0, 0) if edge_table is None else edge_table.shape
+    device.address("query", query, _REAL, "H", "N or 1", "D")
+    heads, num_queries, width = query.shape
+    is_shared = num_queries == 1 and n != 1
+    _check_widths(width, h_dim, x_dim, len(frequency))
+    return _Attention(
+        n,
+        k,
+        heads,
+        device.address("query", query, _REAL, heads, 1 if is_shared else n, width),
+        is_shared,
+        at_below,
+        num_below,
+        h_dim,
+        device.address("neighbor", given["neighbor"], torch.int64, n, k),
+        at_edges,
+        num_edges,
+        x_dim,
+        0 if edge_row is None else device.address("edge_row", edge_row, torch.int64, n, k),
+        at_mask,
+        device.address("dt", given["dt"], _REAL, n, k),
+        at_frequency,
+        len(frequency),
+        _address_or_0(device, "keep", given["keep"], heads, n, k),
+    )
+
+
+def _address_or_0(device: Arguments, name: str, tensor: Tensor | None, *shape: Dim) -> int:
+    return 0 if tensor is None else device.address(name, tensor, _REAL, *shape)
+
+
+def _check_widths(found: int, h_dim: int, x_dim: int, time_dim: int) -> None:
+    if found != h_dim + x_dim + time_dim:
+        raise ValueError(
+            f"query has width {found}, but a neighbor's inputs are {h_dim + x_dim + time_dim} "
+            f"wide: {h_dim} of node states, {x_dim} of edge features (edge_x) and {time_dim} of "
+            "the time encoding; build the model for the widths of its inputs"
+        )
+
+
+def _width(a: _Attention) -> int:
+    width: int = a.h_dim + a.x_dim + a.time_dim
+    return width
+
+
+def _lanes_width(a: _Attention, *addresses: int) -> int:
+    """Return how many numbers a lane reads at once, where `addresses` are read or written too."""
+    all_addresses = [a.query, a.below, a.edge_table, a.frequency, *addresses]
+    return lanes_width([a.h_dim, a.x_dim, a.time_dim], all_addresses, _REAL.itemsize)
+
+
+def _grid(a: _Attention) -> tuple[int, int]:
+    """Return thread blocks and threads for a warp per target and pair of heads."""
+    warps = a.num_targets * -(-a.num_heads // _HEADS)
+    return min(-(-warps // _WARPS), _MOST_BLOCKS), 32 * _WARPS

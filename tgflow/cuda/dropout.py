@@ -1,0 +1,56 @@
+"""Launches the kernel that draws dropout (csrc/cuda/dropout.cu)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_double as _double
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.arguments import Arguments
+from tgflow.cuda.launch import Kernels
+
+_THREADS = 256
+_WORDS = 4
+_MOST_BLOCKS = 1024
+
+
+class KeepFactors(ctypes.Structure):
+    """What is drawn by what (cuda/dropout.cu)."""
+
+    _fields_ = (
+        ("key", _word),
+        ("rate", _double),
+        ("num_rows", _number),
+        ("row_size", _number),
+        ("out", _word),
+    )
+
+
+def keep_factors(kernels: Kernels, *, key: Tensor, rate: float, out: Tensor) -> None:
+    """Fill `out` with 0 at a share of `rate` and 1 / (1 - rate) elsewhere, as the CPU does.
+
+    Args:
+        kernels: Where to run; does not synchronize.
+        key: int64 `[1]`, read when the kernel runs.
+        rate: At least 0 and less than 1.
+        out: float32 `[R, S]`.
+
+    Raises:
+        ValueError: If a tensor is of another dtype, shape or device, or the rate out of range.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"rate must be at least 0 and less than 1, got {rate}")
+    given = Arguments("key", key)
+    addresses = (
+        given.address("key", key, torch.int64, 1),
+        given.address("out", out, torch.float32, "rows", "size"),
+    )
+    num_rows, row_size = out.shape
+    asked = KeepFactors(addresses[0], rate, num_rows, row_size, addresses[1])
+    draws = num_rows * -(-row_size // _WORDS)
+    if draws > 0:
+        kernels.launch("keep_factors", min(-(-draws // _THREADS), _MOST_BLOCKS), _THREADS, asked)

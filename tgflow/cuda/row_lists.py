@@ -1,0 +1,109 @@
+"""Lists of the slots that read each row, and sums over them: gradients without atomics."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.arguments import Arguments
+from tgflow.cuda.launch import Kernels
+
+THREADS = 256
+"""Of the thread blocks that take lists, each `ROWS` of them."""
+ROWS = 8
+_MOST_BLOCKS = 1 << 20
+
+
+class RowLists(NamedTuple):
+    """The slots of each row, in order; those of row r are `slot[start[r] : start[r + 1]]`."""
+
+    start: Tensor
+    """int64 `[num_rows + 1]`."""
+    slot: Tensor
+    """int64 `[S]`: what comes after the last start is of no row."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows have a list."""
+        return len(self.start) - 1
+
+    def struct(self) -> RowListsStruct:
+        """Return the lists as kernels take them."""
+        given = Arguments("start", self.start)
+        return RowListsStruct(
+            given.address("start", self.start, torch.int64, "rows"),
+            given.address("slot", self.slot, torch.int64, "S"),
+            self.num_rows,
+        )
+
+
+class RowListsStruct(ctypes.Structure):
+    """As cuda/row_lists.hpp has it."""
+
+    _fields_ = (("start", _word), ("slot", _word), ("num_rows", _number))
+
+
+class _PickedRows(ctypes.Structure):
+    """Rows that were picked (cuda/rows.cu)."""
+
+    _fields_ = (("rows", _word), ("width", _number), ("out", _word))
+
+
+def row_lists(row: Tensor, num_rows: int, mask: Tensor | None = None) -> RowLists:
+    """Return which slots read each of `num_rows` rows.
+
+    On any device, in fixed shapes; does not synchronize.
+
+    Args:
+        row: The row of each slot, int64, of any shape; one outside of `[0, num_rows)` is on no
+            list.
+        num_rows: How many rows there are, below 2^31.
+        mask: Whether a slot reads at all, bool, as many; None: all do.
+    """
+    key = row.flatten()
+    if mask is not None:
+        key = torch.where(mask.flatten(), key, num_rows)
+    ordered, slot = key.clamp(-1, num_rows).to(torch.int32).sort(stable=True)
+    rows = torch.arange(num_rows + 1, dtype=torch.int32, device=row.device)
+    return RowLists(torch.searchsorted(ordered, rows), slot)
+
+
+def sum_rows(kernels: Kernels, *, rows: Tensor, lists: RowLists, out: Tensor) -> None:
+    """Fill `out[r]` with the sum of `rows[s]` over the slots s of row r, in their order.
+
+    Args:
+        kernels: Where to run; does not synchronize.
+        rows: float32 `[S, D]`.
+        lists: Made of the S slots by `row_lists`.
+        out: float32 `[num_rows, D]`.
+
+    Raises:
+        ValueError: If a tensor is of another dtype, shape or device.
+    """
+    given = Arguments("rows", rows)
+    address = given.address("rows", rows, torch.float32, "S", "D")
+    size, width = rows.shape
+    if len(lists.slot) != size:
+        raise ValueError(f"lists must be of {size} slots, got {len(lists.slot)}")
+    to = given.address("out", out, torch.float32, lists.num_rows, width)
+    struct = lists.struct()
+    name = f"sum_rows_by_{lanes_width([width], [address, to])}"
+    if out.numel() > 0:
+        picked = _PickedRows(address, width, to)
+        kernels.launch(name, list_blocks(lists), THREADS, picked, struct)
+
+
+def list_blocks(lists: RowLists) -> int:
+    """Return how many thread blocks to launch for the lists, at least 1."""
+    return max(min(-(-lists.num_rows // ROWS), _MOST_BLOCKS), 1)
+
+
+def lanes_width(widths: list[int], addresses: list[int], itemsize: int = 4) -> int:
+    """Return how many numbers a lane reads at once: 4 where all widths and addresses allow it."""
+    is_wide = all(w % 4 == 0 for w in widths) and all(a % (4 * itemsize) == 0 for a in addresses)
+    return 4 if is_wide else 1
