@@ -15,6 +15,7 @@ class KeyDomain(IntEnum):
 
     NEGATIVES = 1
     REPLAY = 2
+    DROPOUT = 3
     HOP = 16
     """The first hop; hop `h` is `HOP + h`."""
 

@@ -10,31 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from helpers.effort import tries
+from helpers.neural import made_block
 from tgflow import _core
 from tgflow.batch import Block
 from tgflow.nn import AttentionLayer, MergeLayer, TemporalAttention, TimeEncoding
 from tgflow.nn.attend import attend, attend_plain
-
-
-def made_block(
-    size: int, k: int, below: int, x_dim: int, *, seed: int, dtype: torch.dtype = torch.float64
-) -> Block:
-    """A block with gaps anywhere, and with a first target that has no neighbors."""
-    generator = torch.Generator().manual_seed(seed)
-    mask = torch.rand(size, k, generator=generator) < 0.7
-    mask[:1] = False
-    table = torch.randn(5, x_dim, generator=generator, dtype=dtype)
-    table[0] = 0
-    edge_row = torch.randint(1, 5, (size, k), generator=generator) * mask
-    return Block(
-        target=torch.randint(below, (size,), generator=generator),
-        neighbor=torch.randint(below, (size, k), generator=generator) * mask,
-        mask=mask,
-        dt=torch.rand(size, k, generator=generator).to(dtype) * 50 * mask,
-        eid=torch.where(mask, edge_row, -1),
-        edge_row=edge_row,
-        edge_table=table if x_dim else None,
-    )
 
 
 def plain_attention(

@@ -2,6 +2,7 @@
 
 from tgflow.nn.attention import AttentionLayer, TemporalAttention
 from tgflow.nn.decoder import LinkDecoder
+from tgflow.nn.dropout import Dropout, DropoutKeys
 from tgflow.nn.layers import MergeLayer
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.memory_rows import MemoryRows
@@ -14,6 +15,8 @@ __all__ = [
     "AttentionConfig",
     "AttentionLayer",
     "AttentionStack",
+    "Dropout",
+    "DropoutKeys",
     "LinkDecoder",
     "Mail",
     "MemoryRows",

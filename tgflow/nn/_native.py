@@ -1,4 +1,4 @@
-"""Attention and memory cells by the native core: float32 on the CPU, one pass over the data."""
+"""Attention, memory cells and dropout in one pass over the data: by the native core, or kernels."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from torch.autograd.function import once_differentiable
 
 from tgflow import _core
 from tgflow.batch import Block
+from tgflow.cuda.kernels import has_kernels, kernels_of
+from tgflow.cuda.row_lists import row_lists
+from tgflow.nn._kernels import KernelBackend
+
+
+def backend_of(device: torch.device) -> Any:
+    """Return what computes on `device`: kernels on a GPU, the native core on the CPU."""
+    return KernelBackend(kernels_of(device)) if has_kernels(device) else _core
 
 
 class Attend(torch.autograd.Function):
-    """`attend_plain` for contiguous float32 tensors on the CPU, with all its gradients."""
+    """`attend_plain` for contiguous float32 tensors on the CPU or a GPU, with all its gradients."""
 
     @staticmethod
     def forward(
@@ -29,7 +37,7 @@ class Attend(torch.autograd.Function):
         size, k = block.mask.shape
         weight, inputs = query.new_empty(heads, size, k), query.new_empty(heads, size, width)
         total = query.new_empty(heads, size)
-        _core.attend(
+        backend_of(query.device).attend(
             **_inputs(query, below, frequency, keep, block),
             weight=weight,
             inputs=inputs,
@@ -47,7 +55,7 @@ class Attend(torch.autograd.Function):
         grad_inputs, grad_total = grad_inputs.contiguous(), grad_total.contiguous()
         grad_query = torch.empty_like(query)
         grad_below = None if below is None else torch.empty_like(below)
-        _core.attend_backward(
+        backend_of(query.device).attend_backward(
             **_inputs(query, below, frequency, keep, ctx.block),
             weight=weight,
             grad_inputs=grad_inputs,
@@ -69,7 +77,7 @@ class GruStep(torch.autograd.Function):
         `own` is `[R, dim]`; `memory` is `[R, dim]`, and has no gradient.
         """
         out = torch.empty_like(own)
-        _core.gru_forward(memory=memory, own=own, gates=gates, out=out)
+        backend_of(own.device).gru_forward(memory=memory, own=own, gates=gates, out=out)
         ctx.save_for_backward(gates.detach(), own, memory)
         return out
 
@@ -83,7 +91,7 @@ class GruStep(torch.autograd.Function):
             torch.empty_like(gates),
             torch.empty_like(own),
         )
-        _core.gru_backward(
+        backend_of(own.device).gru_backward(
             memory=memory,
             own=own,
             gates=gates,
@@ -94,19 +102,55 @@ class GruStep(torch.autograd.Function):
         return grad_gates, grad_own, None
 
 
-def can_step(memory: Tensor) -> bool:
-    """Return whether `GruStep` serves memory like this."""
-    return memory.device.type == "cpu" and memory.dtype == torch.float32
+class GatherRows(torch.autograd.Function):
+    """`x.index_select(0, row)` whose gradient has the same bits at every run on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, row: Tensor) -> Tensor:
+        """Return `x[row]`, float32 `[R, D]`, of `x` `[N, D]` and `row`, int64 `[R]`."""
+        ctx.save_for_backward(row)
+        ctx.num_rows = len(x)
+        return x.index_select(0, row)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of x."""
+        (row,) = ctx.saved_tensors
+        grad_x = grad.new_empty(ctx.num_rows, grad.shape[1])
+        lists = row_lists(row, ctx.num_rows)
+        backend_of(grad.device).sum_rows(rows=grad.contiguous(), lists=lists, out=grad_x)
+        return grad_x, None
+
+
+def gather_rows(x: Tensor, row: Tensor) -> Tensor:
+    """Return `x[row]`, `[R, D]`, of `x` `[N, D]` and `row`, int64 `[R]`; does not synchronize."""
+    if not has_kernels(x.device) or x.dtype != torch.float32:
+        return x.index_select(0, row)
+    gathered: Tensor = GatherRows.apply(x, row)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
+    """Return the factors of dropout at `rate`, float32 `shape`, on the device of `key`.
+
+    An element is drawn by `key`, int64 `[1]`, its index in the first dimension, and its place in
+    the others: the same on every device.
+    """
+    out = torch.empty(shape, device=key.device)
+    backend_of(key.device).keep_factors(key=key, rate=rate, out=out.view(shape[0], -1))
+    return out
+
+
+def is_served(x: Tensor) -> bool:
+    """Return whether one pass serves tensors of this type and device."""
+    return x.dtype == torch.float32 and (x.is_cpu or has_kernels(x.device))
 
 
 def can_attend(query: Tensor, block: Block) -> bool:
     """Return whether `Attend` serves such tensors."""
     columns = (block.neighbor, block.mask, block.dt, block.edge_row, block.edge_table)
-    return (
-        query.device.type == "cpu"
-        and query.dtype == torch.float32
-        and all(column is None or column.is_contiguous() for column in columns)
-    )
+    return is_served(query) and all(column is None or column.is_contiguous() for column in columns)
 
 
 def _inputs(

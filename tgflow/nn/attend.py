@@ -39,7 +39,8 @@ def attend(
             [below | edge_x | time].
         keep: Factors of the weights after the softmax (dropout), float32 `[H, N, k]`, or None.
 
-    On the CPU in float32 the native core does it in one pass that gathers nothing.
+    In float32 one pass that gathers nothing does it: of the native core on the CPU, of kernels on a
+    GPU, where it does not synchronize and gradients have the same bits at every run.
     """
     if not can_attend(query, block):
         return attend_plain(query, below, block, time, keep)
@@ -61,7 +62,7 @@ def attend_plain(
     missing = ~block.mask.unsqueeze(1)
     weight = torch.softmax(scores.masked_fill(missing, MASKED), dim=-1).masked_fill(missing, 0.0)
     if keep is not None:
-        weight = weight * keep.transpose(0, 1)
+        weight = weight * keep.transpose(0, 1).to(weight.dtype)
     inputs = torch.cat([weight @ x for x in parts], dim=-1)
     return Attended(inputs.transpose(0, 1), weight.sum(-1).t())
 

@@ -10,7 +10,9 @@ from torch.nn import functional as F
 
 from tgflow.batch import Block
 from tgflow.model import width_error
+from tgflow.nn._native import gather_rows
 from tgflow.nn.attend import attend
+from tgflow.nn.dropout import Dropout
 from tgflow.nn.layers import MergeLayer, init_split
 from tgflow.nn.time_encoding import TimeEncoding
 
@@ -46,7 +48,8 @@ class TemporalAttention(nn.Module):
         if heads < 1 or dim % heads:
             raise ValueError(f"heads must divide dim, got {heads} heads and dim {dim}")
         self.h_dim, self.edge_x_dim = h_dim, edge_x_dim
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
+        self.dropout = Dropout(dropout)
         self.time = time
         self.query = nn.Linear(h_dim, dim, bias=False) if h_dim else None
         self.query_time = nn.Linear(time.dim, dim)
@@ -70,10 +73,7 @@ class TemporalAttention(nn.Module):
             ValueError: If `below` or the block's edge features have another width.
         """
         self._check_widths(below, block)
-        keep = None
-        if self.training and self.dropout > 0:
-            ones = block.dt.new_ones((self.heads, *block.dt.shape))
-            keep = F.dropout(ones, self.dropout, inplace=True)
+        keep = self.dropout.factors(self.heads, *block.dt.shape)
         attended = attend(self._input_queries(target), below, block, self.time, keep)
         value = self.value.weight.view(self.heads, -1, self.value.in_features)
         gathered = torch.bmm(attended.inputs, value.transpose(1, 2))
@@ -131,6 +131,6 @@ class AttentionLayer(nn.Module):
 
     def forward(self, below: Tensor | None, block: Block) -> Tensor:
         """Return embeddings `[N, dim]` of a block's targets; `below` as in `TemporalAttention`."""
-        target = None if below is None else below.index_select(0, block.target)
+        target = None if below is None else gather_rows(below, block.target)
         merged: Tensor = self.merge(self.attention(target, below, block), target)
         return merged

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from tgflow.batch import Batch
 from tgflow.model import Scores
+from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
 
 
@@ -50,5 +51,5 @@ class LinkDecoder(nn.Module):
 def _mapped(linear: nn.Linear, z: Tensor, row: Tensor) -> Tensor:
     """Return the products of the given rows of `z`."""
     by_pair = len(row) < len(z)
-    mapped: Tensor = linear(z.index_select(0, row) if by_pair else z)
-    return mapped if by_pair else mapped.index_select(0, row)
+    mapped: Tensor = linear(gather_rows(z, row) if by_pair else z)
+    return mapped if by_pair else gather_rows(mapped, row)

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from tgflow.nn._native import GruStep, can_step
+from tgflow.nn._native import GruStep, is_served
 from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.time_encoding import TimeEncoding
 
@@ -54,7 +54,7 @@ class MemoryUpdater(nn.Module):
         if self.memory_proj is None:
             return torch.tanh(given)
         own = self.memory_proj(rows.memory)
-        if can_step(rows.state):
+        if is_served(rows.state):
             stepped: Tensor = GruStep.apply(given, own, rows.memory)  # type: ignore[no-untyped-call]
             return stepped
         reset, keep, new = given.chunk(3, dim=1)

@@ -14,13 +14,13 @@ from torch.nn.functional import softplus
 from tgflow.batch import Batch
 from tgflow.keys import derive_key
 from tgflow.model import Scores, TemporalModel
+from tgflow.nn.dropout import DropoutKeys
 from tgflow.state import DeviceState
 from tgflow.train.clock import clock_of
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
 from tgflow.train.results import ReadyResults, ResultRing, Results
 
-_MASK_63_BITS = (1 << 63) - 1
 _MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
 
 
@@ -38,10 +38,8 @@ class StepResult:
 class Learner:
     """Steps a model over batches: `predict`, `learn` and `commit`, in this order or part of it.
 
-    Dropout is keyed by (seed, epoch, index), so a step is the same wherever a run was resumed. For
-    that, `learn` seeds torch's default generators of the CPU and of the model's device, and gives
-    their state back afterwards, as `torch.random.fork_rng` does: another thread that draws from
-    them meanwhile gets keyed draws, so give it a generator of its own.
+    Dropout (`tgflow.nn.Dropout`) is keyed by (seed, epoch, index), so a step is the same on every
+    device and wherever a run was resumed. torch's own draws, in a model that has any, are not.
 
     On the CPU, what is not finite raises `TrainingDiverged` before anything has changed. On a
     device nothing waits for that: from the first such batch on, `is_lost` is set there, and no step
@@ -94,6 +92,7 @@ class Learner:
         waits = self.device.type == "cpu" or checks_at_once or state is not self._state
         self.is_lost = None if waits else torch.zeros((), dtype=torch.bool, device=self.device)
         """bool `[]` on the device: whether something was not finite; None where that raises."""
+        self._dropout = DropoutKeys(model)
         self._checked = False
         self._clock = clock_of(self.device)
 
@@ -137,8 +136,8 @@ class Learner:
         """
         self._check(batch)
         self._set_mode(training=True)
-        draws = _keyed_draws(derive_key(self.seed, batch.epoch, batch.index), self.device)
-        with draws, self._computing():
+        dropout = self._dropout.keyed(derive_key(self.seed, batch.epoch, batch.index))
+        with dropout, self._computing():
             scores = self.model(batch)
             loss = link_loss(scores)
         self._check_finite(batch, scores, loss)
@@ -231,32 +230,6 @@ def link_loss(scores: Scores) -> Tensor:
     With one negative a positive this is the mean over all scores.
     """
     return (softplus(-scores.positive).mean() + softplus(scores.negative).mean()) / 2
-
-
-@contextmanager
-def _keyed_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's draws on the CPU and on `device`; give the caller's state back afterwards.
-
-    On the generators themselves: `torch.manual_seed` takes milliseconds on a machine without a GPU,
-    as it records where it was called, for when there is one.
-    """
-    generators = _default_generators(device)
-    callers = [generator.get_state() for generator in generators]
-    for generator in generators:
-        generator.manual_seed(seed & _MASK_63_BITS)
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, callers, strict=True):
-            generator.set_state(state)
-
-
-def _default_generators(device: torch.device) -> list[torch.Generator]:
-    """Return the generators that draws of a model on `device` may come from."""
-    if device.type != "cuda":
-        return [torch.default_generator]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return [torch.default_generator, torch.cuda.default_generators[index]]
 
 
 @contextmanager

@@ -1,0 +1,133 @@
+"""Made neighborhoods to attend to and made steps of a GRU, and what operations make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import Block
+from tgflow.nn import TimeEncoding
+from tgflow.nn._native import GruStep
+from tgflow.nn.attend import Attended
+
+NUM_EVENTS = 5
+WIDTHS = [(8, 12, 4), (100, 172, 100), (5, 3, 7), (130, 0, 33), (0, 1, 3), (0, 4, 36)]
+"""Of node inputs, edge features and time encodings."""
+
+
+def made_block(
+    size: int, k: int, below: int, x_dim: int, *, seed: int, dtype: torch.dtype = torch.float64
+) -> Block:
+    """A block with gaps anywhere, and with a first target that has no neighbors."""
+    generator = torch.Generator().manual_seed(seed)
+    mask = torch.rand(size, k, generator=generator) < 0.7
+    mask[:1] = False
+    table = torch.randn(NUM_EVENTS, x_dim, generator=generator, dtype=dtype)
+    table[0] = 0
+    edge_row = torch.randint(1, NUM_EVENTS, (size, k), generator=generator) * mask
+    return Block(
+        target=torch.randint(below, (size,), generator=generator),
+        neighbor=torch.randint(below, (size, k), generator=generator) * mask,
+        mask=mask,
+        dt=torch.rand(size, k, generator=generator).to(dtype) * 50 * mask,
+        eid=torch.where(mask, edge_row, -1),
+        edge_row=edge_row,
+        edge_table=table if x_dim else None,
+    )
+
+
+@dataclass
+class AttentionCase:
+    """Arguments of `tgflow.nn.attend.attend`, and weights of its results in a loss."""
+
+    query: Tensor
+    below: Tensor | None
+    block: Block
+    time: TimeEncoding
+    keep: Tensor | None
+
+    @classmethod
+    def made(
+        cls,
+        size: int,
+        k: int,
+        widths: tuple[int, int, int],
+        *,
+        heads: int = 2,
+        below: int = 9,
+        shared: bool = False,
+        dropped: bool = True,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> AttentionCase:
+        """Of inputs h_dim, x_dim and time_dim wide."""
+        generator = torch.Generator().manual_seed(seed)
+        h_dim, x_dim, time_dim = widths
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=dtype)
+
+        query = normal(heads, 1 if shared else size, sum(widths)) / max(sum(widths), 1) ** 0.5
+        keep = (torch.rand(heads, size, k, generator=generator) < 0.8).to(dtype) / 0.8
+        return cls(
+            query.requires_grad_(),
+            normal(below, h_dim).requires_grad_() if h_dim else None,
+            made_block(size, k, below, x_dim, seed=seed, dtype=dtype),
+            TimeEncoding(time_dim).to(dtype),
+            keep if dropped else None,
+        )
+
+    def with_block(self, **columns: Tensor) -> AttentionCase:
+        """The same with other columns of its block."""
+        return replace(self, block=replace(self.block, **columns))
+
+    def to(self, device: torch.device) -> AttentionCase:
+        """The same on a device, with leaves of its own."""
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            if tensor is None:
+                return None
+            return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+
+        names = ("target", "neighbor", "mask", "dt", "eid", "edge_row", "edge_table")
+        columns = {name: moved(getattr(self.block, name)) for name in names}
+        time = TimeEncoding(self.time.dim).to(device)
+        query = moved(self.query)
+        assert query is not None
+        return AttentionCase(query, moved(self.below), Block(**columns), time, moved(self.keep))
+
+    def results(self, op: Callable[..., Attended]) -> list[Tensor]:
+        """What `op` returns, and the gradients of a loss that reads all of it."""
+        out = op(self.query, self.below, self.block, self.time, self.keep)
+        weights = torch.Generator().manual_seed(1)
+        loss = torch.zeros((), device=self.query.device, dtype=self.query.dtype)
+        for part in out:
+            drawn = torch.randn(part.shape, generator=weights).to(part)
+            scale = max(part.shape[-1], 1) ** -0.5  # else the gradients of weights nearly cancel
+            loss = loss + ((part * drawn).sum() + part.square().sum()) * scale
+        sources = [self.query, *([] if self.below is None else [self.below])]
+        return [part.detach() for part in (*out, *torch.autograd.grad(loss, sources))]
+
+
+def gru_results(dim: int, seed: int, device: torch.device | str = "cpu") -> list[Tensor]:
+    """The step of 37 rows, whose memory lies in wider rows, and its gradients."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return (torch.randn(shape, generator=generator) * 3).to(device)
+
+    gates, own = normal(37, 3 * dim).requires_grad_(), normal(37, dim).requires_grad_()
+    memory = normal(37, dim + 8)[:, :dim]
+    out = GruStep.apply(gates.clone(), own, memory)
+    return [out.detach(), *torch.autograd.grad((out * normal(37, dim)).sum(), (gates, own))]
+
+
+def check_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Within 1e-5 of the largest number of each, or of 1: sums are added up in other orders."""
+    for one, other in zip(found, expected, strict=True):
+        largest = other.abs().max().item() if other.numel() else 0.0
+        tolerance = 1e-5 * max(largest, 1.0)
+        torch.testing.assert_close(one.to(other.device), other, atol=tolerance, rtol=0)

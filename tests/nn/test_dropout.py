@@ -1,0 +1,133 @@
+"""Dropout by key: what is drawn, and that everything agrees on it."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.effort import cases, tries
+from helpers.emulator import Emulator
+from tgflow import _core
+from tgflow.cuda.dropout import keep_factors
+from tgflow.nn import Dropout, DropoutKeys
+
+KEY = torch.tensor([0x1234_5678_9ABC_DEF0])
+
+
+def drawn_by_core(key: torch.Tensor, rate: float, *shape: int) -> torch.Tensor:
+    out = torch.full(shape, -1.0)
+    _core.keep_factors(key=key, rate=rate, out=out)
+    return out
+
+
+def philox(key: int, item: int, draw: int) -> list[int]:
+    """The four words of Philox4x32-10, as the paper writes it."""
+    mask = (1 << 32) - 1
+    c = [draw & mask, draw >> 32, item & mask, item >> 32]
+    k0, k1 = key & mask, key >> 32
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k0, b & mask, (a >> 32) ^ c[3] ^ k1, a & mask]
+        k0, k1 = k0 + 0x9E3779B9 & mask, k1 + 0xBB67AE85 & mask
+    return c
+
+
+def test_an_element_is_drawn_by_its_row_and_its_place():
+    factors = drawn_by_core(KEY, 0.25, 3, 11)
+    for row in range(3):
+        words = [philox(int(KEY), i // 4, row)[i % 4] for i in range(11)]
+        kept = [float(word >= 0.25 * 2**32) / 0.75 for word in words]
+        torch.testing.assert_close(factors[row], torch.tensor(kept), atol=0, rtol=1e-7)
+
+
+@settings(max_examples=tries(20), deadline=None)
+@given(
+    rows=st.integers(0, 3), size=st.integers(0, 700), more=st.integers(1, 90),
+    rate=st.sampled_from([0.0, 0.1, 0.5, 0.999]), seed=st.integers(-(2**63), 2**63 - 1),
+)  # fmt: skip
+def test_what_comes_after_changes_no_draw_before_it(rows, size, more, rate, seed):
+    key = torch.tensor([seed])
+    alone = drawn_by_core(key, rate, rows, size)
+    assert torch.equal(drawn_by_core(key, rate, rows + 1, size + more)[:rows, :size], alone)
+
+
+@pytest.mark.parametrize("order", cases([0, 1, 7], [0, 7]))
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (2, 30), (3, 2_051)])
+def test_the_kernel_draws_what_the_core_draws(shape, order):
+    for rate in (0.0, 0.1, 0.75):
+        out = torch.full(shape, -1.0)
+        keep_factors(Emulator(order=order), key=KEY, rate=rate, out=out)
+        assert torch.equal(out, drawn_by_core(KEY, rate, *shape))
+
+
+def test_tensors_that_the_kernel_cannot_use_are_refused():
+    for key, out, text in (
+        (KEY, torch.zeros(2, 3).double(), r"out must .* float32 \[rows, size\].*got float64"),
+        (KEY, torch.zeros(3, 2).t(), "out must be contiguous .* got strided float32"),
+        (KEY, torch.zeros(3), r"got float32 \[3\]"),
+        (KEY, torch.zeros(3, 2, device="meta"), "on cpu, got float32 .* on meta"),
+        (KEY.int(), torch.zeros(2, 3), r"key must be contiguous int64 \[1\]"),
+        (torch.zeros(2).long(), torch.zeros(2, 3), r"key must .* got int64 \[2\]"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            keep_factors(Emulator(), key=key, rate=0.1, out=out)
+    with pytest.raises(ValueError, match="rate must be at least 0 and less than 1, got 1"):
+        keep_factors(Emulator(), key=KEY, rate=1, out=torch.zeros(2, 3))
+
+
+def test_the_share_that_is_dropped_is_the_rate_and_the_mean_is_kept():
+    x = Dropout(0.3)(torch.ones(100_000))
+    assert (x == 0).float().mean().item() == pytest.approx(0.3, abs=0.01)
+    assert x.mean().item() == pytest.approx(1.0, abs=0.02)
+
+
+def test_nothing_is_dropped_in_evaluation_or_at_rate_0():
+    x = torch.randn(50)
+    assert Dropout(0.5).eval()(x) is x
+    assert Dropout(0.0)(x) is x
+
+
+def made_model() -> torch.nn.Module:
+    return torch.nn.Sequential(Dropout(0.5), torch.nn.Identity(), Dropout(0.5))
+
+
+def test_keyed_passes_are_a_function_of_key_and_place():
+    model, x = made_model(), torch.ones(4, 300)
+    keys = DropoutKeys(model)
+
+    def drawn(key: int) -> list[torch.Tensor]:
+        with keys.keyed(key):
+            return [model[0](x), model[2](x)]
+
+    first, second = drawn(7)
+    assert not torch.equal(first, second)  # each module has draws of its own
+    torch.rand(5)
+    again = DropoutKeys(other := made_model())
+    with again.keyed(7):
+        assert torch.equal(other[0](x), first)
+        assert torch.equal(other[2](x), second)
+    assert not torch.equal(drawn(8)[0], first)
+    assert torch.equal(drawn(7)[0], first)
+
+
+def test_keyed_passes_take_no_draws_of_torchs_and_others_do():
+    model, x = made_model(), torch.ones(300)
+    state = torch.get_rng_state()
+    with DropoutKeys(model).keyed(2**64 - 1):
+        model(x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(model(x), model(x))
+    torch.set_rng_state(state)
+    once = model(x)
+    torch.set_rng_state(state)
+    assert torch.equal(model(x), once)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_a_rate_out_of_range_is_refused(rate):
+    with pytest.raises(ValueError, match="dropout must be at least 0 and less than 1"):
+        Dropout(rate)
+
+
+def test_dropout_leaves_no_trace_in_a_models_state():
+    assert not made_model().state_dict()

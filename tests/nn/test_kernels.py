@@ -1,0 +1,283 @@
+"""The kernels of models, run lane by lane, against their definitions and the native core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers.effort import cases, tries
+from helpers.emulator import KERNELS as SOURCES
+from helpers.emulator import Emulator
+from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
+from tgflow.cuda import attention, gru
+from tgflow.cuda.kernels import KERNELS
+from tgflow.cuda.row_lists import row_lists, sum_rows
+from tgflow.nn import Dropout
+from tgflow.nn._native import Attend, GruStep, gather_rows
+from tgflow.nn.attend import attend, attend_plain
+
+ORDERS = cases([0, 1, 7], [0, 7])
+CPU = torch.device("cpu")
+
+
+@contextmanager
+def served_by_kernels(order: int = 0) -> Iterator[Emulator]:
+    """Let kernels in the emulator serve the CPU's tensors."""
+    KERNELS[CPU] = emulator = Emulator(order=order)
+    try:
+        yield emulator
+    finally:
+        del KERNELS[CPU]
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with served_by_kernels() as emulator:
+        yield emulator
+
+
+def emulated(call: Callable[[], list[Tensor]], order: int = 0) -> list[Tensor]:
+    """What `call` returns where kernels serve the CPU."""
+    with served_by_kernels(order):
+        return call()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_attention_is_its_definition_at_all_widths(widths, order):
+    case = AttentionCase.made(23, 10, widths, seed=order)
+    found = emulated(lambda: case.results(attend), order)
+    check_close(found, case.results(attend_plain))
+    check_close(found, case.results(attend))  # by the native core
+
+
+@settings(max_examples=tries(40, 8), deadline=None)
+@given(
+    size=st.integers(0, 12), k=st.integers(1, 40), heads=st.integers(1, 5),
+    widths=st.sampled_from(WIDTHS[2:]), below=st.integers(1, 9),
+    shared=st.booleans(), dropped=st.booleans(), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_attention_is_its_definition_at_all_sizes(
+    size, k, heads, widths, below, shared, dropped, seed
+):
+    case = AttentionCase.made(
+        size, k, widths, heads=heads, below=below, shared=shared, dropped=dropped, seed=seed
+    )
+    check_close(emulated(lambda: case.results(attend), seed), case.results(attend_plain))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_neighbor_of_many_targets_is_summed_by_a_whole_thread_block(order):
+    case = AttentionCase.made(60, 7, (8, 0, 4), below=3)
+    case = case.with_block(neighbor=case.block.mask.long())  # row 1 is everybody's
+    check_close(emulated(lambda: case.results(attend), order), case.results(attend_plain))
+
+
+def test_the_bits_do_not_depend_on_the_order_of_lanes():
+    case = AttentionCase.made(50, 12, (20, 8, 12), below=4)
+    first = emulated(lambda: case.results(attend), 0)
+    for order in (1, 5, 9):
+        again = emulated(lambda: case.results(attend), order)
+        assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+def test_masked_slots_and_padded_rows_are_inert(emulator):
+    """Nobody reads what lies in empty slots: padding is made of them."""
+    case = AttentionCase.made(9, 4, (5, 3, 7), below=6)
+    expected = case.results(attend)
+    block, mask = case.block, case.block.mask
+    wrong = case.with_block(
+        neighbor=torch.where(mask, block.neighbor, 2**40),
+        edge_row=torch.where(mask, block.edge_row, -7),
+        dt=torch.where(mask, block.dt, float("nan")),
+    )
+    found = wrong.results(attend)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+def test_a_row_that_is_not_there_is_not_read_and_does_not_stay_unseen(emulator):
+    case = AttentionCase.made(6, 4, (5, 3, 7), below=6, dropped=False)
+    filled = tuple(case.block.mask.nonzero()[0].tolist())
+    for name in ("neighbor", "edge_row"):
+        for wrong in (-1, 6, 2**32, -(2**63)):
+            rows = getattr(case.block, name).clone()
+            rows[filled] = wrong
+            out = attend(
+                case.query, case.below, case.with_block(**{name: rows}).block, case.time, None
+            )
+            is_bad = out.inputs.isnan().flatten(2).any(2)
+            assert is_bad[:, filled[0]].all()
+            assert int(is_bad.sum()) == len(is_bad)
+
+
+def test_attention_has_right_gradients_in_float64(tmp_path, monkeypatch):
+    source = tmp_path / "attend.cu"
+    text = (attention_source()).replace("float", "double")
+    for name in ("Attention", "AttentionOut", "AttentionGradients"):
+        text = text.replace(f"{name} ", f"{name}Of<double> ")
+    source.write_text(text)
+    kernels = Emulator((source,))
+    monkeypatch.setattr(attention, "_REAL", torch.float64)
+    monkeypatch.setitem(KERNELS, CPU, kernels)
+    for widths, shared in (((4, 4, 4), False), ((3, 2, 3), False), ((3, 0, 2), True)):
+        case = AttentionCase.made(4, 3, widths, below=5, shared=shared, dtype=torch.float64)
+
+        def both(query, below, case=case):
+            arguments = (query, below, case.time.frequency, case.keep, case.block)
+            return Attend.apply(*arguments)
+
+        assert torch.autograd.gradcheck(both, (case.query, case.below))
+    assert {name[-1] for name in kernels.launches} == {"1", "4"}
+
+
+def attention_source() -> str:
+    return next(path for path in SOURCES if path.name == "attend.cu").read_text()
+
+
+@settings(max_examples=tries(40), deadline=None)
+@given(
+    rows=st.lists(st.integers(-2, 7), max_size=60), num_rows=st.integers(0, 6),
+    seed=st.none() | st.integers(0, 9),
+)  # fmt: skip
+def test_lists_have_the_slots_of_each_row_in_order(rows, num_rows, seed):
+    row = torch.tensor(rows, dtype=torch.int64)
+    mask = None
+    if seed is not None:
+        mask = torch.rand(len(rows), generator=torch.Generator().manual_seed(seed)) < 0.7
+    lists = row_lists(row, num_rows, mask)
+    assert lists.num_rows == num_rows
+    for r in range(num_rows):
+        expected = [s for s, x in enumerate(rows) if x == r and (mask is None or bool(mask[s]))]
+        assert lists.slot[lists.start[r] : lists.start[r + 1]].tolist() == expected
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("size", "num_rows", "width"), [(0, 3, 4), (70, 9, 12), (900, 3, 130), (9, 0, 5)]
+)
+def test_picked_rows_are_summed_to_where_they_came_from(size, num_rows, width, order):
+    generator = torch.Generator().manual_seed(order)
+    rows = torch.randn(size, width, generator=generator)
+    row = torch.randint(max(num_rows, 1), (size,), generator=generator)
+    out = torch.full((num_rows, width), 7.0)
+    lists = row_lists(row, num_rows)
+    sum_rows(Emulator(order=order), rows=rows, lists=lists, out=out)
+    expected = torch.zeros(max(num_rows, 1), width).index_add(0, row, rows)[:num_rows]
+    check_close([out], [expected])
+
+
+def test_gathered_rows_have_the_gradient_of_index_select(emulator):
+    x = torch.randn(7, 6, requires_grad=True)
+    row = torch.tensor([3, 0, 3, 3, 6])
+    weights = torch.randn(5, 6)
+    found = torch.autograd.grad((gather_rows(x, row) * weights).sum(), x)
+    expected = torch.autograd.grad((x.index_select(0, row) * weights).sum(), x)
+    check_close(list(found), list(expected))
+    assert emulator.launches == ["sum_rows_by_1"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dim", [1, 13, 32, 100, 130])
+def test_the_step_of_a_gru_is_the_native_cores(dim, order):
+    check_close(emulated(lambda: gru_results(dim, 0), order), gru_results(dim, 0))
+
+
+@pytest.mark.parametrize("size", [-1e4, -90.0, -5.0, 0.0, 5.0, 90.0, 1e4])
+def test_the_step_of_a_gru_is_finite_for_any_gate(size, emulator):
+    gates = torch.full((1, 3), size)
+    out = GruStep.apply(gates, torch.full((1, 1), 0.5), torch.full((1, 1), 0.25))
+    keep = torch.sigmoid(torch.tensor(size, dtype=torch.float64))
+    new = torch.tanh(size + keep * 0.5)
+    expected = keep * 0.25 + (1 - keep) * new
+    torch.testing.assert_close(out[0, 0].double(), expected, atol=1e-6, rtol=0)
+
+
+LAUNCHES = {
+    "attention": ["attend_by_4", "attend_backward_by_4", "attend_below_by_4"],
+    "attention of odd widths": ["attend_by_1", "attend_backward_by_1", "attend_below_by_1"],
+    "attention without node inputs": ["attend_by_4", "attend_backward_by_4"],
+    "gru": ["gru_forward_by_4", "gru_backward_by_4"],
+    "dropout": ["keep_factors"],
+}
+"""Kernels that one forward and backward pass launches."""
+
+
+@pytest.mark.parametrize("what", LAUNCHES)
+def test_launches_are_counted(what, emulator):
+    if what == "gru":
+        gru_results(12, 0)
+    elif what == "dropout":
+        Dropout(0.5)(torch.ones(3, 4))
+    else:
+        widths = {"attention": (8, 4, 4), "attention of odd widths": (7, 4, 4)}.get(what, (0, 4, 4))
+        AttentionCase.made(5, 3, widths).results(attend)
+    assert emulator.launches == LAUNCHES[what]
+
+
+def test_nobody_to_attend_to_or_to_step_launches_nothing(emulator):
+    case = AttentionCase.made(0, 3, (8, 0, 4))
+    check_close(
+        case.results(attend),
+        [torch.zeros(2, 0, 12), torch.zeros(2, 0), torch.zeros(2, 0, 12), torch.zeros(9, 8)],
+    )
+    assert emulator.launches == ["attend_below_by_4"]  # which fills zeros
+
+
+COLUMNS = ("neighbor", "edge_table", "edge_row", "mask", "dt")
+
+
+def attention_arguments() -> dict[str, Tensor]:
+    case = AttentionCase.made(3, 2, (8, 4, 4))
+    return {
+        "query": case.query.detach(), "below": case.below.detach(), "keep": case.keep,
+        **{name: getattr(case.block, name) for name in COLUMNS},
+        "frequency": case.time.frequency,
+        "weight": torch.zeros(2, 3, 2), "inputs": torch.zeros(2, 3, 16), "total": torch.zeros(2, 3),
+    }  # fmt: skip
+
+
+def gru_arguments() -> dict[str, Tensor]:
+    return {
+        "memory": torch.zeros(3, 8), "own": torch.zeros(3, 8), "gates": torch.zeros(3, 24),
+        "out": torch.zeros(3, 8),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        *((attention.attend, name) for name in attention_arguments()),
+        *((gru.gru_forward, name) for name in gru_arguments()),
+    ],
+)
+def test_wrong_tensors_are_refused_before_their_address_is_taken(call, name):
+    made = attention_arguments if call is attention.attend else gru_arguments
+    call(Emulator(), **made())
+    good = made()[name]
+    wrong = [
+        good.to(torch.float64 if good.dtype == torch.float32 else torch.float32),
+        good.to("meta"),
+        good.unsqueeze(0),
+        torch.cat([good, good], -1),
+    ]
+    if name != "memory":  # whose rows may lie apart
+        wrong.append(torch.stack([good, good], -1)[..., 0])
+    for tensor in wrong:
+        refuser = NoKernels()
+        with pytest.raises(ValueError, match=r"must be|must come|must have|has width"):
+            call(refuser, **{**made(), name: tensor})
+    with pytest.raises((TypeError, ValueError)):
+        call(NoKernels(), **{**made(), name: good.tolist()})
+
+
+class NoKernels:
+    """Nothing may come so far."""
+
+    def launch(self, name: str, blocks: int, threads: int, *arguments: object) -> None:
+        raise AssertionError(f"{name} was launched")

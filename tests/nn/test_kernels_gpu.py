@@ -1,0 +1,57 @@
+"""The kernels of models on a GPU: the CPU's answers, and the same bits at every run."""
+
+import pytest
+import torch
+
+from helpers.devices import needs_cuda
+from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
+from tgflow.nn import Dropout, DropoutKeys
+from tgflow.nn._native import gather_rows
+from tgflow.nn.attend import attend
+
+pytestmark = needs_cuda
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize(
+    ("size", "k", "shared"), [(600, 10, False), (4_400, 10, False), (77, 40, True)]
+)
+def test_attention_on_a_gpu_is_the_cpus_at_every_run(size, k, shared, widths):
+    case = AttentionCase.made(size, k, widths, below=300, shared=shared)
+    on_gpu = case.to(GPU)
+    first = on_gpu.results(attend)
+    check_close(first, case.results(attend))
+    for _ in range(20):
+        again = on_gpu.results(attend)
+        assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("dim", [13, 100])
+def test_the_step_of_a_gru_on_a_gpu_is_the_cpus(dim):
+    check_close(gru_results(dim, 0, GPU), gru_results(dim, 0))
+
+
+def test_dropout_and_gathered_rows_on_a_gpu_are_the_cpus():
+    x, row = torch.randn(50, 12), torch.randint(50, (4_000,))
+    results = []
+    for device in (CPU, GPU):
+        model, here = Dropout(0.3).to(device), x.to(device, copy=True).requires_grad_()
+        with DropoutKeys(model).keyed(3):
+            dropped = model(gather_rows(here, row.to(device)))
+        results.append([dropped.detach().cpu(), torch.autograd.grad(dropped.sum(), here)[0].cpu()])
+    assert torch.equal(results[0][0], results[1][0])
+    torch.testing.assert_close(results[1][1], results[0][1], atol=1e-4, rtol=1e-5)
+
+
+def test_attention_waits_for_nothing():
+    case = AttentionCase.made(600, 10, (100, 172, 100), below=300).to(GPU)
+    case.results(attend)
+    weights = torch.randn(2, 600, 372, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        out = attend(case.query, case.below, case.block, case.time, case.keep)
+        (out.inputs * weights).sum().backward()
+        gather_rows(case.below, case.block.target).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,88 @@
+"""Dropout by key: a draw depends on the step and on the place in the model, on every device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.nn._native import keep_factors
+
+
+class Dropout(nn.Module):
+    """Zeros a share of the elements in training, and scales up the others to keep the mean.
+
+    Within `DropoutKeys.keyed` the draws are a function of that key, of this module's number in the
+    model and of an element's place: the same on every device, wherever a run was resumed. Outside,
+    each pass draws a key from torch's default generator of the device.
+
+    Args:
+        rate: Share of the elements that become 0, from 0 to less than 1.
+
+    Raises:
+        ValueError: If `rate` is out of range.
+    """
+
+    key: Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {rate}")
+        self.rate = rate
+        self.is_keyed = False
+        self.register_buffer("key", torch.zeros(1, dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `x` with elements dropped: float `[N, ...]`."""
+        factors = self.factors(1, *x.shape)
+        return x if factors is None else x * factors.squeeze(0).to(x.dtype)
+
+    def factors(self, *shape: int) -> Tensor | None:
+        """Return what to multiply elements by: 0 or 1 / (1 - rate); None where all stay.
+
+        Args:
+            shape: Rows and their elements, in one or more dimensions. An element's place in its row
+                decides, not how many follow: padding changes no draw before it.
+
+        Returns:
+            float32 on the device of the module; does not synchronize.
+        """
+        if not self.training or self.rate == 0:
+            return None
+        key = self.key if self.is_keyed else torch.empty_like(self.key).random_()
+        return keep_factors(key, self.rate, shape)
+
+
+class DropoutKeys:
+    """The keys of all `Dropout` modules of a model.
+
+    Args:
+        model: The model; modules that it gets later are not known here.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = [module for module in model.modules() if isinstance(module, Dropout)]
+
+    @contextmanager
+    def keyed(self, key: int) -> Iterator[None]:
+        """Let passes within draw by `key`, 64 bits, for instance `derive_key(seed, epoch, index)`.
+
+        Keys lie in the memory of the module's device, so a captured pass reads the one that holds
+        when it is replayed. Does not synchronize.
+        """
+        for number, module in enumerate(self._modules):
+            module.key.fill_(_as_int64(derive_key(key, KeyDomain.DROPOUT, number)))
+            module.is_keyed = True
+        try:
+            yield
+        finally:
+            for module in self._modules:
+                module.is_keyed = False
+
+
+def _as_int64(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits
