@@ -13,17 +13,19 @@ from torch import Tensor
 
 from helpers.effort import cases, tries
 from helpers.emulator import KERNELS as SOURCES
-from helpers.emulator import Emulator
+from helpers.emulator import Emulator, tensors
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
 from tgflow.cuda import attention, gru
 from tgflow.cuda.kernels import KERNELS
 from tgflow.cuda.row_lists import row_lists, sum_rows
-from tgflow.nn import Dropout
+from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
 from tgflow.nn._native import Attend, GruStep, gather_rows
 from tgflow.nn.attend import attend, attend_plain
 
 ORDERS = cases([0, 1, 7], [0, 7])
 CPU = torch.device("cpu")
+if tensors.IS_THERE:  # before anything runs backward: PyTorch counts its devices then
+    tensors.emulated_device()
 
 
 @contextmanager
@@ -281,3 +283,24 @@ class NoKernels:
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: object) -> None:
         raise AssertionError(f"{name} was launched")
+
+
+@pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch lets no Python be a device")
+def test_a_layer_on_a_device_apart_learns_as_on_the_cpu_and_waits_for_nothing():
+    case = AttentionCase.made(20, 6, (8, 12, 4))
+    device = tensors.emulated_device()
+    results = []
+    for place in (CPU, device):
+        torch.manual_seed(3)
+        time = TimeEncoding(4)
+        layer = AttentionLayer(time, h_dim=8, edge_x_dim=12, dim=8, heads=2, dropout=0.3).to(place)
+        moved = case.to(place)
+        KERNELS[device] = Emulator()
+        with DropoutKeys(layer).keyed(5), tensors.watching() as watch:
+            out = layer(moved.below, moved.block)
+            out.square().sum().backward()
+        del KERNELS[device]
+        assert not watch.waits
+        gradients = [moved.below.grad, *(p.grad for p in layer.parameters())]
+        results.append([out.detach().cpu(), *(grad.cpu() for grad in gradients)])
+    check_close(results[1], results[0])
