@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.effort import cases, tries
-from helpers.emulator import KERNELS as SOURCES
-from helpers.emulator import Emulator, tensors
+from helpers.emulator import KERNELS, Emulator, tensors
+from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
-from tgflow.cuda import attention, gru
-from tgflow.cuda.kernels import KERNELS
+from tgflow.cuda import attention, devices, gru
 from tgflow.cuda.row_lists import row_lists, sum_rows
 from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
 from tgflow.nn._native import Attend, GruStep, gather_rows
@@ -24,18 +23,15 @@ from tgflow.nn.attend import attend, attend_plain
 
 ORDERS = cases([0, 1, 7], [0, 7])
 CPU = torch.device("cpu")
-if tensors.IS_THERE:  # before anything runs backward: PyTorch counts its devices then
-    tensors.emulated_device()
 
 
 @contextmanager
 def served_by_kernels(order: int = 0) -> Iterator[Emulator]:
     """Let kernels in the emulator serve the CPU's tensors."""
-    KERNELS[CPU] = emulator = Emulator(order=order)
-    try:
+    emulator = Emulator(order=order)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(devices._devices, CPU, EmulatedDevice(kernels=emulator))
         yield emulator
-    finally:
-        del KERNELS[CPU]
 
 
 @pytest.fixture
@@ -126,7 +122,7 @@ def test_attention_has_right_gradients_in_float64(tmp_path, monkeypatch):
     source.write_text(text)
     kernels = Emulator((source,))
     monkeypatch.setattr(attention, "_REAL", torch.float64)
-    monkeypatch.setitem(KERNELS, CPU, kernels)
+    monkeypatch.setitem(devices._devices, CPU, EmulatedDevice(kernels=kernels))
     for widths, shared in (((4, 4, 4), False), ((3, 2, 3), False), ((3, 0, 2), True)):
         case = AttentionCase.made(4, 3, widths, below=5, shared=shared, dtype=torch.float64)
 
@@ -139,7 +135,7 @@ def test_attention_has_right_gradients_in_float64(tmp_path, monkeypatch):
 
 
 def attention_source() -> str:
-    return next(path for path in SOURCES if path.name == "attend.cu").read_text()
+    return next(path for path in KERNELS if path.name == "attend.cu").read_text()
 
 
 @settings(max_examples=tries(40), deadline=None)
@@ -288,18 +284,17 @@ class NoKernels:
 @pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch lets no Python be a device")
 def test_a_layer_on_a_device_apart_learns_as_on_the_cpu_and_waits_for_nothing():
     case = AttentionCase.made(20, 6, (8, 12, 4))
-    device = tensors.emulated_device()
+    devices.register_device(EmulatedDevice.apart())
     results = []
-    for place in (CPU, device):
+    for place in (CPU, tensors.emulated_device()):
         torch.manual_seed(3)
         time = TimeEncoding(4)
         layer = AttentionLayer(time, h_dim=8, edge_x_dim=12, dim=8, heads=2, dropout=0.3).to(place)
         moved = case.to(place)
-        KERNELS[device] = Emulator()
         with DropoutKeys(layer).keyed(5), tensors.watching() as watch:
             out = layer(moved.below, moved.block)
-            out.square().sum().backward()
-        del KERNELS[device]
+            with torch.autograd.set_multithreading_enabled(False):  # it has no thread of autograd's
+                out.square().sum().backward()
         assert not watch.waits
         gradients = [moved.below.grad, *(p.grad for p in layer.parameters())]
         results.append([out.detach().cpu(), *(grad.cpu() for grad in gradients)])

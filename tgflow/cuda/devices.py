@@ -20,6 +20,11 @@ def device_of(device: torch.device) -> Device:
     return _devices[device]
 
 
+def has_device(device: torch.device) -> bool:
+    """Return whether kernels serve tensors of `device`: on CUDA's, and on those registered."""
+    return device.type == "cuda" or device in _devices
+
+
 def register_device(device: Device) -> None:
     """Have `device_of` return a device that is not CUDA's for its tensors."""
     _devices[device.device] = device

@@ -10,14 +10,14 @@ from torch.autograd.function import once_differentiable
 
 from tgflow import _core
 from tgflow.batch import Block
-from tgflow.cuda.kernels import has_kernels, kernels_of
+from tgflow.cuda.devices import device_of, has_device
 from tgflow.cuda.row_lists import row_lists
 from tgflow.nn._kernels import KernelBackend
 
 
 def backend_of(device: torch.device) -> Any:
     """Return what computes on `device`: kernels on a GPU, the native core on the CPU."""
-    return KernelBackend(kernels_of(device)) if has_kernels(device) else _core
+    return KernelBackend(device_of(device).kernels) if has_device(device) else _core
 
 
 class Attend(torch.autograd.Function):
@@ -125,7 +125,7 @@ class GatherRows(torch.autograd.Function):
 
 def gather_rows(x: Tensor, row: Tensor) -> Tensor:
     """Return `x[row]`, `[R, D]`, of `x` `[N, D]` and `row`, int64 `[R]`; does not synchronize."""
-    if not has_kernels(x.device) or x.dtype != torch.float32:
+    if not has_device(x.device) or x.dtype != torch.float32:
         return x.index_select(0, row)
     gathered: Tensor = GatherRows.apply(x, row)  # type: ignore[no-untyped-call]
     return gathered
@@ -144,7 +144,7 @@ def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
 
 def is_served(x: Tensor) -> bool:
     """Return whether one pass serves tensors of this type and device."""
-    return x.dtype == torch.float32 and (x.is_cpu or has_kernels(x.device))
+    return x.dtype == torch.float32 and (x.is_cpu or has_device(x.device))
 
 
 def can_attend(query: Tensor, block: Block) -> bool:
