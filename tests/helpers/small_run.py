@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 import tgflow as tg
+from tgflow.bench.own import own_tgat, own_tgn
+from tgflow.bench.task import Task
 from tgflow.cuda import sources
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
@@ -40,6 +42,7 @@ def run(device: str | Device) -> None:
     compare(graphs)
     gather_rows(device)
     gather_cached(device)
+    train(device)
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
 
 
@@ -88,6 +91,21 @@ def gather_cached(device: str | Device) -> None:
             for cache in caches:
                 cache.scatter_(ids[:5], torch.zeros_like(rows[:5]))
                 assert not cache.gather(ids[:5].to(on_of(cache, device))).any()
+
+
+def train(device: str | Device) -> None:
+    """A few batches of both models, prepared and learned there: the CPU's losses, nearly."""
+    events = some_events(400)
+    x = torch.randn(len(events), 6, generator=torch.Generator().manual_seed(1))
+    events = EventBatch(events.src, events.dst + 40, events.t, x)
+    task = Task(events, 200, batch_size=20, dim=8, neighbors=3, dropout=0.0)
+    for make in (own_tgn, own_tgat):
+        runs = make(task, 0), make(task, 0, device)
+        for own in runs:
+            if own.learner.model.state is not None:
+                own.learner.model.state.keep_rows(50)
+        expected, found = (torch.tensor(own.train(8)) for own in runs)
+        assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3), (make, found, expected)
 
 
 def some_events(size: int) -> EventBatch:
