@@ -10,12 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.devices import apart, cuda, place_of
 from helpers.effort import tries
+from helpers.emulator.device import EmulatedDevice
 from helpers.memory_tables import for_each_kind, home_of, memory_table_of, with_past
 from tgflow.cache import CachedTable
+from tgflow.cache.device import DeviceCache
+from tgflow.cache.host import HostCache
+from tgflow.cuda.devices import register_device
 from tgflow.models.tgn import TGN, TGNConfig
 from tgflow.nn import NodeMemory, memory
-from tgflow.nn.memory_table import memory_table
+from tgflow.nn.memory_table import PlacedTable, memory_table
 from tgflow.nn.spill import write_spill
 from tgflow.tables import FeatureTable
 
@@ -124,7 +129,7 @@ def test_memory_that_outgrows_its_budget_on_the_cpu_is_told_why():
 
 
 def test_one_line_says_where_memory_is():
-    on_host = TGN(TGNConfig(memory_placement="host", memory_cache="64KiB")).state.table
+    on_host = TGN(TGNConfig(memory_placement="host", memory_cache="64KiB")).state.table.table
     assert isinstance(on_host, CachedTable)
     assert (on_host.placement, on_host.dim) == ("host", 200)
     assert 0 < on_host.capacity * 800 < 64 << 10
@@ -137,6 +142,27 @@ def test_one_line_says_where_memory_is():
         TGNConfig(memory_cache=5)
 
 
+@pytest.mark.parametrize("device", ["cpu", apart, cuda])
+@pytest.mark.parametrize("placement", ["host", "uva"])
+def test_a_table_and_its_cache_are_for_the_device_of_the_model(device, placement, monkeypatch):
+    """Whatever other GPUs there are: the cache of a model on the CPU is in host memory."""
+    if placement == "uva" and device != "apart":
+        pytest.skip("needs a GPU for the table, too")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    if device == "apart":
+        register_device(EmulatedDevice.apart())
+    placed = NodeMemory(2, 1, PlacedTable(3, placement, "64KiB")).to(place_of(device))
+    write(placed, [3], 1)
+    cache = placed.table.table
+    assert placed.table.placement == placement
+    assert cache.table.placement == placement
+    assert type(cache._engine) is (HostCache if device == "cpu" else DeviceCache)
+    rows = placed.read(
+        torch.tensor([3], device=place_of(device)), torch.tensor([5], device=place_of(device))
+    )
+    assert rows.state.device.type == place_of(device).type
+
+
 def test_models_are_copied_unless_their_memory_is_in_a_table():
     model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1))
     write(model.state, [3], 1)
@@ -144,6 +170,7 @@ def test_models_are_copied_unless_their_memory_is_in_a_table():
     write(model.state, [3], 2)
     assert twin.state.state_dict()["clock"][3].tolist() == [0, 1, 1, 1]
     model = TGN(TGNConfig(memory_dim=4, edge_x_dim=1, memory_placement="host"))
+    write(model.state, [3], 1)
     with pytest.raises(TypeError, match="such as a model whose memory is in a table; make a new"):
         copy.deepcopy(model)
 
