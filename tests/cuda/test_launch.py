@@ -229,5 +229,12 @@ def test_the_cache_is_keyed_by_every_header(tmp_path, monkeypatch):
     before = sources.digest()
     (tmp_path / "include/tgflow/k.hpp").write_text("int l;")
     assert sources.digest() != before
-    assert any(option.endswith(f"0x{sources.digest()}") for option in sources.options())
-    assert "--fmad=false" in sources.options()
+    options = sources.options(tmp_path / "cuda" / "k.cu")
+    assert any(option.endswith(f"0x{sources.digest()}") for option in options)
+
+
+def test_products_and_sums_are_fused_only_where_answers_need_not_be_the_cpus_bits():
+    for source in set(sources.kernels().values()):
+        is_fused = source.name in ("attend.cu", "gru.cu")
+        assert ("--fmad=true" in sources.options(source)) == is_fused
+        assert ("--fmad=false" in sources.options(source)) != is_fused

@@ -40,7 +40,7 @@ def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
     text, name = source.read_bytes(), source.name.encode()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None) == 0
     options = [f"-I{CSRC / 'include'}", f"-arch={arch}", "-ftz=true"]
-    options += [option for option in sources.options() if not option.startswith("-I")]
+    options += [option for option in sources.options(source) if not option.startswith("-I")]
     options += ["--device-as-default-execution-space"]  # CuPy adds this one and -ftz
     array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     status = nvrtc.nvrtcCompileProgram(program, len(options), array)

@@ -5,18 +5,24 @@ Run as `python tests/helpers/small_run.py [DEVICE]`; ends with the kernels' sour
 
 from __future__ import annotations
 
+import math
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import tgflow as tg
+from tgflow import _core
 from tgflow.bench.own import own_tgat, own_tgn
 from tgflow.bench.task import Task
 from tgflow.cuda import sources
 from tgflow.cuda.device import Device
+from tgflow.cuda.devices import device_of
+from tgflow.cuda.row_lists import row_lists
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.nn._kernels import KernelBackend
 from tgflow.sampling import Sampler, sample_neighbors
 
 SAMPLERS = [
@@ -43,6 +49,7 @@ def run(device: str | Device) -> None:
     gather_rows(device)
     gather_cached(device)
     train(device)
+    compute_models(device)
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
 
 
@@ -106,6 +113,72 @@ def train(device: str | Device) -> None:
                 own.learner.model.state.keep_rows(50)
         expected, found = (torch.tensor(own.train(8)) for own in runs)
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3), (make, found, expected)
+
+
+def compute_models(device: str | Device) -> None:
+    """The passes of models by kernels, at widths that are read by 4 and by 1, beside the core's."""
+    gpu = device_of(torch.empty(0, device=device).device) if isinstance(device, str) else device
+    for width in (8, 5):
+        calls = model_calls(width)
+        results = []
+        for backend, place in ((_core, "cpu"), (KernelBackend(gpu.kernels), gpu.device)):
+            found: list[Tensor] = []
+            for name, given, out in calls:
+                moved = {
+                    key: x if key == "rate" else x.to(place, copy=True) for key, x in given.items()
+                }
+                filled = {key: torch.zeros(x, device=place) for key, x in out.items()}
+                getattr(backend, name)(**moved, **filled)
+                found += [x.cpu() for x in filled.values()]
+            results.append(found)
+        for one, other in zip(*results, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        compare_sums(gpu, width)
+
+
+def model_calls(width: int) -> list[tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]]:
+    """Name, arguments and shapes of results of each call; a row of neighbors is everybody's."""
+    n, k, heads = 40, 3, 2
+
+    def some(*shape: int) -> Tensor:
+        return torch.linspace(-1, 1, math.prod(shape)).sin().view(shape).contiguous()
+
+    rows = torch.zeros(n, k, dtype=torch.int64)
+    inputs = {
+        "query": some(heads, n, 3 * width), "below": some(4, width), "neighbor": rows,
+        "edge_table": some(4, width), "edge_row": rows + 1, "mask": some(n, k) > -0.8,
+        "dt": some(n, k) * 40, "frequency": some(width), "keep": some(heads, n, k),
+    }  # fmt: skip
+    per_head, weight = {"grad_total": some(heads, n)}, some(heads, n, k).abs()
+    gru = {"memory": some(n, width), "own": some(n, width), "gates": some(n, 3 * width)}
+    return [
+        ("keep_factors", {"key": rows[0, :1], "rate": 0.5}, {"out": (heads, n)}),
+        (
+            "attend",
+            inputs,
+            {"weight": (heads, n, k), "inputs": (heads, n, 3 * width), "total": (heads, n)},
+        ),
+        (
+            "attend_backward",
+            {**inputs, **per_head, "weight": weight, "grad_inputs": some(heads, n, 3 * width)},
+            {"grad_query": (heads, n, 3 * width), "grad_below": (4, width)},
+        ),
+        ("gru_forward", gru, {"out": (n, width)}),
+        (
+            "gru_backward",
+            {**gru, "grad_out": some(n, width)},
+            {"grad_gates": (n, 3 * width), "grad_own": (n, width)},
+        ),
+    ]  # fmt: skip
+
+
+def compare_sums(gpu: Device, width: int) -> None:
+    """Rows that were picked, summed up to where they came from: many to two, none to others."""
+    rows, row = torch.ones(180, width), torch.arange(180) % 2 * 5
+    out = torch.empty(7, width, device=gpu.device)
+    lists = row_lists(row.to(gpu.device), 7)
+    KernelBackend(gpu.kernels).sum_rows(rows=rows.to(gpu.device), lists=lists, out=out)
+    assert out[:, 0].tolist() == [90.0, 0, 0, 0, 0, 90.0, 0]
 
 
 def some_events(size: int) -> EventBatch:

@@ -131,3 +131,15 @@ def test_a_rate_out_of_range_is_refused(rate):
 
 def test_dropout_leaves_no_trace_in_a_models_state():
     assert not made_model().state_dict()
+
+
+def test_a_captured_pass_draws_by_what_is_set_at_its_replay(monkeypatch):
+    model, x = made_model(), torch.ones(300)
+    keys = DropoutKeys(model)
+    with keys.keyed(3):
+        expected = model(x)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    keys.set(3)
+    with keys.keyed(9):
+        assert torch.equal(model(x), expected)

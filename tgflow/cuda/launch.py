@@ -89,7 +89,9 @@ def _functions(cupy: Any, source: Path, device_index: int) -> dict[str, Any]:
 
     Once for each device, for their architectures may differ.
     """
-    module = cupy.RawModule(code=source.read_text(), options=sources.options(), backend="nvrtc")
+    module = cupy.RawModule(
+        code=source.read_text(), options=sources.options(source), backend="nvrtc"
+    )
     names = [name for name, path in sources.kernels().items() if path == source]
     try:
         loaded = module.module

@@ -12,6 +12,9 @@ from tgflow import _core
 FOLDER = Path(_core.__file__).parent / "kernels"
 """`cuda/*.cu`, and `include/`, the headers that they share with the CPU."""
 
+FUSED = ("attend.cu", "gru.cu")
+"""Sources whose products and sums may be fused: sums of floats, in another order than the CPU's."""
+
 KERNEL = r"__global__ void\s+(?:__launch_bounds__\(\w+\)\s+)?(\w+)\("
 """Finds the names of the kernels in a source file."""
 
@@ -31,11 +34,12 @@ def digest() -> str:
     return total.hexdigest()[:16]
 
 
-def options() -> tuple[str, ...]:
-    """Return how the kernels are compiled; equal options and sources give equal programs.
+def options(source: Path) -> tuple[str, ...]:
+    """Return how the kernels of a source are compiled; equal options and sources, equal programs.
 
-    Answers must be the CPU's to the last bit, so products and sums are not fused. CuPy's disk cache
-    is keyed by the options and one source file; the hash among them brings in the headers.
+    Most answers must be the CPU's to the last bit, so products and sums are not fused; those of
+    `FUSED` are close to the CPU's. CuPy's disk cache is keyed by the options and one source file;
+    the hash among them brings in the headers.
     """
-    include = f"-I{FOLDER / 'include'}"
-    return ("--std=c++17", "--fmad=false", include, f"-DTGFLOW_SOURCES=0x{digest()}")
+    fmad = f"--fmad={'true' if source.name in FUSED else 'false'}"
+    return ("--std=c++17", fmad, f"-I{FOLDER / 'include'}", f"-DTGFLOW_SOURCES=0x{digest()}")

@@ -67,15 +67,21 @@ class DropoutKeys:
     def __init__(self, model: nn.Module) -> None:
         self._modules = [module for module in model.modules() if isinstance(module, Dropout)]
 
-    @contextmanager
-    def keyed(self, key: int) -> Iterator[None]:
-        """Let passes within draw by `key`, 64 bits, for instance `derive_key(seed, epoch, index)`.
+    def set(self, key: int) -> None:
+        """Let keyed passes draw by `key`: 64 bits, for instance `derive_key(seed, epoch, index)`.
 
-        Keys lie in the memory of the module's device, so a captured pass reads the one that holds
-        when it is replayed. Does not synchronize.
+        Keys lie in the memory of the modules' device: set one before each replay of a captured
+        pass. Does not synchronize.
         """
         for number, module in enumerate(self._modules):
             module.key.fill_(_as_int64(derive_key(key, KeyDomain.DROPOUT, number)))
+
+    @contextmanager
+    def keyed(self, key: int) -> Iterator[None]:
+        """Let passes within draw by `key`; one that is captured, by what is set at its replay."""
+        if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+            self.set(key)
+        for module in self._modules:
             module.is_keyed = True
         try:
             yield

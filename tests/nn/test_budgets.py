@@ -1,0 +1,83 @@
+"""What models cost the host on a GPU: launches of kernels, and operations of torch.
+
+Each is microseconds of Python and driver and is done for every batch: the table may only fall.
+Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.devices import needs_apart
+from helpers.emulator.device import EmulatedDevice
+from helpers.emulator.tensors import watching
+from helpers.neural import AttentionCase
+from tgflow.cuda.devices import register_device
+from tgflow.nn import AttentionLayer, TimeEncoding
+from tgflow.nn._native import GruStep, gather_rows
+from tgflow.nn.attend import attend
+
+pytestmark = needs_apart[0]
+
+
+class Budget(NamedTuple):
+    launches: int
+    operations: int
+
+
+BUDGETS = {
+    "attend": (Budget(1, 3), Budget(2, 19)),
+    "attend, one query for all": (Budget(1, 3), Budget(2, 21)),
+    "gru step": (Budget(1, 2), Budget(1, 4)),
+    "gather rows": (Budget(0, 1), Budget(1, 7)),
+    "attention layer": (Budget(2, 37), Budget(3, 100)),
+}
+"""Of the forward and of the backward pass."""
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[EmulatedDevice]:
+    gpu = EmulatedDevice.apart()
+    register_device(gpu)
+    with torch.autograd.set_multithreading_enabled(False):  # it has no thread of autograd's
+        yield gpu
+
+
+def made(what: str, device: torch.device) -> Callable[[], Tensor]:
+    """The call, its arguments on the device."""
+    name, _, variant = what.partition(", ")
+    case = AttentionCase.made(20, 6, (8, 12, 4), shared=bool(variant)).to(device)
+    if name == "attend":
+        arguments = (case.query, case.below, case.block, case.time, case.keep)
+        return lambda: attend(*arguments).inputs
+    if name == "gather rows":
+        return lambda: gather_rows(case.below, case.block.target)
+    if name == "gru step":
+        gates, own = (torch.zeros(7, n, device=device, requires_grad=True) for n in (12, 4))
+        memory = torch.zeros(7, 4, device=device)
+        return lambda: GruStep.apply(gates, own, memory)
+    time = TimeEncoding(4)
+    layer = AttentionLayer(time, h_dim=8, edge_x_dim=12, dim=8, heads=2, dropout=0.1).to(device)
+    return lambda: layer(case.below, case.block)
+
+
+@pytest.mark.parametrize("what", BUDGETS)
+def test_a_pass_costs_the_host_no_more(what, gpu):
+    call = made(what, gpu.device)
+    spent = []
+    gpu.kernels.launches.clear()
+    with watching() as watch:
+        out = call()
+    spent.append(Budget(len(gpu.kernels.launches), watch.operations.total()))
+    gradient = torch.ones_like(out)
+    gpu.kernels.launches.clear()
+    with watching() as backward:
+        out.backward(gradient)
+    spent.append(Budget(len(gpu.kernels.launches), backward.operations.total()))
+    assert watch.waits == backward.waits == []
+    assert tuple(spent) == BUDGETS[what], (watch.operations, backward.operations)
