@@ -5,7 +5,8 @@ import torch
 
 from helpers.devices import needs_cuda
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
-from tgflow.nn import Dropout, DropoutKeys
+from tgflow.cuda.row_lists import row_lists
+from tgflow.nn import AttentionLayer, Dropout, DropoutKeys, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.attend import attend
 
@@ -55,3 +56,42 @@ def test_attention_waits_for_nothing():
         gather_rows(case.below, case.block.target).sum().backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_lists_on_a_gpu_are_the_cpus():
+    row = torch.randint(-1, 700, (66_000,))
+    mask = torch.rand(66_000) < 0.6
+    on_gpu, on_cpu = row_lists(row.to(GPU), 690, mask.to(GPU)), row_lists(row, 690, mask)
+    assert torch.equal(on_gpu.start.cpu(), on_cpu.start)
+    assert torch.equal(on_gpu.slot.cpu()[: on_cpu.start[-1]], on_cpu.slot[: on_cpu.start[-1]])
+
+
+def test_a_captured_layer_learns_as_any_other_and_draws_by_the_key_of_its_replay():
+    case = AttentionCase.made(600, 10, (100, 172, 100), below=300).to(GPU)
+    time = TimeEncoding(100)
+    layer = AttentionLayer(time, h_dim=100, edge_x_dim=172, dim=100, heads=2, dropout=0.3).to(GPU)
+    keys, sources = DropoutKeys(layer), [case.below, *layer.parameters()]
+
+    def results(key: int) -> list[torch.Tensor]:
+        with keys.keyed(key):
+            out = layer(case.below, case.block)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), sources)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for key in range(3):
+            results(key)
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        found = results(3)
+    seen = []
+    for key in (4, 5, 4):
+        keys.set(key)
+        captured.replay()
+        seen.append([x.clone() for x in found])
+        expected = results(key)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+    assert torch.equal(seen[0][0], seen[2][0])
+    assert not torch.equal(seen[0][0], seen[1][0])
