@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
 
 from tgflow.batch import Batch
 from tgflow.cuda.device import Device
+from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.task import BatchError, Task
 
@@ -43,8 +44,8 @@ class FakePlan:
             raise ValueError("no such thing")
         return cast(Batch, (epoch, index))
 
-    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
-        return self.batch
+    def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
+        return OwnedBatches(self.batch)
 
 
 def loader_threads() -> list[threading.Thread]:

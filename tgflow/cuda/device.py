@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, wraps
 from typing import ParamSpec, Protocol, TypeVar
@@ -15,6 +16,8 @@ from tgflow.cuda.requirements import require_cupy, require_device
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+_capturing = threading.Lock()
 
 _PORTABLE_MAPPED = 3
 """cudaHostRegisterPortable and cudaHostRegisterMapped: pinned and in place for every device."""
@@ -41,6 +44,16 @@ class StreamEvent(Protocol):
 
     def synchronize(self) -> None:
         """Wait for all work before it."""
+
+
+class CapturedWork(Protocol):
+    """Work that was captured in a CUDA graph."""
+
+    def replay(self) -> None:
+        """Queue it on the current stream: it fills the tensors that were made when it was captured.
+
+        Replays come one after the other: never on two streams at once.
+        """
 
 
 class Device(Protocol):
@@ -77,8 +90,23 @@ class Device(Protocol):
     def on(self, stream: object) -> AbstractContextManager[object]:
         """Make `stream`, of `open_stream`, this thread's current stream within."""
 
-    def copy_from_host(self, pinned: Tensor) -> Tensor:
-        """Return a copy of pinned memory on the device, made on the current stream meanwhile."""
+    def copy_from_host(self, pinned: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return a copy of pinned memory on the device, made on the current stream meanwhile.
+
+        Args:
+            pinned: uint8 `[N]`.
+            out: Where to; by default newly allocated.
+        """
+
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> CapturedWork:
+        """Capture what `work` queues on the current stream, which is not done; see `CapturedWork`.
+
+        Waits for the device. Other threads may launch, allocate and copy meanwhile.
+
+        Args:
+            work: Returns the tensors that it makes. What it reads and writes must stay where it is;
+                it has been run before, so that all it needs is compiled.
+        """
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         """Have the memory of a tensor of another stream stay until this one's work so far is done.
@@ -170,9 +198,20 @@ class CudaDevice:
         assert isinstance(stream, torch.cuda.Stream)
         return torch.cuda.stream(stream)
 
-    def copy_from_host(self, pinned: Tensor) -> Tensor:
+    def copy_from_host(self, pinned: Tensor, out: Tensor | None = None) -> Tensor:
         """Return a copy on the device; does not synchronize."""
-        return pinned.to(self.device, non_blocking=True)
+        if out is None:
+            return pinned.to(self.device, non_blocking=True)
+        return out.copy_(pinned, non_blocking=True)
+
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> CapturedWork:
+        """Capture a CUDA graph on a stream of torch's, with memory of its own."""
+        graph = torch.cuda.CUDAGraph()
+        # one at a time: the stream is the same for all; others' calls must not end a capture
+        capturing = torch.cuda.graph(graph, capture_error_mode="thread_local")
+        with _capturing, torch.cuda.device(self.device), capturing:
+            work()
+        return graph
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         """Tell torch's allocator that the current stream reads a tensor."""

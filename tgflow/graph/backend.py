@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -62,6 +63,10 @@ class GraphBackend(Protocol):
         Raises:
             ValueError: If `queries.types` are given and an event has no label in [0, 65535].
         """
+        ...
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Enclose the replay of a captured `sample`, which is not seen otherwise."""
         ...
 
     def remove(self, eid: Tensor) -> int:

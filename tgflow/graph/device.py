@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -87,6 +88,10 @@ class DeviceGraph:
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
                 params,
             )
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Enclose the replay of a captured `sample` on the current stream."""
+        return self._store.readers.reading()
 
     def remove(self, eid: Tensor) -> int:
         """Remove events. Synchronizes, as all changes do."""

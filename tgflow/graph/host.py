@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -73,6 +75,10 @@ class HostGraph:
             out.eid,
             out.count,
         )
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Enclose nothing: nothing is captured on the CPU."""
+        return nullcontext()
 
     def remove(self, eid: Tensor) -> int:
         """Remove events."""

@@ -29,7 +29,7 @@ class NodeFeatures:
         if table.dtype != torch.float32:
             raise ValueError(f"node_x must be a table of float32 rows, got {table.dtype}")
         self.table = table
-        self._end: int | None = None
+        self.end: int | None = None
         """How many rows there were when the first node without one came."""
 
     @contextmanager
@@ -40,26 +40,26 @@ class NodeFeatures:
             ValueError: As `check`.
         """
         self.check()
-        before = self._end
+        before = self.end
         if before is None and len(events):
             last, size = int(torch.maximum(events.src.max(), events.dst.max())), len(self.table)
-            self._end = size if last >= size else None
+            self.end = size if last >= size else None
         try:
             yield
         except BaseException:
-            self._end = before
+            self.end = before
             raise
 
     def check(self) -> None:
         """Raise ValueError if rows were appended for nodes that events had mentioned before."""
-        if self._end is not None and len(self.table) > self._end:
+        if self.end is not None and len(self.table) > self.end:
             raise ValueError(
-                f"node_x has {len(self.table)} rows now, but had {self._end} when an event came "
-                f"with node {self._end} or a later one; append the rows of nodes (zeros, if "
+                f"node_x has {len(self.table)} rows now, but had {self.end} when an event came "
+                f"with node {self.end} or a later one; append the rows of nodes (zeros, if "
                 "nothing is known) before the events that mention them"
             )
 
     def rows_of(self, nodes: Tensor) -> Tensor:
         """Return the row of each node, int64 `[N]`; -1, whose row is zeros, for those without."""
-        end = self._end
+        end = self.end
         return nodes if end is None else nodes.masked_fill(nodes >= end, -1)

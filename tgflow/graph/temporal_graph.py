@@ -307,6 +307,14 @@ class TemporalGraph:
         """
         return nodes if self._of_nodes is None else self._of_nodes.rows_of(nodes)
 
+    @property
+    def node_x_end(self) -> int | None:
+        """The first node without a row of `node_x`, once events have mentioned it or a later one.
+
+        It never changes once it is there; until then it is None.
+        """
+        return None if self._of_nodes is None else self._of_nodes.end
+
     def check_node_x(self) -> None:
         """Raise ValueError if rows of `node_x` came after events that mention their nodes."""
         if self._of_nodes is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.events import NO_NODE
 from tgflow.plan.pending import PendingBatch, pending_batch
-from tgflow.plan.spec import PlanSpec, Roots, for_each_negative
+from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct
 from tgflow.sampling.hops import descend
@@ -27,22 +27,17 @@ class RootColumns:
     negative_src: Tensor
     negative_dst: Tensor
     queries: Frontier
+    begin: Tensor | int
+    """int64 `[1]`, or the number: where the batch starts in the log."""
+    params: Tensor | None
+    """int64 `[H, 3]` on a GPU: what the samplers of each hop read, see `Queries`; or None."""
 
     @classmethod
     def on_host(cls, roots: Roots) -> RootColumns:
         """Return the columns as they are."""
         host, negatives = roots.host, roots.negatives
         events = host.eid, host.src, host.dst, host.t
-        return cls(*events, negatives.src, negatives.dst, roots.queries)
-
-    @classmethod
-    def of_copies(cls, roots: Roots, eid: Tensor, t: Tensor, queries: Frontier) -> RootColumns:
-        """Return the columns on the device of the arguments, copies; nodes are the queries'."""
-        num, m = roots.negatives.dst.shape
-        src, dst, rest = queries.nodes.tensor_split((num, 2 * num))
-        rest = rest.view(-1, num, m)
-        negative_src = for_each_negative(src, m) if roots.own_sources else rest[1]
-        return cls(eid, src, dst, t, negative_src, rest[0], queries)
+        return cls(*events, negatives.src, negatives.dst, roots.queries, host.begin, None)
 
 
 def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatch:
@@ -51,8 +46,8 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
     frontier, row = distinct(columns.queries, graph.gpu)
     hops = descend(
         graph, frontier, spec.fanouts, sampler=spec.sampler, key=roots.key,
-        as_of=host.end if spec.visibility == "event" else None,
-        by_time=False, by_position=spec.with_memory,
+        as_of=host.end if spec.sees_all_before else None,
+        by_time=False, by_position=spec.with_memory, params=columns.params,
     )  # fmt: skip
     inputs = hops.inputs
     batch = Batch(
@@ -71,7 +66,7 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
         **roots.rows(row),
         blocks=hops.blocks,
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
-        position=_positions(inputs, host.begin, spec.with_memory),
+        position=_positions(inputs, columns.begin, spec.with_memory),
         num_fallbacks=roots.negatives.num_fallbacks,
     )
     node_rows = None if graph.node_x is None else graph.node_rows(inputs.nodes)
@@ -79,10 +74,12 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
     return pending_batch(batch, with_edges=with_edges, node_rows=node_rows, gpu=graph.gpu)
 
 
-def _positions(inputs: Frontier, begin: int, with_memory: bool) -> Tensor:
+def _positions(inputs: Frontier, begin: Tensor | int, with_memory: bool) -> Tensor:
     """Return as of which log position each input row reads memory; padding as of `begin`."""
     if inputs.position is None or not with_memory:
-        return torch.full_like(inputs.nodes, begin)
+        if isinstance(begin, int):
+            return torch.full_like(inputs.nodes, begin)
+        return begin.expand_as(inputs.nodes).contiguous()
     if inputs.num_used is None:
         return inputs.position
-    return inputs.position.masked_fill(inputs.nodes == NO_NODE, begin)
+    return torch.where(inputs.nodes == NO_NODE, begin, inputs.position)

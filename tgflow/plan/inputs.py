@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -12,6 +12,7 @@ from tgflow.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan._native import unique_events
 from tgflow.plan.pending import Feature, PendingBatch
+from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.tables.row_view import RowView
 
@@ -59,6 +60,12 @@ class FeatureInput:
         """
         ids = self.base_ids(batch).cpu()
         return ids[ids >= 0] if self.name == "edge_x" else unique_events([ids])[0][1:]
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Enclose the replay of a captured `gather`, which the table does not see otherwise."""
+        base = self.table.base
+        view = base.view if isinstance(base, FeatureTable) else None
+        return nullcontext() if view is None else view.readers.reading()
 
     @property
     def is_in_reach_of_a_gpu(self) -> bool:

@@ -14,6 +14,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.device import Device
 from tgflow.cuda.devices import device_of
 from tgflow.plan.copying import PinnedCopies
+from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.in_order import Item, T, ordered_map
 from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan
@@ -35,8 +36,8 @@ class BatchSource(Protocol):
         """Return batch `index` of `epoch`."""
         ...
 
-    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
-        """Return what makes the same batches on a GPU, on the current stream, for any thread."""
+    def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
+        """Return what makes the same batches on a GPU, see `Plan.batches_on`."""
         ...
 
 
@@ -58,7 +59,7 @@ class Loader:
 
     Batches for a GPU are made, or copied there in one piece, on a stream of their own, while the
     current stream of whoever takes them works on those before; it waits for a batch on the device,
-    and the host for none. What is taken may be kept as long as any tensor.
+    and the host for none. What is taken may be kept as long as any tensor, but see `captures`.
 
     Args:
         plan: Where batches come from.
@@ -70,6 +71,9 @@ class Loader:
             "auto": 4; under `policy="belady"` as many as pay, within a quarter of the caches' size.
         device: Where batches are to be: a GPU for those that are made in host memory, too. None:
             where they are made.
+        captures: Whether a GPU prepares batches of full size by replays of CUDA graphs. A batch is
+            then there until the next one is asked for, and what is queued on the current stream
+            by then may read it; later ones are written over it.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
@@ -86,6 +90,7 @@ class Loader:
         num_threads: int = 1,
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
+        captures: bool = False,
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
@@ -96,6 +101,7 @@ class Loader:
         self._tasks: Iterable[Task] = _EpochTasks(plan, epoch, indices)
         self._num_threads = num_threads
         self._lookahead = lookahead
+        self._captures = captures
 
     @classmethod
     def of_tasks(
@@ -106,9 +112,12 @@ class Loader:
         num_threads: int = 1,
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
+        captures: bool = False,
     ) -> Loader:
         """Return a loader of any (epoch, index) tasks, pulled lazily from an iterable."""
-        loader = cls(plan, num_threads=num_threads, lookahead=lookahead, device=device)
+        loader = cls(
+            plan, num_threads=num_threads, lookahead=lookahead, device=device, captures=captures
+        )
         loader._tasks = tasks
         return loader
 
@@ -120,11 +129,16 @@ class Loader:
             return self._made(partial(run_task, plan.batch), self._tasks)
         side = SideStream(gpu)
         if self._is_planned():
+            batches: DeviceBatches = OwnedBatches(plan.batch)
             ready = self._made(partial(side.make, PinnedCopies(gpu).of_batch), self._planned())
         else:
-            prepare = partial(run_task, plan.batches_on(gpu))
-            ready = self._made(partial(side.make, prepare), self._tasks)
-        return _taken(side, ready)
+            batches = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0)
+            ready = self._made(partial(side.make, partial(run_task, batches.make)), self._tasks)
+        return _taken(side, batches, ready)
+
+    @property
+    def _ahead(self) -> int:
+        return PREFETCH_BATCHES if self._lookahead == "auto" else self._lookahead
 
     def _is_planned(self) -> bool:
         return isinstance(self._plan, Plan) and is_planned(self._plan)
@@ -136,13 +150,7 @@ class Loader:
         )
 
     def _made(self, make: Callable[[Item], T], items: Iterable[Item]) -> Generator[T]:
-        ahead = self._lookahead
-        return ordered_map(
-            make,
-            items,
-            num_threads=self._num_threads,
-            lookahead=PREFETCH_BATCHES if ahead == "auto" else ahead,
-        )
+        return ordered_map(make, items, num_threads=self._num_threads, lookahead=self._ahead)
 
 
 def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> Device | None:
@@ -159,10 +167,19 @@ def _delivery_gpu(plan: BatchSource, device: torch.device | Device | None) -> De
     return device
 
 
-def _taken(side: SideStream, batches: Generator[ReadyBatch]) -> Generator[Batch]:
-    with closing(batches):
-        for ready in batches:
-            yield side.take(ready)
+def _taken(
+    side: SideStream, batches: DeviceBatches, made: Generator[ReadyBatch]
+) -> Generator[Batch]:
+    """Yield each batch to the current stream, and free it when the next one is asked for."""
+    try:
+        with closing(made):
+            for ready in made:
+                batch = side.take(ready)
+                yield batch
+                batches.free(batch)
+    finally:
+        side.join()  # what was made and is not taken
+        batches.close()
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 
 from tgflow.batch import Batch
 from tgflow.cuda.device import Device
+from tgflow.plan.captured import CapturedBatches, CapturedPreparer
 from tgflow.plan.copying import CopyingPreparer
+from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
+from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.preparer import Preparer, preparer_of
 from tgflow.plan.spec import PlanSpec
@@ -64,13 +66,29 @@ class Plan(PlanSpec):
         """
         return self.preparer.prepare(epoch, index)
 
-    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
-        """Return what makes the batches on a GPU: `batch`, or what copies them if the host does.
+    def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
+        """Return what makes the batches on a GPU for one pass: made there, or copied.
 
-        As `batch` it is safe to call from any number of threads, and queues its work on the current
-        stream.
+        Args:
+            gpu: The graph's, or any for a graph in host memory.
+            num_slabs: How many batches may be prepared by replays of a CUDA graph and not freed
+                yet; a batch that is freed is written over. 0: none; nor is any where the host
+                prepares batches, or has to read a table for them.
         """
-        return self.batch if self.gpu is not None else CopyingPreparer(self, gpu).prepare
+        if self.gpu is None:
+            return OwnedBatches(CopyingPreparer(self, gpu).prepare)
+        if num_slabs == 0 or not all(each.is_in_reach_of_a_gpu for each in self._inputs):
+            return OwnedBatches(self.batch)
+        return CapturedBatches(self._captured, self, num_slabs)
+
+    @cached_property
+    def _captured(self) -> CapturedPreparer:
+        assert self.gpu is not None
+        return CapturedPreparer(self, self.gpu)
+
+    @property
+    def _inputs(self) -> list[FeatureInput]:
+        return feature_inputs(self.graph)
 
     def pending(self, epoch: int, index: int) -> PendingBatch:
         """Return batch `index` of `epoch` before features are read; see `PendingBatch`.

@@ -12,10 +12,8 @@ from tgflow.cuda.pinned import PinnedPool
 from tgflow.plan.assembly import RootColumns, assembled
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.pending import PendingBatch
+from tgflow.plan.root_layout import RootLayout
 from tgflow.plan.spec import PlanSpec, Roots
-from tgflow.sampling import Frontier
-
-_INT64_BYTES = 8
 
 
 class Preparer(Protocol):
@@ -52,7 +50,7 @@ class HostPreparer:
 
     def prepare(self, epoch: int, index: int) -> Batch:
         """Return a batch in host memory."""
-        return _with_features(self._spec, self.pending(epoch, index))
+        return with_features(self._spec, self.pending(epoch, index))
 
 
 class DevicePreparer:
@@ -77,21 +75,23 @@ class DevicePreparer:
 
     def prepare(self, epoch: int, index: int) -> Batch:
         """Return a batch on the GPU. Waits for features on a disk or in host memory alone."""
-        return _with_features(self._spec, self.pending(epoch, index))
+        return self.of_roots(self._spec.draw(epoch, index))
+
+    def of_roots(self, roots: Roots) -> Batch:
+        """Return the batch of what was drawn."""
+        batch = assembled(self._spec, roots, self._copied(roots))
+        return with_features(self._spec, batch)
 
     def _copied(self, roots: Roots) -> RootColumns:
         """Return the columns of the roots on the GPU, which come in one copy."""
-        host, queries = roots.host, roots.queries
-        assert queries.position is not None
-        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
-        sizes = [len(column) for column in columns]
-        with self._pinned.lend(_INT64_BYTES * sum(sizes)) as room:
-            torch.cat(columns, out=room.view(torch.int64))
+        layout = RootLayout(self._spec, roots)
+        with self._pinned.lend(layout.num_bytes) as room:
+            layout.pack(roots, room.view(torch.int64))
             there = self._gpu.copy_from_host(room).view(torch.int64)
-        eid, t, *asked = torch.split(there, sizes)
-        return RootColumns.of_copies(roots, eid, t, Frontier(*asked))
+        return layout.columns(roots, there)
 
 
-def _with_features(spec: PlanSpec, batch: PendingBatch) -> Batch:
+def with_features(spec: PlanSpec, batch: PendingBatch) -> Batch:
+    """Return a batch with the rows of all tables, gathered where the batch is."""
     rows = {each.name: each.gather(batch) for each in feature_inputs(spec.graph)}
     return batch.with_features(rows)

@@ -49,5 +49,9 @@ class ExperienceReplay:
             `R = round(ratio * num_new)`, or all that may be drawn if there are fewer.
         """
         begin = min(max(self.first, before - self.horizon), before)
-        num = round(self.ratio * num_new)
+        num = self.num_events(num_new)
         return _native.draw_replay(begin, before, self.half_life, key, num)
+
+    def num_events(self, num_new: int) -> int:
+        """Return how many events are replayed beside `num_new`, where there are as many."""
+        return round(self.ratio * num_new)

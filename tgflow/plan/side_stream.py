@@ -42,3 +42,9 @@ class SideStream:
         for column in ready.batch.tensors():
             self._gpu.keep_for_current_stream(column)
         return ready.batch
+
+    def join(self) -> None:
+        """Have the current stream wait for all that was queued on this one."""
+        with self._gpu.on(self._stream):
+            done = self._gpu.record_event()
+        self._gpu.wait_event(done)

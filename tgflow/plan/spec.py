@@ -152,6 +152,12 @@ class PlanSpec:
         return self.graph.gpu
 
     @property
+    def full_size(self) -> int:
+        """Events of a batch that has all its new ones, and as many to replay as it may."""
+        replay = 0 if self.replay is None else self.replay.num_events(self.batch_size)
+        return self.batch_size + replay
+
+    @property
     def sees_all_before(self) -> bool:
         """Whether a query sees all that is earlier than its event, of its own batch too."""
         return self.visibility == "event"

@@ -114,6 +114,7 @@ def descend(
     dedup: bool = True,
     by_time: bool = True,
     by_position: bool = True,
+    params: Tensor | None = None,
 ) -> Hops:
     """Return the hops from a frontier down: what `sample_hops` and `tgflow.Plan` share.
 
@@ -130,6 +131,9 @@ def descend(
         dedup: Whether each frontier holds equal queries once.
         by_time: Whether rows of the lowest frontier that differ only in time are kept apart.
         by_position: Whether those that differ only in position are.
+        params: On a GPU int64 `[H, 3]`, contiguous: of each hop the cut-off for all, the key and
+            how many queries are in use, see `Queries.params`; they then stand for `key` and a
+            number as `as_of`.
     """
     if rows is None:
         rows = torch.arange(len(roots), device=roots.nodes.device)
@@ -137,8 +141,9 @@ def descend(
     for hop, k in enumerate(fanouts):
         lowest = hop + 1 == len(fanouts)
         sample = partial(
-            sample_neighbors, graph, sampler, key=derive_key(key, KeyDomain.HOP + hop), types=types
-        )
+            sample_neighbors, graph, sampler, key=derive_key(key, KeyDomain.HOP + hop), types=types,
+            params=None if params is None else params[hop],
+        )  # fmt: skip
         frontier = frontiers[-1]
         limits = frontier.position if as_of is None else as_of
         link: Callable[[], Block]

@@ -23,10 +23,12 @@ def sample_neighbors(
     as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
     out: Neighbors | None = None,
+    params: Tensor | None = None,
 ) -> Neighbors:
     """Return `k` neighbors of each node: as the function `STRATEGY_neighbors` of the sampler says.
 
-    Takes what those functions take and raises what they raise; `key` is for strategies that draw.
+    Takes what those functions take and raises what they raise; `key` is for strategies that draw,
+    and `params`, on a GPU alone, as `Queries` has it.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -43,7 +45,7 @@ def sample_neighbors(
         out = Neighbors.empty(size, k, device)
     else:
         _check_out(out, size, k, device)
-    graph.backend.sample(sampler, Queries(nodes, t, as_of, key, bits), out)
+    graph.backend.sample(sampler, Queries(nodes, t, as_of, key, bits, params), out)
     return out
 
 

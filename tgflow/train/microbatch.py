@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tgflow.batch import Batch
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
+from tgflow.plan.device_batches import BatchesByEpoch, DeviceBatches
 from tgflow.plan.plan import Plan
 from tgflow.plan.task import Task
 
@@ -38,10 +39,10 @@ class MicroBatchPlans:
         """Return what is predicted of micro-batch `index`, or what update `epoch` learns from."""
         return (self.predict if epoch == PREDICT else self.learn).batch(epoch, index)
 
-    def batches_on(self, gpu: Device) -> Callable[[int, int], Batch]:
-        """Return what makes the same batches on a GPU."""
-        predict, learn = self.predict.batches_on(gpu), self.learn.batches_on(gpu)
-        return lambda epoch, index: (predict if epoch == PREDICT else learn)(epoch, index)
+    def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
+        """Return what makes the same batches on a GPU; see `Plan.batches_on`."""
+        plans = (plan.batches_on(gpu, num_slabs) for plan in (self.predict, self.learn))
+        return BatchesByEpoch(PREDICT, *plans)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -27,6 +27,29 @@ class EmulatedEvent:
     def synchronize(self) -> None:
         self.gpu.synchronized += 1
         self.gpu.busy.discard(self.stream)
+
+
+class EmulatedGraph:
+    """Work that is done again at each replay, as it was told when it was captured.
+
+    It leaves its results where the capture made them.
+    """
+
+    def __init__(self, gpu: EmulatedDevice, work: Callable[[], Sequence[Tensor]]) -> None:
+        self._gpu, self._work = gpu, work
+        self._made = self._run()
+
+    def replay(self) -> None:
+        assert not self._gpu.is_capturing()
+        for made, now in zip(self._made, self._run(), strict=True):
+            made.untyped_storage().copy_(now.untyped_storage())
+
+    def _run(self) -> Sequence[Tensor]:
+        self._gpu.of_thread.captures = True
+        try:
+            return self._work()
+        finally:
+            self._gpu.of_thread.captures = False
 
 
 @dataclass(eq=False)
@@ -54,16 +77,17 @@ class EmulatedDevice:
     num_events: int = 0
     """That were made; others were recorded again."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    _thread: threading.local = field(default_factory=threading.local)
+    of_thread: threading.local = field(default_factory=threading.local)
+    """Its current stream, and whether that is being captured."""
 
     @property
     def current(self) -> int:
         """The current stream of this thread."""
-        return getattr(self._thread, "stream", 0)
+        return getattr(self.of_thread, "stream", 0)
 
     @current.setter
     def current(self, stream: int) -> None:
-        self._thread.stream = stream
+        self.of_thread.stream = stream
 
     @classmethod
     def apart(cls) -> EmulatedDevice:
@@ -112,8 +136,13 @@ class EmulatedDevice:
         finally:
             self.current = before
 
-    def copy_from_host(self, pinned: Tensor) -> Tensor:
-        return pinned.to(self.device, non_blocking=True, copy=True)
+    def copy_from_host(self, pinned: Tensor, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            return pinned.to(self.device, non_blocking=True, copy=True)
+        return out.copy_(pinned, non_blocking=True)
+
+    def capture(self, work: Callable[[], Sequence[Tensor]]) -> EmulatedGraph:
+        return EmulatedGraph(self, work)
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         self.kept.append((self.current, tensor))
@@ -129,4 +158,4 @@ class EmulatedDevice:
         self.waits.append((self.current, event.stream))
 
     def is_capturing(self) -> bool:
-        return self.captures
+        return self.captures or getattr(self.of_thread, "captures", False)

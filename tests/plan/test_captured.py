@@ -1,0 +1,243 @@
+"""Preparation by replays of a CUDA graph: the batches that kernels make one by one, to the bit.
+
+The emulator does the captured work again as it was told when it was captured: what was passed by
+value then, and not read from device memory, shows in the next batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.device_batches import assert_same_but_for_padding
+from helpers.devices import cuda, device_of, for_each_gpu
+from helpers.emulator.device import EmulatedDevice, EmulatedGraph
+from helpers.emulator.tensors import watching
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
+from tgflow.batch import Batch
+from tgflow.cache import cached
+from tgflow.cuda.device import Device
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan import Loader, NegativeSampler, Plan
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.sampling import STRATEGIES
+from tgflow.tables import FeatureTable
+
+pytestmark = pytest.mark.timeout(120)
+
+EVENTS = made_events(236)
+
+
+def graph_on(device: Device, *, is_cached: bool = False, num_rows: int = 9) -> TemporalGraph:
+    """Return a graph with both kinds of features where kernels read them."""
+
+    def table(dim: int, placement: Any) -> Any:
+        rows = FeatureTable(dim, placement=placement, device=device)
+        return cached(rows, rows=25, device=device) if is_cached else rows
+
+    tables = {"edge_x": table(2, "device"), "node_x": table(3, "uva")}
+    tables["node_x"].append(torch.arange(3.0 * num_rows).view(-1, 3))
+    return TemporalGraph(device=device, **tables)
+
+
+def graph_here(num_rows: int = 9) -> TemporalGraph:
+    node_x = FeatureTable(3)
+    node_x.append(torch.arange(3.0 * num_rows).view(-1, 3))
+    return TemporalGraph(edge_x_dim=2, node_x=node_x)
+
+
+def of_plan(plan: Plan, num_slabs: int = 3) -> Any:
+    assert plan.gpu is not None
+    return plan.batches_on(plan.gpu, num_slabs)
+
+
+def copy_of(batch: Batch) -> Batch:
+    """Return a batch on the CPU, which stays as it is."""
+    return batch.map(lambda column: column.to("cpu", copy=True))
+
+
+VARIANTS = [
+    {"strategy": strategy, "span": {"window": 40, "decayed": 25}.get(strategy), **how}
+    for strategy in STRATEGIES
+    for how in (
+        {"visibility": "event", "with_memory": True},
+        {"visibility": "batch", "with_memory": False},
+    )
+]
+
+
+@for_each_gpu
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: f"{v['strategy']} {v['visibility']}")
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_captured_batches_are_those_of_the_cpu(
+    gpu: str, variant: dict[str, Any], is_cached: bool
+) -> None:
+    """Also while the stream comes, the tables grow, and batches are not of full size."""
+    there, here = graph_on(device_of(gpu), is_cached=is_cached), graph_here()
+    replay = ExperienceReplay(ratio=0.5, half_life=50)
+    plans = [plan_of(g, batch_size=20, replay=replay, **variant) for g in (there, here)]
+    batches = of_plan(plans[0])
+    for index, start in enumerate(range(0, 236, 20)):
+        for graph in (there, here):
+            graph.append(EVENTS[start : start + 20])
+        batch = batches.make(2, index)
+        assert_same_but_for_padding(copy_of(batch), plans[1].batch(2, index))
+        batches.free(batch)
+    batches.close()
+
+
+@pytest.mark.parametrize("gpu", [cuda])
+@pytest.mark.parametrize("fanouts", [(10,), (10, 10)])
+def test_captured_is_eager(gpu: str, fanouts: tuple[int, ...]) -> None:
+    """A hundred batches on a GPU, none of whose bits differ, padding included."""
+    graph = graph_on(device_of(gpu), is_cached=True)
+    graph.append(made_events(21_000))
+    plan = plan_of(graph, batch_size=200, fanouts=fanouts, strategy="uniform")
+    loader = Loader(plan, captures=True)
+    for index, batch in enumerate(loader):
+        assert_same_batch(copy_of(batch), copy_of(plan.batch(0, index)))
+    assert index == 104
+
+
+@for_each_gpu
+def test_a_batch_stays_until_it_is_freed(gpu: str) -> None:
+    """Where no slab is free a batch has memory of its own."""
+    graph, here = graph_on(device_of(gpu)), graph_here()
+    for g in (graph, here):
+        g.append(EVENTS)
+    plan, expected = plan_of(graph), plan_of(here)
+    batches = of_plan(plan, 2)
+    kept = [batches.make(0, index) for index in range(9)]
+    for index, batch in enumerate(kept):
+        assert_same_but_for_padding(copy_of(batch), expected.batch(0, index))
+    assert len({id(batch.eid) for batch in kept}) == 9
+    batches.free(kept[3])
+    again = batches.make(0, 20)
+    assert again.eid is kept[3].eid
+    assert_same_but_for_padding(copy_of(again), expected.batch(0, 20))
+    assert_same_but_for_padding(copy_of(kept[4]), expected.batch(0, 4))
+
+
+@for_each_gpu
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_a_loader_uses_its_slabs_in_turn(gpu: str, num_threads: int) -> None:
+    graph, here = graph_on(device_of(gpu)), graph_here()
+    for g in (graph, here):
+        g.append(EVENTS)
+    plan, expected = (
+        plan_of(graph, negatives=NegativeSampler("historical", 2)),
+        plan_of(here, negatives=NegativeSampler("historical", 2)),
+    )
+    used = []
+    for _ in range(2):  # the second pass finds what the first has captured
+        loader = Loader(plan, num_threads=num_threads, lookahead=2, captures=True)
+        for index, batch in enumerate(loader):
+            used.append(batch.eid)
+            assert_same_but_for_padding(copy_of(batch), expected.batch(0, index))
+        assert index == 23
+    full = [id(eid) for eid in used[3:] if len(eid) == 10]
+    assert len(set(full)) <= 3
+
+
+def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:
+    gpu = EmulatedDevice()
+    graph = graph_on(gpu)
+    graph.append(EVENTS)
+    batches = of_plan(plan_of(graph), 1)
+    for index in range(3):
+        batches.make(0, index)  # warms up
+    gpu.current = 7
+    first = batches.make(0, 3)
+    gpu.current = 9  # where it is learned from
+    batches.free(first)
+    gpu.current = 7
+    gpu.waits.clear()
+    assert batches.make(0, 4).eid is first.eid
+    assert (7, 9) in gpu.waits
+
+
+def test_a_pass_that_ends_early_leaves_its_slabs_to_the_next() -> None:
+    gpu = EmulatedDevice()
+    graph = graph_on(gpu)
+    graph.append(EVENTS)
+    plan = plan_of(graph)
+    made = []
+    for _ in range(6):
+        for batch in Loader(plan, lookahead=2, captures=True):
+            made.append(id(batch.eid))
+            if batch.index == 4:
+                break
+    assert len(set(made[5:])) <= 3
+
+
+@for_each_gpu
+def test_nodes_without_features_that_come_later_have_zeros(gpu: str) -> None:
+    """What a graph was captured for is over then: rows of nodes end where they did not before."""
+    device = device_of(gpu)
+    there, here = graph_on(device, num_rows=6), graph_here(num_rows=6)
+    few = EventBatch(EVENTS.src % 3, 3 + EVENTS.dst % 3, EVENTS.t, EVENTS.x)[:70]
+    many = EventBatch(EVENTS.src, EVENTS.dst, EVENTS.t + int(EVENTS.t[-1]), EVENTS.x)[:60]
+    plans = [plan_of(graph) for graph in (there, here)]
+    batches, index = of_plan(plans[0], 1), 0
+    for events in (few, many):
+        for graph in (there, here):
+            graph.append(events)
+        while (index + 1) * 10 <= here.num_events:
+            batch = batches.make(0, index)
+            assert_same_but_for_padding(copy_of(batch), plans[1].batch(0, index))
+            batches.free(batch)
+            index += 1
+    assert here.node_x_end == there.node_x_end == 6
+
+
+def test_a_replay_comes_behind_what_was_published_before() -> None:
+    """As a launch does: the store and its tables are enclosed as read."""
+    gpu = EmulatedDevice()
+    graph = graph_on(gpu)
+    graph.append(EVENTS[:200])
+    batches = of_plan(plan_of(graph), 1)
+    gpu.current = 7
+    for index in range(4):
+        batches.free(batches.make(0, index))
+    gpu.current = 0
+    graph.append(EVENTS[200:])
+    gpu.current = 7
+    waits: list[tuple[int, int]] = []
+    replay = EmulatedGraph.replay
+
+    def watched(captured: EmulatedGraph) -> None:
+        waits.extend(gpu.waits)
+        replay(captured)
+
+    gpu.waits.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EmulatedGraph, "replay", watched)
+        batches.make(0, 21)
+    assert len([wait for wait in waits if wait[0] == 7 != wait[1]]) >= 2  # the store, a table
+
+
+def test_the_host_waits_for_no_replay() -> None:
+    device = device_of("apart")
+    graph = graph_on(device)
+    graph.append(EVENTS)
+    batches = of_plan(plan_of(graph), 1)
+    for index in range(4):
+        batches.free(batches.make(0, index))
+    with watching() as watch:
+        for index in range(4, 8):
+            batches.free(batches.make(0, index))
+    assert watch.waits == []
+
+
+def test_tables_that_the_host_reads_do_without_capture() -> None:
+    gpu = EmulatedDevice()
+    graph = TemporalGraph.from_events(EVENTS, device=gpu)  # with features in host memory
+    expected = plan_of(TemporalGraph.from_events(EVENTS))
+    batches = of_plan(plan_of(graph))
+    for index in range(6):
+        assert_same_but_for_padding(batches.make(0, index), expected.batch(0, index))

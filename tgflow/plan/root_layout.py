@@ -1,0 +1,72 @@
+"""The roots of a batch as one piece of memory: filled on the host, copied, and read in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.plan.assembly import RootColumns
+from tgflow.plan.spec import PlanSpec, Roots, for_each_negative
+from tgflow.sampling import Frontier
+from tgflow.units import INT64_MAX
+
+_PARAMS = 3
+"""Of a hop: the cut-off of all queries, the key of its draws and how many queries are in use."""
+_TWO_TO_63 = 1 << 63
+
+
+class RootLayout:
+    """Where the columns of roots are in int64 of `num_bytes`, for plans like one and sizes alike.
+
+    What changes from batch to batch is all in it, so that work on it can be captured and replayed.
+
+    Args:
+        spec: The plan.
+        roots: As many events and negatives as all that are packed.
+    """
+
+    def __init__(self, spec: PlanSpec, roots: Roots) -> None:
+        self._spec = spec
+        num, num_queries = len(roots.host.eid), len(roots.queries)
+        self._sizes = [num, num, *[num_queries] * 3, 1, _PARAMS * len(spec.fanouts)]
+        self.num_bytes = 8 * sum(self._sizes)
+
+    def pack(self, roots: Roots, room: Tensor) -> None:
+        """Write the columns of roots to host memory, int64."""
+        host, queries = roots.host, roots.queries
+        assert queries.position is not None
+        words = torch.tensor([host.begin, *self._params(roots)])
+        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, words]
+        torch.cat(columns, out=room)
+
+    def _params(self, roots: Roots) -> list[int]:
+        """Return what the samplers of all hops read, one after the other."""
+        limit = roots.host.end if self._spec.sees_all_before else INT64_MAX
+        keys = [derive_key(roots.key, KeyDomain.HOP + h) for h in range(len(self._spec.fanouts))]
+        signed = [key - 2 * _TWO_TO_63 if key >= _TWO_TO_63 else key for key in keys]
+        return [word for key in signed for word in (limit, key, INT64_MAX)]
+
+    def columns(self, roots: Roots, room: Tensor) -> RootColumns:
+        """Return the columns in a piece of memory, as views of it.
+
+        Args:
+            roots: For their sizes alone.
+            room: int64: packed, or a copy of what was.
+        """
+        eid, t, nodes, query_t, position, begin, params = torch.split(room, self._sizes)
+        num, m = roots.negatives.dst.shape
+        src, dst, rest = nodes.tensor_split((num, 2 * num))
+        rest = rest.view(-1, num, m)
+        own = for_each_negative(src, m)
+        return RootColumns(
+            eid=eid,
+            src=src,
+            dst=dst,
+            t=t,
+            negative_src=own if roots.own_sources else rest[1],
+            negative_dst=rest[0],
+            queries=Frontier(nodes, query_t, position),
+            begin=begin,
+            params=params.view(-1, _PARAMS),
+        )
