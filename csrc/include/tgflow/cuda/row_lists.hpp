@@ -13,7 +13,8 @@ struct RowLists {
   int64_t num_rows;
 };
 
-constexpr int kListWarps = 8;      ///< Of a thread block.
+constexpr int kListWarps = 8;  ///< Of a thread block.
+constexpr int kTogether = 4;
 constexpr int64_t kLongList = 64;  ///< A row with more slots is shared by a thread block.
 
 /// Fills out[r], `width` wide, with the sum of `terms` over the slots of row r. `terms.add(sum, slot, i)`
@@ -26,7 +27,13 @@ __device__ inline void sum_lists(const RowLists& lists, int64_t width, const Ter
   const auto length = [&](int64_t r) { return lists.start[r + 1] - lists.start[r]; };
   const auto sum_of = [&](int64_t begin, int64_t end, int64_t i) {
     Sum sum = Sum::filled(0);
-    for (int64_t s = begin; s < end; ++s) terms.add(sum, lists.slot[s], i);
+    int64_t s = begin;
+    for (; s + kTogether <= end; s += kTogether) {  // their rows are on the way at the same time
+      int64_t slot[kTogether];
+      for (int u = 0; u < kTogether; ++u) slot[u] = lists.slot[s + u];
+      for (int u = 0; u < kTogether; ++u) terms.add(sum, slot[u], i);
+    }
+    for (; s < end; ++s) terms.add(sum, lists.slot[s], i);
     return sum;
   };
   for (int64_t first = int64_t{blockIdx.x} * kListWarps; first < lists.num_rows;
