@@ -151,9 +151,12 @@ def _compiler() -> Check:
 
 
 def _cuda_device() -> Check:
+    from tgflow.cuda.requirements import driver_version
+
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        return Check("CUDA device", "ok", f"{', '.join(names)}; CUDA {torch.version.cuda}")
+        versions = f"driver {driver_version()}, CUDA {torch.version.cuda}"
+        return Check("CUDA device", "ok", f"{', '.join(names)}; {versions}")
     if torch.version.cuda is None:
         return Check("CUDA device", "warn", "this torch is a CPU build", "all runs on the CPU")
     return Check("CUDA device", "warn", "torch finds none", "all runs on the CPU")

@@ -20,6 +20,7 @@ from tgflow.config.model import WIDTHS, model_settings, validate_model
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
+from tgflow.runtime.gpu import CPU
 from tgflow.runtime.machine import num_cores
 from tgflow.runtime.transports import section_of
 from tgflow.sampling import Sampler
@@ -143,7 +144,10 @@ def _shallow(section: Any) -> dict[str, Any]:
 
 
 def read_graph(
-    config: Config, source: EventSource, edge_x: FeatureTable | None = None
+    config: Config,
+    source: EventSource,
+    edge_x: FeatureTable | None = None,
+    device: torch.device = CPU,
 ) -> TemporalGraph:
     """Return a graph of all events of `source`, up to the limit of `config`.
 
@@ -151,9 +155,17 @@ def read_graph(
         config: The run's settings.
         source: Where the events come from.
         edge_x: An empty table for their features; None: in host memory.
+        device: Where the graph is to be.
     """
     direction = direction_of(config, source)
-    graph = TemporalGraph(direction, source.x_dim, time_unit=source.unit, edge_x=edge_x)
+    graph = TemporalGraph(
+        direction,
+        source.x_dim,
+        time_unit=source.unit,
+        edge_x=edge_x,
+        device=device,
+        device_budget=config.graph.device_budget,
+    )
     for batch in playback(source, limit=config.stream.limit):
         graph.append(batch)
     return graph
@@ -164,8 +176,12 @@ def direction_of(config: Config, source: EventSource) -> Direction:
     return "bipartite" if source.ids.bipartite else config.graph.direction
 
 
-def make_model(config: Config, training: TrainingConfig, edge_x_dim: int) -> TemporalModel:
+def make_model(
+    config: Config, training: TrainingConfig, edge_x_dim: int, device: torch.device = CPU
+) -> TemporalModel:
     """Build the model that `config` names, its first parameters drawn with the trainer's seed.
+
+    They are drawn on the CPU, so that every device starts from the same.
 
     Draws nothing from torch's default generators that others could miss.
 
@@ -173,6 +189,7 @@ def make_model(config: Config, training: TrainingConfig, edge_x_dim: int) -> Tem
         config: The run's settings.
         training: Those of its trainer.
         edge_x_dim: Width of the edge features.
+        device: Where it is to be.
 
     Raises:
         ConfigError: If there is no such model, or its settings do not fit together.
@@ -190,7 +207,7 @@ def make_model(config: Config, training: TrainingConfig, edge_x_dim: int) -> Tem
         Sampler(training.strategy or model.strategy, training.span)
     except ValueError as error:
         raise ConfigError(f"{error}; --strategy and --span go together") from None
-    return model
+    return model.to(device)
 
 
 def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from math import nan
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from tgflow.cli import assemble
@@ -20,6 +21,7 @@ from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables
 from tgflow.runtime.files import RunFiles, read_records, to_json
+from tgflow.runtime.gpu import describe_device, device_figures, use_device
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.runner import RunResult
@@ -50,6 +52,7 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
 def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
     config = directory.config
     assemble.check_together(config)
+    device = use_device(config)
     threads = assemble.use_threads(config)
     source = assemble.open_partitioned(config)
     check_tables(config, source.x_dim, live=True)
@@ -57,15 +60,16 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
     inputs = RunInputs(
         source,
         "bipartite" if source.ids.bipartite else config.graph.direction,
-        assemble.make_model(config, config.continual, source.x_dim),
+        assemble.make_model(config, config.continual, source.x_dim, device),
         threads,
+        device,
     )
     console = Console(stderr=True)
     with directory:
         run_log = RunLog(directory.path / "run.log", config.operate.log_format, _printer(console))
         try:
             result = open_run(directory, inputs, run_log, flow, console).run()
-            metrics = _metrics(result, config, threads)
+            metrics = _metrics(result, config, threads, device)
             _write_report(directory.files, metrics, result, config)
         except Exception as error:
             text = explain(error)
@@ -88,7 +92,9 @@ def _printer(console: Console) -> Callable[[str], None]:
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _metrics(result: RunResult, config: Config, threads: int) -> dict[str, Any]:
+def _metrics(
+    result: RunResult, config: Config, threads: int, device: torch.device
+) -> dict[str, Any]:
     stream = result.reports["stream"]
     counts = stream["counts"]
     return {
@@ -104,7 +110,8 @@ def _metrics(result: RunResult, config: Config, threads: int) -> dict[str, Any]:
         "tables": result.tables,
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
-        "machine": describe(),
+        **device_figures(device),
+        "machine": describe() | describe_device(device),
     }
 
 

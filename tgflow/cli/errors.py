@@ -14,7 +14,7 @@ EXIT_CODES = {
     DATA: "bad data",
     NO_INPUT: "no input, or not what it was",
     INTERNAL: "a loss that is not finite, or a fault of ours",
-    MEMORY: "the memory limit",
+    MEMORY: "the memory limit, or no memory",
     LOCKED: "another process has the run",
     IO: "reading or writing failed",
     UNAVAILABLE: "the source cannot be reached: try again",
@@ -34,6 +34,8 @@ _CODES = {
     "Unbalanced": INTERNAL,
     "TrainingDiverged": INTERNAL,
     "MemoryLimit": MEMORY,
+    "MemoryError": MEMORY,
+    "OutOfMemoryError": MEMORY,
     "StrictResume": USAGE,
     "NoTopicError": NO_INPUT,
     "ModuleNotFoundError": USAGE,
@@ -52,6 +54,12 @@ _CODES = {
     "ValueError": DATA,
 }
 """By the names of classes, the nearest ancestor counting: to import them would take seconds."""
+
+
+_GPU_WAY_OUT = (
+    "set a smaller --device-budget, --edge-table uva, or a smaller --batch-size; --resume resumes "
+    "a run from its newest checkpoint"
+)
 
 
 class CliError(Exception):
@@ -82,6 +90,8 @@ def explain(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
+    if type(error).__name__ == "OutOfMemoryError":
+        text = f"the GPU has no memory left: {text.partition('. ')[0]}; {_GPU_WAY_OUT}"
     if exit_code(error) == INTERNAL and not _is_explained(error):
         text = f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
     return text

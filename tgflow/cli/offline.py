@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import nan
 from typing import Any, Self
 
+import torch
 from rich.console import Console
 
 from tgflow.checkpoint import save
@@ -28,6 +29,13 @@ from tgflow.runtime.features import (
     with_cache,
 )
 from tgflow.runtime.files import RunFiles, to_json
+from tgflow.runtime.gpu import (
+    describe_device,
+    device_figures,
+    execution_config,
+    graph_device,
+    use_device,
+)
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource
@@ -46,12 +54,13 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
         num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it.
         as_json: Print the figures as JSON, not as a table.
     """
+    device = use_device(config)
     source = assemble.open_source(config)
     check_tables(config, source.x_dim, live=False)
     check_unused(config)
     threads = assemble.use_threads(config)
     rundir = RunFiles.choose(config.run.out, assemble.run_name(config) + "-offline")
-    graph = _read_graph(config, source, rundir)
+    graph = _read_graph(config, source, rundir, device)
     rundir.make()
     rundir.write_config(config)
     results = []
@@ -60,7 +69,7 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
         for seed in range(config.offline.seed, config.offline.seed + num_seeds):
             progress.seed = seed
             target = rundir.checkpoint / str(seed) if num_seeds > 1 else rundir.checkpoint
-            trainer = _trainer(config, seed, graph, source, progress)
+            trainer = _trainer(config, seed, graph, source, progress, device)
             results.append(trainer.fit())
             checkpoint = trainer.checkpoint()
             Ids(source.ids).save(checkpoint)
@@ -74,7 +83,8 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
         "tables": table_figures(graph),
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
-        "machine": describe(),
+        **device_figures(device),
+        "machine": describe() | describe_device(device),
     }
     if graph.edge_x is not None:
         graph.edge_x.close()
@@ -106,7 +116,9 @@ def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return out | {"runs": [dict(result) for result in results]}
 
 
-def _read_graph(config: Config, source: EventSource, rundir: RunFiles) -> TemporalGraph:
+def _read_graph(
+    config: Config, source: EventSource, rundir: RunFiles, device: torch.device
+) -> TemporalGraph:
     """Return a graph of all events; nothing is left on the disk if they cannot be read."""
     path = edge_file(config, rundir.path)
     with ExitStack() as undo:
@@ -117,19 +129,24 @@ def _read_graph(config: Config, source: EventSource, rundir: RunFiles) -> Tempor
         table = open_edge_table(config, source.x_dim, rundir.path)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)  # only a file that is ours
-        graph = assemble.read_graph(config, source, table)
+        graph = assemble.read_graph(config, source, table, graph_device(config, device))
         undo.pop_all()
     if table is not None:
-        graph.edge_x = with_cache(config, table, "belady")
+        graph.edge_x = with_cache(config, table, "belady" if device.type == "cpu" else "lru")
     return graph
 
 
 def _trainer(
-    config: Config, seed: int, graph: TemporalGraph, source: EventSource, observer: Callback
+    config: Config,
+    seed: int,
+    graph: TemporalGraph,
+    source: EventSource,
+    observer: Callback,
+    device: torch.device,
 ) -> OfflineTrainer:
     settings = replace(config.offline, seed=seed)
-    model = assemble.make_model(config, settings, source.x_dim)
-    return OfflineTrainer(model, graph, settings, observer)
+    model = assemble.make_model(config, settings, source.x_dim, device)
+    return OfflineTrainer(model, graph, settings, observer, execution=execution_config(config))
 
 
 class _Progress(Callback):

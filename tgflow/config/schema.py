@@ -6,6 +6,7 @@ model can be set to is known to the model alone (see `tgflow.config.model`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
-from tgflow.choices import Direction
+from tgflow.choices import Direction, Precision
 from tgflow.setting import Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
@@ -68,6 +69,11 @@ class GraphConfig:
 
     direction: Direction = "undirected"
     """Who is whose neighbor; bipartite: two name spaces of ids."""
+    device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
+    """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +92,8 @@ class ModelConfig:
     """Hops; unset: the paper's (tgn 1, tgat 2)."""
     dropout: Annotated[float, Ge(0), Lt(1)] | None = None
     """Dropout while training; unset: the model's default (0.1)."""
+    precision: Annotated[Precision, Setting(resume="from_now")] = "fp32"
+    """GPU: how matrices are multiplied; tf32 is faster, and rounds factors to 10 bits."""
     settings: Annotated[Mapping[str, Any], Setting(flags=("--model-set",))] = field(
         default_factory=dict
     )
@@ -99,7 +107,8 @@ class TablesConfig:
 
     edge_table: Literal["host", "disk", "auto", "device", "uva"] = "host"
     """Where edge features are: host memory; disk, in a file; auto, in memory up to edge_budget and
-    then in a file; device or uva, a GPU's or what it reads in place."""
+    then in a file, on a GPU in its memory first; device or uva, a GPU's or what it reads in
+    place."""
     edge_budget: Size | None = None
     """auto: memory for rows, such as 8GiB."""
     edge_path: str | None = None
@@ -138,6 +147,14 @@ class RunConfig:
     """Run directory; unset: runs/STREAM-MODEL."""
     threads: Annotated[int, Ge(1)] | None = None
     """CPU threads; unset: one per core."""
+    device: str = "cpu"
+    """Where model, memory and graph are: cpu, cuda, or cuda:N for the Nth GPU."""
+    capture: bool = True
+    """GPU: replay steps of recurring shapes as CUDA graphs."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device must be cpu, cuda or cuda:N, got {self.device!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+_DRIVER = Path("/proc/driver/nvidia/version")
 _INSTALL = "pip install 'tgflow-learn[cuda]'"
 
 
@@ -39,6 +41,15 @@ def require_device(device: torch.device) -> torch.device:
     if index >= found:
         raise CudaError(f"there is no device cuda:{index}: torch finds {found}, numbered from 0")
     return torch.device("cuda", index)
+
+
+def driver_version() -> str:
+    """Return the version of NVIDIA's driver; "unknown" where the system does not say."""
+    try:
+        words = _DRIVER.read_text(encoding="utf-8").split()
+    except OSError:
+        return "unknown"
+    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
 
 
 def require_cupy(device: torch.device) -> Any:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from tgflow.checkpoint import (
@@ -29,6 +30,7 @@ from tgflow.model import TemporalModel
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.gpu import CPU, device_figures, graph_device
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.open_log import open_log
@@ -66,12 +68,14 @@ class RunInputs:
         direction: How they become edges.
         model: The model, its first parameters drawn by the seed.
         threads: CPU threads in use.
+        device: Where the model is.
     """
 
     source: PartitionedSource
     direction: Direction
     model: TemporalModel
     threads: int
+    device: torch.device = CPU
 
 
 def open_run(
@@ -118,14 +122,17 @@ def _compose(
     config, source = directory.config, inputs.source
     store = open_store(directory)
     newest = find_newest(store, directory, run_log)
-    build = current_build(inputs.threads)
+    build = current_build(inputs.threads, inputs.device)
     start = Start.of(newest)
     check_build(start.build, build, config, run_log)
     log = None
     if config.checkpoint.log:
         log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)
         opened.callback(log.close)
-    trainer = make_trainer(source, inputs.direction, inputs.model, directory, newest, run_log)
+    where = graph_device(config, inputs.device)
+    trainer = make_trainer(
+        source, inputs.direction, inputs.model, directory, newest, run_log, where
+    )
     opened.callback(_close_table, trainer.graph)
     records = SavedRecords(directory.files)
     if newest is None:
@@ -165,7 +172,7 @@ def _compose(
         status=status,
         services=[library_messages(run_log), opened.pop_all(), watchdog],
         display=display,
-        figures=_make_figures(trainer.graph, settings, stream),
+        figures=_make_figures(trainer.graph, settings, stream, inputs.device),
         observers=[directory.files.log, show],
         reports={"stream": StreamReport(ingest, trainer, directory.files).write},
         warn=lambda text: run_log.warning("checkpoint", text),
@@ -251,12 +258,13 @@ def _make_stream(ingest: Ingest, flow: FlowControl, config: Config, learned: int
 
 
 def _make_figures(
-    graph: TemporalGraph, settings: SavedSettings, stream: PacedStream
+    graph: TemporalGraph, settings: SavedSettings, stream: PacedStream, device: torch.device
 ) -> list[Figures]:
     rates = HitRates(graph)
     return [
         lambda step: rates.lately(),
         lambda step: {"elapsed": settings.elapsed, "rss_bytes": rss_bytes()},
+        lambda step: device_figures(device),
         lambda step: {} if (share := stream.share(step.stop)) is None else {"progress": share},
     ]
 

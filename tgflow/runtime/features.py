@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import Policy
@@ -127,7 +128,19 @@ def open_edge_table(config: Config, x_dim: int, directory: Path) -> FeatureTable
         return None
     t = config.tables
     path = edge_file(config, directory)
-    return FeatureTable(x_dim, placement=t.edge_table, budget=t.edge_budget, path=path)
+    return FeatureTable(
+        x_dim,
+        placement=t.edge_table,
+        budget=t.edge_budget,
+        path=path,
+        device=None if t.edge_table in ("host", "disk") else _table_device(config),
+    )
+
+
+def _table_device(config: Config) -> str | None:
+    """Return the GPU of tables and caches; None without one."""
+    device = config.run.device
+    return None if device == "cpu" or config.tables.cache_policy == "belady" else device
 
 
 def with_cache(config: Config, table: FeatureTable, policy: Policy) -> FeatureTable | CachedTable:
@@ -143,5 +156,7 @@ def with_cache(config: Config, table: FeatureTable, policy: Policy) -> FeatureTa
         return table
     policy = t.cache_policy or policy
     if t.edge_cache.endswith("%"):
-        return cached(table, share=float(t.edge_cache[:-1]) / 100, policy=policy)
-    return cached(table, bytes=t.edge_cache, policy=policy)
+        size: dict[str, Any] = {"share": float(t.edge_cache[:-1]) / 100}
+    else:
+        size = {"bytes": t.edge_cache}
+    return cached(table, **size, policy=policy, device=_table_device(config))

@@ -7,6 +7,7 @@ import platform
 import resource
 import sys
 from importlib.metadata import version
+from typing import Any
 
 PAGE_SIZE = resource.getpagesize()
 
@@ -31,8 +32,8 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def describe() -> dict[str, str | int]:
-    """Return the machine and the versions that a figure depends on."""
+def describe() -> dict[str, Any]:
+    """Return the machine and the versions that a figure depends on; a GPU is left out."""
     return {
         "cores": num_cores(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
 from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.gpu import device_figures
 from tgflow.runtime.health import STATES, State
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.runner import RunStatus
@@ -184,6 +185,8 @@ class TrainerMetrics:
             "num_skipped": trainer.progress.num_skipped,
             "num_nodes": trainer.graph.num_nodes,
             "memory_rows": getattr(trainer.model.state, "num_rows", None),
+            "busy": {"training": 1 - trainer.progress.overhead_share()},
+            **device_figures(trainer.device),
             **_store(trainer.graph),
             **_edge_features(trainer.graph),
         }
@@ -258,6 +261,7 @@ def _store(graph: TemporalGraph) -> dict[str, Any]:
     return {
         "store.entries": stats.num_entries,
         "store.bytes": stats.bytes,
+        "store.tier_bytes": {tier.name: tier.bytes for tier in stats.tiers},
         "store.blocks": stats.num_blocks,
         "store.slack": stats.slack,
         "store.hit_rate": {tier.name: tier.hit_rate for tier in stats.tiers},

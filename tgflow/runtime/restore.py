@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tgflow.checkpoint import Checkpoint, CheckpointStore
 from tgflow.checkpoint.parts import Ids
 from tgflow.choices import Direction
@@ -16,6 +18,7 @@ from tgflow.runtime import resume
 from tgflow.runtime.checkpoint_parts import IngestPart
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import open_table
+from tgflow.runtime.gpu import CPU, describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
@@ -31,10 +34,11 @@ class StrictResume(RuntimeError):
     """Bits could differ from an undisturbed run, and `strict_resume` forbids that."""
 
 
-def current_build(threads: int) -> dict[str, Any]:
+def current_build(threads: int, device: torch.device) -> dict[str, Any]:
     """Return what of this machine may change a result's last bits."""
     found = describe()
-    return {name: found[name] for name in BUILD} | {"threads": threads}
+    where = describe_device(device).get("gpu", "cpu")
+    return {name: found[name] for name in BUILD} | {"threads": threads, "device": where}
 
 
 def open_store(directory: RunDirectory) -> CheckpointStore:
@@ -110,8 +114,18 @@ def make_trainer(
     directory: RunDirectory,
     checkpoint: Checkpoint | None,
     run_log: RunLog,
+    device: torch.device = CPU,
 ) -> ContinualTrainer:
     """Return the trainer of a run: of a checkpoint, with all that the checkpoint holds.
+
+    Args:
+        source: Where events come from.
+        direction: How they become edges.
+        model: On its device.
+        directory: The run's.
+        checkpoint: What to resume from; None starts.
+        run_log: Hears of a model that starts afresh.
+        device: Where the graph is to be.
 
     Raises:
         CheckpointError: If the checkpoint does not fit the model.
@@ -119,16 +133,26 @@ def make_trainer(
         OSError: If that file cannot be opened.
         ValueError: If the source has another time unit than the checkpoint's events.
     """
-    config = directory.config.continual
+    config, budget = directory.config.continual, directory.config.graph.device_budget
+    execution = execution_config(directory.config)
     table = open_table(directory, source.x_dim, checkpoint)
     if checkpoint is None:
-        graph = TemporalGraph(direction, time_unit=source.unit, edge_x=table)
-        return ContinualTrainer(model, graph, config)
+        graph = TemporalGraph(
+            direction, time_unit=source.unit, edge_x=table, device=device, device_budget=budget
+        )
+        return ContinualTrainer(model, graph, config, execution=execution)
     keep_model = directory.effect != "fixed_model"
     if not keep_model:
         run_log.warning("other model", "model, optimizer and memory start afresh, as was allowed")
     trainer = ContinualTrainer.from_checkpoint(
-        model, checkpoint, config, keep_model=keep_model, edge_x=table
+        model,
+        checkpoint,
+        config,
+        execution=execution,
+        keep_model=keep_model,
+        device=device,
+        device_budget=budget,
+        edge_x=table,
     )
     trainer.graph.check_time_unit(source)
     return trainer

@@ -215,6 +215,11 @@ class ContinualTrainer:
             return None
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is, and batches come to."""
+        return self._learner.device
+
+    @property
     def num_pending(self) -> int:
         """Micro-batches that were learned and whose records were not yielded yet."""
         return len(self._steps)

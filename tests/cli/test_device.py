@@ -1,0 +1,97 @@
+"""`--device`: what is asked for, what a machine without a GPU says, what a resume may change."""
+
+import pytest
+import torch
+
+from tgflow.cli.errors import MEMORY, exit_code, explain
+from tgflow.config import ConfigError, load_config
+from tgflow.runtime import gpu, resume
+from tgflow.runtime.restore import current_build
+
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+def config(**flags):
+    return load_config(None, {"stream.path": "events.csv", **flags})
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", ""])
+def test_other_devices_are_refused(name):
+    with pytest.raises(
+        ConfigError, match=r"--device: run\.device must be cpu, cuda or cuda:N, got"
+    ):
+        config(**{"run.device": name})
+
+
+@NO_CUDA
+@pytest.mark.parametrize("name", ["cuda", "cuda:3"])
+def test_a_machine_without_a_gpu_says_so(name):
+    with pytest.raises(ConfigError, match=rf"--device {name}: torch .* (without CUDA|no CUDA dev)"):
+        gpu.use_device(config(**{"run.device": name}))
+
+
+def test_a_budget_needs_a_device():
+    with pytest.raises(
+        ConfigError, match=r"--device-budget: it is of a GPU's memory; add --device"
+    ):
+        gpu.use_device(config(**{"graph.device_budget": "8GB"}))
+    with pytest.raises(ConfigError, match="--device-budget"):
+        config(**{"graph.device_budget": "much"})
+
+
+def test_a_plain_resume_may_change_the_device_and_a_strict_one_may_not(monkeypatch):
+    before, after = config(), config(**{"run.device": "cuda", "graph.device_budget": "8GB"})
+    changed = resume.changes(before, after)
+    assert [change.key for change in changed] == ["graph.device_budget", "run.device"]
+    assert resume.gravest(changed) == "any_time"
+    on_cpu = current_build(2, torch.device("cpu"))
+    monkeypatch.setattr("tgflow.runtime.restore.describe_device", lambda device: {"gpu": "H200"})
+    on_gpu = current_build(2, torch.device("cuda"))
+    assert resume.differences(on_cpu, on_gpu) == ["device was cpu, is H200"]
+
+
+def test_a_planner_keeps_the_graph_with_the_host():
+    device = torch.device("cuda", 0)
+    assert gpu.graph_device(config(), device) == device
+    planned = config(**{"tables.edge_cache": "10%", "tables.cache_policy": "belady"})
+    assert gpu.graph_device(planned, device) == torch.device("cpu")
+
+
+def test_settings_reach_the_trainer():
+    asked = config(**{"model.precision": "tf32", "run.capture": False})
+    execution = gpu.execution_config(asked)
+    assert (execution.precision, execution.capture) == ("tf32", False)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
+            "the GPU has no memory left: CUDA out of memory; set a smaller --device-budget, ",
+        ),
+        (MemoryError("asked cuda:0 for 9 bytes; set a smaller device_budget"), "asked cuda:0 for "),
+    ],
+)
+def test_no_memory_is_said_in_a_sentence_that_names_the_setting(error, expected):
+    assert exit_code(error) == MEMORY
+    assert explain(error).startswith(expected)
+
+
+@NO_CUDA
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_a_command_ends_before_anything_is_made(command, tgflow, events_csv, tmp_path):
+    ran = tgflow(command, "--stream", events_csv, "--out", "out", "--device", "cuda")
+    assert ran.code == 2
+    assert ran.err.startswith("tgflow: --device cuda: torch ")
+    assert ran.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_a_run_on_a_gpu_says_which(command, tgflow, events_csv):
+    ran = tgflow(command, "--stream", events_csv, "--out", "out", "--device", "cuda", "--json")
+    assert ran.json["machine"]["gpu"]
+    assert ran.json["gpu_peak_bytes"] > 0

@@ -1,0 +1,70 @@
+"""The device of a run: opened as its settings say, and what there is to say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tgflow.config import Config, ConfigError
+from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
+from tgflow.train.config import ExecutionConfig
+
+CPU = torch.device("cpu")
+
+
+def use_device(config: Config) -> torch.device:
+    """Return the device that models are to be on, as the current one of this thread.
+
+    Raises:
+        ConfigError: If it cannot be used, or settings are for another one.
+    """
+    name = config.run.device
+    if name == "cpu":
+        if config.graph.device_budget is not None:
+            raise ConfigError(
+                "--device-budget: it is of a GPU's memory; add --device cuda, or leave it out"
+            )
+        return CPU
+    try:
+        device = require_device(torch.device(name))
+        require_cupy(device)
+    except CudaError as error:
+        raise ConfigError(f"--device {name}: {error}") from None
+    torch.cuda.set_device(device)
+    return device
+
+
+def graph_device(config: Config, device: torch.device) -> torch.device:
+    """Return where the graph of a run is: with the model, unless a planner fills its cache.
+
+    The planner works on the host, with batches that are prepared there.
+    """
+    return CPU if config.tables.cache_policy == "belady" else device
+
+
+def execution_config(config: Config) -> ExecutionConfig:
+    """Return how the run's trainer uses a GPU."""
+    return ExecutionConfig(precision=config.model.precision, capture=config.run.capture)
+
+
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """Return the GPU, its driver and the version of CUDA; nothing of the CPU."""
+    if device.type != "cuda":
+        return {}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "gpu": properties.name,
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def device_figures(device: torch.device) -> dict[str, int]:
+    """Return the bytes that tensors take on a GPU, now and at most so far; nothing of the CPU."""
+    if device.type != "cuda":
+        return {}
+    return {
+        "gpu_bytes": torch.cuda.memory_allocated(device),
+        "gpu_peak_bytes": torch.cuda.max_memory_allocated(device),
+    }
