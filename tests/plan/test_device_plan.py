@@ -11,6 +11,7 @@ from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, for_each_gpu, opened
+from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
@@ -150,6 +151,30 @@ def test_the_host_waits_for_nothing(
         for index in range(0, 12, 4):
             plan.batch(0, index)
     assert watch.waits == []
+
+
+@pytest.mark.parametrize("gpu", [apart])
+@pytest.mark.parametrize(
+    ("changes", "launches", "operations"),
+    [
+        ({"fanouts": (10,)}, 11, 77),
+        ({"fanouts": (10, 10), "with_memory": False}, 15, 100),
+    ],
+)
+def test_a_batch_costs_no_more_launches_and_operations_than_it_did(
+    gpu: str, changes: dict[str, Any], launches: int, operations: int
+) -> None:
+    """A dozen of the operations run kernels; the others make room or views. They only fall."""
+    device = opened(gpu)
+    assert isinstance(device, EmulatedDevice)
+    table = FeatureTable(2, placement="uva", device=device)
+    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table, device=device), **changes)
+    plan.batch(0, 3)
+    before = len(device.kernels.launches)
+    with watching() as watch:
+        plan.batch(0, 4)
+    assert len(device.kernels.launches) - before <= launches
+    assert sum(watch.operations.values()) <= operations
 
 
 @for_each_gpu

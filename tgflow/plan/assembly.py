@@ -45,7 +45,7 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
     graph, host = spec.graph, roots.host
     frontier, row = distinct(columns.queries, graph.gpu)
     hops = descend(
-        graph, frontier, spec.fanouts, sampler=spec.sampler, key=roots.key,
+        graph, frontier, spec.fanouts, rows=row, sampler=spec.sampler, key=roots.key,
         as_of=host.end if spec.sees_all_before else None,
         by_time=False, by_position=spec.with_memory, params=columns.params,
     )  # fmt: skip
