@@ -56,8 +56,13 @@ class SortedCsr:
 
 
 def rebuild_rows(options: Options, device: str | Device) -> Iterator[Row]:
-    """Insert 1,000 events and sample 3,000 queries: the graph's way, and with a sort."""
-    size = max((each for each in options.sizes if each <= LOOP_SIZE), default=min(options.sizes))
+    """Insert 1,000 events and sample 3,000 queries: the graph's way, and with a sort.
+
+    At the largest size up to the one that the figure is for, if there is any.
+    """
+    size = max((each for each in options.sizes if each <= LOOP_SIZE), default=0)
+    if size == 0:
+        return
     options.say(f"sample: beside the device's own rebuild, {size:,} entries")
     grown = Grown([size], device)
     grown.grow_to(size)
