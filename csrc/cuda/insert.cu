@@ -91,8 +91,8 @@ extern "C" __global__ void __launch_bounds__(256) insert_publish(Insertion in) {
 extern "C" __global__ void __launch_bounds__(256) insert_finish(Insertion in) { finish_insertion(in); }
 
 /// Moves the snapshot on where the host knows all: after changes of the past, compaction, or a move.
-extern "C" __global__ void publish_snapshot(Snapshot* snapshot, Snapshot next, Cursor* cursor,
-                                            Cursor next_cursor) {
+extern "C" __global__ void publish_snapshot(Snapshot* snapshot, Snapshot next, FreshCursor* cursor,
+                                            FreshCursor next_cursor) {
   if (thread_index() != 0) return;
   *cursor = next_cursor;
   publish(snapshot, next);

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(256)
     sample_recent(const Snapshot* snapshot, const SampleParams* params, Queries queries, NeighborRows out) {
   __shared__ SharedReading shared;
   Sampler sampler;
-  const Reading reading(snapshot, params, queries, sampler, shared);
+  Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;
   const auto tile = Tile<8>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256)
     sample_uniform(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
                    NeighborRows out) {
   __shared__ SharedReading shared;
-  const Reading reading(snapshot, params, queries, sampler, shared);
+  Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;
   const auto tile = Tile<16>::here();
   for (int64_t i = tile.index(); i < queries.size; i += tile.count()) {
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(128)
     sample_any(const Snapshot* snapshot, const SampleParams* params, Queries queries, Sampler sampler,
                NeighborRows out) {
   __shared__ SharedReading shared;
-  const Reading reading(snapshot, params, queries, sampler, shared);
+  Reading reading(snapshot, params, queries, sampler, shared);
   const StoreView& store = reading.store;
   for (int64_t i = Tile<1>::index(); i < queries.size; i += Tile<1>::count()) {
     if (reading.asks(i)) {

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tgflow.cuda.device import Device
 from tgflow.cuda.readers import Readers
+from tgflow.cuda.spare import SparePinned
 
 CHUNK_BITS = 21
 PLACE_MASK = (1 << 48) - 1
@@ -43,6 +44,7 @@ class Chunks:
         """Entries cut off so far, at most."""
         self.moved = False
         """Whether chunks have moved down; for others to notice and to reset."""
+        self._spare = SparePinned(gpu, self.chunk_bytes)
         self._data: list[Tensor | None] = []
         self._on_device: deque[int] = deque()
         self.addresses = torch.zeros(_MOST_CHUNKS, dtype=torch.int64, device=gpu.device)
@@ -101,7 +103,7 @@ class Chunks:
         num_moved = min(len(self._on_device), max(0, len(self._on_device) + wanted - room))
         self._move_down(num_moved)
         on_device = min(wanted, room - len(self._on_device))
-        on_host = [self._gpu.allocate_host(self.chunk_bytes) for _ in range(wanted - on_device)]
+        on_host = [self._spare.take() for _ in range(wanted - on_device)]
         self._add(on_host, [self._gpu.allocate(self.chunk_bytes) for _ in range(on_device)])
 
     def shrink(self, num_bytes: int) -> None:
@@ -129,7 +131,7 @@ class Chunks:
         """Copy the oldest chunks on the device to host memory, each published by one store."""
         for _ in range(num_chunks):
             chunk = self._on_device[0]
-            old, data = self._data[chunk], self._gpu.allocate_host(self.chunk_bytes)
+            old, data = self._data[chunk], self._spare.take()
             assert old is not None
             data.copy_(old, non_blocking=True)
             self.tiers[chunk] = 1

@@ -100,7 +100,7 @@ class InsertionPlan:
             store: As given to `plan`, but with the chunks that were added since.
             heads: With room for the largest node.
             fresh: How fresh memory lies, but for where it begins.
-            cursor: The struct `Cursor`, which knows that.
+            cursor: The struct `FreshCursor`, which knows that.
             slab: Where directories go on instead, or 0.
             snapshot: Address of the struct `Snapshot`.
             following: What it becomes.

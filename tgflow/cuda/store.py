@@ -23,7 +23,7 @@ from tgflow.cuda.mutation import ChangeArgs, Edits
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.store_stats import DeviceStats, count
-from tgflow.cuda.structs import Cursor, Fresh, Snapshot, StoreView, Totals
+from tgflow.cuda.structs import Fresh, FreshCursor, Snapshot, StoreView, Totals
 from tgflow.cuda.unread import GivenUp, Need, Unread, UnreadTotals
 
 _P = ParamSpec("_P")
@@ -93,7 +93,7 @@ class DeviceStore:
         self._heads = torch.zeros(1024, dtype=torch.int64, device=gpu.device)
         self._types = torch.empty(0, dtype=torch.int16, device=gpu.device)
         self._reads = torch.zeros(2, dtype=torch.int64, device=gpu.device)
-        self._cursor = self._struct(Cursor)
+        self._cursor = self._struct(FreshCursor)
         self._cursor_slab = 0
         """The slab that the cursor is in."""
         self._snapshot = self._struct(Snapshot)
@@ -207,9 +207,13 @@ class DeviceStore:
 
     @_on_writer
     def commit_change(self, position: int) -> None:
-        """Make the change that was reserved for; cut-offs from `position`, the snapshot, see it."""
+        """Make the change that was reserved for; cut-offs from `position`, the snapshot, see it.
+
+        Readers launched before do not: on the device it waits for them.
+        """
         change, self._pending = self._pending, None
         assert isinstance(change, ChangeArgs)
+        self.readers.wait()
         self._note_types()
         number = self._num_changes + 1
         change.commit(self._view(), self._heads, self._fresh(), position, number)
@@ -351,7 +355,7 @@ class DeviceStore:
     def _publish(self, position: int) -> None:
         """Move the snapshot and the cursor. Synchronizes."""
         self._settle()
-        cursor = Cursor(self.chunks.cursor, self._slabs.address, 0)
+        cursor = FreshCursor(self.chunks.cursor, self._slabs.address, 0)
         self._cursor_slab = self._slabs.number
         where = ctypes.c_uint64(self.snapshot), ctypes.c_uint64(self._cursor.data_ptr())
         snapshot = Snapshot(self._view(), position)

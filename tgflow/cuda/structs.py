@@ -85,7 +85,7 @@ class Fresh(ctypes.Structure):
     )
 
 
-class Cursor(ctypes.Structure):
+class FreshCursor(ctypes.Structure):
     """Where fresh memory goes on (cuda/insertion.hpp)."""
 
     _fields_ = (("line", _number), ("rooms", _word), ("finished", _word))

@@ -66,7 +66,7 @@ class GraphBackend(Protocol):
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """Enclose the replay of a captured `sample`, which is not seen otherwise."""
+        """Enclose what reads the neighborhoods on the current stream unseen: replays."""
         ...
 
     def remove(self, eid: Tensor) -> int:

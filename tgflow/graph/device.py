@@ -72,10 +72,16 @@ class DeviceGraph:
             return first
 
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
-        """Answer queries on torch's current stream; does not synchronize."""
+        """Answer queries on torch's current stream; does not synchronize.
+
+        What is appended after this call is not seen, even if it is there when the kernel begins,
+        but for a captured call: its replays see what there is then.
+        """
         if queries.types is not None:
             self._host.check_types()
         each, limit = _native.cut_offs(queries.as_of)
+        if not self.gpu.is_capturing():
+            limit = min(limit, self.position)
         params = sampling.params_address(queries.params, self.device)
         with self._store.readers.reading():
             sampling.sample(
@@ -90,7 +96,7 @@ class DeviceGraph:
             )
 
     def reading(self) -> AbstractContextManager[None]:
-        """Enclose the replay of a captured `sample` on the current stream."""
+        """Enclose replays of captured samplers; see `TemporalGraph.reading`."""
         return self._store.readers.reading()
 
     def remove(self, eid: Tensor) -> int:

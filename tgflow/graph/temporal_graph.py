@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -339,6 +339,18 @@ class TemporalGraph:
             ValueError: If a type is not in [0, 65535].
         """
         return self._type_bits(tuple(types), self.device)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Enclose replays of CUDA graphs in which samplers of this graph were captured.
+
+        The host's work alone is enclosed; it waits for nothing. On the current stream, the replays
+        see all that was appended before, and nothing that they read is used again while they run.
+        Samplers that are called need none of it, and where the graph is not on a GPU it does
+        nothing. Capture with `capture_error_mode="thread_local"`: with PyTorch's default, "global",
+        a thread that appends meanwhile makes the capture fail. Sample once before, since
+        a kernel cannot be loaded within a capture.
+        """
+        return self.backend.reading()
 
     def stats(self) -> GraphStats:
         """Return the block store's size and cost. Waits for an append in progress."""

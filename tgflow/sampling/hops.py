@@ -70,9 +70,10 @@ def sample_hops(
         key: Random key; each hop draws with a key of its own derived from it.
         as_of: See only events at log positions below this, one for all or int64 `[Q]`: what is
             reached from a query has its cut-off. None: on the CPU, all hops see the events there
-            are at the start. On a GPU each hop sees those there are when its kernel begins, so
-            that a captured CUDA graph sees the store grow: beside a writer on another stream, give
-            `graph.num_events` for hops that agree.
+            are at the start. On a GPU each hop sees those there are when it is asked, and in a
+            captured CUDA graph those there are when its kernel begins, so that replays see the
+            store grow: beside another thread that appends, give `graph.num_events` for hops that
+            agree.
         types: Only events with one of these labels count.
         dedup: Whether equal queries of a frontier, (node, time) with `as_of` of each, are sampled
             once, and missing neighbors are left out of it.

@@ -21,6 +21,8 @@ template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane, int width = 32);
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, int delta, int width = 32);
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32);
 unsigned __ballot_sync(unsigned mask, int holds);
 int __any_sync(unsigned mask, int holds);
 template <typename T>

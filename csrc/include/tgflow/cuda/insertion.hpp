@@ -25,7 +25,7 @@ struct Fresh {
 };
 
 /// Where fresh memory goes on: the host does not wait to learn what the batches before have taken.
-struct Cursor {
+struct FreshCursor {
   int64_t line;
   Directory* rooms;
   unsigned long long finished;  ///< Thread blocks of `insert_small_commit` that are done.
@@ -75,7 +75,7 @@ struct Insertion {
   Directory** dirs;      ///< Per run.
   uint64_t* given_up;    ///< [2, pairs]: old blocks and directories, 0 for none.
   uint8_t* given_class;  ///< Their size classes.
-  Cursor* cursor;
+  FreshCursor* cursor;
   Directory* slab;  ///< Where directories go on instead of at the cursor, or null.
   Totals* totals;   ///< In host memory.
   Snapshot* snapshot;

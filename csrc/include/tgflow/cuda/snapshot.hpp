@@ -2,6 +2,7 @@
 // alone.
 #pragma once
 
+#include "tgflow/cuda/tile.hpp"
 #include "tgflow/detail/sampler.hpp"
 
 namespace tgflow {
@@ -42,7 +43,8 @@ struct SharedReading {
 };
 
 /// One thread reads the snapshot for its block: the lanes of a tile must not disagree on what they see. Where
-/// the store wants it, counts what the block reads from each tier. All threads come to begin and end.
+/// the store wants it, counts what the block reads from each tier. All threads, whole warps, come to begin
+/// and end.
 class Reading {
  public:
   /// Limits the queries to what is published. `params` may be null: the arguments count.
@@ -54,7 +56,7 @@ class Reading {
       seen.position = load_acquire(&snapshot->position);
       seen.store = snapshot->store;
       seen.store.num_nodes = load_acquire(&snapshot->store.num_nodes);
-      seen.store.heads = load_acquire(&snapshot->store.heads);  // later: never too few for the count
+      seen.store.heads = load_dependent(&snapshot->store.heads);  // later: never too few for the count
       shared.reads[0] = shared.reads[1] = 0;
       shared.params =
           params != nullptr ? *params : SampleParams{queries.before_all, sampler.key, queries.size};
@@ -64,15 +66,21 @@ class Reading {
     sampler.key = shared.params.key;
     store = seen.store;
     reads_ = store.reads;
-    if (reads_ != nullptr) store.reads = shared.reads;
+    if (reads_ != nullptr) store.reads = mine_;
     if (seen.position < queries.before_all) queries.before_all = seen.position;
   }
 
   /// Whether query `i` is one of those in use.
   __device__ bool asks(int64_t i) const { return i < shared_.params.size; }
 
-  __device__ void end() const {
+  /// Adds up what the block's threads have counted: a warp's in its lanes, then the warps' in shared memory.
+  __device__ void end() {
     if (reads_ == nullptr) return;
+    for (int tier = 0; tier < 2; ++tier) {
+      long long sum = mine_[tier];
+      for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+      if (threadIdx.x % kWarp == 0) add_relaxed(shared_.reads + tier, sum);
+    }
     __syncthreads();
     if (threadIdx.x < 2) add_relaxed(reads_ + threadIdx.x, shared_.reads[threadIdx.x]);
   }
@@ -81,7 +89,8 @@ class Reading {
 
  private:
   SharedReading& shared_;
-  int64_t* reads_;  ///< The store's own counts.
+  int64_t* reads_;            ///< The store's own counts.
+  int64_t mine_[2] = {0, 0};  ///< This thread's.
 };
 
 }  // namespace tgflow

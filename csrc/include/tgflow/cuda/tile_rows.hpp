@@ -1,17 +1,12 @@
 // The rows of `recent` and `uniform`, written by the lanes of a tile together. Device code alone.
 #pragma once
 
+#include "tgflow/cuda/load_whole.hpp"
 #include "tgflow/cuda/tile.hpp"
 #include "tgflow/detail/numbered.hpp"
 #include "tgflow/detail/uniform_row.hpp"
 
 namespace tgflow {
-
-/// One load of 16 bytes.
-__device__ inline Entry load_whole(const Entry* entry) {
-  const longlong2 raw = *reinterpret_cast<const longlong2*>(entry);
-  return {raw.x, static_cast<uint32_t>(raw.y), static_cast<uint32_t>(raw.y >> 32)};
-}
 
 /// As `recent_row` of one thread, of `size` entries: neighboring lanes read neighboring entries and write
 /// neighboring slots.
@@ -27,7 +22,7 @@ __device__ inline void newest_row(const Tile<kLanes>& tile, const StoreView& sto
     const int64_t here = end - block.start;
     const int64_t taken = here < size - slot ? here : size - slot;
     if (tile.lane == 0) store.count_reads(block, taken);
-    const Entry* newest = store.entries(block) + (here - 1);
+    const Entry* newest = entries_around_cache(store, block) + (here - 1);
     for (int64_t j = tile.lane; j < taken; j += kLanes) {
       write_slot(out, row + slot + j, load_whole(newest - j), block.base_eid);
     }
@@ -98,8 +93,8 @@ __device__ inline void write_numbered(const StoreView& store, const Directory* d
   const Block* blocks = dir->blocks();
   const int64_t b = blocks[seen.block].start <= number ? seen.block : block_of(blocks, seen.block, number);
   store.count_reads(blocks[b], 1);
-  write_slot(out, slot, load_whole(store.entries(blocks[b]) + (number - blocks[b].start)),
-             blocks[b].base_eid);
+  const Entry* entries = entries_around_cache(store, blocks[b]);
+  write_slot(out, slot, load_whole(entries + (number - blocks[b].start)), blocks[b].base_eid);
 }
 
 /// Writes row `i`: `out.k` of the entries numbered [first, seen.count), more than `out.k`.

@@ -1,6 +1,7 @@
 // What a query sees, found by the lanes of a tile together: `find_visible` on the GPU. Device code alone.
 #pragma once
 
+#include "tgflow/cuda/load_whole.hpp"
 #include "tgflow/cuda/tile.hpp"
 #include "tgflow/detail/visible.hpp"
 
@@ -38,10 +39,11 @@ __device__ inline Visible find_visible(const Tile<kLanes>& tile, const StoreView
   if (!sees(blocks[0], t, before)) return {0, 0};
   const int64_t b =
       last_seen(tile, tail.last + 1, [&](int64_t number) { return sees(blocks[number], t, before); });
-  const Search<Entry> entries = entries_of(store, blocks, b, tail);
+  const int64_t end = b == tail.last ? tail.total : blocks[b + 1].start;
+  const Entry* entries = entries_around_cache(store, blocks[b]);
   const int64_t limit = before - blocks[b].base_eid;
-  const int64_t j = last_seen(tile, entries.size, [&](int64_t number) {
-    const Entry entry = entries.low[number];
+  const int64_t j = last_seen(tile, end - blocks[b].start, [&](int64_t number) {
+    const Entry entry = load_whole(entries + number);
     return sees(entry.t, entry.eid_offset, t, limit);
   });
   return {blocks[b].start + j + 1, b};

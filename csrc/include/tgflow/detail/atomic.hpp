@@ -15,6 +15,9 @@ struct DeviceWord<1> {
   __device__ static void load(const void* p, Bits& bits) {
     asm volatile("ld.acquire.gpu.u8 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
   }
+  __device__ static void load_relaxed(const void* p, Bits& bits) {
+    asm volatile("ld.relaxed.gpu.u8 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
+  }
   __device__ static void store(void* p, Bits bits) {
     asm volatile("st.release.gpu.u8 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
   }
@@ -28,6 +31,9 @@ struct DeviceWord<4> {
   __device__ static void load(const void* p, Bits& bits) {
     asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
   }
+  __device__ static void load_relaxed(const void* p, Bits& bits) {
+    asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(bits) : "l"(p) : "memory");
+  }
   __device__ static void store(void* p, Bits bits) {
     asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
   }
@@ -40,6 +46,9 @@ struct DeviceWord<8> {
   using Bits = unsigned long long;
   __device__ static void load(const void* p, Bits& bits) {
     asm volatile("ld.acquire.gpu.u64 %0, [%1];" : "=l"(bits) : "l"(p) : "memory");
+  }
+  __device__ static void load_relaxed(const void* p, Bits& bits) {
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(bits) : "l"(p) : "memory");
   }
   __device__ static void store(void* p, Bits bits) {
     asm volatile("st.release.gpu.u64 [%0], %1;" ::"l"(p), "l"(bits) : "memory");
@@ -63,6 +72,21 @@ TGFLOW_HD inline T load_acquire(const T* p) {
 #ifdef __CUDA_ARCH__
   InWord<T> word;
   DeviceWord<sizeof(T)>::load(p, word.bits);
+  return word.value;
+#else
+  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+#endif
+}
+
+/// Reads a pointer, or a number that an address is made of, for reads of what is there. On the device those
+/// follow it since they cannot begin before they know where; it does not empty the multiprocessor's cache as
+/// `load_acquire` does, so they must not find there what was cached earlier: `StoreView` says why they do
+/// not.
+template <typename T>
+TGFLOW_HD inline T load_dependent(const T* p) {
+#ifdef __CUDA_ARCH__
+  InWord<T> word;
+  DeviceWord<sizeof(T)>::load_relaxed(p, word.bits);
   return word.value;
 #else
   return __atomic_load_n(p, __ATOMIC_ACQUIRE);

@@ -69,6 +69,16 @@ struct Version {
 };
 
 /// What a reader needs of a store; valid while it is registered with the store's epochs.
+///
+/// What readers rely on, on the device. All below the position of a reader's snapshot was written before its
+/// kernel began. What a writer adds meanwhile they meet by one of five words, each stored with release after
+/// all that it leads to: a head, `total`, `num_blocks`, a place, a chunk's address. `total` is loaded with
+/// acquire, which also empties the multiprocessor's cache: all entries that it counts are then readable, and
+/// whatever else was published before. The other words may be newer than that. What they lead to cannot be
+/// read before they are, and is not in the cache from before: a directory and each of its blocks fill sectors
+/// of 32 bytes of their own, which nobody reads before they are published nor uses again before readers are
+/// done, and so does a chunk. Only a block's entries share sectors with others': so a place is loaded with
+/// acquire too, unless the entries are read around that cache (`load_whole`).
 struct StoreView {
   const Directory* const* heads;  ///< Per node, null before its first entry.
   int64_t num_nodes;
@@ -81,7 +91,7 @@ struct StoreView {
 
   /// The latest directory of `v`, or null where it has no history: unknown, negative or new.
   TGFLOW_HD const Directory* latest(node_t v) const {
-    return v >= 0 && v < num_nodes ? load_acquire(heads + v) : nullptr;
+    return v >= 0 && v < num_nodes ? load_dependent(heads + v) : nullptr;
   }
   /// The directory that a cut-off reads: as the changes up to there have left it.
   TGFLOW_HD const Directory* directory(node_t v, eid_t before) const { return as_of(latest(v), before); }
@@ -96,12 +106,17 @@ struct StoreView {
 
   TGFLOW_HD const Entry* entries(const Block& block) const { return entries_at(load_acquire(&block.place)); }
   TGFLOW_HD Entry* entries_at(place_t place) const {
-    return load_acquire(chunks + chunk_of(place)) + offset_of(place);
+    return load_dependent(chunks + chunk_of(place)) + offset_of(place);
   }
-  TGFLOW_HD int tier(place_t place) const { return load_acquire(tiers + chunk_of(place)); }
-  /// Notes that `size` neighbors were read from `block`.
+  TGFLOW_HD int tier(place_t place) const { return load_dependent(tiers + chunk_of(place)); }
+  /// Notes that `size` neighbors were read from `block`. On the device every thread has counts of its own.
   TGFLOW_HD void count_reads(const Block& block, int64_t size) const {
-    if (reads != nullptr) add_relaxed(reads + tier(load_acquire(&block.place)), size);
+    if (reads == nullptr) return;
+#ifdef __CUDA_ARCH__
+    reads[tier(load_dependent(&block.place))] += size;
+#else
+    add_relaxed(reads + tier(load_dependent(&block.place)), size);
+#endif
   }
 };
 

@@ -30,7 +30,7 @@ TGFLOW_HD inline bool sees(const Block& block, tick_t t, eid_t before) {
 TGFLOW_HD inline Tail tail_of(const StoreView& store, const Directory* dir) {
   const int64_t total = dir == nullptr ? 0 : load_acquire(&dir->total);
   if (total == 0) return {0, 0, nullptr};
-  int64_t last = static_cast<int64_t>(load_acquire(&dir->num_blocks)) - 1;
+  int64_t last = static_cast<int64_t>(load_dependent(&dir->num_blocks)) - 1;
   const Block* blocks = dir->blocks();
   while (last > 0 && blocks[last].start >= total) --last;  // published, but not yet its entries
   return {total, last, store.entries(blocks[last]) + (total - 1 - blocks[last].start)};

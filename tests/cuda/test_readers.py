@@ -1,0 +1,199 @@
+"""Who waits for whom between a store's writer and its readers, where work can be held up."""
+
+import gc
+import threading
+
+import pytest
+import torch
+
+from helpers.emulator.device import EmulatedDevice
+from helpers.hubs import hub_events
+from helpers.strategies import graph_events
+from tgflow.cuda.readers import Readers
+from tgflow.cuda.spare import SparePinned
+from tgflow.cuda.store import DeviceStore
+from tgflow.graph import TemporalGraph
+from tgflow.sampling import Sampler, sample_neighbors
+
+WRITER, TRAINER = 1000, 7
+
+
+@pytest.fixture
+def gpu() -> EmulatedDevice:
+    made = EmulatedDevice()
+    made.current = TRAINER
+    return made
+
+
+class HeldUp:
+    """Samplers' kernels wait behind other work of their stream until `go`."""
+
+    def __init__(self, gpu: EmulatedDevice) -> None:
+        self._launch = gpu.kernels.launch
+        self._held: list[tuple] = []
+        self.kept: list[object] = []
+        gpu.kernels.launch = self
+
+    def __call__(self, name: str, *arguments) -> None:
+        if name.startswith("sample"):
+            self._held.append((name, *arguments))
+        else:
+            self._launch(name, *arguments)
+
+    def go(self) -> None:
+        for launch in self._held:
+            self._launch(*launch)
+
+
+def latest(graph: TemporalGraph, node: int, kept: list[object] | None = None) -> torch.Tensor:
+    """The events; `kept` is what a kernel still needs that runs later."""
+    nodes, t = torch.tensor([node]), torch.tensor([10**6])
+    found = sample_neighbors(graph, Sampler.recent(), nodes, t, 4)
+    if kept is not None:
+        kept += [nodes, t, found]
+    return found.eid
+
+
+def test_a_sampler_does_not_see_what_is_appended_after_its_call(gpu):
+    """The writer's stream may be ahead of the reader's: nothing is read before it was predicted."""
+    graph = TemporalGraph(device=gpu)
+    graph.append(graph_events((0, 1, 10), (0, 2, 20)))
+    held = HeldUp(gpu)
+    found = latest(graph, 0, held.kept)
+    graph.append(graph_events((0, 3, 30)))
+    held.go()
+    assert found.tolist() == [[1, 0, -1, -1]]
+
+
+def test_a_captured_sampler_sees_what_there_is_at_its_replay(gpu):
+    graph = TemporalGraph(device=gpu)
+    graph.append(graph_events((0, 1, 10), (0, 2, 20)))
+    held = HeldUp(gpu)
+    gpu.captures = True
+    found = latest(graph, 0, held.kept)
+    gpu.captures = False
+    graph.append(graph_events((0, 3, 30)))
+    with graph.reading():
+        held.go()
+    assert found.tolist() == [[2, 1, 0, -1]]
+
+
+def test_a_change_of_the_past_waits_on_the_device_for_samplers_before_it(gpu):
+    graph = TemporalGraph(device=gpu)
+    graph.append(graph_events((0, 1, 10), (0, 2, 20)))
+    latest(graph, 0)
+    gpu.waits.clear()
+    graph.delete(torch.tensor([1]))
+    assert gpu.waits == [(WRITER, TRAINER)]
+
+
+def test_replays_are_seen_by_the_writer(gpu):
+    """They wait for what was appended, and what they read is not used again under them."""
+    graph = TemporalGraph(device=gpu)
+    graph.append(graph_events((0, 1, 10)))
+    with graph.reading():
+        gpu.busy = {TRAINER}
+    assert gpu.waits == [(TRAINER, WRITER)]
+    graph.append(graph_events((0, 2, 20)))
+    assert graph.backend._store.readers.reclaim() == []
+    gpu.busy = set()
+    assert len(graph.backend._store.readers.reclaim()) == 1
+
+
+def test_reading_a_graph_in_host_memory_needs_nothing():
+    with TemporalGraph().reading():
+        pass
+
+
+def test_a_stream_waits_once_for_a_publication_and_keeps_one_event(gpu):
+    store = DeviceStore(gpu, directed=True)
+    made = gpu.num_events
+    for _ in range(5):
+        with store.readers.reading():
+            pass
+    assert gpu.waits == [(TRAINER, WRITER)]
+    assert gpu.num_events == made + 1
+
+
+def test_an_event_that_something_waits_for_is_not_recorded_again(gpu):
+    """Else a stream that always reads would keep for good what it has long finished with."""
+    with gpu.on(WRITER):
+        readers = Readers(gpu)
+    for _ in range(3):
+        with readers.reading():
+            pass
+        with gpu.on(WRITER):
+            readers.retire("old")
+            readers.published()
+        waited_for = readers._retired[-1][1][0].event
+        with readers.reading():
+            pass
+        assert readers._reading[TRAINER].event is not waited_for
+        assert readers.reclaim() == ["old"]
+    assert gpu.num_events == 3 + 2, "a publication's each, and two in turn for the reader"
+
+
+@pytest.mark.parametrize("busy", [TRAINER, WRITER])
+def test_dropping_a_graph_waits_for_its_readers_and_for_its_writer(gpu, busy):
+    """Its memory is free at once for the stream it was made on, and the pinned part for all."""
+    graph = TemporalGraph(device=gpu)
+    graph.append(graph_events((0, 1, 10)))
+    latest(graph, 0)
+    gpu.busy, gpu.synchronized = {busy}, 0
+    del graph
+    gc.collect()
+    assert gpu.synchronized == 1
+
+
+def test_dropping_a_graph_that_nobody_reads_waits_for_nothing(gpu):
+    graph = TemporalGraph(device=gpu)
+    graph.append(graph_events((0, 1, 10)))
+    latest(graph, 0)
+    gpu.synchronized = 0
+    del graph
+    gc.collect()
+    assert gpu.synchronized == 0
+
+
+def test_pinned_memory_is_kept_until_the_writer_is_done_with_it(gpu):
+    """The host hands it out again at once, in no stream's order."""
+    with gpu.on(WRITER):
+        readers = Readers(gpu)
+        readers.retire("pinned", in_host=True)
+        readers.published()
+    gpu.busy = {WRITER}
+    assert readers.reclaim() == []
+    gpu.busy = set()
+    assert readers.reclaim() == ["pinned"]
+
+
+def test_a_store_retires_its_chunks_in_host_memory_as_pinned(gpu):
+    graph = TemporalGraph(device=gpu, device_budget=4096)
+    graph.append(hub_events(2_000, 50, seed=1))
+    retired = []
+    graph.backend._store.readers.retire = lambda thing, **how: retired.append(how)
+    graph.retain(max_count=1)
+    graph.compact()
+    assert {"in_host": True} in retired
+
+
+def test_the_next_piece_of_pinned_memory_is_got_meanwhile():
+    gpu = EmulatedDevice()
+    threads = []
+    allocate = gpu.allocate_host
+    gpu.allocate_host = lambda size: (threads.append(threading.current_thread()), allocate(size))[1]
+    spare = SparePinned(gpu, 4096)
+    pieces = [spare.take() for _ in range(3)]
+    assert len({piece.data_ptr() for piece in pieces}) == 3
+    assert threads[0] is threading.current_thread()
+    assert threading.current_thread() not in threads[1:]
+
+
+def test_pinned_memory_that_ran_out_is_asked_for_again():
+    gpu = EmulatedDevice(host_bytes=5_000)
+    spare = SparePinned(gpu, 4096)
+    spare.take()
+    with pytest.raises(MemoryError, match="asked the host for 4096 bytes of pinned memory"):
+        spare.take()
+    gpu.host_bytes = 5_000
+    assert len(spare.take()) == 4096
