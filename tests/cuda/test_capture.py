@@ -7,6 +7,7 @@ import tgflow as tg
 from helpers.devices import needs_cuda
 from helpers.hubs import SAMPLERS, hub_events
 from tgflow.graph import TemporalGraph
+from tgflow.graph.query import Queries
 from tgflow.sampling import Neighbors, sample_hops, sample_neighbors
 
 pytestmark = needs_cuda
@@ -22,11 +23,12 @@ def test_a_captured_sampler_sees_the_store_grow(sampler):
     found = Neighbors.empty(len(nodes), 10, "cuda")
     sample_neighbors(graph, sampler, nodes, t, 10, key=7, out=found)  # compiles
     captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
+    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
         sample_neighbors(graph, sampler, nodes, t, 10, key=7, out=found)
     for start in range(1_000, 60_000, 5_900):  # heads, chunks and directories move meanwhile
         graph.append(events[start : start + 5_900])
-        captured.replay()
+        with graph.reading():
+            captured.replay()
         expected = sample_neighbors(graph, sampler, nodes, t, 10, key=7)
         for name in ("nodes", "t", "eid", "count"):
             assert torch.equal(getattr(found, name), getattr(expected, name)), (start, name)
@@ -57,6 +59,60 @@ def test_sampling_makes_the_host_wait_for_nothing():
         sample_hops(graph, nodes, t, [10, 10], sampler="uniform", key=1)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("size", [200, 5_000])
+def test_appending_makes_the_host_wait_for_nothing(size):
+    events = hub_events(150_000, 3_000, seed=5)
+    graph = TemporalGraph(device="cuda")
+    graph.append(events[:50_000])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for start in range(50_000, 150_000, size):
+            graph.append(events[start : start + size])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert graph.stats().num_entries == 300_000 - int((events.src == events.dst).sum())
+
+
+def test_a_queued_sampler_does_not_see_what_is_appended_later():
+    """Other work holds the reader's stream up, and the writer's is ahead of it."""
+    events = hub_events(20_000, 500, seed=6)
+    graph, twin = TemporalGraph(device="cuda"), TemporalGraph()
+    for each in (graph, twin):
+        each.append(events[:10_000])
+    nodes = torch.arange(500, device="cuda")
+    t = torch.full_like(nodes, 10**6)
+    sample_neighbors(graph, SAMPLERS[0], nodes, t, 8)  # compiles
+    torch.cuda._sleep(200_000_000)
+    found = sample_neighbors(graph, SAMPLERS[0], nodes, t, 8)
+    graph.append(events[10_000:])
+    expected = sample_neighbors(twin, SAMPLERS[0], nodes.cpu(), t.cpu(), 8)
+    assert torch.equal(found.eid.cpu(), expected.eid)
+
+
+def test_a_captured_sampler_reads_its_params_at_each_replay():
+    graph = TemporalGraph(device="cuda")
+    graph.append(hub_events(20_000, 500, seed=7))
+    nodes = torch.arange(500, device="cuda")
+    t = torch.full_like(nodes, 10**6)
+    params = torch.tensor([20_000, 1, 500], device="cuda")
+    found = Neighbors.empty(500, 8, "cuda")
+
+    def ask() -> None:
+        graph.backend.sample(SAMPLERS[1], Queries(nodes, t, params=params), found)
+
+    ask()  # compiles
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+        ask()
+    for before, key, size in ((20_000, 1, 500), (7_000, 2, 300)):
+        params.copy_(torch.tensor([before, key, size]))
+        with graph.reading():
+            captured.replay()
+        expected = sample_neighbors(graph, SAMPLERS[1], nodes, t, 8, key=key, as_of=before)
+        assert torch.equal(found.eid[:size], expected.eid[:size])
+        assert int(found.count[size:].sum()) == 0
 
 
 def test_sampling_on_another_stream_while_inserting():

@@ -76,6 +76,7 @@ class Reading {
   /// Adds up what the block's threads have counted: a warp's in its lanes, then the warps' in shared memory.
   __device__ void end() {
     if (reads_ == nullptr) return;
+    __syncthreads();  // the tiles of a warp come one after the other
     for (int tier = 0; tier < 2; ++tier) {
       long long sum = mine_[tier];
       for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
