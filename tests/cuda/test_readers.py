@@ -100,6 +100,13 @@ def test_replays_are_seen_by_the_writer(gpu):
     assert len(graph.backend._store.readers.reclaim()) == 1
 
 
+def test_samplers_may_be_called_beside_replays(gpu):
+    graph = TemporalGraph(device=gpu)
+    graph.append(graph_events((0, 1, 10)))
+    with graph.reading():
+        assert latest(graph, 0).tolist() == [[0, -1, -1, -1]]
+
+
 def test_reading_a_graph_in_host_memory_needs_nothing():
     with TemporalGraph().reading():
         pass

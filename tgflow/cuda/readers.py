@@ -33,7 +33,7 @@ class Readers:
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # samplers may be called within `reading`
         self._writer = gpu.current_stream()
         self._published: StreamEvent | None = None
         self._num_published = 0

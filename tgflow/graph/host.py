@@ -57,10 +57,6 @@ class HostGraph:
         """Raise ValueError unless every event has a label in [0, 65535]."""
         self._graph.check_types()
 
-    def reading(self) -> AbstractContextManager[None]:
-        """Enclose nothing: every sampler is seen."""
-        return nullcontext()
-
     def sample(self, sampler: Sampler, queries: Queries, out: Neighbors) -> None:
         """Answer queries on the core's threads."""
         each, limit = _native.cut_offs(queries.as_of)
