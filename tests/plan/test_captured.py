@@ -24,6 +24,7 @@ from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler, Plan
+from tgflow.plan.device_batches import OwnedBatches
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import STRATEGIES
 from tgflow.tables import FeatureTable
@@ -219,6 +220,32 @@ def test_a_replay_comes_behind_what_was_published_before() -> None:
         patch.setattr(EmulatedGraph, "replay", watched)
         batches.make(0, 21)
     assert len([wait for wait in waits if wait[0] == 7 != wait[1]]) >= 2  # the store, a table
+
+
+def test_a_replay_takes_turns_with_other_gathers_of_a_cache() -> None:
+    gpu = EmulatedDevice()
+    graph = graph_on(gpu, is_cached=True)
+    graph.append(EVENTS)
+    batches = of_plan(plan_of(graph), 1)
+    gpu.current = 7
+    for index in range(4):
+        batches.free(batches.make(0, index))
+    table = graph.edge_x
+    assert table is not None
+    gpu.current = 9
+    gpu.waits.clear()
+    table.gather(torch.arange(3))
+    assert (9, 7) in gpu.waits, "behind the replay"
+    gpu.current = 7
+    batches.make(0, 4)
+    assert (7, 9) in gpu.waits, "behind that gather"
+
+
+def test_a_cache_in_host_memory_does_without_capture() -> None:
+    gpu = EmulatedDevice()
+    rows = FeatureTable(2, placement="uva", device=gpu)
+    graph = TemporalGraph.from_events(EVENTS, edge_x=cached(rows, rows=20), device=gpu)
+    assert isinstance(of_plan(plan_of(graph)), OwnedBatches)
 
 
 def test_the_host_waits_for_no_replay() -> None:

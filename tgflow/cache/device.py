@@ -52,6 +52,11 @@ class DeviceCache:
         finalizer.atexit = False  # the process's end gives all back
 
     @property
+    def gpu(self) -> Device:
+        """The GPU that it is on."""
+        return self._gpu
+
+    @property
     def nbytes(self) -> int:
         """Bytes of device memory held: rows, index and order."""
         return self._index.nbytes

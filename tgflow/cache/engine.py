@@ -14,6 +14,7 @@ from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.protocols import Table
 
 if TYPE_CHECKING:
+    from tgflow.cuda.device import Device
     from tgflow.tables.gpu_view import GpuView
 
 
@@ -76,6 +77,10 @@ class Engine(Protocol):
 
     def append(self, first: int, rows: Tensor) -> None:
         """Admit the last of the rows that the table has just been given, id `first` and on."""
+
+    @property
+    def gpu(self) -> Device | None:
+        """The GPU that it is on; None: in host memory."""
 
     def changing(self) -> AbstractContextManager[None]:
         """Enclose a change of the table: gathers before it are done, later ones wait."""

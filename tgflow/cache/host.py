@@ -19,6 +19,8 @@ from tgflow.tables.pending_gather import PendingGather
 class HostCache:
     """`capacity` rows of `table` in host memory."""
 
+    gpu = None
+
     def __init__(self, table: CachedSource, capacity: int, policy: Policy) -> None:
         self._table = table
         self.capacity = capacity

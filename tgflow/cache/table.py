@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,15 @@ class CachedTable:
             "bytes_from_table": counts.bytes_from_table,
         }
         return self.table.describe() | {"cache": cache}
+
+    @property
+    def gpu(self) -> Device | None:
+        """The GPU that the cache is on; None: in host memory."""
+        return self._engine.gpu
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Enclose the replay of captured gathers, which take turns with all others by this."""
+        return self._engine.changing()
 
     @property
     def capacity(self) -> int:

@@ -205,10 +205,10 @@ class CudaDevice:
         return out.copy_(pinned, non_blocking=True)
 
     def capture(self, work: Callable[[], Sequence[Tensor]]) -> CapturedWork:
-        """Capture a CUDA graph on a stream of torch's, with memory of its own."""
-        graph = torch.cuda.CUDAGraph()
-        # one at a time: the stream is the same for all; others' calls must not end a capture
-        capturing = torch.cuda.graph(graph, capture_error_mode="thread_local")
+        """Capture a CUDA graph on a stream of its own, with memory of its own."""
+        graph, stream = torch.cuda.CUDAGraph(), self.open_stream()
+        # "thread_local": what other threads do meanwhile ends no capture; two at once might
+        capturing = torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")
         with _capturing, torch.cuda.device(self.device), capturing:
             work()
         return graph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -61,16 +61,21 @@ class FeatureInput:
         ids = self.base_ids(batch).cpu()
         return ids[ids >= 0] if self.name == "edge_x" else unique_events([ids])[0][1:]
 
-    def reading(self) -> AbstractContextManager[None]:
-        """Enclose the replay of a captured `gather`, which the table does not see otherwise."""
-        base = self.table.base
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Enclose the replay of a captured `gather`, which is not seen otherwise."""
+        base, cache = self.table.base, cache_of(self.base_table)
         view = base.view if isinstance(base, FeatureTable) else None
-        return nullcontext() if view is None else view.readers.reading()
+        turn = nullcontext() if cache is None else cache.reading()
+        with turn, nullcontext() if view is None else view.readers.reading():
+            yield
 
     @property
     def is_in_reach_of_a_gpu(self) -> bool:
         """Whether kernels gather the rows by ids on a GPU, for which no host has to wait."""
-        return self.table.placement in ("device", "uva") and self.planned_cache is None
+        cache = cache_of(self.base_table)
+        is_there = cache is None or (cache.gpu is not None and cache.policy != "belady")
+        return is_there and self.table.placement in ("device", "uva")
 
     @property
     def planned_cache(self) -> CachedTable | None:
