@@ -53,6 +53,12 @@ def test_a_step_and_what_it_started_end_at_its_limit(tmp_path):
     assert not mark.exists()
 
 
+def test_a_command_that_is_not_there_is_a_failure_like_others(tmp_path):
+    outcome = run_step(Step("odd", [tmp_path / "no-such-command"]), tmp_path)
+    assert outcome.status.startswith("cannot be run: ")
+    assert outcome.is_failure
+
+
 def test_rows_go_to_their_own_file(tmp_path):
     step = python("import sys; print('[]'); print('hm', file=sys.stderr)", output=tmp_path / "rows")
     assert run_step(step, tmp_path).status == "passed"
