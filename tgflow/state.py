@@ -49,6 +49,10 @@ class StreamState(Protocol):
 class DeviceState(StreamState, Protocol):
     """A state that a trainer on a GPU need not wait for; it waits at each step for any other."""
 
+    @property
+    def capturable(self) -> bool:
+        """Whether CUDA graphs may capture what it does; a `torch.nn.Module`, by its buffers."""
+
     def covering(self, num_nodes: int) -> AbstractContextManager[None]:
         """Enclose reading and writing of nodes below `num_nodes` alone."""
 

@@ -154,6 +154,11 @@ class NodeMemory(nn.Module):
         step = max(_PAGE_BYTES // (4 * self.table.dim), 1)
         return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
+    @property
+    def capturable(self) -> bool:
+        """Whether CUDA graphs may capture reading and writing: of rows that are with the model."""
+        return isinstance(self.table, TensorTable)
+
     @contextmanager
     def covering(self, num_nodes: int) -> Iterator[None]:
         """Read and write within nodes below `num_nodes` only, for which there is room then.

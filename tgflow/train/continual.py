@@ -65,6 +65,7 @@ class ContinualTrainer:
         execution: ExecutionConfig | None = None,
     ) -> None:
         self.config = c = ContinualConfig() if config is None else config
+        self._execution = ExecutionConfig() if execution is None else execution
         check_unplanned(graph)
         self.model = model
         self._keep_past()
@@ -78,7 +79,7 @@ class ContinualTrainer:
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
-            execution=execution,
+            execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",
         )
@@ -125,6 +126,7 @@ class ContinualTrainer:
             num_threads=c.num_threads,
             lookahead=ahead * (1 + c.updates),
             device=self._learner.device,
+            captures=self._execution.capture,
         )
         self.progress.resume(self._learner.compute_seconds)
         with closing(iter(loader)) as batches:  # type: ignore[type-var]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import softplus
+from torch.utils._pytree import tree_leaves
 
 from tgflow.batch import Batch
+from tgflow.cuda.devices import device_of, has_device
 from tgflow.keys import derive_key
 from tgflow.model import Scores, TemporalModel
 from tgflow.nn.dropout import DropoutKeys
 from tgflow.state import DeviceState
+from tgflow.train.captured import CapturedCalls
 from tgflow.train.clock import clock_of
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
@@ -93,8 +97,21 @@ class Learner:
         self.is_lost = None if waits else torch.zeros((), dtype=torch.bool, device=self.device)
         """bool `[]` on the device: whether something was not finite; None where that raises."""
         self._dropout = DropoutKeys(model)
+        self._calls = self._captured_calls() if execution.capture else None
+        self._replayed: tuple[str, Scores] | None = None
+        """The latest scores that came of a replay, and of what."""
         self._checked = False
         self._clock = clock_of(self.device)
+
+    def _captured_calls(self) -> CapturedCalls | None:
+        """Return what captures steps, if nothing in them waits or moves."""
+        state = self._state
+        if self.is_lost is None or not has_device(self.device):
+            return None
+        if state is not None and not (isinstance(state, nn.Module) and state.capturable):
+            return None
+        tensors = (list) if state is None else (lambda: list(state.buffers()))
+        return CapturedCalls(device_of(self.device), tensors)
 
     @property
     def compute_seconds(self) -> float:
@@ -108,7 +125,16 @@ class Learner:
             TrainingDiverged: If a score is not finite, unless `is_lost` is to say so.
             ValueError: If the model reads features of other widths than the batch has.
         """
-        scores = self._scored(batch)
+        self._check(batch)
+        self._set_mode(training=False)
+        with torch.no_grad(), self._computing():
+            if self._calls is None:
+                return self._predicted(batch)
+            scores = self._calls.call("predict", batch, self._predicted, _tensors)
+            return self._kept("predict", scores)
+
+    def _predicted(self, batch: Batch) -> Scores:
+        scores: Scores = self.model(batch)
         self._check_finite(batch, scores)
         return scores
 
@@ -138,13 +164,24 @@ class Learner:
         self._set_mode(training=True)
         dropout = self._dropout.keyed(derive_key(self.seed, batch.epoch, batch.index))
         with dropout, self._computing():
-            scores = self.model(batch)
-            loss = link_loss(scores)
+            if self._calls is None:
+                return self._learned(batch)
+            result = self._calls.call("learn", batch, self._learned, _result_tensors)
+            return StepResult(result.loss.clone(), self._kept("learn", result.scores))
+
+    def _learned(self, batch: Batch) -> StepResult:
+        scores = self.model(batch)
+        loss = link_loss(scores)
         self._check_finite(batch, scores, loss)
-        with self._computing():
-            self._descend(loss)
+        self._descend(loss)
         detached = Scores(scores.positive.detach(), scores.negative.detach(), scores.carry)
         return StepResult(loss.detach(), detached)
+
+    def _kept(self, name: str, scores: Scores) -> Scores:
+        """Return scores that no replay overwrites; note of which one their carry is."""
+        assert self._calls is not None
+        self._replayed = (name, scores) if self._calls.was_replay else None
+        return Scores(scores.positive.clone(), scores.negative.clone(), scores.carry)
 
     def _descend(self, loss: Tensor) -> None:
         """Take a step of the optimizer, unless a loss or score was not finite."""
@@ -166,7 +203,14 @@ class Learner:
         """
         scores = self._scored(batch) if scores is None else scores
         with self._touching_state():
-            self.model.commit(batch, scores)
+            replayed = self._replayed
+            if replayed is None or self._state is None or scores.carry is not replayed[1].carry:
+                self.model.commit(batch, scores)
+                return
+            assert self._calls is not None
+            name, found = replayed  # whose tensors are where a replay of the commit reads them
+            commit = partial(self.model.commit, found=found)
+            self._calls.call(f"commit {name}", batch, commit, lambda nothing: [])
 
     def new_results(self) -> Results[Any]:
         """Return what brings scores and losses to the host: behind the steps on a device."""
@@ -222,6 +266,31 @@ class Learner:
                 if self.is_lost is not None:
                     stack.enter_context(self._state.unless(self.is_lost))
             yield
+
+
+def _tensors(scores: Scores) -> list[Tensor]:
+    """Return the tensors of scores, those that are carried on included."""
+    found = tree_leaves((scores.positive, scores.negative, scores.carry), is_leaf=_has_tensors)
+    return [
+        tensor
+        for leaf in found
+        for tensor in ([leaf] if isinstance(leaf, Tensor) else _fields_of(leaf))
+    ]
+
+
+def _has_tensors(value: Any) -> bool:
+    return is_dataclass(value)
+
+
+def _fields_of(value: Any) -> list[Tensor]:
+    if not is_dataclass(value):
+        return []
+    found = (getattr(value, field.name) for field in fields(value))
+    return [each for each in found if isinstance(each, Tensor)]
+
+
+def _result_tensors(result: StepResult) -> list[Tensor]:
+    return [result.loss, *_tensors(result.scores)]
 
 
 def link_loss(scores: Scores) -> Tensor:

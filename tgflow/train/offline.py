@@ -77,6 +77,7 @@ class OfflineTrainer:
         execution: ExecutionConfig | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
+        self._execution = ExecutionConfig() if execution is None else execution
         self.model = model
         self.graph = graph
         self._observer = observer or Callback()
@@ -93,7 +94,7 @@ class OfflineTrainer:
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
-            execution=execution,
+            execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
         )
         sampler = NegativeSampler(cut=len(self.split.train))
@@ -217,6 +218,7 @@ class OfflineTrainer:
             num_threads=c.num_threads,
             lookahead=c.lookahead,
             device=self._learner.device,
+            captures=self._execution.capture,
         )
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:

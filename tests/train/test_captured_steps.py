@@ -1,0 +1,77 @@
+"""Steps that are captured and replayed: the bits of those that are not."""
+
+import pytest
+import torch
+
+from helpers.devices import apart, cuda, opened, place_of
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from tgflow.graph import TemporalGraph
+from tgflow.tables import FeatureTable
+from tgflow.train.captured import CapturedCalls
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.continual import ContinualTrainer
+
+for_each_place = pytest.mark.parametrize("device", [apart, cuda])
+
+
+@pytest.fixture(autouse=True)
+def _without_threads_of_autograd():
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+def state_of(learner):
+    """Every tensor that a step changes."""
+    moments = [x for entry in learner.optimizer.state.values() for x in entry.values()]
+    return [*learner.model.parameters(), *learner.model.buffers(), *moments, learner.is_lost]
+
+
+def capture_without_effect(learner, monkeypatch):
+    """Take back what an emulated capture does, which has to run the work; a GPU's does nothing."""
+    made = CapturedCalls._capture
+
+    def capture(*arguments):
+        with torch.no_grad():
+            before = [(x, x.detach().clone()) for x in state_of(learner)]
+        captured = made(*arguments)
+        with torch.no_grad():
+            for x, old in before:
+                x.copy_(old)
+        return captured
+
+    monkeypatch.setattr(CapturedCalls, "_capture", capture)
+
+
+def trained(device, make, monkeypatch, *, capture):
+    gpu, replays = opened(device), []
+    table = FeatureTable(2, placement="device", device=gpu)
+    graph = TemporalGraph("undirected", edge_x=table, device=gpu)
+    config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5)
+    trainer = ContinualTrainer(
+        make().to(place_of(device)), graph, config, execution=ExecutionConfig(capture=capture)
+    )
+    with monkeypatch.context() as patched:
+        if device == "apart":
+            capture_without_effect(trainer._learner, patched)
+        call = CapturedCalls.call
+
+        def counted(self, name, *rest):
+            result = call(self, name, *rest)
+            replays.extend([name] * self.was_replay)
+            return result
+
+        patched.setattr(CapturedCalls, "call", counted)
+        records = list(trainer.steps(pieces(made_events(240), 64)))
+    return trainer, records, replays
+
+
+@for_each_place
+@pytest.mark.parametrize("make", [small_tgn, small_tgat])
+def test_captured_steps_are_those_that_are_not(device, make, monkeypatch):
+    plain, expected, none = trained(device, make, monkeypatch, capture=False)
+    replayed, found, replays = trained(device, make, monkeypatch, capture=True)
+    assert not none
+    assert {"predict", "learn"} <= set(replays)
+    assert [(r.loss, r.metrics) for r in found] == [(r.loss, r.metrics) for r in expected]
+    for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
+        assert torch.equal(x.cpu(), y.cpu())
