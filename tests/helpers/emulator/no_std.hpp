@@ -25,8 +25,6 @@ template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32);
 unsigned __ballot_sync(unsigned mask, int holds);
 int __any_sync(unsigned mask, int holds);
-template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32);
 int __clz(int bits);
 float expf(float x);
 float tanhf(float x);
