@@ -40,7 +40,8 @@ class TemporalModel(nn.Module):
     A trainer calls the model, learns from the scores or not, then calls `commit` with the same
     batch and its scores: predict, then learn, then store.
 
-    What a model drops in training, it drops by `tgflow.nn.Dropout`: a resumed run draws the same.
+    What a model drops in training, it drops by `tgflow.nn.Dropout`: a resumed run draws the same,
+    also where steps are captured in CUDA graphs.
 
     A model defines `forward`; or it defines `embed` and has a module `decoder`, called as
     `decoder(z, batch)`, so that other tasks and serving can use the same encoder.

@@ -99,7 +99,7 @@ def fake(monkeypatch):
     cupy, made = FakeCupy(), FakeDriver((16, 8))
     monkeypatch.setattr(launch, "require_cupy", lambda device: cupy)
     monkeypatch.setattr(driver, "library", lambda: made)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 77, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: SimpleNamespace(cuda_stream=77))
     monkeypatch.setattr(torch.cuda, "device", lambda device: torch.no_grad())
     return SimpleNamespace(cupy=cupy, driver=made)
 

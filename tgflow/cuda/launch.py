@@ -37,7 +37,6 @@ class CudaKernels:
         self._cupy = require_cupy(device)
         self._index = device.index or 0
         self._context = driver.PrimaryContext(self._index)
-        self._current_stream = torch._C._cuda_getCurrentRawStream
         self._functions: dict[str, int] = {}
         self._loaded: list[dict[str, Any]] = []
 
@@ -52,7 +51,7 @@ class CudaKernels:
         """
         function = self._functions.get(name) or self._compiled(name)
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        stream = self._current_stream(self._index)
+        stream = torch.cuda.current_stream(self._index).cuda_stream
         status = self._context.launch(function, blocks, threads, stream, addresses)
         if status != 0:
             driver.check(status, f"launching {name} on cuda:{self._index}, or a kernel before it")

@@ -25,9 +25,14 @@ class HostClock:
 
 
 class StreamClock:
-    """The time that the current CUDA stream spends, by events in it."""
+    """The time that the current stream of a GPU spends, by events in it.
 
-    def __init__(self) -> None:
+    Args:
+        device: The GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._seconds = 0.0
         self._open: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
@@ -43,9 +48,9 @@ class StreamClock:
     def measuring(self) -> Iterator[None]:
         """Enclose work to be added."""
         begin, end = _timed_event(), _timed_event()
-        begin.record()
+        begin.record(torch.cuda.current_stream(self._device))
         yield
-        end.record()
+        end.record(torch.cuda.current_stream(self._device))
         self._open.append((begin, end))
 
 
@@ -55,4 +60,4 @@ def _timed_event() -> torch.cuda.Event:
 
 def clock_of(device: torch.device) -> HostClock | StreamClock:
     """Return the clock of what is computed on a device."""
-    return StreamClock() if device.type == "cuda" else HostClock()
+    return StreamClock(device) if device.type == "cuda" else HostClock()

@@ -22,6 +22,7 @@ from tgflow.state import DeviceState
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.clock import clock_of
 from tgflow.train.config import ExecutionConfig
+from tgflow.train.draws import seeded_draws
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
 from tgflow.train.results import ReadyResults, ResultRing, Results
 
@@ -43,7 +44,10 @@ class Learner:
     """Steps a model over batches: `predict`, `learn` and `commit`, in this order or part of it.
 
     Dropout (`tgflow.nn.Dropout`) is keyed by (seed, epoch, index), so a step is the same on every
-    device and wherever a run was resumed. torch's own draws, in a model that has any, are not.
+    device and wherever a run was resumed. A model may also draw by torch's default generators: they
+    are seeded alike for the step and given back afterwards, so another thread that draws from them
+    meanwhile needs a generator of its own. Steps captured in a CUDA graph cannot seed them: such
+    draws are other ones after a resume.
 
     On the CPU, what is not finite raises `TrainingDiverged` before anything has changed. On a
     device nothing waits for that: from the first such batch on, `is_lost` is set there, and no step
@@ -162,10 +166,11 @@ class Learner:
         """
         self._check(batch)
         self._set_mode(training=True)
-        dropout = self._dropout.keyed(derive_key(self.seed, batch.epoch, batch.index))
-        with dropout, self._computing():
+        key = derive_key(self.seed, batch.epoch, batch.index)
+        with self._dropout.keyed(key), self._computing():
             if self._calls is None:
-                return self._learned(batch)
+                with seeded_draws(key, self.device):
+                    return self._learned(batch)
             result = self._calls.call("learn", batch, self._learned, _result_tensors)
             return StepResult(result.loss.clone(), self._kept("learn", result.scores))
 

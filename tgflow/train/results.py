@@ -162,7 +162,7 @@ class ResultRing(Generic[Label]):
         done = None
         if self._device.type == "cuda":
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record()
+            done.record(torch.cuda.current_stream(self._device))
         self._copies.append((self._count, done))
         self._fetched = self._count
 
