@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -339,3 +341,16 @@ def test_the_host_knows_the_events_of_a_batch_and_the_span_of_the_new_ones() -> 
     assert batch.host.eid[: batch.num_new].tolist() == list(range(45, 55))
     for name in ("eid", "src", "dst", "t"):
         assert getattr(batch.host, name) is getattr(batch, name)
+
+
+def test_a_graph_goes_with_its_last_user_and_waits_for_no_collection() -> None:
+    graph = TemporalGraph.from_events(made_events(100))
+    plan = plan_of(graph)
+    list(Loader(plan))
+    gone = weakref.ref(graph)
+    gc.disable()
+    try:
+        del graph, plan
+        assert gone() is None
+    finally:
+        gc.enable()

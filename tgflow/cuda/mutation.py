@@ -71,6 +71,7 @@ class ChangeArgs:
         self._in = Changing(store=store, min_t=INT64_MIN, max_count=INT64_MAX)
         self._in.fresh.max_capacity = max_capacity
         self._kept: list[Tensor] = []
+        self._places = torch.empty(0, dtype=torch.int64, device=self._device)
         self._num_nodes = 0
         self.num_blocks = self.num_entries = self.num_rooms = self.gained = 0
         """New blocks; fresh entries; fresh directories in units of 32 bytes; entries gained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
 
 from tgflow.batch import Batch
@@ -51,7 +52,7 @@ class Plan(PlanSpec):
     @cached_property
     def preparer(self) -> Preparer:
         """What makes the batches where the graph is."""
-        return preparer_of(self)
+        return preparer_of(copy(self))  # not self: a circle would keep the graph's files open
 
     def batch(self, epoch: int, index: int) -> Batch:
         """Return batch `index` as it is drawn in `epoch`. Safe to call from any number of threads.
@@ -84,7 +85,7 @@ class Plan(PlanSpec):
     @cached_property
     def _captured(self) -> CapturedPreparer:
         assert self.gpu is not None
-        return CapturedPreparer(self, self.gpu)
+        return CapturedPreparer(copy(self), self.gpu)
 
     @property
     def _inputs(self) -> list[FeatureInput]:

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from tgflow.tables import _native
 
-_ADDRESSES = 1 << 40
+_LEAST_ADDRESSES, _MOST_ADDRESSES = 1 << 38, 1 << 40
+"""Bounds of what is set aside for a table: a process has addresses for hundreds of them."""
+_GROWTH = 4
+"""How many times its memory now a machine may come to have."""
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -31,7 +34,7 @@ class HostRows:
 
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
-        self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_ADDRESSES)
+        self._memory: _native.ReservedMemory | None = _native.ReservedMemory(_address_space())
         self._limit = memory_limit()
         self._bytes = torch.empty(0, dtype=torch.uint8)  # what is committed of it
         self.commit(1)
@@ -120,6 +123,14 @@ def memory_limit() -> int:
     for file in _CGROUP_LIMITS:
         with suppress(OSError, ValueError):  # not there, or "max"
             limit = int(file.read_text(encoding="ascii"))
-            if limit < _ADDRESSES:
+            if limit < _MOST_ADDRESSES:
                 return limit
+    return _machine_memory()
+
+
+def _address_space() -> int:
+    return min(max(_GROWTH * _machine_memory(), _LEAST_ADDRESSES), _MOST_ADDRESSES)
+
+
+def _machine_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
