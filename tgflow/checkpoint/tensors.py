@@ -2,9 +2,10 @@
 
     header bytes (u64) | header: {name: {dtype, shape, data_offsets}} | the tensors' data
 
-Written straight from the tensors' memory: hashing and writing copy nothing and hold no lock of the
-interpreter. The library of that name reads headers, and finds out whether they describe the file;
-data is read, not mapped, so that a failing disk or a file that gets shorter is an error, no signal.
+Written straight from the tensors' memory, or from a GPU's page by page: hashing and writing copy
+nothing more and hold no lock of the interpreter. The library of that name reads headers, and finds
+out whether they describe the file; data is read, not mapped, so that a failing disk or a file that
+gets shorter is an error, no signal.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from tgflow.checkpoint.content import Tensors
 from tgflow.checkpoint.errors import CheckpointDamaged, UntrustedCheckpoint
+from tgflow.checkpoint.pages import pages
 
 DTYPES = {
     "F64": torch.float64,
@@ -52,23 +55,25 @@ class Encoded:
     """A section's bytes: a header, and the tensors' own memory."""
 
     header: bytes
-    data: list[memoryview]
+    data: list[Tensor]
+    """Flat and contiguous, on any device."""
 
     @property
     def num_bytes(self) -> int:
         """Length in all."""
-        return len(self.header) + sum(view.nbytes for view in self.data)
+        return len(self.header) + sum(x.nbytes for x in self.data)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield the bytes in pieces that are neither tiny nor huge."""
+        """Yield the bytes in pieces that are neither tiny nor huge, each good until the next."""
         small = bytearray(self.header)
-        for view in self.data:
-            if view.nbytes < CHUNK_BYTES:
-                small += view
+        for x in self.data:
+            if x.nbytes < CHUNK_BYTES:
+                for page in pages(x, CHUNK_BYTES):
+                    small += page
             else:
                 yield bytes(small)
                 small.clear()
-                yield from (view[i : i + CHUNK_BYTES] for i in range(0, len(view), CHUNK_BYTES))
+                yield from pages(x, CHUNK_BYTES)
             if len(small) >= CHUNK_BYTES:
                 yield bytes(small)
                 small.clear()
@@ -87,10 +92,9 @@ def encode(tensors: Tensors) -> Encoded:
         x = tensors[name].detach()
         if x.dtype not in _NAMES or x.layout != torch.strided or x.dim() > MAX_DIMS:
             raise ValueError(f"tensor {name!r} cannot be saved: {x.dtype}, {x.layout}, {x.dim()}-d")
-        view = x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-        place = [offset, offset := offset + view.nbytes]
+        data.append(x.contiguous().reshape(-1))
+        place = [offset, offset := offset + x.nbytes]
         header[name] = {"dtype": _NAMES[x.dtype], "shape": list(x.shape), "data_offsets": place}
-        data.append(view)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES or len(header) > MAX_TENSORS:
