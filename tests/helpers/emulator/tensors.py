@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import backend_registration
@@ -154,10 +156,13 @@ def watching() -> Iterator[Watch]:
 
 
 def pin(host: Tensor) -> Tensor:
-    """Have copies between this memory of the host and the device run while the host goes on."""
-    storage = host.untyped_storage()
-    _pinned.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
-    return host
+    """Return a copy in memory that counts as pinned for as long as it is there."""
+    memory = np.empty(max(host.nbytes, 1), np.uint8)
+    span = memory.ctypes.data, memory.ctypes.data + len(memory)
+    _pinned.append(span)
+    weakref.finalize(memory, _pinned.remove, span)
+    bytes_ = torch.from_numpy(memory)[: host.nbytes]
+    return bytes_.view(host.dtype).view(host.shape).copy_(host)
 
 
 _lock = threading.Lock()
