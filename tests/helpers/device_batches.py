@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from helpers.padding import BatchShape, shape_of
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch, Block
-from tgflow.plan.padding import BatchShape, shape_of
 
 
 def assert_same_but_for_padding(padded: Batch, exact: Batch) -> None:

@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from helpers.effort import cases
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
+from helpers.padding import BatchShape, pad, shape_of
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.models import MODELS
-from tgflow.plan.padding import BatchShape, pad, shape_of
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables import FeatureTable

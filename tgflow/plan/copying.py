@@ -33,8 +33,8 @@ class PinnedCopies:
         self._gpu = gpu
         self._pinned = PinnedPool(gpu)
 
-    def of(self, columns: Sequence[Tensor]) -> list[Tensor]:
-        """Return copies on the GPU, contiguous; does not synchronize."""
+    def of(self, columns: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return copies on the GPU by the `id` of each column, contiguous; does not synchronize."""
         sizes = [-(-column.nbytes // _ALIGNMENT) * _ALIGNMENT for column in columns]
         begins = [0, *accumulate(sizes)]
         with self._pinned.lend(begins.pop()) as room:
@@ -42,12 +42,12 @@ class PinnedCopies:
                 # numpy copies on this thread alone, where torch would start threads beside it
                 _part(room, column, begin).numpy()[...] = column.numpy()
             there = self._gpu.copy_from_host(room)
-        return [_part(there, *place) for place in zip(columns, begins, strict=True)]
+        places = zip(columns, begins, strict=True)
+        return {id(column): _part(there, column, begin) for column, begin in places}
 
     def of_batch(self, batch: Batch) -> Batch:
         """Return a copy of a batch; does not synchronize."""
-        columns = batch.tensors()
-        copies = {id(a): b for a, b in zip(columns, self.of(columns), strict=True)}
+        copies = self.of(batch.tensors())
         return batch.map(lambda column: copies[id(column)])
 
 
@@ -88,8 +88,7 @@ class CopyingPreparer:
         batch = pending.with_features({each.name: each.gather(pending) for each in self._here})
         ids = {each.name: each.base_ids(pending) for each in self._there}
         own_row = [] if pending.own_row is None else [pending.own_row]
-        columns = [*batch.tensors(), *ids.values(), *own_row]
-        copies = {id(a): b for a, b in zip(columns, self._copies.of(columns), strict=True)}
+        copies = self._copies.of([*batch.tensors(), *ids.values(), *own_row])
         return replace(
             pending,
             batch=batch.map(lambda column: copies[id(column)]),

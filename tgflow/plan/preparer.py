@@ -70,8 +70,7 @@ class DevicePreparer:
 
     def pending(self, epoch: int, index: int) -> PendingBatch:
         """Return a batch before its features are read. Does not synchronize."""
-        roots = self._spec.draw(epoch, index)
-        return assembled(self._spec, roots, self._copied(roots))
+        return self._assembled(self._spec.draw(epoch, index))
 
     def prepare(self, epoch: int, index: int) -> Batch:
         """Return a batch on the GPU. Waits for features on a disk or in host memory alone."""
@@ -79,8 +78,10 @@ class DevicePreparer:
 
     def of_roots(self, roots: Roots) -> Batch:
         """Return the batch of what was drawn."""
-        batch = assembled(self._spec, roots, self._copied(roots))
-        return with_features(self._spec, batch)
+        return with_features(self._spec, self._assembled(roots))
+
+    def _assembled(self, roots: Roots) -> PendingBatch:
+        return assembled(self._spec, roots, self._copied(roots))
 
     def _copied(self, roots: Roots) -> RootColumns:
         """Return the columns of the roots on the GPU, which come in one copy."""

@@ -129,9 +129,7 @@ class Learner:
             TrainingDiverged: If a score is not finite, unless `is_lost` is to say so.
             ValueError: If the model reads features of other widths than the batch has.
         """
-        self._check(batch)
-        self._set_mode(training=False)
-        with torch.no_grad(), self._computing():
+        with self._evaluating(batch):
             if self._calls is None:
                 return self._predicted(batch)
             scores = self._calls.call("predict", batch, self._predicted, _tensors)
@@ -142,13 +140,13 @@ class Learner:
         self._check_finite(batch, scores)
         return scores
 
-    def _scored(self, batch: Batch) -> Scores:
-        """Return the scores of `batch` in evaluation mode, without gradients."""
+    @contextmanager
+    def _evaluating(self, batch: Batch) -> Iterator[None]:
+        """Enclose the scoring of `batch` in evaluation mode, without gradients."""
         self._check(batch)
         self._set_mode(training=False)
         with torch.no_grad(), self._computing():
-            scores: Scores = self.model(batch)
-        return scores
+            yield
 
     def _check(self, batch: Batch) -> None:
         """Refuse the first batch if its features have other widths than the model's."""
@@ -206,7 +204,9 @@ class Learner:
             scores: What `predict` or `learn` returned of it; None, if that was not finite, stores
                 what the model computes now.
         """
-        scores = self._scored(batch) if scores is None else scores
+        if scores is None:
+            with self._evaluating(batch):
+                scores = self.model(batch)
         with self._touching_state():
             replayed = self._replayed
             if replayed is None or self._state is None or scores.carry is not replayed[1].carry:
