@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tgflow.checkpoint import Checkpoint as Checkpoint
     from tgflow.checkpoint import load as load
     from tgflow.checkpoint import save as save
+    from tgflow.counts import Count as Count
+    from tgflow.counts import Counts as Counts
     from tgflow.events import NO_NODE as NO_NODE
     from tgflow.events import EventBatch as EventBatch
     from tgflow.graph import EventLog as EventLog

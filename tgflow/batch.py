@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tgflow.counts import Counts
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
@@ -118,6 +120,8 @@ class Batch:
     """int64 `[U]`: read each node's memory as it was when the log had this many events."""
     node_x: Tensor | None = None
     """float32 `[U, node_x_dim]`: features of `nodes`, zeros for a node without a row; or None."""
+    counts: tuple[Counts, ...] = ()
+    """What the plan's `counts` ask of the past of each pair, in that order."""
     num_fallbacks: int = 0
     """How many of the `B * m` negatives had to be of another kind than asked for."""
 
@@ -147,6 +151,8 @@ class Batch:
         columns = [*_columns(self).values()]
         for block in self.blocks:
             columns += _columns(block).values()
+        for counts in self.counts:
+            columns += [column for column in counts if column is not None]
         return list({id(column): column for column in columns}.values())
 
     def map(self, copy: Callable[[Tensor], Tensor]) -> Batch:
@@ -157,7 +163,11 @@ class Batch:
             return {name: copies[id(column)] for name, column in _columns(part).items()}
 
         blocks = tuple(replace(block, **copied(block)) for block in self.blocks)
-        return replace(self, blocks=blocks, **copied(self))
+        counts = tuple(
+            Counts(copies[id(num)], copies[id(age)], None if sums is None else copies[id(sums)])
+            for num, age, sums in self.counts
+        )
+        return replace(self, blocks=blocks, counts=counts, **copied(self))
 
 
 def _columns(part: Batch | Block) -> dict[str, Tensor]:

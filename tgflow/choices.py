@@ -12,5 +12,23 @@ Visibility = Literal["event", "batch"]
 """What a query sees: all that is earlier, or the state when its batch starts."""
 NegativeKind = Literal["random", "historical", "inductive"]
 """Where the destinations of negatives are drawn from."""
+CountOf = Literal[
+    "pair",
+    "reverse",
+    "src",
+    "dst",
+    "src_as_dst",
+    "dst_as_src",
+    "transition",
+    "transition_row",
+    "window",
+    "window_row",
+    "continuation",
+    "continuation_all",
+    "all",
+]
+"""What of the past is counted for a pair; see `tgflow.counts.Count`."""
+CountClock = Literal["seconds", "events"]
+"""What the half-life of a count is in."""
 Precision = Literal["fp32", "tf32"]
 """How a GPU multiplies matrices of float32."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
+from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
 from tgflow.state import StreamState
 
@@ -51,6 +52,8 @@ class TemporalModel(nn.Module):
     """Neighbors per hop the plan must sample, the roots' hop first; one block each."""
     strategy: Strategy
     """How the paper samples them; see `tgflow.sampling.Sampler`."""
+    counts: tuple[Count, ...] = ()
+    """What of the past of each pair the plan must count: `Batch.counts`, in this order."""
     config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
     edge_x_dim: int | None

@@ -27,6 +27,7 @@ ALLOWED = {
         "tgflow.nn",
         "tgflow.model",
         "tgflow.batch",
+        "tgflow.counts",
         "tgflow.events",
         *("tgflow.choices", "tgflow.setting"),
         "tgflow.sampler",  # a model says which strategy its paper samples with

@@ -67,6 +67,7 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
         blocks=hops.blocks,
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
         position=_positions(inputs, columns.begin, spec.with_memory),
+        counts=(),
         num_fallbacks=roots.negatives.num_fallbacks,
     )
     node_rows = None if graph.node_x is None else graph.node_rows(inputs.nodes)
