@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tgflow.nn import TimeEncoding
+from tgflow.nn import LogTimeEncoding, TimeEncoding
 
 
 def test_time_encoding_by_hand():
@@ -27,6 +27,29 @@ def test_time_encoding_is_not_trained():
     assert not list(TimeEncoding(3).parameters())
 
 
-def test_time_encoding_needs_a_width():
+@pytest.mark.parametrize("encoding", [TimeEncoding, LogTimeEncoding])
+def test_time_encoding_needs_a_width(encoding):
     with pytest.raises(ValueError, match="at least 1, got 0"):
-        TimeEncoding(0)
+        encoding(0)
+
+
+def test_log_time_encoding_by_hand():
+    encoding = LogTimeEncoding(4)
+    with torch.no_grad():
+        encoding.phase[1] = 0.5
+    out = encoding(torch.tensor([[0.0, math.e - 1]]))
+    assert out.shape == (1, 2, 4)
+    torch.testing.assert_close(out[0, :, 0], torch.tensor([1.0, math.cos(1)]))
+    torch.testing.assert_close(out[0, :, 1], torch.tensor([math.cos(0.5), math.cos(0.501)]))
+
+
+def test_log_time_encoding_can_be_trained():
+    encoding = LogTimeEncoding(3).double()
+    dt = torch.tensor([0.0, 1.0, 1e9], dtype=torch.float64)
+    inputs = (encoding.frequency, encoding.phase)
+    assert torch.autograd.gradcheck(lambda *_: encoding(dt), inputs)
+    century = torch.tensor(100 * 365.25 * 86_400, dtype=torch.float64)
+    with torch.no_grad():
+        before = encoding(century)
+        encoding.frequency += 1e-3
+        assert (encoding(century) - before).abs().max() < 0.023

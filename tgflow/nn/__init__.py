@@ -7,8 +7,11 @@ from tgflow.nn.layers import MergeLayer
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.messages import Mail, aggregate
+from tgflow.nn.mixer import FeedForward, Mixer
+from tgflow.nn.pairs import Pairs
 from tgflow.nn.stack import AttentionConfig, AttentionStack
-from tgflow.nn.time_encoding import TimeEncoding
+from tgflow.nn.time_encoding import LogTimeEncoding, TimeEncoding
+from tgflow.nn.tokens import TokenProj
 from tgflow.nn.updater import MemoryUpdater
 
 __all__ = [
@@ -17,13 +20,18 @@ __all__ = [
     "AttentionStack",
     "Dropout",
     "DropoutKeys",
+    "FeedForward",
     "LinkDecoder",
+    "LogTimeEncoding",
     "Mail",
     "MemoryRows",
     "MemoryUpdater",
     "MergeLayer",
+    "Mixer",
     "NodeMemory",
+    "Pairs",
     "TemporalAttention",
     "TimeEncoding",
+    "TokenProj",
     "aggregate",
 ]

@@ -1,0 +1,49 @@
+import pytest
+import torch
+from torch import nn
+
+from tgflow.nn import Mixer
+
+
+def plain(mixer: Mixer, x: torch.Tensor) -> torch.Tensor:
+    """One row, with no transposed views: the equation, token by token and channel by channel."""
+    tokens, channels = mixer.token_map, mixer.channel_map
+
+    def mapped(part: nn.Module, v: torch.Tensor) -> torch.Tensor:
+        hidden = part.hidden.weight @ v + part.hidden.bias
+        return part.out.weight @ nn.functional.gelu(hidden) + part.out.bias
+
+    columns = [x[:, c] + mapped(tokens, mixer.token_norm(x[:, c])) for c in range(x.shape[1])]
+    x = torch.stack(columns, dim=1)
+    return torch.stack([row + mapped(channels, mixer.channel_norm(row)) for row in x])
+
+
+def test_mixer_matches_the_equation():
+    torch.manual_seed(0)
+    mixer, x = Mixer(5, 4, 0.5).eval(), torch.randn(3, 5, 4)
+    torch.testing.assert_close(mixer(x), torch.stack([plain(mixer, row) for row in x]))
+
+
+def test_mixer_has_the_published_widths():
+    mixer = Mixer(5, 4, 0.0)
+    assert mixer.token_map.hidden.out_features == 2
+    assert mixer.channel_map.hidden.out_features == 16
+    assert Mixer(1, 4, 0.0).token_map.hidden.out_features == 1
+
+
+def test_mixer_keeps_rows_apart():
+    torch.manual_seed(0)
+    mixer, x = Mixer(5, 4, 0.0), torch.randn(3, 5, 4)
+    other = torch.cat([x[:1], torch.randn(2, 5, 4)])
+    torch.testing.assert_close(mixer(x)[0], mixer(other)[0])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_mixer_drops_in_training_alone(training):
+    torch.manual_seed(0)
+    mixer, x = Mixer(5, 4, 0.5).train(training), torch.randn(3, 5, 4)
+    assert torch.equal(mixer(x), mixer(x)) is not training
+
+
+def test_mixer_of_no_rows():
+    assert Mixer(5, 4, 0.1)(torch.zeros(0, 5, 4)).shape == (0, 5, 4)

@@ -1,0 +1,70 @@
+"""A node's recent events as a sequence of tokens: what they carried, and how long ago."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tgflow.batch import Block
+from tgflow.nn._native import gather_rows
+from tgflow.nn.time_encoding import LogTimeEncoding, TimeEncoding
+
+
+class TokenProj(nn.Module):
+    """W [node_x | edge_x | time(dt) | extra] + b of each slot of a block; b where one is empty.
+
+    The token of a slot without a neighbor is zeros in every column. Edge and node features are
+    multiplied before they are gathered, as events and nodes recur in a batch, so [...] is never
+    put together; the weights are those of one `nn.Linear` over all of it.
+
+    Args:
+        dim: Width of the result.
+        time: Encodes the time since an event; None: tokens have no time.
+        node_x_dim: Width of the neighbors' features; 0 if there are none.
+        edge_x_dim: Width of the events' features, likewise.
+        extra_dim: Width of further columns, likewise.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        time: TimeEncoding | LogTimeEncoding | None,
+        *,
+        node_x_dim: int = 0,
+        edge_x_dim: int = 0,
+        extra_dim: int = 0,
+    ) -> None:
+        super().__init__()
+        self.time = time
+        self.widths = [node_x_dim, edge_x_dim, 0 if time is None else time.dim, extra_dim]
+        if not any(self.widths):
+            raise ValueError("tokens need a time encoding or features, and have none")
+        self.proj = nn.Linear(sum(self.widths), dim)
+
+    def forward(self, block: Block, node_x: Tensor | None, extra: Tensor | None = None) -> Tensor:
+        """Return the projected tokens, float32 `[N, k, dim]`, newest first.
+
+        Args:
+            block: The neighbors; of the widths given.
+            node_x: Features of the rows below, float32 `[F, node_x_dim]`; None if 0 wide.
+            extra: Further columns of each slot, float32 `[N, k, extra_dim]`; None if 0 wide.
+        """
+        of_node, of_edge, of_time, of_extra = torch.split(self.proj.weight, self.widths, dim=1)
+        parts: list[Tensor] = []
+        if self.time is not None:
+            parts.append(F.linear(self.time(block.dt), of_time))
+        if extra is not None:
+            parts.append(F.linear(extra, of_extra))
+        if node_x is not None:
+            parts.append(_gathered(F.linear(node_x, of_node), block.neighbor))
+        if parts:
+            parts = [sum(parts[1:], parts[0]) * block.mask.unsqueeze(-1)]
+        if block.edge_table is not None and block.edge_row is not None:
+            parts.append(_gathered(F.linear(block.edge_table, of_edge), block.edge_row))
+        return sum(parts[1:], parts[0]) + self.proj.bias
+
+
+def _gathered(table: Tensor, row: Tensor) -> Tensor:
+    """Return `table[row]`, `[N, k, D]`; row 0 of the features of edges is zeros."""
+    return gather_rows(table, row.reshape(-1)).view(*row.shape, -1)
