@@ -51,10 +51,10 @@ def test_a_plain_resume_may_change_the_device_and_a_strict_one_may_not(monkeypat
 
 
 def test_a_planner_keeps_the_graph_with_the_host():
-    device = torch.device("cuda", 0)
-    assert gpu.graph_device(config(), device) == device
-    planned = config(**{"tables.edge_cache": "10%", "tables.cache_policy": "belady"})
-    assert gpu.graph_device(planned, device) == torch.device("cpu")
+    on_gpu, planned = {"run.device": "cuda"}, {"tables.cache_policy": "belady"}
+    assert gpu.has_gpu_graph(config(**on_gpu))
+    assert not gpu.has_gpu_graph(config(**on_gpu, **planned))
+    assert gpu.graph_gpu(config(), torch.device("cpu")) is None
 
 
 def test_settings_reach_the_trainer():
@@ -68,7 +68,8 @@ def test_settings_reach_the_trainer():
     [
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ..."),
-            "the GPU has no memory left: CUDA out of memory; set a smaller --device-budget, ",
+            "the GPU has no memory left: CUDA out of memory. Tried to allocate 2.00 GiB; "
+            "set a smaller --device-budget, ",
         ),
         (MemoryError("asked cuda:0 for 9 bytes; set a smaller device_budget"), "asked cuda:0 for "),
     ],

@@ -12,16 +12,21 @@ from rich.console import Console
 from helpers.live_runs import write_events
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.cli import assemble
-from tgflow.config import load_config
+from tgflow.cli.errors import MEMORY, exit_code
+from tgflow.config import load_config, replaced
 from tgflow.graph import TemporalGraph
+from tgflow.models.tgn import TGN
+from tgflow.plan import BatchError, Plan
 from tgflow.runtime.build import RunInputs, open_run
 from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.log import RunLog
+from tgflow.runtime.memory import is_out_of_memory
 from tgflow.runtime.runner import Runner
 from tgflow.runtime.stream import FlowControl, Stopped
 from tgflow.streams import open_stream
 from tgflow.streams.errors import SourceUnavailable
+from tgflow.train import learner
 from tgflow.train.continual import ContinualTrainer
 
 FULL_ONLY = {"ids", "reorder"}
@@ -179,6 +184,67 @@ def test_what_was_learned_before_the_stream_failed_is_saved(config, tmp_path):
     assert runner.status.state == "failed"
     assert "gone" in str(runner.status.reason)
     assert newest(tmp_path / "run")[0] == 150
+
+
+def fails_at(monkeypatch, owner, name, number, error):
+    """Let a call of a function fail: the one with this number, from 1."""
+    plain, calls = getattr(owner, name), []
+
+    def call(*arguments, **options):
+        calls.append(name)
+        if len(calls) == number:
+            raise error
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error", "kept", "said"),
+    [
+        (learner, "link_loss", NO_MEMORY, 100, None),
+        (learner, "link_loss", MemoryError("asked"), 100, None),
+        (Plan, "batch", NO_MEMORY, 50, None),
+        (torch.optim.Adam, "step", NO_MEMORY, None, "has changed the model in part"),
+        (TGN, "commit", NO_MEMORY, None, "has changed the model in part"),
+    ],
+)
+def test_memory_that_ends_leaves_whole_micro_batches_or_says_what_stands(
+    config, tmp_path, monkeypatch, owner, name, error, kept, said
+):
+    config, warnings = replaced(config, {"checkpoint.checkpoint_batches": None}), []
+    stream = open_stream(config.stream.path)
+    runner = plain_runner(config, stream, tmp_path / "run", warn=warnings.append)
+    fails_at(monkeypatch, owner, name, 3, error)
+    with pytest.raises((type(error), BatchError)) as found:
+        runner.run()
+    assert is_out_of_memory(found.value)
+    assert exit_code(found.value) == MEMORY
+    if kept is None:
+        assert CheckpointStore(tmp_path / "run").newest() is None
+        assert said in warnings[0]
+        assert "there is no checkpoint yet" in warnings[0]
+    else:
+        assert newest(tmp_path / "run")[0] == kept
+        assert not warnings
+
+
+def test_a_checkpoint_that_finds_no_memory_either_leaves_the_one_before(
+    config, tmp_path, monkeypatch
+):
+    warnings = []
+    runner = plain_runner(
+        config, open_stream(config.stream.path), tmp_path / "run", warn=warnings.append
+    )
+    fails_at(monkeypatch, learner, "link_loss", 4, NO_MEMORY)
+    fails_at(monkeypatch, ContinualTrainer, "checkpoint", 2, MemoryError("no room"))
+    with pytest.raises(torch.OutOfMemoryError):
+        runner.run()
+    assert "saved: no room; the newest checkpoint has 100 events" in warnings[0]
+    assert newest(tmp_path / "run")[0] == 100
 
 
 def test_flow_that_is_stopped_before_the_run_starts_learns_one_micro_batch_at_most(

@@ -17,7 +17,7 @@ from helpers.made_tables import (
     made,
     some_rows,
 )
-from tgflow.tables import FeatureTable
+from tgflow.tables import FeatureTable, backends
 
 
 def test_auto_moves_on_when_the_budget_is_spent():
@@ -74,6 +74,18 @@ def test_auto_moves_on_where_the_device_is_full():
         table.append(part)
     assert table.placement == "uva"
     assert torch.equal(table[torch.arange(10_000)], rows)
+
+
+def test_auto_leaves_the_host_half_of_its_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(backends, "memory_limit", lambda: 6_000 * 32)
+    rows = some_rows(5_000, 8)
+    table = FeatureTable(8, device=EmulatedDevice(), budget=1_000 * 32, path=tmp_path / "x.rows")
+    placements = []
+    for part in rows.split(1_000):
+        table.append(part)
+        placements.append(table.placement)
+    assert placements == ["device", "uva", "uva", "disk", "disk"]
+    assert torch.equal(table[torch.arange(5_000)], rows)
 
 
 def test_a_failed_registration_is_said_once_and_rows_are_staged():

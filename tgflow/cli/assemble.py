@@ -17,6 +17,7 @@ from tgflow.choices import Direction
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.config import Config, ConfigError, StreamConfig
 from tgflow.config.model import WIDTHS, model_settings, validate_model
+from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
@@ -147,7 +148,7 @@ def read_graph(
     config: Config,
     source: EventSource,
     edge_x: FeatureTable | None = None,
-    device: torch.device = CPU,
+    gpu: Device | None = None,
 ) -> TemporalGraph:
     """Return a graph of all events of `source`, up to the limit of `config`.
 
@@ -155,7 +156,7 @@ def read_graph(
         config: The run's settings.
         source: Where the events come from.
         edge_x: An empty table for their features; None: in host memory.
-        device: Where the graph is to be.
+        gpu: Where the graph is to be; None: on the host.
     """
     direction = direction_of(config, source)
     graph = TemporalGraph(
@@ -163,7 +164,7 @@ def read_graph(
         source.x_dim,
         time_unit=source.unit,
         edge_x=edge_x,
-        device=device,
+        device="cpu" if gpu is None else gpu,
         device_budget=config.graph.device_budget,
     )
     for batch in playback(source, limit=config.stream.limit):

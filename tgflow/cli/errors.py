@@ -57,8 +57,8 @@ _CODES = {
 
 
 _GPU_WAY_OUT = (
-    "set a smaller --device-budget, --edge-table uva, or a smaller --batch-size; --resume resumes "
-    "a run from its newest checkpoint"
+    "set a smaller --device-budget, --edge-budget or --batch-size, or --edge-table uva; "
+    "a run resumes with --resume"
 )
 
 
@@ -81,7 +81,7 @@ def exit_code(error: BaseException) -> int:
         return error.code
     if isinstance(error, PermissionError) and error.filename is not None:
         return NO_INPUT
-    names = [kind.__name__ for kind in type(error).__mro__]
+    names = [kind.__name__ for kind in type(_cause_of(error)).__mro__]
     return next((_CODES[name] for name in names if name in _CODES), INTERNAL)
 
 
@@ -90,11 +90,20 @@ def explain(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         text = f"{error.filename}: {error.strerror}"
-    if type(error).__name__ == "OutOfMemoryError":
-        text = f"the GPU has no memory left: {text.partition('. ')[0]}; {_GPU_WAY_OUT}"
+    cause = _cause_of(error)
+    if type(cause).__name__ == "OutOfMemoryError":
+        said = ". ".join(str(cause).split(". ")[:2]).rstrip(".")
+        text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
     if exit_code(error) == INTERNAL and not _is_explained(error):
         text = f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
     return text
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    """Return the lack of memory for which a batch could not be prepared; else the error itself."""
+    cause = error.__cause__
+    is_for_memory = cause is not None and exit_code(cause) == MEMORY
+    return cause if cause and is_for_memory and type(error).__name__ == "BatchError" else error
 
 
 def mark_reported(error: BaseException) -> None:

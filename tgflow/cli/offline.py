@@ -33,7 +33,7 @@ from tgflow.runtime.gpu import (
     describe_device,
     device_figures,
     execution_config,
-    graph_device,
+    graph_gpu,
     use_device,
 )
 from tgflow.runtime.machine import describe, peak_rss_bytes
@@ -120,19 +120,19 @@ def _read_graph(
     config: Config, source: EventSource, rundir: RunFiles, device: torch.device
 ) -> TemporalGraph:
     """Return a graph of all events; nothing is left on the disk if they cannot be read."""
-    path = edge_file(config, rundir.path)
+    path, gpu = edge_file(config, rundir.path), graph_gpu(config, device)
     with ExitStack() as undo:
         if path is not None and source.x_dim:
             if not rundir.path.exists():
                 undo.callback(rundir.path.rmdir)
             rundir.make()
-        table = open_edge_table(config, source.x_dim, rundir.path)
+        table = open_edge_table(config, source.x_dim, rundir.path, gpu)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)  # only a file that is ours
-        graph = assemble.read_graph(config, source, table, graph_device(config, device))
+        graph = assemble.read_graph(config, source, table, gpu)
         undo.pop_all()
     if table is not None:
-        graph.edge_x = with_cache(config, table, "belady" if device.type == "cpu" else "lru")
+        graph.edge_x = with_cache(config, table, "belady" if gpu is None else "lru", gpu)
     return graph
 
 

@@ -105,12 +105,12 @@ class ModelConfig:
 class TablesConfig:
     """Where edge features are kept, and the cache in front of them."""
 
-    edge_table: Literal["host", "disk", "auto", "device", "uva"] = "host"
+    edge_table: Literal["host", "disk", "auto", "device", "uva"] | None = None
     """Where edge features are: host memory; disk, in a file; auto, in memory up to edge_budget and
-    then in a file, on a GPU in its memory first; device or uva, a GPU's or what it reads in
-    place."""
+    then in a file, on a GPU in its memory first; device or uva, a GPU's or what it reads in place;
+    unset: host, or auto on a GPU."""
     edge_budget: Size | None = None
-    """auto: memory for rows, such as 8GiB."""
+    """auto: memory for rows, such as 8GiB; unset: as there is, half of what a GPU has free."""
     edge_path: str | None = None
     """disk, auto: the file; unset: edge-x.rows in the run directory."""
     edge_cache: str | None = None

@@ -65,6 +65,9 @@ class Device(Protocol):
     def allocate(self, num_bytes: int) -> Tensor:
         """Return `num_bytes` of device memory, uint8, contents undefined."""
 
+    def free_bytes(self) -> int:
+        """Return how many bytes of device memory are free; others may take some meanwhile."""
+
     def allocate_host(self, num_bytes: int) -> Tensor:
         """Return `num_bytes` of host memory that kernels read in place, uint8."""
 
@@ -150,6 +153,12 @@ class CudaDevice:
                 f"asked {self.device} for {num_bytes} bytes, it has {free} of {total} free; "
                 "set a smaller device_budget"
             ) from error
+
+    def free_bytes(self) -> int:
+        """Return what the driver has left, and torch's allocator keeps without use."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return free + kept
 
     def allocate_host(self, num_bytes: int) -> Tensor:
         """Return pinned memory, whose address is the same on the device, or raise MemoryError."""

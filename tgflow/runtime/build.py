@@ -30,7 +30,7 @@ from tgflow.model import TemporalModel
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.gpu import CPU, device_figures, graph_device
+from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.open_log import open_log
@@ -129,10 +129,8 @@ def _compose(
     if config.checkpoint.log:
         log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)
         opened.callback(log.close)
-    where = graph_device(config, inputs.device)
-    trainer = make_trainer(
-        source, inputs.direction, inputs.model, directory, newest, run_log, where
-    )
+    gpu = graph_gpu(config, inputs.device)
+    trainer = make_trainer(source, inputs.direction, inputs.model, directory, newest, run_log, gpu)
     opened.callback(_close_table, trainer.graph)
     records = SavedRecords(directory.files)
     if newest is None:

@@ -78,6 +78,11 @@ class Checkpoints:
         return self._writer.stats
 
     @property
+    def saved(self) -> int | None:
+        """Events in the newest checkpoint that is known to be on the disk; None without one."""
+        return self._saved
+
+    @property
     def age(self) -> float | None:
         """Seconds by which a crash would set the run back; None before the first checkpoint."""
         return None if self._saved_at is None else time.monotonic() - self._saved_at

@@ -12,7 +12,7 @@ from tgflow.checkpoint import CheckpointError, read_manifest
 from tgflow.config import Config, ConfigError, load_config, replaced
 from tgflow.durable.lock import RunLock
 from tgflow.runtime import resume
-from tgflow.runtime.features import FILED
+from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.files import RunFiles
 from tgflow.runtime.resume import SettingChange
 from tgflow.setting import Effect
@@ -186,10 +186,11 @@ def _saved(
 
 def _wanted(saved: Config, config: Config, options: ResumeOptions) -> Config:
     """Return the settings to resume with; what is of no use where rows go now is left out."""
-    stated = dict(options.stated or {})
-    if stated.get("tables.edge_table", "disk") not in FILED:
-        stated = {"tables.edge_budget": None, "tables.edge_path": None} | stated
-    return replaced(saved, stated | {"run.out": config.run.out})
+    stated = dict(options.stated or {}) | {"run.out": config.run.out}
+    wanted = replaced(saved, stated)
+    if placement_of(wanted) in FILED:
+        return wanted
+    return replaced(saved, {"tables.edge_budget": None, "tables.edge_path": None} | stated)
 
 
 def _changes(

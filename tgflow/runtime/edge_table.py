@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tgflow.checkpoint import Checkpoint, RowsLost
+from tgflow.cuda.device import Device
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.features import check_unused, edge_file, open_edge_table, with_cache
 from tgflow.tables import DamagedFile
@@ -11,7 +12,7 @@ from tgflow.train.feature_rows import file_of, same_file
 
 
 def open_table(
-    directory: RunDirectory, x_dim: int, checkpoint: Checkpoint | None = None
+    directory: RunDirectory, x_dim: int, checkpoint: Checkpoint | None, gpu: Device | None
 ) -> Table | None:
     """Return the table, cache and all, as the settings want it; None without features.
 
@@ -20,7 +21,8 @@ def open_table(
     Args:
         directory: The run's directory, taken.
         x_dim: Width of the features.
-        checkpoint: What to resume from.
+        checkpoint: What to resume from; None starts.
+        gpu: With the graph; None where that is on the host.
 
     Raises:
         RowsLost: If its file has not the rows that the checkpoint counts.
@@ -31,14 +33,14 @@ def open_table(
     if file is not None and not file.exists() and same_file(counted, file):
         raise RowsLost(f"{file} is gone, and with it the edge features that the checkpoint counts")
     try:
-        table = open_edge_table(directory.config, x_dim, directory.path)
+        table = open_edge_table(directory.config, x_dim, directory.path, gpu)
     except DamagedFile as error:
         raise RowsLost(f"the run's edge features cannot be read: {error}") from None
     if table is None:
         return None
     if counted is None:
         table.truncate(0)
-    return with_cache(directory.config, table, "lru")
+    return with_cache(directory.config, table, "lru", gpu)
 
 
 def check_own(directory: RunDirectory) -> None:

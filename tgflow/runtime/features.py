@@ -8,14 +8,25 @@ from typing import Any
 from tgflow.cache import CachedTable, cached
 from tgflow.cache.policy import Policy
 from tgflow.config import Config, ConfigError
+from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
+from tgflow.runtime.gpu import has_gpu_graph
 from tgflow.tables import FeatureTable
+from tgflow.tables.backends import Placement
 from tgflow.units import parse_bytes
 
 EDGE_ROWS = "edge-x.rows"
 """The file of a run's edge features, in its directory."""
 FILED = ("disk", "auto")
 """Places that may be a file."""
+GPU_SHARE = 0.5
+"""Of the GPU's free memory that is not set aside for the graph: for edge features, unless they have
+a budget."""
+
+
+def placement_of(config: Config) -> Placement:
+    """Return where edge features are to be: where no setting says, with a graph on a GPU auto."""
+    return config.tables.edge_table or ("auto" if has_gpu_graph(config) else "host")
 
 
 def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
@@ -29,16 +40,16 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
     Raises:
         ConfigError: If they do not fit together, or not the stream or the machine.
     """
-    t = config.tables
-    if t.edge_budget and t.edge_table != "auto":
+    t, placement = config.tables, placement_of(config)
+    if t.edge_budget and placement != "auto":
         raise ConfigError(
-            f"--edge-budget: it is for --edge-table auto, got {t.edge_table}; leave it out"
+            f"--edge-budget: it is for --edge-table auto, got {placement}; leave it out"
         )
-    if t.edge_path and t.edge_table not in FILED:
+    if t.edge_path and placement not in FILED:
         raise ConfigError(
-            f"--edge-path: it is for --edge-table disk or auto, got {t.edge_table}; leave it out"
+            f"--edge-path: it is for --edge-table disk or auto, got {placement}; leave it out"
         )
-    if x_dim == 0 and (t.edge_table != "host" or t.edge_cache):
+    if x_dim == 0 and (t.edge_table not in (None, "host") or t.edge_cache):
         raise ConfigError(
             f"{'--edge-cache' if t.edge_cache else '--edge-table'}: the stream has no edge "
             "features; name their columns with --features, or leave it out"
@@ -55,7 +66,7 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         raise ConfigError(
             f"--edge-path: {Path(t.edge_path).parent} is no directory; make it, or name another"
         )
-    _check_machine(t.edge_table)
+    _check_machine(placement)
 
 
 def _check_live(config: Config) -> None:
@@ -86,11 +97,11 @@ def _check_cache_bytes(config: Config, row_bytes: int) -> None:
         )
 
 
-def _check_machine(placement: str) -> None:
+def _check_machine(placement: Placement) -> None:
     if placement not in ("device", "uva"):
         return
     try:
-        FeatureTable(1, placement=placement).close()  # type: ignore[arg-type]
+        FeatureTable(1, placement=placement).close()
     except CudaError as error:
         raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
 
@@ -98,7 +109,7 @@ def _check_machine(placement: str) -> None:
 def edge_file(config: Config, directory: Path) -> Path | None:
     """Return the file of edge features of a run in `directory`, None if there is to be none."""
     t = config.tables
-    if t.edge_table not in FILED:
+    if placement_of(config) not in FILED:
         return None
     return directory / EDGE_ROWS if t.edge_path is None else Path(t.edge_path)
 
@@ -117,8 +128,16 @@ def check_unused(config: Config) -> None:
         )
 
 
-def open_edge_table(config: Config, x_dim: int, directory: Path) -> FeatureTable | None:
+def open_edge_table(
+    config: Config, x_dim: int, directory: Path, gpu: Device | None
+) -> FeatureTable | None:
     """Return the table of edge features of a run in `directory`; None without features.
+
+    Args:
+        config: The settings.
+        x_dim: Width of the features.
+        directory: The run's.
+        gpu: With the graph; None where that is on the host.
 
     Raises:
         DamagedFile: If its file is there, and damaged.
@@ -126,30 +145,35 @@ def open_edge_table(config: Config, x_dim: int, directory: Path) -> FeatureTable
     """
     if x_dim == 0:
         return None
-    t = config.tables
-    path = edge_file(config, directory)
+    placement = placement_of(config)
+    budget: int | str | None = config.tables.edge_budget
+    if budget is None and placement == "auto" and gpu is not None:
+        budget = _room_on(gpu, config.graph.device_budget)
     return FeatureTable(
         x_dim,
-        placement=t.edge_table,
-        budget=t.edge_budget,
-        path=path,
-        device=None if t.edge_table in ("host", "disk") else _table_device(config),
+        placement=placement,
+        budget=budget,
+        path=edge_file(config, directory),
+        device=None if placement in ("host", "disk") else gpu,
     )
 
 
-def _table_device(config: Config) -> str | None:
-    """Return the GPU of tables and caches; None without one."""
-    device = config.run.device
-    return None if device == "cpu" or config.tables.cache_policy == "belady" else device
+def _room_on(gpu: Device, graph_budget: str | None) -> int:
+    """Return how many bytes of a GPU edge features may take, beside a graph and a training."""
+    for_graph = 0 if graph_budget is None else parse_bytes(graph_budget)
+    return int(GPU_SHARE * max(0, gpu.free_bytes() - for_graph))
 
 
-def with_cache(config: Config, table: FeatureTable, policy: Policy) -> FeatureTable | CachedTable:
+def with_cache(
+    config: Config, table: FeatureTable, policy: Policy, gpu: Device | None
+) -> FeatureTable | CachedTable:
     """Return `table` behind the cache of the settings, if they want one.
 
     Args:
         config: The settings.
         table: Of a share of its rows, all must be there.
         policy: Where the settings name none.
+        gpu: With the graph; None where that is on the host.
     """
     t = config.tables
     if t.edge_cache is None:
@@ -159,4 +183,4 @@ def with_cache(config: Config, table: FeatureTable, policy: Policy) -> FeatureTa
         size: dict[str, Any] = {"share": float(t.edge_cache[:-1]) / 100}
     else:
         size = {"bytes": t.edge_cache}
-    return cached(table, **size, policy=policy, device=_table_device(config))
+    return cached(table, **size, policy=policy, device=gpu)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from tgflow.config import Config, ConfigError
+from tgflow.cuda.device import Device
+from tgflow.cuda.devices import device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
 from tgflow.train.config import ExecutionConfig
 
@@ -35,12 +37,23 @@ def use_device(config: Config) -> torch.device:
     return device
 
 
-def graph_device(config: Config, device: torch.device) -> torch.device:
-    """Return where the graph of a run is: with the model, unless a planner fills its cache.
+def has_gpu_graph(config: Config) -> bool:
+    """Return whether graph, tables and caches are on the GPU of the model, if it is on one.
 
-    The planner works on the host, with batches that are prepared there.
+    They are not with a cache that is planned: the planner works on the host, with batches that are
+    prepared there.
     """
-    return CPU if config.tables.cache_policy == "belady" else device
+    return config.run.device != "cpu" and config.tables.cache_policy != "belady"
+
+
+def graph_gpu(config: Config, device: torch.device) -> Device | None:
+    """Return the GPU of graph, tables and caches; None where they are with the host.
+
+    Args:
+        config: The settings.
+        device: Where the model is.
+    """
+    return device_of(device) if has_gpu_graph(config) else None
 
 
 def execution_config(config: Config) -> ExecutionConfig:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from torch import OutOfMemoryError
+
+from tgflow.plan.task import BatchError
 from tgflow.report.formatting import num_bytes
 
 PAUSE_SHARE = 0.95
@@ -15,6 +18,12 @@ RESUME_SHARE = 0.90
 
 class MemoryLimit(RuntimeError):
     """The process held more memory than it may, for too long."""
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether a GPU or the host had no memory left, be it to prepare a batch."""
+    cause = error.__cause__ if isinstance(error, BatchError) else error
+    return isinstance(cause, MemoryError | OutOfMemoryError)
 
 
 @dataclass(slots=True)

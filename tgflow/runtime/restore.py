@@ -11,6 +11,7 @@ from tgflow.checkpoint import Checkpoint, CheckpointStore
 from tgflow.checkpoint.parts import Ids
 from tgflow.choices import Direction
 from tgflow.config import Config
+from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
@@ -18,7 +19,7 @@ from tgflow.runtime import resume
 from tgflow.runtime.checkpoint_parts import IngestPart
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import open_table
-from tgflow.runtime.gpu import CPU, describe_device, execution_config
+from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
@@ -114,7 +115,7 @@ def make_trainer(
     directory: RunDirectory,
     checkpoint: Checkpoint | None,
     run_log: RunLog,
-    device: torch.device = CPU,
+    gpu: Device | None = None,
 ) -> ContinualTrainer:
     """Return the trainer of a run: of a checkpoint, with all that the checkpoint holds.
 
@@ -125,7 +126,7 @@ def make_trainer(
         directory: The run's.
         checkpoint: What to resume from; None starts.
         run_log: Hears of a model that starts afresh.
-        device: Where the graph is to be.
+        gpu: With the graph and its features; None where they are on the host.
 
     Raises:
         CheckpointError: If the checkpoint does not fit the model.
@@ -135,7 +136,8 @@ def make_trainer(
     """
     config, budget = directory.config.continual, directory.config.graph.device_budget
     execution = execution_config(directory.config)
-    table = open_table(directory, source.x_dim, checkpoint)
+    table = open_table(directory, source.x_dim, checkpoint, gpu)
+    device = "cpu" if gpu is None else gpu
     if checkpoint is None:
         graph = TemporalGraph(
             direction, time_unit=source.unit, edge_x=table, device=device, device_budget=budget

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 from tgflow.events import EventBatch
 from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.health import State
-from tgflow.runtime.memory import MemoryLimit
+from tgflow.runtime.memory import MemoryLimit, is_out_of_memory
 from tgflow.runtime.stream import FlowControl, Stopped
 from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.errors import StreamError
@@ -92,12 +93,16 @@ class Runner:
         """Learn until the stream ends, a signal stops it, or something fails.
 
         Whatever can be saved is: after all of these but a failing disk, a loss that is not finite
-        and faults of ours, the newest checkpoint holds every micro-batch learned.
+        and faults of ours, the newest checkpoint holds every micro-batch learned. Where memory has
+        ended in the middle of changing the model it is the one before, and `warn` hears of it.
 
         Raises:
             StreamError: What the source raises; `SourceUnavailable` if it was out of reach for too
                 long.
             MemoryLimit: If memory was short for too long.
+            MemoryError: If the host, or a GPU's store, had none left.
+            OutOfMemoryError: If a GPU had none left, which is torch's.
+            BatchError: If a batch could not be prepared; either may be its cause.
             TrainingDiverged: If a loss or score is not finite.
             OSError: If log, dead letters or three checkpoints in a row could not be written.
             Unbalanced: If a row got lost.
@@ -115,8 +120,9 @@ class Runner:
         try:
             with self.display:
                 stopped = self._learn()
-        except (StreamError, MemoryLimit) as error:
-            self._save_before(error)
+        except Exception as error:
+            if isinstance(error, StreamError | MemoryLimit) or is_out_of_memory(error):
+                self._save_before(error)
             raise
         self.status.state = "stopping"
         digest = self.checkpoints.finish()
@@ -163,11 +169,27 @@ class Runner:
 
     def _save_before(self, error: Exception) -> None:
         """Save what was learned before `error` ends the run."""
+        traceback.clear_frames(error.__traceback__)  # which hold the memory of the step that failed
         try:
             self._drain()
+            if not self.trainer.is_whole:
+                raise _Unfinished("the latest micro-batch has changed the model in part")
             self.checkpoints.finish()
             for report in self.reports.values():
                 report()
-        except OSError as failed:
+        except Exception as failed:
+            if not (isinstance(failed, OSError | _Unfinished) or is_out_of_memory(failed)):
+                raise
             text = f"what was learned last could not be saved: {failed}"
-            self.warn(f"{text}; the run ends because of: {error}")
+            self.warn(f"{text}; {self._standing()}; the run ends because of: {error}")
+
+    def _standing(self) -> str:
+        """Return which checkpoint a run that resumes has."""
+        saved = self.checkpoints.saved
+        if saved is None:
+            return "there is no checkpoint yet, and a run that resumes starts with the first event"
+        return f"the newest checkpoint has {saved:,} events, and a run that resumes goes on there"
+
+
+class _Unfinished(Exception):
+    """The model is in no state that an undisturbed run has been in."""

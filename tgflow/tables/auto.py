@@ -23,17 +23,16 @@ class AutoRows:
     """Rows in the first of some placements; all of them move to the next when it is full.
 
     Args:
-        placements: Open a placement each, the fastest first; at least one.
-        budget: Bytes that rows may take first.
+        placements: Open a placement each, the fastest first, with the bytes that rows may take
+            there; at least one.
         gpu: Whose kernels gather, if any.
     """
 
     def __init__(
-        self, placements: list[Callable[[], RowStorage]], budget: int, gpu: Device | None
+        self, placements: list[tuple[Callable[[], RowStorage], int]], gpu: Device | None
     ) -> None:
-        self._rows = placements[0]()
-        self._further = placements[1:]
-        self._room = budget
+        (first, self._room), *self._further = placements
+        self._rows = first()
         self._gpu = gpu
         self._launching = threading.Lock()
         self._captured: GpuView | None = None  # by gathers, which read it to their end
@@ -68,8 +67,9 @@ class AutoRows:
         """
         if not self._further:
             return False
+        placement, room = self._further[0]
         try:
-            target = self._copied(self._further[0], size)
+            target = self._copied(placement, size)
         except MemoryError:
             if len(self._further) == 1:
                 raise
@@ -83,7 +83,7 @@ class AutoRows:
         if self._gpu is not None:
             self._gpu.synchronize()  # kernels that read the old rows are done
         del old
-        self._room = 2**63 - 1  # the budget is the first placement's
+        self._room = room
         return True
 
     @property

@@ -10,7 +10,7 @@ import torch
 
 from tgflow.tables.auto import AutoRows
 from tgflow.tables.disk import DEFAULT_BUDGET, DiskRows
-from tgflow.tables.host import HostRows
+from tgflow.tables.host import HostRows, memory_limit
 from tgflow.tables.protocols import RowStorage
 from tgflow.units import INT64_MAX, parse_bytes
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Placement: TypeAlias = Literal["auto", "device", "uva", "host", "disk"]
 
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+
+_PINNED_PART = 2
+"""A table that goes where there is room pins one of so many parts of the host's memory."""
 
 
 def open_storage(
@@ -56,11 +59,12 @@ def open_storage(
         case "auto":
             gpu = _gpu(device)
             if gpu is None:
-                return AutoRows([in_host_memory, on_disk], num_bytes, None)
+                return AutoRows([(in_host_memory, num_bytes), (on_disk, INT64_MAX)], None)
             of_device = None if budget is None else num_bytes
             on_gpu = partial(_on_device, gpu, row_bytes, of_device)
             pinned = partial(_in_pinned_memory, gpu, row_bytes)
-            return AutoRows([on_gpu, pinned, on_disk], num_bytes, gpu)
+            places = [(on_gpu, num_bytes), (pinned, memory_limit() // _PINNED_PART)]
+            return AutoRows([*places, (on_disk, INT64_MAX)], gpu)
         case _:
             assert_never(placement)
 

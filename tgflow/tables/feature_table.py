@@ -35,7 +35,7 @@ class FeatureTable:
             which a GPU reads in place (PyTorch-Direct, arXiv:2101.07956). "disk": an append-only
             file, see `sync`. "auto": the GPU's memory if `device` is one, else host memory; from
             where rows exceed the budget or it has no room for them, pinned host memory if there
-            is a GPU, else a file; without room there either, a file.
+            is a GPU, else a file; from half of the host's memory on a file.
         budget: Bytes, or text such as "8GiB". Of "auto": what rows may take in the first place;
             None: as much as there is room for. Of "disk": for buffers, of which 16 MiB at most
             are of use.

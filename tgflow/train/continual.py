@@ -182,6 +182,7 @@ class ContinualTrainer:
             self._index += 1
         arrived = feeder.arrivals.popleft()
         self._steps.put(self._step_of(before, places, num_fallbacks, arrived), values)
+        self._learner.has_changed = False
 
     def _step_of(
         self,
@@ -215,6 +216,14 @@ class ContinualTrainer:
                 raise
             self.progress.num_skipped += 1
             return None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no micro-batch was learned in part, as by `steps` that failed in the middle of it.
+
+        What `checkpoint` returns is a state that an undisturbed training has been in only then.
+        """
+        return not self._learner.has_changed
 
     @property
     def device(self) -> torch.device:

@@ -106,6 +106,8 @@ class Learner:
         """The latest scores that came of a replay, and of what."""
         self._checked = False
         self._clock = clock_of(self.device)
+        self.has_changed = False
+        """Whether parameters or state have changed since whoever steps has last set this."""
 
     def _captured_calls(self) -> CapturedCalls | None:
         """Return what captures steps, if nothing in them waits or moves."""
@@ -170,6 +172,7 @@ class Learner:
                 with seeded_draws(key, self.device):
                     return self._learned(batch)
             result = self._calls.call("learn", batch, self._learned, _result_tensors)
+            self.has_changed = True  # as a replay does, which says nothing of it
             return StepResult(result.loss.clone(), self._kept("learn", result.scores))
 
     def _learned(self, batch: Batch) -> StepResult:
@@ -194,6 +197,7 @@ class Learner:
             torch.nn.utils.clip_grad_norm_(self._parameters, self.grad_clip)
         if self.is_lost is not None:
             self.optimizer.found_inf = self.is_lost.float()  # type: ignore[attr-defined]
+        self.has_changed = True
         self.optimizer.step()
 
     def commit(self, batch: Batch, scores: Scores | None) -> None:
@@ -208,6 +212,7 @@ class Learner:
             with self._evaluating(batch):
                 scores = self.model(batch)
         with self._touching_state():
+            self.has_changed = True
             replayed = self._replayed
             if replayed is None or self._state is None or scores.carry is not replayed[1].carry:
                 self.model.commit(batch, scores)

@@ -100,6 +100,9 @@ class EmulatedDevice:
         self.device_bytes -= num_bytes
         return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
 
+    def free_bytes(self) -> int:
+        return self.device_bytes
+
     def allocate_host(self, num_bytes: int) -> Tensor:
         if num_bytes > self.host_bytes:
             raise MemoryError(f"asked the host for {num_bytes} bytes of pinned memory")

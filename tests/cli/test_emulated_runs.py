@@ -1,0 +1,158 @@
+"""The command line on a GPU, emulated: where features are, resuming elsewhere, memory that ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.devices import needs_apart, place_of
+from helpers.effort import slow
+from helpers.emulator import tensors
+from helpers.live_runs import write_features
+from tgflow.cli import continual, offline
+from tgflow.cli.errors import MEMORY
+from tgflow.cuda.devices import device_of
+from tgflow.graph import TemporalGraph
+from tgflow.models.tgn import TGN
+from tgflow.plan import Plan
+from tgflow.runtime import restore
+from tgflow.train import learner, results
+
+pytestmark = needs_apart
+SIZE, BATCH = 40, 10
+SMALL = ("--dim", 4, "--neighbors", 2, "--batch-size", BATCH, "--threads", 1)
+FEW = ("--mrr-negatives", 2, "--replay-ratio", 0, "--no-capture")
+ON_GPU = ("--device", "cuda")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Let `--device cuda` be the emulated device, and return it."""
+    place = place_of("apart")
+    made = results._host_memory
+    for command in (continual, offline):
+        monkeypatch.setattr(
+            command,
+            "use_device",
+            lambda config: torch.device("cpu") if config.run.device == "cpu" else place,
+        )
+    monkeypatch.setattr(
+        restore, "describe_device", lambda device: {} if device.type == "cpu" else {"gpu": "H200"}
+    )
+    monkeypatch.setattr(results, "_host_memory", lambda *given: tensors.pin(made(*given)))
+    with torch.autograd.set_multithreading_enabled(False):  # the device has no thread for it
+        yield device_of(place)
+
+
+@pytest.fixture
+def run(tgflow, tmp_path):
+    """Run over events with two features into `out`, with more flags."""
+    made = write_features(tmp_path / "made.csv", SIZE)
+    asked = ("run", "-s", made, "--features", "f*", "-o", "out", *SMALL, *FEW)
+    return lambda *flags: tgflow(*asked, *flags)
+
+
+def table_of(out="out"):
+    return json.loads((Path(out) / "metrics.json").read_text())["tables"]["edge_x"]
+
+
+@pytest.mark.parametrize(
+    ("device_bytes", "budget", "where"),
+    [
+        (1 << 40, (), "in device memory"),
+        slow(1 << 40, ("--edge-budget", "100"), "in uva memory"),
+        slow(12 << 20, ("--device-budget", "12MiB"), "in uva memory"),
+    ],
+)
+def test_features_are_where_there_is_room(gpu, run, device_bytes, budget, where):
+    gpu.device_bytes = device_bytes
+    ran = run(*ON_GPU, *budget)
+    assert ran.code == 0, ran.err
+    assert f"edge features: {SIZE} rows (320 B) {where}" in ran.out
+    assert f"in {table_of()['placement']} memory" == where
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (ON_GPU, ("--device", "cpu")),
+        slow((), ON_GPU),
+        slow((*ON_GPU, "--edge-budget", 100), ("--device", "cpu")),
+        slow(("--edge-table", "disk"), ON_GPU),
+        slow(("--edge-table", "disk"), (*ON_GPU, "--edge-table", "auto")),
+    ],
+)
+def test_a_run_resumes_elsewhere_with_its_features(gpu, run, resume, first, then):
+    assert run("--limit", 20, *first).code == 0
+    refused = resume("--limit", SIZE, *then, "--strict-resume")
+    assert (refused.code, "H200" in refused.err) == (2, True), refused.err
+    ran = resume("--limit", SIZE, *then, "--no-strict-resume")
+    assert ran.code == 0, ran.err
+    table = table_of()
+    assert table["rows"] == SIZE
+    stays = "--edge-table" in first
+    expected = "disk" if stays else "device" if then == ON_GPU else "host"
+    assert table["placement"] == expected
+
+
+def ends_memory(monkeypatch, owner, name, at, error=None):
+    """Let a call of a function find no memory: the one with number `at`, from 0."""
+    plain, calls = getattr(owner, name), []
+
+    def call(*arguments, **options):
+        calls.append(name)
+        if len(calls) == at + 1:
+            raise error or torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ..."
+            )
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+NO_ROOM = MemoryError("asked cuda:0 for 9 bytes, it has 8 free; set a smaller device_budget")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The digest of the run that had memory enough, once there is one."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "error", "kept"),
+    [
+        (learner, "link_loss", None, 20),
+        slow(learner.Learner, "predict", None, 20),
+        slow(Plan, "batch", None, 10),  # of which a micro-batch has two
+        slow(TemporalGraph, "append", NO_ROOM, 20),
+        slow(torch.optim.Adam, "step", None, None),
+        slow(TGN, "commit", None, None),
+    ],
+)
+def test_memory_that_ends_loses_nothing(
+    gpu, run, resume, monkeypatch, whole, owner, name, error, kept
+):
+    with monkeypatch.context() as patched:
+        ends_memory(patched, owner, name, 2, error)
+        ran = run(*ON_GPU)
+    assert ran.code == MEMORY
+    assert ("device_budget" if error else "--device-budget, --edge-budget or --batch") in ran.err
+    checkpoints = [path.name for path in Path("out/checkpoints").glob("ckpt-*")]
+    if kept is None:
+        assert not checkpoints
+        assert "could not be saved: the latest micro-batch has changed the model in" in ran.err
+        assert "there is no checkpoint yet" in ran.err
+    else:
+        assert [int(each.removeprefix("ckpt-")) for each in checkpoints] == [kept]
+    assert resume().code == 0
+    found = json.loads(Path("out/metrics.json").read_text())["state_sha256"]
+    if not whole:
+        shutil.rmtree("out")
+        assert run(*ON_GPU).code == 0
+        whole["sha256"] = json.loads(Path("out/metrics.json").read_text())["state_sha256"]
+    assert found == whole["sha256"]
