@@ -158,7 +158,7 @@ def open_edge_table(
     )
 
 
-def _room_on(gpu: Device, graph_budget: str | None) -> int:
+def _room_on(gpu: Device, graph_budget: int | str | None) -> int:
     """Return how many bytes of a GPU edge features may take, beside a graph and a training."""
     for_graph = 0 if graph_budget is None else parse_bytes(graph_budget)
     return int(GPU_SHARE * max(0, gpu.free_bytes() - for_graph))

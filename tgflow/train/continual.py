@@ -14,6 +14,7 @@ import torch
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -219,7 +220,7 @@ class ContinualTrainer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no micro-batch was learned in part, as by `steps` that failed in the middle of it.
+        """Whether no micro-batch was learned in part, as by `steps` that failed within one.
 
         What `checkpoint` returns is a state that an undisturbed training has been in only then.
         """
@@ -322,7 +323,7 @@ class ContinualTrainer:
         *,
         execution: ExecutionConfig | None = None,
         keep_model: bool = True,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
         edge_x: Table | None = None,
         node_x: Table | None = None,

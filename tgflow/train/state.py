@@ -13,6 +13,7 @@ from tgflow.checkpoint.parts import (
     SectionReader,
     SectionWriter,
 )
+from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.tables import FeatureTable
@@ -59,7 +60,7 @@ def graph_of(
     edge_x: Table | None = None,
     node_x: Table | None = None,
     *,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | Device = "cpu",
     device_budget: int | str | None = None,
 ) -> TemporalGraph:
     """Return the graph of a checkpoint's events and mutations.
