@@ -134,7 +134,14 @@ class PairIndex:
     def num_destinations(self, before: int) -> int: ...
     def num_pairs(self, before: int) -> int: ...
     def draw_destinations(
-        self, key: int, src: Tensor, dst: Tensor, cut: Tensor, limit: int, out_dst: Tensor
+        self,
+        key: int,
+        src: Tensor,
+        dst: Tensor,
+        cut: Tensor,
+        limit: int,
+        collide: bool,
+        out_dst: Tensor,
     ) -> int: ...
     def draw_pairs(
         self,
@@ -144,6 +151,7 @@ class PairIndex:
         cut: Tensor,
         limit: int,
         pairs_from: int,
+        replace: bool,
         out_src: Tensor,
         out_dst: Tensor,
     ) -> int: ...

@@ -25,7 +25,7 @@ void append(PairIndex& index, const TensorArg& src, const TensorArg& dst) {
 
 /// The request to draw what fits into `out`, [size, num].
 PairIndex::Request request(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
-                           const TensorArg& cut, int64_t limit, int64_t pairs_from, const TensorArg& out) {
+                           const TensorArg& cut, int64_t limit, const TensorArg& out) {
   const auto sources = src.vector<const int64_t>("src");
   const int64_t size = sources.size;
   const Span<const int64_t> targets{dst.data<const int64_t>("dst", {size}), size};
@@ -34,19 +34,22 @@ PairIndex::Request request(const PairIndex& index, uint64_t key, const TensorArg
   out.data<tgflow::node_t>("out_dst", {size, "m"});
   check_number("limit", limit, 0, index.size());
   return {key,  sources.data,  targets.data, cut.data<const int64_t>("cut", {size}),
-          size, out.length(1), limit,        pairs_from};
+          size, out.length(1), limit};
 }
 
 int64_t draw_destinations(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
-                          const TensorArg& cut, int64_t limit, const TensorArg& out_dst) {
-  const PairIndex::Request q = request(index, key, src, dst, cut, limit, 0, out_dst);
+                          const TensorArg& cut, int64_t limit, bool collide, const TensorArg& out_dst) {
+  PairIndex::Request q = request(index, key, src, dst, cut, limit, out_dst);
+  q.collide = collide;
   return index.draw_destinations(q, out_dst.data<tgflow::node_t>("out_dst", {q.size, q.num}));
 }
 
 int64_t draw_pairs(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
-                   const TensorArg& cut, int64_t limit, int64_t pairs_from, const TensorArg& out_src,
-                   const TensorArg& out_dst) {
-  const PairIndex::Request q = request(index, key, src, dst, cut, limit, pairs_from, out_dst);
+                   const TensorArg& cut, int64_t limit, int64_t pairs_from, bool replace,
+                   const TensorArg& out_src, const TensorArg& out_dst) {
+  PairIndex::Request q = request(index, key, src, dst, cut, limit, out_dst);
+  q.pairs_from = pairs_from;
+  q.replace = replace;
   return index.draw_pairs(q, out_src.data<tgflow::node_t>("out_src", {q.size, q.num}),
                           out_dst.data<tgflow::node_t>("out_dst", {q.size, q.num}));
 }
@@ -127,9 +130,10 @@ void bind_pair_index(py::module_& m) {
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))
       .def("num_pairs", &PairIndex::num_pairs, py::arg("before"))
       .def("draw_destinations", &draw_destinations, py::arg("key"), py::arg("src"), py::arg("dst"),
-           py::arg("cut"), py::arg("limit"), py::arg("out_dst"), no_gil())
+           py::arg("cut"), py::arg("limit"), py::arg("collide"), py::arg("out_dst"), no_gil())
       .def("draw_pairs", &draw_pairs, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),
-           py::arg("limit"), py::arg("pairs_from"), py::arg("out_src"), py::arg("out_dst"), no_gil());
+           py::arg("limit"), py::arg("pairs_from"), py::arg("replace"), py::arg("out_src"),
+           py::arg("out_dst"), no_gil());
 }
 
 void bind_frontier(py::module_& m) {

@@ -77,12 +77,13 @@ void PairIndex::append(const node_t* src, const node_t* dst, int64_t n) {
   }
 }
 
-/// A destination known before `known_before` other than the row's positive; false if there is none.
+/// A destination known before `known_before` other than the row's positive, unless they may collide; false if
+/// there is none.
 bool PairIndex::draw_destination(const Request& q, int64_t row, int64_t slot, eid_t known_before,
                                  uint64_t draw, node_t* out) const {
   const int64_t known = count_before(destinations_.first, known_before);
   const int64_t positive = destinations_.rank_of(q.dst[row]);
-  const bool skip = positive >= 0 && positive < known;
+  const bool skip = !q.collide && positive >= 0 && positive < known;
   const int64_t choices = known - (skip ? 1 : 0);
   if (choices == 0) return false;
   int64_t i = random_below(q.key, static_cast<uint64_t>(slot), draw, choices);
@@ -116,11 +117,13 @@ int64_t PairIndex::draw_destinations(const Request& q, node_t* out_dst) const {
   return fallbacks;
 }
 
-/// An eligible pair in [begin, end), or -1. Trying a few first makes the usual case free of the scan; the
+/// An eligible pair before number `end`, or -1. Trying a few first makes the usual case free of the scan; the
 /// scan is over all eligible pairs, so together they are uniform.
-int64_t PairIndex::draw_pair(const Request& q, int64_t begin, int64_t end, const KeySet& positives,
-                             int64_t slot) const {
-  const auto eligible = [&](int64_t i) { return !positives.contains(pair(i)); };
+int64_t PairIndex::draw_pair(const Request& q, const Eligible& pairs, int64_t end, int64_t slot) const {
+  const int64_t begin = pairs.begin;
+  const auto eligible = [&](int64_t i) {
+    return !pairs.positives.contains(pair(i)) && (q.replace || !pairs.used.contains(pair(i)));
+  };
   for (uint64_t attempt = 0; begin < end && attempt < kPairTries; ++attempt) {
     const int64_t i =
         begin + random_below(q.key, static_cast<uint64_t>(slot), kPairTry + attempt, end - begin);
@@ -129,22 +132,32 @@ int64_t PairIndex::draw_pair(const Request& q, int64_t begin, int64_t end, const
   return any_of_range(q.key, slot, kPairScan, begin, end, eligible);
 }
 
+/// Fills a slot with a pair, which joins `used` if it may not come twice; or with a destination, returning
+/// false.
+bool PairIndex::fill_pair(const Request& q, int64_t slot, Eligible& pairs, node_t* out_src,
+                          node_t* out_dst) const {
+  const int64_t row = slot / q.num;
+  const int64_t i = draw_pair(q, pairs, count_before(pair_first_, q.cut[row]), slot);
+  if (i < 0) {
+    out_src[slot] = q.src[row];
+    fill_destination(q, row, slot, out_dst + slot);
+    return false;
+  }
+  out_src[slot] = pair_src_[static_cast<std::size_t>(i)];
+  out_dst[slot] = pair_dst_[static_cast<std::size_t>(i)];
+  if (!q.replace) pairs.used.insert(pair(i));
+  return true;
+}
+
 int64_t PairIndex::draw_pairs(const Request& q, node_t* out_src, node_t* out_dst) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
-  KeySet positives(q.size);
-  for (int64_t row = 0; row < q.size; ++row) positives.insert(pair_key(q.src[row], q.dst[row]));
-  const int64_t begin = count_before(pair_first_, q.pairs_from);
+  Eligible pairs{count_before(pair_first_, q.pairs_from), KeySet(q.size), KeySet()};
+  for (int64_t row = 0; row < q.size; ++row) pairs.positives.insert(pair_key(q.src[row], q.dst[row]));
   int64_t fallbacks = 0;
-  for (int64_t slot = 0; slot < q.size * q.num; ++slot) {
-    const int64_t row = slot / q.num;
-    const int64_t i = draw_pair(q, begin, count_before(pair_first_, q.cut[row]), positives, slot);
-    if (i >= 0) {
-      out_src[slot] = pair_src_[static_cast<std::size_t>(i)];
-      out_dst[slot] = pair_dst_[static_cast<std::size_t>(i)];
-    } else {
-      out_src[slot] = q.src[row];
-      fill_destination(q, row, slot, out_dst + slot);
-      ++fallbacks;
+  for (int64_t draw = 0; draw < q.num; ++draw) {
+    pairs.used = KeySet(q.replace ? 0 : q.size);
+    for (int64_t row = 0; row < q.size; ++row) {
+      fallbacks += !fill_pair(q, row * q.num + draw, pairs, out_src, out_dst);
     }
   }
   return fallbacks;

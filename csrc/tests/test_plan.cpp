@@ -80,7 +80,7 @@ TEST(a_log_of_one_node_has_no_negative) {
   index.append(&node, &node, 1);
   node_t out = 0;
   const std::string message =
-      message_of([&] { index.draw_destinations({0, &node, &node, &cut, 1, 1, 1, 0}, &out); });
+      message_of([&] { index.draw_destinations({0, &node, &node, &cut, 1, 1, 1}, &out); });
   CHECK(message.find("4 -> 4 has no negative") != std::string::npos);
 }
 

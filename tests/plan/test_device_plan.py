@@ -93,7 +93,7 @@ def test_batches_are_those_of_the_cpu(gpu: str, variant: dict[str, Any]) -> None
         {"fanouts": ()},
         {"fanouts": (), "with_memory": False},
         {"fanouts": (4,), "negatives": NegativeSampler("historical", 3)},
-        {"fanouts": (4,), "negatives": NegativeSampler("inductive", 2, train_stop=60)},
+        {"fanouts": (4,), "negatives": NegativeSampler("inductive", 2, since=60)},
         {"negatives": NegativeSampler("random", 5), "start": 7, "stop": 77},
         {"batch_size": 1},
     ],

@@ -36,7 +36,7 @@ PLANS: dict[str, dict[str, Any]] = {
         "fanouts": (5, 4, 2),
         "strategy": "decayed",
         "span": 7,
-        "negatives": NegativeSampler("inductive", train_stop=100),
+        "negatives": NegativeSampler("inductive", since=100),
         "with_memory": True,
     },
 }

@@ -85,12 +85,12 @@ def test_pair_negatives_are_pairs_of_the_past_and_not_of_the_batch(
     kind: str, pairs: Pairs, data: st.DataObject, draw_key: int
 ) -> None:
     begin, end = spans(pairs, data)
-    train_stop = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
+    since = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
     if len(nodes_of(pairs[:end])) == 1:
         return
-    sampler = NegativeSampler(kind, 2, train_stop=train_stop)  # type: ignore[arg-type]
+    sampler = NegativeSampler(kind, 2, since=since)  # type: ignore[arg-type]
     negatives = draw(sampler, pairs, begin, end, draw_key)
-    eligible = set(pairs[:begin]) - set(pairs[:train_stop]) - set(pairs[begin:end])
+    eligible = set(pairs[:begin]) - set(pairs[:since]) - set(pairs[begin:end])
     if eligible:
         assert {pair for row in rows(negatives) for pair in row} <= eligible
         assert negatives.num_fallbacks == 0
@@ -124,9 +124,48 @@ def test_random_negatives_are_uniform_over_distinct_destinations() -> None:
 )
 def test_pair_negatives_are_uniform_over_distinct_pairs(kind: str, support: set[object]) -> None:
     pairs = [(0, 9)] * 50 + [(0, 2), (0, 3), (5, 6), (1, 4), (0, 9), (5, 7)] + [(1, 4)]
-    sampler = NegativeSampler(kind, 20_000, train_stop=51)  # type: ignore[arg-type]
+    sampler = NegativeSampler(kind, 20_000, since=51)  # type: ignore[arg-type]
     drawn = draw(sampler, pairs, len(pairs) - 1, len(pairs), derive_key(2))
     assert_uniform(list(rows(drawn)[0]), support)
+
+
+def test_colliding_negatives_are_uniform_over_all_destinations_the_events_own_too() -> None:
+    pairs = [(0, d) for d in (2, 3, 4, 2)] + [(1, 4)]
+    sampler = NegativeSampler("random", 20_000, cut=4, collide=True)
+    drawn = draw(sampler, pairs, 4, 5, derive_key(3))
+    assert_uniform(drawn.dst[0].tolist(), {2, 3, 4})
+
+
+@settings(max_examples=tries(100), deadline=None)
+@given(pairs=pair_lists, data=st.data(), draw_key=st.integers(0, 2**64 - 1))
+@pytest.mark.parametrize("kind", ["historical", "inductive"])
+def test_without_replacement_each_column_uses_every_pair_once_before_it_falls_back(
+    kind: str, pairs: Pairs, data: st.DataObject, draw_key: int
+) -> None:
+    begin, end = spans(pairs, data)
+    since = data.draw(st.integers(0, len(pairs))) if kind == "inductive" else 0
+    if len(nodes_of(pairs[:end])) == 1:
+        return
+    sampler = NegativeSampler(kind, 2, since=since, replace=False)  # type: ignore[arg-type]
+    negatives = draw(sampler, pairs, begin, end, draw_key)
+    eligible = set(pairs[:begin]) - set(pairs[:since]) - set(pairs[begin:end])
+    num_used = min(len(eligible), end - begin)
+    assert negatives.num_fallbacks == 2 * (end - begin - num_used)
+    for column in zip(*rows(negatives), strict=True):
+        first, rest = column[:num_used], column[num_used:]
+        assert len({*first}) == num_used
+        assert {*first} <= eligible
+        for (src, dst), pair in zip(pairs[begin + num_used : end], rest, strict=True):
+            assert pair[0] == src
+            assert pair[1] != dst
+
+
+def test_without_replacement_every_pair_is_as_likely_in_every_row() -> None:
+    pairs = [(0, 1), (0, 2), (0, 3), (5, 6), (7, 8), (7, 9)]
+    sampler = NegativeSampler("historical", 6_000, replace=False)
+    drawn = rows(draw(sampler, pairs, 4, 6, derive_key(4)))
+    for row in drawn:
+        assert_uniform(list(row), {*pairs[:4]})
 
 
 def test_one_eligible_pair_among_many_is_found() -> None:
@@ -188,7 +227,9 @@ def test_answers_about_a_prefix_do_not_change_as_the_log_grows() -> None:
         ({"kind": "any"}, "random, historical, inductive, got 'any'"),
         ({"num": 0}, "at least 1 negative per event, got 0"),
         ({"cut": -1}, "at least 0, got -1"),
-        ({"kind": "inductive"}, "need train_stop"),
+        ({"kind": "inductive"}, "need since"),
+        ({"kind": "historical", "collide": True}, "only random negatives may collide"),
+        ({"replace": False}, "random negatives are drawn with replacement"),
     ],
 )
 def test_bad_samplers_are_refused(arguments: dict[str, object], message: str) -> None:

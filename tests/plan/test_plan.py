@@ -67,7 +67,7 @@ VARIANTS: list[dict[str, Any]] = [
         "negatives": NegativeSampler("historical", 2),
         "visibility": "batch",
     },
-    {"start": 13, "negatives": NegativeSampler("inductive", 3, train_stop=20)},
+    {"start": 13, "negatives": NegativeSampler("inductive", 3, since=20)},
 ]
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 

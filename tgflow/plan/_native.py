@@ -67,7 +67,15 @@ class PairIndex:
         return self._native.num_pairs(before)
 
     def draw_destinations(
-        self, key: int, src: Tensor, dst: Tensor, cut: Tensor, num: int, limit: int
+        self,
+        key: int,
+        src: Tensor,
+        dst: Tensor,
+        cut: Tensor,
+        num: int,
+        limit: int,
+        *,
+        collide: bool = False,
     ) -> tuple[Tensor, int]:
         """Return `num` destinations for each event, int64 `[B, num]`, and how many are fallbacks.
 
@@ -78,17 +86,30 @@ class PairIndex:
             cut: Candidates were seen before this position, int64 `[B]`.
             num: Draws per event.
             limit: Fallbacks were seen before this position.
+            collide: Whether a draw may be the event's own destination.
         """
         out = torch.empty(len(src), num, dtype=torch.int64)
-        return out, self._native.draw_destinations(key, src, dst, cut, limit, out)
+        return out, self._native.draw_destinations(key, src, dst, cut, limit, collide, out)
 
     def draw_pairs(
-        self, key: int, src: Tensor, dst: Tensor, cut: Tensor, num: int, limit: int, start: int
+        self,
+        key: int,
+        src: Tensor,
+        dst: Tensor,
+        cut: Tensor,
+        num: int,
+        limit: int,
+        start: int,
+        *,
+        replace: bool = True,
     ) -> tuple[Tensor, Tensor, int]:
         """Return sources and destinations of `num` pairs for each event, and how many fell back.
 
-        As `draw_destinations`; pairs are first seen at position `start` or later.
+        As `draw_destinations`; pairs are first seen at position `start` or later. Without `replace`
+        each of the `num` columns holds distinct pairs, but for those that fell back.
         """
         out_src, out_dst = torch.empty(2, len(src), num, dtype=torch.int64).unbind(0)
-        fallbacks = self._native.draw_pairs(key, src, dst, cut, limit, start, out_src, out_dst)
+        fallbacks = self._native.draw_pairs(
+            key, src, dst, cut, limit, start, replace, out_src, out_dst
+        )
         return out_src, out_dst, fallbacks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import get_args
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -59,6 +59,26 @@ class Negatives:
     """int64 `[B, m]`."""
     num_fallbacks: int
     """How many are not of the kind asked for, there being no eligible candidate."""
+    own_sources: bool
+    """Whether all have their events' sources."""
+    mask: Tensor | None = None
+    """bool `[B, m]`: which are negatives, where some rows have fewer than `m`; None: all. The rest
+    is the event itself."""
+
+
+class NegativeSource(Protocol):
+    """Where the negatives of a plan come from."""
+
+    @property
+    def num(self) -> int:
+        """Negatives per event, `m`."""
+        ...
+
+    def draw(
+        self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
+    ) -> Negatives:
+        """Return `num` negatives for each event, a pure function; see `NegativeSampler.draw`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +86,14 @@ class NegativeSampler:
     """How negatives are drawn; the draws are a pure function of a key and of a prefix of the log.
 
     * `random`: the event's source with a destination known before the cut, uniformly over the
-      distinct ones, never the event's own destination.
+      distinct ones, never the event's own destination unless they may `collide`.
     * `historical`: a (src, dst) pair that occurred before the cut, uniformly over the distinct
       pairs, none of them an event of the batch. The source is replaced too, as in DyGLib.
-    * `inductive`: the same over the pairs first seen at or after position `train_stop`.
+    * `inductive`: the same over the pairs first seen at or after position `since`.
 
-    Draws are with replacement. Where no pair is eligible the negative is a random one; where no
-    destination is known before the cut but the event's own, it is drawn from the destinations known
-    at the end of the batch, then from the sources known there. Those are counted as fallbacks.
+    Where no pair is eligible the negative is a random one; where no destination is known before the
+    cut but the event's own, it is drawn from the destinations known at the end of the batch, then
+    from the sources known there. Those are counted as fallbacks.
 
     Args:
         kind: Which of the three.
@@ -81,16 +101,22 @@ class NegativeSampler:
         cut: The log position before which candidates must have been seen. None is the start of the
             batch that an event belongs to (continual learning); the end of the log is the
             published offline protocol, which takes every destination as known.
-        train_stop: Position at which training ended; needed for `inductive`, unused otherwise.
+        since: Position from which on inductive pairs were first seen: where training ended, or what
+            was evaluated before. Needed for `inductive`, unused otherwise.
+        collide: `random`: whether a negative may be the event itself, as with DyGLib's.
+        replace: `historical` and `inductive`: whether the n-th negatives of two events of a batch
+            may be the same pair. Without, they are random ones once the pairs are used up.
 
     Raises:
-        ValueError: If an argument is out of range, or `train_stop` is missing.
+        ValueError: If an argument is out of range, does not fit `kind`, or `since` is missing.
     """
 
     kind: NegativeKind = "random"
     num: int = 1
     cut: int | None = None
-    train_stop: int | None = None
+    since: int | None = None
+    collide: bool = False
+    replace: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(NegativeKind):
@@ -101,8 +127,14 @@ class NegativeSampler:
             raise ValueError(f"num must be at least 1 negative per event, got {self.num}")
         if self.cut is not None and self.cut < 0:
             raise ValueError(f"cut must be a log position of at least 0, got {self.cut}")
-        if self.kind == "inductive" and self.train_stop is None:
-            raise ValueError("inductive negatives need train_stop, the position training ended at")
+        if self.kind == "inductive" and self.since is None:
+            raise ValueError(
+                "inductive negatives need since, the position from which on pairs count as new"
+            )
+        if self.collide and self.kind != "random":
+            raise ValueError(f"only random negatives may collide, got collide with {self.kind!r}")
+        if not self.replace and self.kind == "random":
+            raise ValueError("random negatives are drawn with replacement, got replace=False")
 
     def draw(
         self, history: PairHistory, key: int, src: Tensor, dst: Tensor, *, start: Tensor, stop: int
@@ -125,7 +157,11 @@ class NegativeSampler:
         index = history.upto(limit)
         cut = start if self.cut is None else torch.full_like(start, self.cut)
         if self.kind == "random":
-            out_dst, fallbacks = index.draw_destinations(key, src, dst, cut, self.num, limit)
-            return Negatives(src.unsqueeze(1).expand(-1, self.num), out_dst, fallbacks)
-        first = self.train_stop or 0 if self.kind == "inductive" else 0
-        return Negatives(*index.draw_pairs(key, src, dst, cut, self.num, limit, first))
+            out_dst, fallbacks = index.draw_destinations(
+                key, src, dst, cut, self.num, limit, collide=self.collide
+            )
+            own = src.unsqueeze(1).expand(-1, self.num)
+            return Negatives(own, out_dst, fallbacks, own_sources=True)
+        first = self.since or 0 if self.kind == "inductive" else 0
+        drawn = index.draw_pairs(key, src, dst, cut, self.num, limit, first, replace=self.replace)
+        return Negatives(*drawn, own_sources=False)

@@ -64,7 +64,7 @@ class RootLayout:
             src=src,
             dst=dst,
             t=t,
-            negative_src=own if roots.own_sources else rest[1],
+            negative_src=own if roots.negatives.own_sources else rest[1],
             negative_dst=rest[0],
             queries=Frontier(nodes, query_t, position),
             begin=begin,

@@ -16,7 +16,7 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan.inputs import check_preparable
-from tgflow.plan.negatives import Negatives, NegativeSampler, PairHistory
+from tgflow.plan.negatives import Negatives, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Frontier, Sampler
 
@@ -34,8 +34,6 @@ class Roots:
     queries: Frontier
     """The sources, the destinations and the negatives of all events; negatives' sources follow
     where they are not the events' own. Equal queries are not yet one."""
-    own_sources: bool
-    """Whether negatives have their events' sources."""
 
     def rows(self, row: Tensor) -> dict[str, Tensor]:
         """Return the root fields of a batch.
@@ -48,7 +46,9 @@ class Roots:
         return {
             "src_row": src_row,
             "dst_row": dst_row,
-            "negative_src_row": for_each_negative(src_row, m) if self.own_sources else rest[1],
+            "negative_src_row": for_each_negative(src_row, m)
+            if self.negatives.own_sources
+            else rest[1],
             "negative_dst_row": rest[0],
         }
 
@@ -70,7 +70,7 @@ class PlanSpec:
         strategy: Strategy,
         span: int | None = None,
         visibility: Visibility,
-        negatives: NegativeSampler,
+        negatives: NegativeSource,
         start: int = 0,
         stop: int | None = None,
         replay: ExperienceReplay | None = None,
@@ -135,15 +135,13 @@ class PlanSpec:
             start=start,
             stop=end,
         )
-        own_sources = self.negatives.kind == "random"
         return Roots(
             epoch=epoch,
             index=index,
             key=key,
             host=HostEvents(eid, events.src, events.dst, events.t, begin, end),
             negatives=negatives,
-            queries=self._queries(events, negatives, start, begin, own_sources),
-            own_sources=own_sources,
+            queries=self._queries(events, negatives, start, begin),
         )
 
     @property
@@ -178,14 +176,9 @@ class PlanSpec:
         return (self.start + index * size).clamp_(min=0)
 
     def _queries(
-        self,
-        events: EventBatch,
-        negatives: Negatives,
-        start: Tensor,
-        begin: int,
-        own_sources: bool,
+        self, events: EventBatch, negatives: Negatives, start: Tensor, begin: int
     ) -> Frontier:
-        m = negatives.dst.shape[1]
+        m, own_sources = negatives.dst.shape[1], negatives.own_sources
         columns = [events.src, events.dst, negatives.dst.reshape(-1)]
         if not own_sources:
             columns.append(negatives.src.reshape(-1))

@@ -244,7 +244,7 @@ class OfflineTrainer:
         """
         split, end = self.split, self.graph.num_events
         sampler = NegativeSampler(
-            kind, num, cut=end if kind == "random" else None, train_stop=split.val_start
+            kind, num, cut=end if kind == "random" else None, since=split.val_start
         )
         start, stop = (
             (split.val_start, split.test_start) if stage == "val" else (split.test_start, end)

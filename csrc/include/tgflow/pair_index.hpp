@@ -46,18 +46,21 @@ class PairIndex {
     const eid_t* cut;   ///< [size]: candidates are known before this position; at most `limit`.
     int64_t size;
     int64_t num;
-    eid_t limit;       ///< Where the fallbacks may look, at most size() of the index.
-    eid_t pairs_from;  ///< Pairs must be first seen at or after this position (`draw_pairs`).
+    eid_t limit;           ///< Where the fallbacks may look, at most size() of the index.
+    eid_t pairs_from = 0;  ///< Pairs must be first seen at or after this position (`draw_pairs`).
+    bool collide = false;  ///< Whether a drawn destination may be the row's own (`draw_destinations`).
+    bool replace = true;   ///< Whether the rows of one draw may have the same pair (`draw_pairs`).
   };
 
-  /// Draws destinations known before `cut`, uniformly, never the row's positive. Returns how many had to be
-  /// looked for elsewhere: among the destinations before `limit`, then among the sources before `limit`.
+  /// Draws destinations known before `cut`, uniformly; never the row's positive unless they may `collide`.
+  /// Returns how many had to be looked for elsewhere: among the destinations before `limit`, then among the
+  /// sources before `limit`.
   /// Throws std::invalid_argument if the only node before `limit` is the positive itself.
   int64_t draw_destinations(const Request& request, node_t* out_dst) const;
 
   /// Draws pairs first seen in [pairs_from, cut), uniformly over the distinct ones, none of them a positive
-  /// of this request. A row without such a pair keeps its source and gets a destination as above; returns how
-  /// many.
+  /// of this request. Without `replace` the n-th negatives of all rows are distinct pairs, for each n. A row
+  /// without such a pair keeps its source and gets a destination as above; returns how many.
   int64_t draw_pairs(const Request& request, node_t* out_src, node_t* out_dst) const;
 
  private:
@@ -65,8 +68,14 @@ class PairIndex {
                         node_t* out) const;
   node_t any_source(const Request& q, int64_t row, int64_t slot) const;
   int64_t fill_destination(const Request& q, int64_t row, int64_t slot, node_t* out) const;
-  int64_t draw_pair(const Request& q, int64_t begin, int64_t end, const KeySet& positives,
-                    int64_t slot) const;
+  /// Which pairs a draw may take: those from number `begin` on that are in neither set.
+  struct Eligible {
+    int64_t begin;
+    KeySet positives;
+    KeySet used;
+  };
+  int64_t draw_pair(const Request& q, const Eligible& pairs, int64_t end, int64_t slot) const;
+  bool fill_pair(const Request& q, int64_t slot, Eligible& pairs, node_t* out_src, node_t* out_dst) const;
   uint64_t pair(int64_t i) const {
     return pair_key(pair_src_[static_cast<std::size_t>(i)], pair_dst_[static_cast<std::size_t>(i)]);
   }

@@ -93,9 +93,9 @@ def draw_negatives(method: str) -> Callable[[], Call]:
             "limit": 3,
         }
         if method == "draw_pairs":
-            arguments |= {"pairs_from": -5, **room}
+            arguments |= {"pairs_from": -5, "replace": False, **room}
         else:
-            arguments |= {"out_dst": room["out_dst"]}
+            arguments |= {"collide": False, "out_dst": room["out_dst"]}
         nodes = {"src": (0, 2**31 - 1), "dst": (0, 2**31 - 1)}
         numbers = {"key": [-1], "limit": [-1, 4, INT64_MAX]}
         any_width = {"out_dst"} if method == "draw_destinations" else set()
