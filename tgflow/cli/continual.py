@@ -130,14 +130,21 @@ def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirect
             score(metrics.get(f"prequential.{key}", nan)),
             score(metrics.get(f"test.{key}", nan)),
         )
-        for name, key in (("AP", "ap"), ("AUC", "auc"), ("MRR", "mrr"))
+        for name, key in (
+            ("AP", "ap"),
+            ("AUC", "auc"),
+            ("MRR", "mrr"),
+            ("MRR, historical", "mrr_hist"),
+        )
+        if key != "mrr_hist" or "prequential.mrr_hist" in metrics
     ]
     print_summary(
         ("", "all events", "last 15 %"),
         rows,
         f"{metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{compact(metrics['events_per_second'])} events/s, "
-        f"visibility {metrics['visibility']}, seed {metrics['seed']}",
+        f"visibility {metrics['visibility']}, seed {metrics['seed']}\n"
+        f"{metrics['protocol_line']}",
         directory.path,
         RUN_FILES,
     )

@@ -102,8 +102,11 @@ def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     The deviation is the sample's (divided by one less than the runs). Of one run: that run.
     """
     if len(results) == 1:
-        return dict(results[0])
-    out: dict[str, Any] = {"seeds": [result["seed"] for result in results]}
+        return {"num_seeds": 1, **results[0]}
+    out: dict[str, Any] = {
+        "num_seeds": len(results),
+        "seeds": [result["seed"] for result in results],
+    }
     for key, value in results[0].items():
         values = [result[key] for result in results if key in result]
         if key in PER_RUN or len(values) < len(results):
@@ -203,7 +206,8 @@ def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
         f"{metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{duration(metrics['epoch_seconds'])} an epoch, "
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
-        f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}",
+        f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}\n"
+        f"{metrics['protocol_line']}",
         rundir.path,
     )
     print_feature_tables(metrics["tables"])

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from tgflow.config.fields import by_key, describe_type, fields, flag_of, sections
 from tgflow.config.schema import Config
 from tgflow.text import shortened
+from tgflow.train.protocols import PROTOCOLS
 
 DEDUP_WINDOW = 100_000
 """Event ids to remember where nobody says how many."""
@@ -47,6 +48,7 @@ def load_config(
     flags = _stated(flags or {})
     for key, value in flags.items():
         _put(table, key, value)
+    _add_protocol_settings(table)
     _add_stream_defaults(table)
     return _validate(table, file, flags)
 
@@ -81,6 +83,7 @@ def stated_settings(file: Path | None, flags: Mapping[str, Any]) -> dict[str, An
     table = _read_toml(file) if file is not None else {}
     for key, value in _stated(flags).items():
         _put(table, key, value)
+    _add_protocol_settings(table)
     return {
         f"{section}.{key}": value
         for section, settings in table.items()
@@ -97,6 +100,14 @@ def _put(table: dict[str, Any], key: str, value: Any) -> None:
     if isinstance(value, Mapping) and isinstance(old := table[section].get(name), Mapping):
         value = {**old, **value}
     table[section][name] = value
+
+
+def _add_protocol_settings(table: dict[str, Any]) -> None:
+    """Add the settings of the protocol that is named; what is set otherwise stays."""
+    for section in table.values():
+        if isinstance(section, dict) and isinstance(name := section.get("protocol"), str):
+            for key, value in PROTOCOLS.get(name, {}).items():
+                section.setdefault(key, value)
 
 
 def _add_stream_defaults(table: dict[str, Any]) -> None:

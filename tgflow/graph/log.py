@@ -65,6 +65,11 @@ class EventLog:
         self._native.gather(eid, src, dst, t, label)
         return EventBatch.checked(src, dst, t, label=label)
 
+    def tied_share(self, stop: int) -> float:
+        """Return the share of the first `stop` events that have the time of the one before."""
+        t = self.read(0, stop).t
+        return int((t[1:] == t[:-1]).sum()) / stop if stop else 0.0
+
     def position(self, t: int) -> int:
         """Return how many events the log held when its clock reached `t`: a time made a cut-off.
 

@@ -102,6 +102,13 @@ def _continual_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
     return [
         *_tile(flat, "prequential.ap", "Average precision", score, "prequential, over all events"),
         *_tile(flat, "prequential.mrr", "MRR", score, f"1 against {negatives} negatives"),
+        *_tile(
+            flat,
+            "prequential.mrr_hist",
+            "MRR, historical",
+            score,
+            f"1 against {config.continual.hist_negatives} pairs of the past",
+        ),
         *_tile(flat, "prequential.auc", "AUC", score),
         *_tile(flat, "events_per_second", "Events per second", compact, "predict + learn + store"),
         *_tile(flat, "num_events", "Events", compact, "in stream order"),
@@ -291,7 +298,8 @@ def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[s
     )
     negatives = flat.get("negatives", "random")
     rows = [
-        ("Protocol", str(flat.get("protocol", ""))),
+        ("Protocol", str(flat.get("protocol_line") or flat.get("protocol", ""))),
+        ("Ties", _ties(flat.get("tied_share"))),
         ("Visibility", sees[training.visibility]),
         ("Negatives", f"{negatives}; 1 for AP and AUC, {training.mrr_negatives} for MRR"),
         ("Averages", "AP and AUC over batches, MRR over events"),
@@ -300,6 +308,11 @@ def _protocol(flat: Mapping[str, Any], training: TrainingConfig) -> list[tuple[s
         ("Machine", machine),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _ties(share: float | None) -> str:
+    """Return in words how many events have no place of their own in time."""
+    return "" if share is None else f"{share:.1%} of the events have the time of the one before"
 
 
 def _stream_html(stream: Record) -> str:

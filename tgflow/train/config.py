@@ -61,6 +61,10 @@ class TrainingConfig:
 class ContinualConfig(TrainingConfig):
     """Settings of continual learning."""
 
+    protocol: Literal["prequential/1"] | None = None
+    """A named protocol: its settings are then the defaults, and what differs is printed."""
+    hist_negatives: Annotated[int, Ge(0)] = 0
+    """Past pairs to rank each event among besides, as mrr_hist."""
     updates: Annotated[int, Ge(0)] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
     replay_ratio: Annotated[float, Ge(0)] = 0.5
@@ -79,8 +83,10 @@ class ContinualConfig(TrainingConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfflineConfig(TrainingConfig):
-    """Settings of offline training; the defaults are the protocol of DyGLib's published figures."""
+    """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly."""
 
+    protocol: Literal["dyglib/1"] | None = None
+    """A named protocol: its settings are then the defaults, and what differs is printed."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
     """Adam's learning rate."""
     data_seed: Annotated[int, Ge(0), Setting(expert=True)] = 0
@@ -97,6 +103,16 @@ class OfflineConfig(TrainingConfig):
     """Share of the nodes whose events training never sees."""
     negatives: tuple[NegativeKind, ...] = ("random",)
     """Kinds of negatives to test with; the first chooses the best epoch."""
+    select: Literal["ap", "ap+auc", "mrr"] = "ap"
+    """Validation metric of the best epoch; ap+auc: neither may be lower, as in DyGLib."""
+    collide: Annotated[bool, Setting(expert=True)] = False
+    """Whether a random negative may be the event itself."""
+    replace: Annotated[bool, Setting(expert=True)] = True
+    """Whether historical and inductive negatives of a batch may be the same pair."""
+    inductive_since: Annotated[Literal["train", "part"], Setting(expert=True)] = "train"
+    """Inductive negatives are first seen after training, or after the part before."""
+    destinations: Annotated[Literal["train", "all"], Setting(expert=True)] = "train"
+    """Training's negatives: destinations of its own events, or of all."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -21,7 +21,8 @@ from tgflow.model import TemporalModel
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import Loader
 from tgflow.plan.lookahead import PREFETCH_BATCHES
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negative_sources import NegativesOfBoth
+from tgflow.plan.negatives import NegativeSampler, NegativeSource
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
@@ -32,6 +33,7 @@ from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.pending_steps import DivergedStep, LearnedStep, PendingSteps, step_values
 from tgflow.train.plans import make_plan
 from tgflow.train.progress import Progress
+from tgflow.train.protocols import continual_line
 from tgflow.train.state import graph_of, load_learner, save_state
 
 Answer = TypeVar("Answer")
@@ -84,7 +86,7 @@ class ContinualTrainer:
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",
         )
-        self._steps = PendingSteps(self._learner)
+        self._steps = PendingSteps(self._learner, c.hist_negatives)
         self._catches_up = False
         self._replay_from = 0
         """No event before this log position is replayed: the model's state has forgotten it."""
@@ -152,8 +154,11 @@ class ContinualTrainer:
             c.replay_ratio, c.replay_horizon, c.replay_half_life, self._replay_from
         )
         make = partial(make_plan, self.graph, self.model, c, seed=c.seed, start=start)
+        ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
+        if c.hist_negatives:
+            ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))
         return MicroBatchPlans(
-            make(NegativeSampler(num=c.mrr_negatives)),
+            make(ranked),
             make(NegativeSampler(), replay=replay if c.replay_ratio else None),
         )
 
@@ -275,8 +280,11 @@ class ContinualTrainer:
         """
         c, progress = self.config, self.progress
         test_start = progress.timeline.tail_start(c.test_share)
+        tied = self.graph.log.tied_share(self.position)
         out: dict[str, Any] = {
-            "protocol": "prequential",
+            "protocol": c.protocol or "prequential",
+            "protocol_line": continual_line(c, tied),
+            "tied_share": tied,
             "visibility": c.visibility,
             "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),

@@ -17,10 +17,12 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negative_sources import PooledNegatives
+from tgflow.plan.negatives import NegativeSampler, NegativeSource
 from tgflow.plan.pending import Feature
 from tgflow.plan.plan import Plan
 from tgflow.tables.row_view import RowView
+from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, evaluate
@@ -28,6 +30,7 @@ from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.plans import make_plan
+from tgflow.train.protocols import offline_line
 from tgflow.train.split import Split, chronological_split
 from tgflow.train.state import save_state
 
@@ -97,9 +100,10 @@ class OfflineTrainer:
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
         )
-        sampler = NegativeSampler(cut=len(self.split.train))
-        self._train_plan = self._plan(_training_graph(graph, self.split), sampler, c.seed)
-        self._val_plan = self._evaluation_plan("val", c.negatives[0], 1)
+        training = _training_graph(graph, self.split)
+        self._train_plan = self._plan(training, self._train_negatives(), c.seed)
+        num = c.mrr_negatives if c.select == "mrr" else 1
+        self._val_plan = self._evaluation_plan("val", c.negatives[0], num)
         self._totals = _Totals()
 
     def fit(self) -> dict[str, Any]:
@@ -147,7 +151,7 @@ class OfflineTrainer:
         loss = self._train(epoch)
         with isolate_evaluation(self.graph, partial(self._first_rows, epoch + 1)):
             val = self._evaluate("val", epoch, self._val_plan)
-        is_best = best is None or val["ap"] > best.val["ap"]
+        is_best = best is None or is_better(self.config.select, val, best.val)
         took = {name: value - before[name] for name, value in asdict(self._totals).items()}
         self._observer.on_epoch(
             EpochRecord(
@@ -236,15 +240,28 @@ class OfflineTrainer:
 
         return notify
 
+    def _train_negatives(self) -> NegativeSource:
+        c = self.config
+        if c.destinations == "train":
+            return NegativeSampler(cut=len(self.split.train), collide=c.collide)
+        events = self.graph.log.read(0, self.graph.num_events)
+        return PooledNegatives(events.dst, collide=c.collide)
+
     def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
         """Return a plan of the whole graph's validation or test events.
 
         Random negatives come from all destinations of the data set, as is published; the other
         kinds from pairs seen before the batch.
         """
-        split, end = self.split, self.graph.num_events
+        c, split, end = self.config, self.split, self.graph.num_events
+        part_before = split.val_start if stage == "val" else split.test_start
         sampler = NegativeSampler(
-            kind, num, cut=end if kind == "random" else None, since=split.val_start
+            kind,
+            num,
+            cut=end if kind == "random" else None,
+            since=split.val_start if c.inductive_since == "train" else part_before,
+            collide=c.collide and kind == "random",
+            replace=c.replace or kind == "random",
         )
         start, stop = (
             (split.val_start, split.test_start) if stage == "val" else (split.test_start, end)
@@ -254,7 +271,7 @@ class OfflineTrainer:
     def _plan(
         self,
         graph: TemporalGraph,
-        negatives: NegativeSampler,
+        negatives: NegativeSource,
         seed: int,
         start: int = 0,
         stop: int | None = None,
@@ -266,8 +283,12 @@ class OfflineTrainer:
 
     def _summary(self, best: _Best) -> dict[str, Any]:
         totals = self._totals
+        tied = self.graph.log.tied_share(self.graph.num_events)
+        split = "offline 70/15/15" if self._is_published_split() else "offline"
         return {
-            "protocol": "offline 70/15/15" if self._is_published_split() else "offline",
+            "protocol": self.config.protocol or split,
+            "protocol_line": offline_line(self.config, tied),
+            "tied_share": tied,
             "visibility": self.config.visibility,
             "negatives": self.config.negatives[0],
             "seed": self.config.seed,

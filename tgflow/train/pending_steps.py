@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tgflow.metrics import LinkMetrics, average_precision
+from tgflow.metrics import LinkMetrics, average_precision, mrr
 from tgflow.model import Scores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
@@ -60,10 +60,13 @@ class PendingSteps:
 
     Args:
         learner: What learned them.
+        num_hist: How many of the last negatives that are predicted are historical, and ranked apart
+            from the others.
     """
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, num_hist: int = 0) -> None:
         self._learner = learner
+        self._num_hist = num_hist
         self._results: Results[LearnedStep] = learner.new_results()
         self._records: deque[StepRecord] = deque()
 
@@ -101,10 +104,17 @@ class PendingSteps:
                 positive, negative = values[prefix + "positive"], values[prefix + "negative"]
                 self._learner.check_late(place, positive, negative, values.get(prefix + "loss"))
 
+    def _measured(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
+        num_random = negative.shape[1] - self._num_hist
+        measured = LinkMetrics(pooled=False).add(positive, negative[:, :num_random])
+        if self._num_hist and len(positive):
+            measured["mrr_hist"] = mrr(positive, negative[:, num_random:])
+        return measured
+
     def _record(self, progress: Progress, step: LearnedStep, values: Values) -> StepRecord:
         measured: dict[str, float] = {}
         if "positive" in values:
-            measured = LinkMetrics(pooled=False).add(values["positive"], values["negative"])
+            measured = self._measured(values["positive"], values["negative"])
         latest = f"{len(step.places) - 1}."
         loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None
         progress.add(

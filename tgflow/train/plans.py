@@ -5,7 +5,7 @@ from __future__ import annotations
 from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
-from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.negatives import NegativeSource
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import TrainingConfig
@@ -15,7 +15,7 @@ def make_plan(
     graph: TemporalGraph,
     model: TemporalModel,
     config: TrainingConfig,
-    negatives: NegativeSampler,
+    negatives: NegativeSource,
     *,
     seed: int,
     start: int = 0,

@@ -1,0 +1,159 @@
+"""Named protocols: plain settings, and the line that says what was other."""
+
+import pytest
+import torch
+
+from helpers.made_streams import made_events, pieces, small_tgn
+from tgflow.config import load_config
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.keys import derive_key
+from tgflow.plan.negative_sources import NegativesOfBoth, PooledNegatives
+from tgflow.plan.negatives import NegativeSampler, PairHistory
+from tgflow.train.best import is_better
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
+from tgflow.train.protocols import (
+    PROTOCOLS,
+    continual_line,
+    offline_line,
+    protocol_settings,
+)
+
+
+def test_a_protocol_is_said_in_one_line():
+    assert offline_line(OfflineConfig(**protocol_settings("dyglib/1")), 0.123) == (
+        "dyglib/1: 70/15/15, new nodes 10% in the same pass, batch 200, event-exact neighbors, "
+        "memory of the batch's start, random:1 (may hit a positive), best epoch by AP and AUC, "
+        "ties 12%"
+    )
+    assert continual_line(ContinualConfig(**protocol_settings("prequential/1")), 0.0) == (
+        "prequential/1: each event predicted, then learned, batch 200, event-exact neighbors, "
+        "memory of the batch's start, random:20 and historical:20 known at the batch's start, "
+        "test the last 15%, ties 0%"
+    )
+
+
+def test_what_differs_from_a_protocol_is_in_its_line():
+    config = OfflineConfig(**protocol_settings("dyglib/1") | {"batch_size": 100, "epochs": 5})
+    assert offline_line(config, 0).endswith("changed: batch_size 100 for 200; epochs 5 for 100")
+    assert "changed" not in offline_line(OfflineConfig(batch_size=7), 0)
+
+
+def test_an_unknown_protocol_is_an_error_that_lists_them():
+    with pytest.raises(ValueError, match=r"no protocol 'tgb/9'; there are dyglib/1"):
+        protocol_settings("tgb/9")
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_settings_of_a_file_and_of_flags_win_over_its(tmp_path, name):
+    section = "continual" if name.startswith("prequential") else "offline"
+    config = getattr(load_config(None, {f"{section}.protocol": name}), section)
+    assert {key: getattr(config, key) for key in PROTOCOLS[name]} == PROTOCOLS[name]
+    file = tmp_path / "own.toml"
+    file.write_text(f'[{section}]\nprotocol = "{name}"\nbatch_size = 100\n')
+    mine = getattr(load_config(file, {f"{section}.visibility": "batch"}), section)
+    assert (mine.batch_size, mine.visibility) == (100, "batch")
+    assert getattr(load_config(), section).protocol is None
+
+
+@pytest.mark.parametrize(
+    ("select", "ap", "auc", "wins"),
+    [
+        ("ap", 0.6, 0.1, True),
+        ("ap", 0.5, 0.9, False),
+        ("ap+auc", 0.5, 0.5, True),
+        ("ap+auc", 0.6, 0.4, False),
+        ("ap+auc", 0.4, 0.6, False),
+        ("mrr", 0.9, 0.9, False),
+    ],
+)
+def test_the_best_epoch_is_chosen_by_what_was_asked_for(select, ap, auc, wins):
+    found = {"ap": ap, "auc": auc, "mrr": 0.5}
+    assert is_better(select, found, {"ap": 0.5, "auc": 0.5, "mrr": 0.5}) is wins
+
+
+def trainer_of(events=None, **changes):
+    graph = TemporalGraph.from_events(made_events(300) if events is None else events)
+    settings = {"batch_size": 20, "epochs": 1, "mrr_negatives": 3, **changes}
+    return OfflineTrainer(small_tgn(), graph, OfflineConfig(**settings))
+
+
+def test_inductive_negatives_are_new_since_training_or_since_the_part_before():
+    before = trainer_of(negatives=("inductive",))
+    assert before._evaluation_plan("test", "inductive", 1).negatives.since == before.split.val_start
+    part = trainer_of(negatives=("inductive",), inductive_since="part")
+    split = part.split
+    assert part._val_plan.negatives.since == split.val_start
+    assert part._evaluation_plan("test", "inductive", 1).negatives.since == split.test_start
+
+
+def test_the_published_protocol_draws_as_published():
+    trainer = trainer_of(**protocol_settings("dyglib/1") | {"batch_size": 20, "epochs": 1})
+    assert trainer._val_plan.negatives.collide
+    assert trainer._train_plan.negatives.collide
+    assert not trainer._evaluation_plan("test", "historical", 1).negatives.replace
+    result = trainer.fit()
+    assert result["protocol"] == "dyglib/1"
+    assert "changed: batch_size 20 for 200; epochs 1 for 100" in result["protocol_line"]
+
+
+def test_training_may_draw_from_the_destinations_of_all_events():
+    """Destination 99 comes in the test alone."""
+    src, dst = torch.arange(200) % 5, 10 + torch.arange(200) % 7
+    dst[190:] = 99
+    events = EventBatch(src, dst, torch.arange(200))
+    for destinations, is_drawn in (("train", False), ("all", True)):
+        plan = trainer_of(events, destinations=destinations)._train_plan
+        drawn = {d for i in range(len(plan)) for d in plan.batch(0, i).negative_dst[:, 0].tolist()}
+        assert (99 in drawn) is is_drawn
+
+
+def test_ties_are_counted():
+    t = torch.tensor([5, 5, 5, 7, 8, 8])
+    log = TemporalGraph.from_events(EventBatch(torch.arange(6), torch.arange(6) + 1, t)).log
+    assert [log.tied_share(stop) for stop in (0, 1, 3, 6)] == [0.0, 0.0, 2 / 3, 0.5]
+
+
+def test_pooled_negatives_come_from_the_pool_and_miss_the_event_unless_they_may_hit_it():
+    src, dst = torch.tensor([1, 1]), torch.tensor([7, 50])
+    places = {"start": torch.zeros(2, dtype=torch.int64), "stop": 2}
+    history = PairHistory(TemporalGraph.from_events(made_events(5)).log)
+    pool = torch.tensor([7, 8, 7, 9])
+    kept = PooledNegatives(pool, 500).draw(history, derive_key(1), src, dst, **places)
+    assert [set(row) for row in kept.dst.tolist()] == [{8, 9}, {7, 8, 9}]
+    assert kept.own_sources
+    free = PooledNegatives(pool, 500, collide=True).draw(history, derive_key(1), src, dst, **places)
+    assert set(free.dst[0].tolist()) == {7, 8, 9}
+    with pytest.raises(ValueError, match="at least one destination"):
+        PooledNegatives(torch.empty(0, dtype=torch.int64))
+
+
+def test_negatives_of_both_kinds_stand_side_by_side_and_the_first_are_what_they_are_alone():
+    events = made_events(100)
+    history = PairHistory(TemporalGraph.from_events(events).log)
+    first, second = NegativeSampler(num=2), NegativeSampler("historical", 3)
+    arguments = (history, 5, events.src[80:], events.dst[80:])
+    places = {"start": torch.full((20,), 80), "stop": 100}
+    both = NegativesOfBoth(first, second)
+    drawn, alone = both.draw(*arguments, **places), first.draw(*arguments, **places)
+    assert both.num == 5
+    assert torch.equal(drawn.dst[:, :2], alone.dst)
+    assert torch.equal(drawn.src[:, :2], alone.src)
+    past = set(zip(events.src[:80].tolist(), events.dst[:80].tolist(), strict=True))
+    pairs = torch.stack([drawn.src[:, 2:], drawn.dst[:, 2:]], dim=2).reshape(-1, 2).tolist()
+    assert {(src, dst) for src, dst in pairs} <= past
+
+
+def test_events_are_ranked_among_past_pairs_in_a_column_of_its_own():
+    results = {}
+    for num in (0, 4):
+        config = ContinualConfig(batch_size=20, mrr_negatives=5, hist_negatives=num)
+        trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), config)
+        results[num] = trainer.run(pieces(made_events(200), 50))
+    assert 0 < results[4]["test.mrr_hist"] <= 1
+    assert results[4]["test.mrr_hist"] != results[4]["test.mrr"]
+    assert "test.mrr_hist" not in results[0]
+    for metric in ("prequential.ap", "prequential.mrr", "running.loss"):
+        assert results[4][metric] == pytest.approx(results[0][metric], abs=1e-5)

@@ -1,0 +1,121 @@
+"""Named protocols: what the settings of a published evaluation are, and the line that says them.
+
+A protocol is a name with a version, and nothing but settings. Each may be another, and is then
+named in the line that is printed with every result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tgflow.train.config import ContinualConfig, OfflineConfig, TrainingConfig
+
+_SPLIT = {"val_ratio": 0.15, "test_ratio": 0.15, "batch_size": 200, "visibility": "event"}
+
+PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "dyglib/1": {
+            **_SPLIT,
+            "new_node_ratio": 0.1,
+            "epochs": 100,
+            "patience": 20,
+            "learning_rate": 1e-4,
+            "select": "ap+auc",
+            "collide": True,
+            "replace": False,
+            "inductive_since": "part",
+            "destinations": "train",
+        },
+        "prequential/1": {
+            "batch_size": 200,
+            "visibility": "event",
+            "mrr_negatives": 20,
+            "hist_negatives": 20,
+            "test_share": 0.15,
+        },
+    }
+)
+"""The settings of each protocol; those that it does not name are the model's or the user's."""
+
+
+def protocol_settings(name: str) -> dict[str, Any]:
+    """Return the settings of a protocol, as in `OfflineConfig(**protocol_settings("dyglib/1"))`.
+
+    Raises:
+        ValueError: If there is no such protocol.
+    """
+    if name not in PROTOCOLS:
+        raise ValueError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+    return {"protocol": name, **PROTOCOLS[name]}
+
+
+def offline_line(config: OfflineConfig, tied_share: float) -> str:
+    """Return in one line what figures of an offline training are to be compared by.
+
+    Args:
+        config: Its settings.
+        tied_share: Share of the events that have the time of the event before.
+    """
+    train = 1 - config.val_ratio - config.test_ratio
+    split = "/".join(f"{100 * share:.3g}" for share in (train, config.val_ratio, config.test_ratio))
+    return _line(
+        config,
+        split,
+        f"new nodes {config.new_node_ratio:.0%} in the same pass",
+        *_common(config),
+        _negatives(config),
+        f"best epoch by {config.select.upper().replace('+', ' and ')}",
+        f"ties {tied_share:.0%}",
+    )
+
+
+def continual_line(config: ContinualConfig, tied_share: float) -> str:
+    """Return in one line what figures of continual learning are to be compared by.
+
+    Args:
+        config: Its settings.
+        tied_share: Share of the events that have the time of the event before.
+    """
+    kinds = [f"random:{config.mrr_negatives}"]
+    if config.hist_negatives:
+        kinds.append(f"historical:{config.hist_negatives}")
+    return _line(
+        config,
+        "each event predicted, then learned",
+        *_common(config),
+        f"{' and '.join(kinds)} known at the batch's start",
+        f"test the last {config.test_share:.0%}",
+        f"ties {tied_share:.0%}",
+    )
+
+
+def _line(config: Any, *parts: str) -> str:
+    return f"{config.protocol or 'no named protocol'}: {', '.join([*parts, *_changed(config)])}"
+
+
+def _common(config: TrainingConfig) -> tuple[str, ...]:
+    sees = {"event": "event-exact neighbors", "batch": "neighbors of the batch's start"}
+    return f"batch {config.batch_size}", sees[config.visibility], "memory of the batch's start"
+
+
+def _negatives(config: OfflineConfig) -> str:
+    details = {
+        "random": "may hit a positive" if config.collide else "never the positive",
+        "historical": f"with{'' if config.replace else 'out'} replacement",
+        "inductive": "new since "
+        + {"train": "training", "part": "the part before"}[config.inductive_since],
+    }
+    return ", ".join(f"{kind}:1 ({details[kind]})" for kind in config.negatives)
+
+
+def _changed(config: Any) -> list[str]:
+    """Return what `config` has other than its protocol, in words."""
+    wanted = PROTOCOLS[config.protocol] if config.protocol is not None else {}
+    found = [
+        f"{name} {getattr(config, name)} for {value}"
+        for name, value in wanted.items()
+        if getattr(config, name) != value
+    ]
+    return [f"changed: {'; '.join(found)}"] if found else []
