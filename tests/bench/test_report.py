@@ -48,3 +48,16 @@ def test_a_headline_means_one_row():
     assert find(ROWS, Headline("", "race", "speed", {"size": 1})).value == 12_345
     with pytest.raises(ValueError, match="2 rows fit"):
         find(ROWS, Headline("", "race", "speed", {"size": 2}))
+
+
+def test_values_of_one_parameter_stand_side_by_side(tmp_path):
+    losses = {"ours": (1.5, 1.25), "theirs": (2.0,)}
+    rows = [
+        Row("TGN loss", value, "nats", {"library": library, "part": f"{part}/2"})
+        for library, values in losses.items()
+        for part, value in enumerate(values, 1)
+    ]
+    record("race", "make bench ARGS=race", rows, tmp_path)
+    page = filled("<!-- rows: race -->\n<!-- end -->\n", tmp_path)
+    assert "**TGN loss**, nats\n\n| library | 1/2 | 2/2 |\n| --- | --: | --: |\n" in page
+    assert "| ours | 1.5 | 1.25 |\n| theirs | 2 |  |\n" in page

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from benchmarks import gpu_goals
 from benchmarks.__main__ import DEVELOPERS
+from benchmarks.crossed import CROSSINGS, crossed_table
 from benchmarks.results import FOLDER, Result, load, record
 from tgflow.bench.grid import Grid, grids
 from tgflow.bench.options import Options
@@ -188,7 +189,14 @@ def result_tables(result: Result) -> Iterator[str]:
     yield f"`{result.command}`; {result.machine}; {result.date}; commit {result.commit}."
     for grid in grids(result.rows):
         yield ""
-        yield from _grid_table(grid)
+        crossing = CROSSINGS.get(grid.name)
+        if crossing is None:
+            yield from _grid_table(grid)
+        else:
+            rows = [row for row in result.rows if row.name == grid.name]
+            yield f"**{grid.name}**, {'ratio' if crossing.ratio else grid.unit}"
+            yield ""
+            yield from (_line(*cells) for cells in crossed_table(rows, crossing))
     yield ""
     yield _short(result.rows)
 

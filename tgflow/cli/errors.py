@@ -95,8 +95,14 @@ def explain(error: BaseException) -> str:
         said = ". ".join(str(cause).split(". ")[:2]).rstrip(".")
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
     if exit_code(error) == INTERNAL and not _is_explained(error):
-        text = f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
-    return text
+        return f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
+    return text if isinstance(error, CliError) else _in_flags(text)
+
+
+def _in_flags(text: str) -> str:
+    from tgflow.config.flags import in_flags
+
+    return in_flags(text)
 
 
 def _cause_of(error: BaseException) -> BaseException:

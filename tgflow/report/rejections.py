@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tgflow.config.flags import in_flags
 from tgflow.text import printable
 
 
@@ -29,7 +30,7 @@ def rejections(stream: Mapping[str, Any]) -> list[tuple[str, str, str, str, str,
             f"{count:,}",
             _location(seen["first"]),
             _location(seen["last"]),
-            printable(str(next(iter(seen["examples"]), ""))),
+            printable(in_flags(str(next(iter(seen["examples"]), "")))),
         )
         for count, code, partition, seen in sorted(lines, key=lambda line: -line[0])
     ]
