@@ -30,5 +30,7 @@ CountOf = Literal[
 """What of the past is counted for a pair; see `tgflow.counts.Count`."""
 CountClock = Literal["seconds", "events"]
 """What the half-life of a count is in."""
+Loss = Literal["bce", "softmax", "bpr"]
+"""What learning descends; see `tgflow.train.losses`."""
 Precision = Literal["fp32", "tf32"]
 """How a GPU multiplies matrices of float32."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
-from tgflow.choices import Strategy
+from tgflow.choices import Loss, Strategy
 from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
 from tgflow.state import StreamState
@@ -56,6 +56,8 @@ class TemporalModel(nn.Module):
     """What of the past of each pair the plan must count: `Batch.counts`, in this order."""
     config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
+    loss: ClassVar[Loss] = "bce"
+    """What its paper descends, unless a trainer's settings say otherwise."""
     edge_x_dim: int | None
     """Width of the edge features it reads; None for a model that takes any."""
     node_x_dim: int | None

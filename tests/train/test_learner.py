@@ -4,15 +4,14 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from helpers.made_streams import made_events, small_tgn
 from tgflow.graph import TemporalGraph
-from tgflow.model import Scores
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.train.finite import TrainingDiverged
-from tgflow.train.learner import Learner, link_loss
+from tgflow.train.learner import Learner
+from tgflow.train.losses import LOSSES
 
 
 def some_batch(model, index=3, epoch=0):
@@ -27,13 +26,6 @@ def some_batch(model, index=3, epoch=0):
         with_memory=True,
     )
     return plan.batch(epoch, index)
-
-
-def test_the_loss_is_binary_cross_entropy_over_all_scores():
-    scores = Scores(torch.tensor([2.0, -1.0]), torch.tensor([[0.5], [3.0]]))
-    logits = torch.tensor([2.0, -1.0, 0.5, 3.0])
-    expected = binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 1.0, 0.0, 0.0]))
-    assert link_loss(scores).item() == pytest.approx(expected.item())
 
 
 def test_predicting_changes_nothing():
@@ -103,8 +95,22 @@ def test_scores_that_are_not_finite_stop_the_run_by_place(step):
 
 def test_a_loss_that_is_not_finite_stops_the_run(monkeypatch):
     model = small_tgn()
-    monkeypatch.setattr(
-        "tgflow.train.learner.link_loss", lambda scores: scores.positive.sum() * math.inf
-    )
+    monkeypatch.setitem(LOSSES, "bce", lambda scores: scores.positive.sum() * math.inf)
     with pytest.raises(TrainingDiverged, match=r"the loss is -?inf; lower the learning rate"):
         Learner(model, seed=0, learning_rate=1e-2).learn(some_batch(model))
+
+
+def test_the_loss_is_the_models_unless_settings_say_otherwise():
+    def loss(paper, setting):
+        model = small_tgn(dropout=0.0)
+        model.loss = paper
+        return (
+            Learner(model, seed=0, learning_rate=1e-2, loss=setting).learn(some_batch(model)).loss
+        )
+
+    assert loss("bpr", None) == loss("bce", "bpr") != loss("bpr", "bce")
+
+
+def test_an_unknown_loss_is_refused():
+    with pytest.raises(ValueError, match="loss must be one of bce, softmax, bpr, got 'hinge'"):
+        Learner(small_tgn(), seed=0, learning_rate=1e-2, loss="hinge")

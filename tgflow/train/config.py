@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from tgflow.choices import NegativeKind, Precision, Strategy, Visibility
+from tgflow.choices import Loss, NegativeKind, Precision, Strategy, Visibility
 from tgflow.setting import Setting, check_ranges
 
 
@@ -38,6 +38,9 @@ class TrainingConfig:
     """Adam's weight decay."""
     grad_clip: Annotated[float, Gt(0)] | None = None
     """Largest norm of all gradients; unset: not clipped."""
+    loss: Loss | None = None
+    """What is learned: bce, each score alone; softmax, the event among its negatives; bpr, pairs of
+    the two; unset: as in the model's paper."""
     mrr_negatives: Annotated[int, Ge(1)] = 20
     """Negatives per event to rank it among; AP and AUC use the first of them."""
     visibility: Visibility = "event"

@@ -82,6 +82,7 @@ class ContinualTrainer:
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
+            loss=c.loss,
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",

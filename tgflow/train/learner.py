@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 from torch.utils._pytree import tree_leaves
 
 from tgflow.batch import Batch
+from tgflow.choices import Loss
 from tgflow.cuda.devices import device_of, has_device
 from tgflow.keys import derive_key
 from tgflow.model import Scores, TemporalModel
@@ -24,6 +24,7 @@ from tgflow.train.clock import clock_of
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.draws import seeded_draws
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
+from tgflow.train.losses import loss_of
 from tgflow.train.results import ReadyResults, ResultRing, Results
 
 _MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
@@ -34,8 +35,7 @@ class StepResult:
     """What one update saw."""
 
     loss: Tensor
-    """float32 `[]`: mean binary cross-entropy of the batch before the update, positives and
-    negatives alike."""
+    """float32 `[]`: of the batch before the update; see `tgflow.train.losses`."""
     scores: Scores
     """Detached logits in training mode (with dropout), and what `commit` needs."""
 
@@ -60,6 +60,7 @@ class Learner:
         learning_rate: Adam's, above 0.
         weight_decay: Adam's, at least 0.
         grad_clip: Largest norm of all gradients together, or None.
+        loss: What to descend; None: the model's.
         execution: How a GPU is used.
         num_nodes: Returns a bound of the nodes in batches, as `TemporalGraph.num_nodes` is; None:
             a state on a device waits for the largest one at each step.
@@ -74,6 +75,7 @@ class Learner:
         learning_rate: float,
         weight_decay: float = 0.0,
         grad_clip: float | None = None,
+        loss: Loss | None = None,
         execution: ExecutionConfig | None = None,
         num_nodes: Callable[[], int] | None = None,
         checks_at_once: bool = False,
@@ -81,6 +83,7 @@ class Learner:
         self.model = model
         self.seed = seed
         self.grad_clip = grad_clip
+        self._loss = loss_of(model.loss if loss is None else loss)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
         """Where the model's parameters are; the CPU for a model without any."""
@@ -177,7 +180,7 @@ class Learner:
 
     def _learned(self, batch: Batch) -> StepResult:
         scores = self.model(batch)
-        loss = link_loss(scores)
+        loss = self._loss(scores)
         self._check_finite(batch, scores, loss)
         self._descend(loss)
         detached = Scores(scores.positive.detach(), scores.negative.detach(), scores.carry)
@@ -301,14 +304,6 @@ def _fields_of(value: Any) -> list[Tensor]:
 
 def _result_tensors(result: StepResult) -> list[Tensor]:
     return [result.loss, *_tensors(result.scores)]
-
-
-def link_loss(scores: Scores) -> Tensor:
-    """Return the binary cross-entropy of logits, half of it from positives, half from negatives.
-
-    With one negative a positive this is the mean over all scores.
-    """
-    return (softplus(-scores.positive).mean() + softplus(scores.negative).mean()) / 2
 
 
 @contextmanager

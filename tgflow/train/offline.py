@@ -97,6 +97,7 @@ class OfflineTrainer:
             learning_rate=c.learning_rate,
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
+            loss=c.loss,
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
         )
