@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tgflow.model import TemporalModel
 
 if TYPE_CHECKING:
+    from tgflow.models.graphmixer import GraphMixer, GraphMixerConfig
+    from tgflow.models.jodie import JODIE, JODIEConfig
     from tgflow.models.tgat import TGAT, TGATConfig
     from tgflow.models.tgn import TGN, TGNConfig
 
@@ -33,10 +35,27 @@ class ModelEntry(NamedTuple):
         return self.model.config_type
 
 
-MODELS = {"tgat": ModelEntry("tgat", "TGAT"), "tgn": ModelEntry("tgn", "TGN")}
+MODELS = {
+    "graphmixer": ModelEntry("graphmixer", "GraphMixer"),
+    "jodie": ModelEntry("jodie", "JODIE"),
+    "tgat": ModelEntry("tgat", "TGAT"),
+    "tgn": ModelEntry("tgn", "TGN"),
+}
 """The models by name, as a command line or a configuration file calls them."""
 
-__all__ = ["MODELS", "TGAT", "TGN", "ModelEntry", "TGATConfig", "TGNConfig", "TemporalModel"]
+__all__ = [
+    "JODIE",
+    "MODELS",
+    "TGAT",
+    "TGN",
+    "GraphMixer",
+    "GraphMixerConfig",
+    "JODIEConfig",
+    "ModelEntry",
+    "TGATConfig",
+    "TGNConfig",
+    "TemporalModel",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,11 +17,10 @@ Differs from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import torch
 from annotated_types import Ge
-from torch import Tensor, nn
+from torch import nn
 
 from tgflow.batch import Batch
 from tgflow.model import Embeddings, Scores, TemporalModel
@@ -32,9 +31,8 @@ from tgflow.nn import (
     MemoryUpdater,
     NodeMemory,
     TimeEncoding,
-    aggregate,
 )
-from tgflow.nn.memory_rows import MemoryRows
+from tgflow.nn.mail import UpdatedMemory, leave_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell
@@ -59,14 +57,6 @@ class TGNConfig(AttentionConfig):
     def __post_init__(self) -> None:
         check_memory_placement(self.memory_placement, self.memory_cache)
         super().__post_init__()
-
-
-class _Inputs(NamedTuple):
-    """What `embed` found of a batch's nodes, which `commit` may write."""
-
-    rows: MemoryRows
-    memory: Tensor
-    """float32 `[U, memory_dim]`: the memory of `rows` after their mail, without gradients."""
 
 
 class TGN(TemporalModel):
@@ -100,32 +90,11 @@ class TGN(TemporalModel):
         memory = self.updater(rows, batch.seconds_per_tick)
         h = memory if self.node_x_proj is None else memory + self.node_x_proj(batch.node_x)
         z = self.encoder(h, batch.blocks)
-        return Embeddings(z, _Inputs(rows, memory.detach()))
+        return Embeddings(z, UpdatedMemory(rows, memory.detach()))
 
-    @torch.no_grad()
     def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
         """Store the updated memory of the new events' nodes, and leave them these events as mail.
 
         The memory that is stored is the one that `found` was computed from.
         """
-        n, inputs = batch.num_new, found.carry
-        if n == 0:
-            return
-        row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
-        for block in batch.blocks:  # from the top frontier down to the inputs
-            row = block.target.index_select(0, row)
-        own = inputs.memory.index_select(0, row)
-        other = own.view(n, 2, -1).flip(1).view(2 * n, -1)
-        if batch.x is not None:
-            other = torch.cat([other, batch.x[:n].repeat_interleave(2, dim=0)], dim=1)
-        mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], other, self.config.aggregator)
-        before = inputs.rows.select(row.index_select(0, mail.row))
-        self.state.write(
-            mail.node,
-            own.index_select(0, mail.row),
-            torch.where(before.has_mail, before.mail_t, mail.t),
-            mail.x,
-            mail.t,
-            position=batch.host.end if mail.is_last is None else batch.eid[n - 1 : n] + 1,
-            is_last=mail.is_last,
-        )
+        leave_mail(self.state, batch, found.carry, self.config.aggregator)

@@ -1,74 +1,32 @@
-"""TGN and TGAT on made streams."""
+"""Models that embed nodes, on batches made the slow, obvious way; and what TGN keeps."""
 
 import subprocess
 import sys
 
 import pytest
 import torch
-from sklearn.metrics import average_precision_score
-from torch.nn import functional as F
 
 from helpers.batches import slow_batch
-from helpers.effort import cases
+from helpers.made_models import made_events, made_model
 from tgflow.batch import Batch
 from tgflow.events import EventBatch
-from tgflow.models import MODELS, TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.model import TemporalModel
+from tgflow.models import MODELS, TGATConfig, TGNConfig
 
-SMALL = {"time_dim": 8, "embedding_dim": 8, "neighbors": 4, "dropout": 0.0}
-
-
-def made_events(size: int, x_dim: int = 0, num_nodes: int = 12, seed: int = 0) -> EventBatch:
-    """A stream in which sources keep coming back to a few destinations, with ties in time."""
-    generator = torch.Generator().manual_seed(seed)
-    src = torch.randint(num_nodes // 2, (size,), generator=generator)
-    dst = num_nodes // 2 + (src + torch.randint(2, (size,), generator=generator)) % (num_nodes // 2)
-    t = torch.arange(size) // 3 * 7
-    x = torch.randn(size, x_dim, generator=generator) if x_dim else None
-    return EventBatch(src, dst, t, x)
+EMBEDDING = [name for name, entry in MODELS.items() if "embed" in vars(entry.model)]
+for_each_encoder = pytest.mark.parametrize("name", EMBEDDING)
 
 
-def made_model(name: str, x_dim: int = 0, **settings: object) -> TGN | TGAT:
-    torch.manual_seed(0)
-    memory = {"memory_dim": 8} if name == "tgn" else {}
-    entry = MODELS[name]
-    return entry.model(entry.config(edge_x_dim=x_dim, **SMALL, **memory, **settings))
-
-
-def take_in(model: TGN | TGAT, batch: Batch) -> None:
+def take_in(model: TemporalModel, batch: Batch) -> None:
     model.commit(batch, model(batch))
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("x_dim", cases([0, 3], [3]))
-def test_model_overfits_a_tiny_stream(name, x_dim):
-    events = made_events(60, x_dim)
-    # With a regular clock and without features, no model could tell one node from another.
-    model, node_x = made_model(name, x_dim, node_x_dim=12, layers=1), torch.eye(12)
-    batches = [slow_batch(events, i, 20, model.fanouts, node_x=node_x) for i in range(3)]
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(60):
-        labels, scores = [], []
-        if model.state is not None:
-            model.state.reset()
-        for batch in batches:
-            result = model(batch)
-            loss = F.softplus(-result.positive).mean() + F.softplus(result.negative).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            model.commit(batch, result)
-            real = {(int(a), int(b)) for a, b in zip(events.src, events.dst, strict=True)}
-            pairs = zip(batch.src.tolist(), batch.negative_dst[:, 0].tolist(), strict=True)
-            false = torch.tensor([pair not in real for pair in pairs])  # else it may be true
-            labels += [1] * len(batch) + [0] * int(false.sum())
-            scores += result.positive.tolist() + result.negative[false, 0].tolist()
-    assert average_precision_score(labels, scores) > 0.95
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("layers", [1, 2])
-def test_model_shapes_and_finite_gradients(name, layers):
-    events, model = made_events(60, 2), made_model(name, 2, layers=layers)
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [(name, {}) for name in EMBEDDING] + [("tgn", {"layers": 2}), ("tgat", {"layers": 1})],
+)
+def test_model_shapes_and_finite_gradients(name, settings):
+    events, model = made_events(60), made_model(name, **settings)
     for index in range(3):
         batch = slow_batch(events, index, 20, model.fanouts, num_negatives=3)
         scores = model(batch)
@@ -81,7 +39,7 @@ def test_model_shapes_and_finite_gradients(name, layers):
         assert bool(parameter.grad.isfinite().all()), name_of
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each_encoder
 def test_model_reads_node_features_and_nodes_beyond_them(name):
     model, events = made_model(name, node_x_dim=5).eval(), made_events(20)
     node_x = torch.randn(7, 5)
@@ -93,7 +51,7 @@ def test_model_reads_node_features_and_nodes_beyond_them(name):
     assert not torch.equal(scores[0], scores[2])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each_encoder
 def test_model_refuses_node_features_of_another_width(name):
     events = made_events(20)
     for dim, node_x, found in ((5, None, 0), (5, torch.ones(7, 4), 4), (0, torch.ones(7, 4), 4)):
@@ -103,7 +61,7 @@ def test_model_refuses_node_features_of_another_width(name):
             model(batch)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each_encoder
 @pytest.mark.parametrize("dim", [0, 5])
 def test_model_of_no_events(name, dim):
     model = made_model(name, node_x_dim=dim)
@@ -115,32 +73,13 @@ def test_model_of_no_events(name, dim):
     assert scores.negative.shape == (0, 1)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each_encoder
 def test_forward_is_deterministic_and_changes_no_state(name):
-    events, model = made_events(60, 2), made_model(name, 2).eval()
+    events, model = made_events(60), made_model(name).eval()
     for index in range(2):
         take_in(model, slow_batch(events, index, 20, model.fanouts))
     batch = slow_batch(events, 2, 20, model.fanouts)
     assert torch.equal(model(batch).positive, model(batch).positive)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_what_comes_later_changes_nothing(name):
-    events = made_events(80, 2)
-    other = EventBatch(events.src, events.dst.clone(), events.t.clone(), events.x.clone())
-    other.dst[60:] = events.dst[60:].roll(1)
-    other.x[60:] += 1
-    other.t[60:] += 1000
-    runs = []
-    for stream in (events, other):
-        model, scores = made_model(name, 2).eval(), []
-        for index in range(3):  # up to event 60
-            batch = slow_batch(stream, index, 20, model.fanouts)
-            found = model(batch)
-            scores.append(found.positive)
-            model.commit(batch, found)
-        runs.append(torch.cat(scores))
-    assert torch.equal(*runs)
 
 
 @pytest.mark.parametrize("aggregator", ["last", "mean"])
@@ -148,7 +87,7 @@ def test_commit_leaves_mail_for_the_new_events_alone(aggregator):
     events = EventBatch(
         torch.tensor([0, 0, 3]), torch.tensor([1, 2, 4]), torch.tensor([5, 6, 9]), torch.eye(3)
     )
-    model = made_model("tgn", 3, aggregator=aggregator)
+    model = made_model("tgn", edge_x_dim=3, aggregator=aggregator)
     take_in(model, slow_batch(events, 0, 2, model.fanouts))
     rows = model.state.read(torch.arange(5), torch.full((5,), 2))
     assert rows.has_mail.tolist() == [True, True, True, False, False]
@@ -161,7 +100,7 @@ def test_commit_leaves_mail_for_the_new_events_alone(aggregator):
 
 def test_mail_holds_the_other_ends_updated_memory():
     events = EventBatch(torch.tensor([0, 0, 0]), torch.tensor([1, 1, 2]), torch.tensor([1, 2, 3]))
-    model = made_model("tgn")
+    model = made_model("tgn", edge_x_dim=0)
     for index in range(3):
         batch = slow_batch(events, index, 1, model.fanouts)
         model.commit(batch, model(batch))
@@ -241,9 +180,9 @@ def test_a_model_is_imported_when_it_is_first_used():
     assert out.stdout.split() == ["False", "True"]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@for_each_encoder
 def test_an_encoder_serves_any_decoder(name):
-    events, model = made_events(60, 2), made_model(name, 2).eval()
+    events, model = made_events(60), made_model(name).eval()
     batch = slow_batch(events, 0, 20, model.fanouts)
     embeddings, scores = model.embed(batch), model(batch)
     assert embeddings.z.shape[1] == 8

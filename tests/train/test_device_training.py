@@ -7,34 +7,19 @@ import torch
 
 from helpers.devices import apart, cuda, opened, place_of
 from helpers.effort import cases
-from helpers.emulator import tensors
+from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.emulator.tensors import watching
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
-from tgflow.train import results
 from tgflow.train.config import ContinualConfig, ExecutionConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.results import FETCH_EVERY, MOST_BEHIND, SLOTS, ResultRing
 
+pytestmark = pytest.mark.usefixtures("emulated_pages")
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
-
-
-@pytest.fixture(autouse=True)
-def _emulated_pages(monkeypatch):
-    """Memory that the emulated device copies to by itself, as it does to pinned memory."""
-    made = results._host_memory
-
-    def host_memory(width, device):
-        memory = made(width, device)
-        return tensors.pin(memory) if device.type == tensors.TYPE else memory
-
-    monkeypatch.setattr(results, "_host_memory", host_memory)
-    # which an emulated device has no thread of autograd's for
-    with torch.autograd.set_multithreading_enabled(False):
-        yield
 
 
 def graph_on(device):

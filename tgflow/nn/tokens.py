@@ -57,14 +57,14 @@ class TokenProj(nn.Module):
         if extra is not None:
             parts.append(F.linear(extra, of_extra))
         if node_x is not None:
-            parts.append(_gathered(F.linear(node_x, of_node), block.neighbor))
+            parts.append(gather_slots(F.linear(node_x, of_node), block.neighbor))
         if parts:
             parts = [sum(parts[1:], parts[0]) * block.mask.unsqueeze(-1)]
         if block.edge_table is not None and block.edge_row is not None:
-            parts.append(_gathered(F.linear(block.edge_table, of_edge), block.edge_row))
+            parts.append(gather_slots(F.linear(block.edge_table, of_edge), block.edge_row))
         return sum(parts[1:], parts[0]) + self.proj.bias
 
 
-def _gathered(table: Tensor, row: Tensor) -> Tensor:
-    """Return `table[row]`, `[N, k, D]`; row 0 of the features of edges is zeros."""
-    return gather_rows(table, row.reshape(-1)).view(*row.shape, -1)
+def gather_slots(table: Tensor, row: Tensor) -> Tensor:
+    """Return `table[row]`, `[N, k, D]`, of `table` `[F, D]` and `row`, int64 `[N, k]`."""
+    return gather_rows(table, row.reshape(-1)).view(*row.shape, table.shape[1])

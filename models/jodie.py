@@ -1,0 +1,111 @@
+"""JODIE: Predicting Dynamic Embedding Trajectory in Temporal Interaction Networks.
+
+Kumar, Zhang, Leskovec; KDD 2019, arXiv:1908.01207. Here in the form in which TGN's authors compare
+with it: a memory updated by a recurrent cell, projected to the time of the query.
+
+Differs from the paper:
+    * One table and one cell serve sources and destinations, and a score says how likely an event
+      is: the paper has two of each, and predicts the item's embedding, so that it ranks by
+      distance. The static one-hot ids that it appends are left out, as it is of no use for nodes
+      that training never saw.
+    * Memory is as of a batch's start, and a node keeps the last message of a batch; the paper's
+      t-batches update it after every event. The elapsed time is that since the node's latest event
+      before the query, also where that event is of the same batch.
+    * The elapsed time d enters the projection as log(1 + d) / 8 - 1, which is between -1 and 1 up
+      to three months. The mean and deviation by which published code scales it are those of all
+      training events, which a stream does not know.
+    * Node features enter through a linear map, so that they may have any width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+from torch import Tensor, nn
+
+from tgflow.batch import Batch
+from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
+from tgflow.nn._native import gather_rows
+from tgflow.nn.mail import UpdatedMemory, leave_mail
+from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.updater import Cell
+from tgflow.setting import Size, check_ranges
+
+
+@dataclass(frozen=True, kw_only=True)
+class JODIEConfig:
+    """Settings of a JODIE; widths are those of TGN."""
+
+    edge_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the edge features."""
+    node_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the node features."""
+    time_dim: Annotated[int, Ge(1)] = 100
+    """Width of a time encoding."""
+    memory_dim: Annotated[int, Ge(1)] = 100
+    """Width of a node's memory, and of its embedding."""
+    memory_updater: Cell = "rnn"
+    """The recurrent cell that takes messages into memory."""
+    memory_placement: MemoryPlacement = "model"
+    """Where memory and mail are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
+    memory_cache: Size | None = None
+    """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
+    """Share of an embedding's elements dropped in training."""
+
+    def __post_init__(self) -> None:
+        check_memory_placement(self.memory_placement, self.memory_cache)
+        check_ranges(self)
+
+
+class JODIE(TemporalModel):
+    """A memory per node, updated by mail, projected along the time since the node's latest event.
+
+    Args:
+        config: Settings.
+    """
+
+    strategy = "recent"
+    fanouts = (1,)  # the latest event of a node, for its time alone
+    config_type = JODIEConfig
+    state: NodeMemory
+
+    def __init__(self, config: JODIEConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = JODIEConfig() if config is None else config
+        self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
+        mail_dim = c.memory_dim + c.edge_x_dim
+        rows = memory_table(c.memory_dim + mail_dim, c.memory_placement, c.memory_cache)
+        self.state = NodeMemory(c.memory_dim, mail_dim, rows)
+        time = TimeEncoding(c.time_dim)
+        self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)
+        self.node_x_proj = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
+        self.drift = nn.Linear(1, c.memory_dim)
+        nn.init.normal_(self.drift.weight, std=c.memory_dim**-0.5)
+        nn.init.zeros_(self.drift.bias)
+        self.dropout = Dropout(c.dropout)
+        self.decoder = LinkDecoder(c.memory_dim)
+
+    def embed(self, batch: Batch) -> Embeddings:
+        """Return the embeddings of the batch's nodes at their times; changes no state."""
+        rows = self.state.read(batch.nodes, batch.position)
+        memory = self.updater(rows, batch.seconds_per_tick)
+        h = memory if self.node_x_proj is None else memory + self.node_x_proj(batch.node_x)
+        (latest,) = batch.blocks
+        z = self._projected(gather_rows(h, latest.target), latest.dt)
+        return Embeddings(z, UpdatedMemory(rows, memory.detach()))
+
+    def _projected(self, h: Tensor, elapsed: Tensor) -> Tensor:
+        """Return h (1 + w d + b), `[N, memory_dim]`, of seconds `elapsed` `[N, 1]`."""
+        drifted: Tensor = self.dropout(h * (1 + self.drift(elapsed.log1p() / 8 - 1)))
+        return drifted
+
+    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
+        """Store the updated memory of the new events' nodes, and leave them these events as mail.
+
+        The memory that is stored is the one that `found` was computed from.
+        """
+        leave_mail(self.state, batch, found.carry, "last")

@@ -1,0 +1,27 @@
+"""What training on an emulated device needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.emulator import tensors
+from tgflow.train import results
+
+
+@pytest.fixture
+def emulated_pages(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory that the emulated device copies to by itself, as it does to pinned memory."""
+    made = results._host_memory
+
+    def host_memory(width: int, device: torch.device) -> Tensor:
+        memory = made(width, device)
+        return tensors.pin(memory) if device.type == tensors.TYPE else memory
+
+    monkeypatch.setattr(results, "_host_memory", host_memory)
+    # which an emulated device has no thread of autograd's for
+    with torch.autograd.set_multithreading_enabled(False):
+        yield
