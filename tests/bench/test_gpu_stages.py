@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,17 @@ from benchmarks.gpu_goals import GOALS, Goal, goal_table, keep, measured
 from benchmarks.results import load
 from helpers import gpu_stages
 from helpers.emulator import KERNELS
-from helpers.gpu_stages import BENCHES, MOST_SECONDS, STAGES, Outcome, Step, run, run_step
+from helpers.gpu_stages import (
+    BENCHES,
+    MOST_SECONDS,
+    STAGES,
+    TRAININGS,
+    Outcome,
+    Step,
+    main,
+    run,
+    run_step,
+)
 from tgflow.bench.row import Row
 from tgflow.cuda.sources import KERNEL
 
@@ -60,9 +71,10 @@ def test_a_command_that_is_not_there_is_a_failure_like_others(tmp_path):
 
 
 def test_rows_go_to_their_own_file(tmp_path):
-    step = python("import sys; print('[]'); print('hm', file=sys.stderr)", output=tmp_path / "rows")
+    code = "import sys; print('[]'); print('hm', file=sys.stderr)"
+    step = python(code, output=Path("rows") / "a.json")
     assert run_step(step, tmp_path).status == "passed"
-    assert (tmp_path / "rows").read_text() == "[]\n"
+    assert (tmp_path / "rows" / "a.json").read_text() == "[]\n"
     assert "hm" in (tmp_path / "step.log").read_text()
 
 
@@ -84,7 +96,9 @@ def test_every_stage_is_done_in_eight_minutes(monkeypatch):
     for name, stage in STAGES.items():
         steps = [step for step in stage(None) if isinstance(step, Step)]
         assert sum(step.limit_s for step in steps) <= MOST_SECONDS, name
-    assert {name for name, _, _ in BENCHES} >= {goal.bench for goal in GOALS}
+    steps = gpu_stages.measured([*BENCHES, *TRAININGS])
+    kept = {step.output.stem.partition("-")[2] for step in steps if step.output is not None}
+    assert kept == {goal.bench for goal in GOALS}
 
 
 def test_sanitizers_look_at_our_own_kernels_alone(monkeypatch):
@@ -94,6 +108,22 @@ def test_sanitizers_look_at_our_own_kernels_alone(monkeypatch):
     assert [each.status for each in STAGES["sanitize"](None)] == [
         "left out: there is no compute-sanitizer"
     ]
+
+
+@pytest.mark.slow
+def test_what_was_measured_comes_back_with_the_logs(tmp_path, monkeypatch, capsys):
+    """On a machine that brings back one folder: rows, results, logs and the summary are in it."""
+    goal = next(each for each in GOALS if each.bench == "train" and not each.is_ratio)
+    row = json.dumps([Row(goal.name, 3e9, goal.unit, goal.params).to_json()])
+    step = python(f"print({row!r})", "bench train 0", output=Path("rows") / "0-train.json")
+    monkeypatch.setitem(STAGES, "train", lambda _: iter([step]))
+    monkeypatch.setattr(gpu_stages, "RESULTS", tmp_path / "kept")
+    assert main(["train", "--logs", str(tmp_path / "out")]) == 0
+    out = tmp_path / "out"
+    for folder in (out / "results", tmp_path / "kept"):
+        assert load(folder / "gpu-train.json").rows[0].value == 3e9
+    assert "figures" in (out / "summary.txt").read_text()
+    assert f"| {goal.what} | **3G** | " in capsys.readouterr().out
 
 
 def test_tests_of_settings_are_left_out_without_pydantic():

@@ -1,6 +1,8 @@
 """The training bench at tiny sizes: rows well formed, peers optional, turns fair."""
 
 import math
+import time
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -10,9 +12,9 @@ import benchmarks.train
 from benchmarks import peers
 from benchmarks.race import link_loss, race
 from helpers.emulator.device import EmulatedDevice
-from tgflow.bench import made, train, train_device
+from tgflow.bench import live_device, made, train, train_device
 from tgflow.bench.options import Options
-from tgflow.bench.own import own_tgat, own_tgn
+from tgflow.bench.own import graph_on, own_tgat, own_tgn
 from tgflow.bench.task import Laps, Task
 from tgflow.events import EventBatch
 
@@ -129,19 +131,55 @@ def test_the_task_numbers_destinations_after_sources():
 
 
 def test_training_on_a_device_is_measured_for_each_size_of_batches(monkeypatch):
-    monkeypatch.setattr(train_device, "BATCHES", (5, 8))
-    monkeypatch.setattr(train_device, "TARGETS", {"TGN": (1.0, 2.0), "TGAT": (3.0, 4.0)})
-    monkeypatch.setattr(train_device, "TURN", 2)
-    task, options = made_task(400), Options(quick=True)
+    monkeypatch.setattr(train_device, "BATCHES", (8,))
+    monkeypatch.setattr(train_device, "TARGETS", {"TGN": (1.0,), "TGAT": (3.0,)})
+    monkeypatch.setattr(train_device, "BESIDE_BATCH", 8)
+    monkeypatch.setattr(train_device, "APPENDED", 50)
+    monkeypatch.setattr(train_device, "APPENDS_A_SECOND", 5)
+    task, options = made_task(120), Options(quick=True)
     rows = list(train_device.device_rows(task, {}, EmulatedDevice(), options))
     assert [(row.name, row.params["batch"], row.target) for row in rows] == [
-        ("TGN training on the device", 5, 1.0),
-        ("epoch with look-ahead", 5, 2.0),
-        ("TGN training on the device", 8, 2.0),
+        ("TGN training on the device", 8, 1.0),
         ("epoch with look-ahead", 8, 2.0),
-        ("TGAT training on the device", 5, 3.0),
-        ("epoch with look-ahead", 5, 2.0),
-        ("TGAT training on the device", 8, 4.0),
+        ("TGAT training on the device", 8, 3.0),
         ("epoch with look-ahead", 8, 2.0),
+        ("training beside appends", 8, 5.0),
     ]
-    assert all(row.value > 0 for row in rows)
+    assert all(row.value > 0 for row in rows[:-1])
+    assert rows[-1].params["appended/s"] > 0
+
+
+def test_batches_of_4000_of_the_standard_stream_are_enough_to_be_timed():
+    num_batches = int(train.TRAIN_SHARE * len(made.wikipedia())) // max(train_device.BATCHES)
+    assert num_batches > 2 * train_device.WARM_UP
+
+
+def test_a_pass_begins_where_training_began():
+    own = own_tgn(made_task())
+    first = [float(loss) for loss in own.steps(5)]
+    own = own_tgn(made_task())
+    own.learner.optimizer.param_groups[0]["lr"] = 0.0
+    assert float(next(own.steps(10))) == first[0]
+    list(own.steps(10))
+    own.rewind()
+    assert float(next(own.steps(10))) == first[0]
+
+
+def test_appends_beside_training_raise_what_they_met():
+    graph = graph_on("cpu", 6)
+    graph.append(made_task().events)
+    with train_device.appending(graph, made_task().events) as appended:
+        while not appended.num_events:
+            time.sleep(0.001)
+    assert graph.num_events == 120 + appended.num_events
+    with (
+        pytest.raises(ValueError, match="x"),
+        train_device.appending(graph, replace(made_task().events, x=None)),
+    ):
+        pass
+
+
+def test_learning_a_stream_on_a_device_is_measured():
+    row = live_device.live_row(made_task(), {}, EmulatedDevice(), Options(quick=True))
+    assert (row.params["negatives"], row.params["replay"], row.target) == (20, 0.5, 0.2e6)
+    assert row.value > 0

@@ -1,7 +1,8 @@
 """The figures to reach on a GPU, beside what was measured; those of BENCHMARKS.md come from here.
 
-python -m benchmarks.gpu_goals FOLDER   keep the rows of FOLDER/*-NAME.json, as `--json` prints
-                                        them, as results of GPU benchmarks; print the table
+python -m benchmarks.gpu_goals ROWS FOLDER...   keep the rows of ROWS/*-NAME.json, as `--json`
+                                                prints them, as results of GPU benchmarks in
+                                                each FOLDER; print the table of the last
 """
 
 from __future__ import annotations
@@ -77,13 +78,28 @@ GOALS: Sequence[Goal] = (
     ),
     Goal("training TGAT, 10 x 10, B = 4,000", "train", _TGAT, 1.2e6, "events/s", {"batch": 4000}),
     Goal(
-        "epoch with look-ahead, times without",
+        "epoch of TGN with look-ahead, times without, B = 600",
         "train",
         "epoch with look-ahead",
         2.0,
         "x",
-        {},
+        {"model": "TGN", "batch": 600},
         "SALIENT 3.3x",
+    ),
+    Goal(
+        "`tgflow run`: TGN, B = 200, 20 negatives, replay",
+        "train",
+        "TGN learning as it comes",
+        0.2e6,
+        "events/s",
+        {"batch": 200, "negatives": 20, "replay": 0.5},
+    ),
+    Goal(
+        "1 M events/s appended beside training TGN",
+        "train",
+        "training beside appends",
+        5.0,
+        "% slower",
     ),
     Goal("10 recent neighbors, 50 M entries", "sample", "recent, cold", 300e6, "queries/s", _50M),
     Goal("10 uniform neighbors, 50 M entries", "sample", "uniform, cold", 150e6, "queries/s", _50M),
@@ -183,4 +199,6 @@ def _verdict(goal: Goal, value: float) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(goal_table(keep(Path(sys.argv[1])))))
+    rows_folder, *folders = map(Path, sys.argv[1:])
+    kept = [keep(rows_folder, folder) for folder in folders]
+    print("\n".join(goal_table(kept[-1])))

@@ -15,11 +15,11 @@ from tgflow.bench.train import (
     TGAT_EVENTS_PER_SECOND,
     TURN,
     named_task,
+    on_device,
     quality_rows,
     set_threads,
     share_row,
 )
-from tgflow.bench.train_device import device_rows
 from tgflow.bench.turns import restored_threads
 
 OWN = "tgflow"
@@ -36,7 +36,7 @@ def run(options: Options) -> list[Row]:
         set_threads()
         rows: list[Row] = []
         if options.devices[-1] != "cpu":
-            rows += device_rows(task, params, options.devices[-1], options)
+            rows += on_device(task, params, options.devices[-1], options)
         if options.only_device:
             return rows
         return [*rows, *tgn_rows(task, params, options), *tgat_rows(task, params, options)]

@@ -1,10 +1,13 @@
 """What `make gpu` runs: stages that do not stop one another, each with its own log and limit.
 
-    python tests/helpers/gpu_stages.py [build smoke tests sanitize bench] [--wheels FOLDER]
+    python tests/helpers/gpu_stages.py [build smoke tests bench train long sanitize]
+                                       [--wheels FOLDER] [--logs FOLDER]
 
-Uses no network and no environment of ours: a GPU machine has its own PyTorch, CuPy and tools. What
-was measured goes to tests/benchmarks/results, which `python -m benchmarks.report` writes to
-BENCHMARKS.md. Ends with a table of stages and one of figures beside their goals; status 1 if a
+Uses no network and no environment of ours: a GPU machine has its own PyTorch, CuPy and tools. Logs,
+rows and results go to FOLDER: by default $OUT, where a machine brings back what is there, or
+build/gpu-log. Results go to tests/benchmarks/results as well, from where
+`python -m benchmarks.report` writes them to BENCHMARKS.md: files that a machine brought back are
+put there first. Ends with a table of stages and one of figures beside their goals; status 1 if a
 stage failed.
 """
 
@@ -27,7 +30,10 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "build" / "gpu"
-LOGS = ROOT / "build" / "gpu-log"
+LOGS = Path(os.environ.get("OUT") or ROOT / "build" / "gpu-log")
+RESULTS = ROOT / "tests" / "benchmarks" / "results"
+ROWS = Path("rows")
+"""Where rows go, in the folder of logs."""
 MOST_SECONDS = 480
 """Of a stage: a machine may end a command after ten minutes."""
 BACKEND = {"scikit_build_core": "scikit-build-core>=0.11", "pybind11": "pybind11>=3"}
@@ -36,14 +42,19 @@ ON_GPU = re.compile(r"needs_cuda|for_each_(device|gpu|kind|place)|mark\.gpu")
 """Found in the files of tests that have some for a GPU."""
 NEED_SETTINGS = ("tests/cli", "tests/runtime", "tests/config")
 """Folders whose tests need pydantic."""
-BENCHES = (  # each in the time that it may take; the sizes rise, so that the small ones are there
-    ("store", "--entries 1e6,1e7", 70),
-    ("sample", "--entries 1e6,1e7", 70),
-    ("table", "", 90),
-    ("cache", "", 40),
-    ("train", "", 80),
+Bench = tuple[str, str, int]
+"""A benchmark, its options, and the seconds that it may take."""
+BENCHES: Sequence[Bench] = (  # the sizes rise, so that the small ones are there
+    ("store", "--entries 1e6,1e7", 80),
+    ("sample", "--entries 1e6,1e7", 80),
+    ("table", "", 130),
+    ("cache", "", 50),
     ("store", "--entries 5e7", 60),
-    ("sample", "--entries 5e7", 70),
+    ("sample", "--entries 5e7", 80),
+)
+TRAININGS: Sequence[Bench] = (  # the first one is a look: its rows are in the log alone
+    ("train", "--quick", 120),
+    ("train", "", 360),
 )
 
 
@@ -56,7 +67,7 @@ class Step:
     limit_s: int = MOST_SECONDS
     environment: dict[str, str] = field(default_factory=dict)
     output: Path | None = None
-    """Where its standard output goes, if not to the log."""
+    """Where its standard output goes, in the folder of logs, if not to the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +87,14 @@ class Outcome:
 
 def run_step(step: Step, logs: Path) -> Outcome:
     """Run a command with its limit, whatever comes; it and all that it started end with it."""
-    logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{step.name.replace(' ', '-')}.log"
+    to = log if step.output is None else logs / step.output
+    to.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     with log.open("w") as said:
         said.write(f"$ {' '.join(map(str, step.command))}\n\n")
         said.flush()
-        with (step.output or log).open("a" if step.output is None else "w") as output:
+        with to.open("a" if step.output is None else "w") as output:
             try:
                 status = _status(_started(step, output, said), step.limit_s)
             except OSError as error:
@@ -158,14 +170,32 @@ def smoke(_: Path | None) -> Iterator[Step | Outcome]:
 
 
 def tests(_: Path | None) -> Iterator[Step | Outcome]:
-    """Run the tests that need a GPU, and those of the cache planner."""
-    there = find_spec("pydantic") is not None or (BUILT / "pydantic").is_dir()
-    files = gpu_tests(there)
-    pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--durations=20"]
+    """Run the tests that need a GPU but for the long ones, and those of the cache planner."""
+    there = has_settings()
     if not there:
         yield Outcome("tests of settings", "left out: there is no pydantic", 0.0)
-    yield Step("tests", [*pytest, "-m", "gpu", "--maxfail=30", *files], 400, with_core())
-    yield Step("tests planner", [*pytest, "tests/plan/test_belady.py"], 80, with_core())
+    marked = ["-m", "gpu and not slow", "--maxfail=30", "--timeout=90"]
+    yield Step("tests", [*PYTEST, *marked, *gpu_tests(there)], 410, with_core())
+    yield Step("tests planner", [*PYTEST, "tests/plan/test_belady.py"], 70, with_core(**_QUICK))
+
+
+def long(_: Path | None) -> Iterator[Step | Outcome]:
+    """Run the long tests that need a GPU: further cases, and accuracy on a real stream."""
+    marked = ["-m", "gpu and slow", "--maxfail=30", "--timeout=240"]
+    accuracy = ["tests/train/test_gpu_training.py"]
+    others = [path for path in gpu_tests(has_settings()) if path not in accuracy]
+    yield Step("long accuracy", [*PYTEST, *marked, *accuracy], 240, with_core())
+    yield Step("long others", [*PYTEST, *marked, *others], 240, with_core())
+
+
+# -v, so that the log of a step that its limit ended says how far it came
+PYTEST = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--durations=20"]
+_QUICK = {"HYPOTHESIS_PROFILE": "quick"}
+
+
+def has_settings() -> bool:
+    """Return whether there is pydantic, which the settings of commands are made with."""
+    return find_spec("pydantic") is not None or (BUILT / "pydantic").is_dir()
 
 
 def gpu_tests(with_settings: bool) -> list[str]:
@@ -201,17 +231,28 @@ def kernel_names() -> list[str]:
 
 def bench(_: Path | None) -> Iterator[Step | Outcome]:
     """Measure what is on the GPU alone; each benchmark leaves its rows, however others end."""
-    for number, (name, sizes, limit_s) in enumerate(BENCHES):
-        asked = [name, "--device", "cuda", "--only-device", "--json", *sizes.split()]
+    yield from measured(BENCHES)
+
+
+def train(_: Path | None) -> Iterator[Step | Outcome]:
+    """Measure training on the GPU, first for a look, then all of it."""
+    yield from measured(TRAININGS)
+
+
+def measured(benches: Sequence[Bench]) -> Iterator[Step]:
+    """Run benchmarks on the GPU alone; the rows of each go to a file of their own."""
+    for number, (name, options, limit_s) in enumerate(benches):
+        asked = [name, "--device", "cuda", "--only-device", "--json", *options.split()]
         command = [sys.executable, "-m", "benchmarks", *asked]
-        rows = LOGS / "rows" / f"{number}-{name}.json"
-        rows.parent.mkdir(parents=True, exist_ok=True)
+        rows = None if "--quick" in options else ROWS / f"{number}-{name}.json"
         yield Step(f"bench {name} {number}", command, limit_s, with_core(), rows)
 
 
 STAGES: dict[str, Callable[[Path | None], Iterator[Step | Outcome]]] = {
-    each.__name__: each for each in (build, smoke, tests, sanitize, bench)
+    each.__name__: each for each in (build, smoke, tests, bench, train, long, sanitize)
 }
+"""In this order: what says most is done first."""
+MEASURING = ("bench", "train")
 
 
 def run(names: Sequence[str], wheels: Path | None, logs: Path) -> list[Outcome]:
@@ -252,11 +293,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     names = given.stages or list(STAGES)
     outcomes = run(names, given.wheels, given.logs)
-    if "bench" in names:
-        keep = [sys.executable, "-m", "benchmarks.gpu_goals", LOGS / "rows"]
-        outcomes.append(run_step(Step("bench figures", keep, 60, with_core()), given.logs))
+    if any(name in MEASURING for name in names):
+        logs = given.logs.absolute()
+        folders = [logs / "results", RESULTS]
+        keep = [sys.executable, "-m", "benchmarks.gpu_goals", logs / ROWS, *folders]
+        outcomes.append(run_step(Step("figures", keep, 60, with_core()), logs))
         print(outcomes[-1].log.read_text(errors="replace"))  # type: ignore[union-attr]
-    print("\n".join(stage_table(outcomes)))
+    table = "\n".join(stage_table(outcomes))
+    (given.logs / "summary.txt").write_text(f"{table}\n")
+    print(table)
     return int(any(each.is_failure for each in outcomes))
 
 

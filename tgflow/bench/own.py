@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -37,7 +38,8 @@ class Own:
         device: str | Device = "cpu",
     ) -> None:
         self.task, self.num_threads = task, num_threads
-        graph = _graph_of(task, device)
+        graph = graph_on(device, task.events.x_dim)
+        graph.append(task.events)
         self.plan = Plan(
             graph,
             seed=task.seed,
@@ -64,22 +66,30 @@ class Own:
         """Train on the next batches; returns their losses. Nothing is prepared beyond them."""
         begin, computed = time.perf_counter(), self.learner.compute_seconds
         stop = min(self._next + num_batches, self.task.num_batches)
-        losses = []
-        for batch in self._load(self._next, stop):
-            step = self.learner.learn(batch)
-            losses.append(2 * step.loss)  # a mean over both kinds of events
-            self.learner.commit(batch, step.scores)
-        self._next = stop
+        losses = list(self.steps(stop))
         if losses:
             float(losses[-1])  # waits for a device, once
         self.seconds += time.perf_counter() - begin
         self.torch_seconds += self.learner.compute_seconds - computed
         return [float(loss) for loss in losses]
 
-    @property
-    def num_left(self) -> int:
-        """Training batches to come."""
-        return self.task.num_batches - self._next
+    def steps(self, stop: int) -> Iterator[Tensor]:
+        """Train on the batches up to `stop`, one at a time, and yield their losses.
+
+        A GPU is not waited for.
+        """
+        for batch in self._load(self._next, stop):
+            step = self.learner.learn(batch)
+            self.learner.commit(batch, step.scores)
+            self._next += 1
+            yield 2 * step.loss  # a mean over both kinds of events
+
+    def rewind(self) -> None:
+        """Go back to the first batch, with what was learned but without memory."""
+        self._next = 0
+        state = self.learner.model.state
+        if state is not None:
+            state.reset()
 
     def evaluate(self) -> tuple[Tensor, Tensor]:
         """Score the held-out events, storing each batch after it is scored."""
@@ -90,18 +100,25 @@ class Own:
         return torch.cat([s.positive for s in scores]), torch.cat([s.negative for s in scores])
 
     def _load(self, start: int, stop: int) -> Loader:
-        return Loader(self.plan, 0, range(start, stop), num_threads=self.num_threads)
+        captures = self.plan.gpu is not None
+        batches = range(start, stop)
+        return Loader(self.plan, 0, batches, num_threads=self.num_threads, captures=captures)
 
 
-def _graph_of(task: Task, device: str | Device) -> TemporalGraph:
-    """Return the task's graph on a device, which has the features in its own memory."""
+def graph_on(device: str | Device, x_dim: int) -> TemporalGraph:
+    """Return an empty graph on a device, which has the edge features in its own memory."""
     features = None
     if not isinstance(device, str) or device != "cpu":
-        features = FeatureTable(task.events.x_dim, placement="device", device=device)
-    return TemporalGraph.from_events(task.events, "bipartite", edge_x=features, device=device)
+        features = FeatureTable(x_dim, placement="device", device=device)
+    return TemporalGraph("bipartite", x_dim, edge_x=features, device=device)
 
 
 def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
+    """Return tgflow's TGN on a task."""
+    return Own(task, tgn_of(task), num_threads, device)
+
+
+def tgn_of(task: Task) -> TGN:
     """Return tgflow's TGN with the task's widths."""
     torch.manual_seed(task.seed)
     config = TGNConfig(
@@ -113,7 +130,7 @@ def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> O
         neighbors=task.neighbors,
         dropout=task.dropout,
     )
-    return Own(task, TGN(config), num_threads, device)
+    return TGN(config)
 
 
 def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from tgflow import _core
+from tgflow.bench.live_device import live_row
 from tgflow.bench.options import Options
 from tgflow.bench.own import Own, own_tgat, own_tgn
 from tgflow.bench.row import Params, Row
@@ -37,9 +38,15 @@ def run(options: Options) -> list[Row]:
     with restored_threads():
         set_threads()
         if options.devices[-1] != "cpu":
-            rows = list(device_rows(task, params, options.devices[-1], options))
+            rows = on_device(task, params, options.devices[-1], options)
             return rows if options.only_device else rows + cpu_rows(task, params, options)
         return cpu_rows(task, params, options)
+
+
+def on_device(task: Task, params: Params, device: str, options: Options) -> list[Row]:
+    """Train on a GPU: over a stream that is there, and as it comes."""
+    rows = [live_row(task, params, device, options)]
+    return [*rows, *device_rows(task, params, device, options)]
 
 
 def cpu_rows(task: Task, params: Params, options: Options) -> list[Row]:
