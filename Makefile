@@ -69,7 +69,7 @@ bench: .venv/core
 kafka: .venv/core .venv/tools
 	@$(BIN)/python tests/helpers/real_broker.py build/kafka
 
-# build, smoke, tests, sanitize, bench; a machine that ends commands early takes them one by one.
+# build, smoke, tests, bench, train, long, sanitize; a machine that ends commands early takes them one by one.
 STAGES ?=
 WHEELS ?=
 

@@ -61,3 +61,20 @@ def test_values_of_one_parameter_stand_side_by_side(tmp_path):
     page = filled("<!-- rows: race -->\n<!-- end -->\n", tmp_path)
     assert "**TGN loss**, nats\n\n| library | 1/2 | 2/2 |\n| --- | --: | --: |\n" in page
     assert "| ours | 1.5 | 1.25 |\n| theirs | 2 |  |\n" in page
+
+
+def test_headlines_have_the_figures_of_a_gpu_beside_them(tmp_path, monkeypatch):
+    sized = {"size": 1}
+    headlines = (
+        Headline("racing", "race", "speed", sized, on_gpu="speed"),
+        Headline("longer", "race", "speed", sized, on_gpu="speed on it", gpu_params={"size": 9}),
+        Headline("alone", "race", "speed", sized),
+    )
+    monkeypatch.setattr("benchmarks.report.HEADLINES", headlines)
+    record("race", "make bench ARGS=race", ROWS, tmp_path)
+    page = "<!-- rows: headlines -->\n<!-- end -->\n"
+    assert "| racing | **12.3k** events/s | 10k | 1.23 | not measured |" in filled(page, tmp_path)
+    on_gpu = [Row("speed", 5e6, "events/s", sized), Row("speed on it", 7e6, "", {"size": 9})]
+    record("gpu-race", "make gpu STAGES=bench (race)", on_gpu, tmp_path)
+    lines = filled(page, tmp_path).splitlines()
+    assert [line.split(" | ")[4] for line in lines[3:6]] == ["**5M**", "**7M**", ""]

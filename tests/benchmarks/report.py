@@ -20,7 +20,7 @@ import math
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks import gpu_goals
@@ -48,24 +48,38 @@ class Headline:
     """The rows' name,"""
     params: Params = field(default_factory=dict)
     """and what their parameters must have."""
+    on_gpu: str | None = None
+    """The name of a GPU's rows, in the file of its results; None where there are none."""
+    gpu_params: Params | None = None
+    """What their parameters must have; None: the same."""
 
 
+_BATCH: Params = {"batch": 200}
 _TGN = "prepare, TGN, 1 hop of 10"
 _GATHER = "gather rows, over index_select(out=)"
 _10M: Params = {"stream": "power law", "entries": 10_000_000}
 _OURS: Params = {"library": "tgflow"}
+
+
+def _alike(what: str, result: str, name: str) -> Headline:
+    """Return the headline of a figure at 10 M entries that a GPU has under the same name."""
+    return Headline(what, result, name, _10M, on_gpu=name)
+
+
 HEADLINES: Sequence[Headline] = (
-    Headline("10 recent neighbors, a core, 10 M entries", "sample", "recent, cold", _10M),
-    Headline("10 uniform neighbors, a core, 10 M entries", "sample", "uniform, cold", _10M),
+    _alike("10 recent neighbors, a core, 10 M entries", "sample", "recent, cold"),
+    _alike("10 uniform neighbors, a core, 10 M entries", "sample", "uniform, cold"),
     Headline("2 hops of 10, 600 roots", "sample", "two hops, beside the peers", _OURS),
-    Headline("insert 1,000, then sample 3,000", "sample", "update, then sample", _10M),
-    Headline("inserting in bulk, a core", "store", "insert, bulk", _10M),
-    Headline("inserting batches of 1,000, a core", "store", "insert, micro-batches", _10M),
-    Headline("memory of the store", "store", "memory", _10M),
+    _alike("insert 1,000, then sample 3,000", "sample", "update, then sample"),
+    _alike("inserting in bulk, a core", "store", "insert, bulk"),
+    _alike("inserting batches of 1,000, a core", "store", "insert, micro-batches"),
+    _alike("memory of the store", "store", "memory"),
     Headline("preparing TGN's batches, a core", "prepare", _TGN, {"x_dim": 0}),
-    Headline("training TGN", "train", "TGN training", _OURS),
+    Headline("training TGN", "train", "TGN training", _OURS, "TGN training on the device", _BATCH),
     Headline("training TGN, of the faster peer", "train", "TGN training, times the faster peer"),
-    Headline("training TGAT", "train", "TGAT training", _OURS),
+    Headline(
+        "training TGAT", "train", "TGAT training", _OURS, "TGAT training on the device", _BATCH
+    ),
     Headline("CSV into the log", "stream", "files, to the log", {"file": "clean.csv"}),
     Headline("Parquet into the log", "stream", "files, to the log", {"file": "clean.parquet"}),
     Headline("gathering 172 floats a row", "table", _GATHER, {"dim": 172, "threads": 1}),
@@ -137,9 +151,9 @@ def filled(page: str, folder: Path = FOLDER) -> str:
 
 
 def headline_table(results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield the lines of the first table."""
-    yield "| what | tgflow | beside, or to reach | ratio | command |"
-    yield "|---|--:|--:|--:|---|"
+    """Yield the lines of the first table; rows of a GPU are in its own results."""
+    yield "| what | tgflow | beside, or to reach | ratio | on a GPU | command |"
+    yield "|---|--:|--:|--:|--:|---|"
     for headline in HEADLINES:
         result = results[headline.result]
         row = find(result.rows, headline)
@@ -149,8 +163,21 @@ def headline_table(results: Mapping[str, Result]) -> Iterator[str]:
             f"**{compact(row.value)}** {row.unit}",
             "" if other is None else compact(other),
             "" if row.ratio is None else f"{row.ratio:.2f}",
+            _on_gpu(results, headline),
             f"`{result.command}`",
         )
+
+
+def _on_gpu(results: Mapping[str, Result], headline: Headline) -> str:
+    """Return a GPU's figure; nothing where there is none to be."""
+    if headline.on_gpu is None:
+        return ""
+    result = results.get(gpu_goals.PREFIX + headline.result)
+    params = headline.params if headline.gpu_params is None else headline.gpu_params
+    wanted = replace(headline, name=headline.on_gpu, params=params)
+    rows = [] if result is None else fitting(result.rows, wanted)
+    measured = [row for row in rows if not math.isnan(row.value)]
+    return f"**{compact(measured[0].value)}**" if measured else gpu_goals.NOT_MEASURED
 
 
 def find(rows: Sequence[Row], headline: Headline) -> Row:
