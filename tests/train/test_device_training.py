@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.devices import apart, cuda, opened, place_of
+from helpers.devices import apart, cuda, needs_apart, opened, place_of
 from helpers.effort import cases
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.emulator.tensors import watching
@@ -78,6 +78,22 @@ def test_records_are_at_most_so_far_behind_and_all_come(device):
         assert trainer.num_pending <= MOST_BEHIND
         assert trainer.position - record.stop <= MOST_BEHIND * 20
     assert seen == list(range(20, 520, 20))
+
+
+@pytest.mark.parametrize(
+    "device", [pytest.param("apart", marks=[*needs_apart, pytest.mark.slow]), cuda]
+)
+def test_a_budget_is_kept_while_training_and_changes_no_loss(device):
+    losses, gpu, budget = {}, opened(device), 4_096
+    for given in (None, budget):
+        graph = TemporalGraph("undirected", 2, device=gpu, device_budget=given)
+        losses[given] = []
+        trainer = trainer_on(place_of(device), None, graph, mrr_negatives=2)
+        for record in trainer.steps(pieces(made_events(120), 64)):
+            losses[given].append(record.loss)
+            assert given is None or graph.stats().tiers[0].bytes <= budget
+    assert graph.stats().tiers[1].bytes > 0
+    assert losses[budget] == losses[None]
 
 
 class Poisoned(torch.nn.Module):
