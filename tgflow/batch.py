@@ -65,6 +65,9 @@ class HostEvents:
     """Log position of the first new event: the state that the batch is predicted from."""
     end: int
     """Log position after the last new event."""
+    negative_mask: Tensor | None = None
+    """bool `[B, m]`: which of the batch's negatives are some; None: all. The rest is padding, the
+    event itself, which metrics leave out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +130,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.eid)
+
+    @property
+    def negative_mask(self) -> Tensor | None:
+        """Which negatives are some, where events have different numbers: see `HostEvents`."""
+        return self.host.negative_mask
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """Return the batch with its tensors on `device`; those that are there are not copied.

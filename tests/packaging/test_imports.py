@@ -52,7 +52,7 @@ STREAMS = (
     {"ingest"},
     {"transports"},
     {"kafka"},
-    {"open", "pacing", "source", "write"},
+    {"open", "pacing", "source", "tgb", "write"},
 )
 STRANGERS = {"ingest": {"files"}}
 # Kernels take structs of addresses; a host table's memory is registered with a GPU by its address,

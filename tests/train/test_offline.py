@@ -236,7 +236,7 @@ def test_a_fitted_model_can_be_saved_and_served(tmp_path):
     trainer.graph.append(made_events(320)[300:])
     scores = []
     for served, its_graph in ((trainer.model, trainer.graph), (model, graph)):
-        plan = trainer._plan(its_graph, NegativeSampler(), 0, 300)
+        plan = trainer._plans._plan(its_graph, NegativeSampler(), 0, 300)
         scores.append(served.eval()(plan.batch(0, 0)).positive)
     assert torch.equal(*scores)
 

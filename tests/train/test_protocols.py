@@ -1,18 +1,24 @@
 """Named protocols: plain settings, and the line that says what was other."""
 
+from functools import partial
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from helpers.made_streams import made_events, pieces, small_tgn
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.config import load_config
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
+from tgflow.metrics import ranks
 from tgflow.plan.negative_sources import NegativesOfBoth, PooledNegatives
 from tgflow.plan.negatives import NegativeSampler, PairHistory
 from tgflow.train.best import is_better
 from tgflow.train.config import ContinualConfig, OfflineConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.evaluate import scores_of
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.protocols import (
     PROTOCOLS,
@@ -42,7 +48,9 @@ def test_what_differs_from_a_protocol_is_in_its_line():
 
 
 def test_an_unknown_protocol_is_an_error_that_lists_them():
-    with pytest.raises(ValueError, match=r"no protocol 'tgb/9'; there are dyglib/1"):
+    with pytest.raises(
+        ValueError, match=r"no protocol 'tgb/9'; there are dyglib/1, tgb/1, prequential/1"
+    ):
         protocol_settings("tgb/9")
 
 
@@ -82,18 +90,20 @@ def trainer_of(events=None, **changes):
 
 def test_inductive_negatives_are_new_since_training_or_since_the_part_before():
     before = trainer_of(negatives=("inductive",))
-    assert before._evaluation_plan("test", "inductive", 1).negatives.since == before.split.val_start
+    assert (
+        before._plans.evaluation("test", "inductive", 1).negatives.since == before.split.val_start
+    )
     part = trainer_of(negatives=("inductive",), inductive_since="part")
     split = part.split
     assert part._val_plan.negatives.since == split.val_start
-    assert part._evaluation_plan("test", "inductive", 1).negatives.since == split.test_start
+    assert part._plans.evaluation("test", "inductive", 1).negatives.since == split.test_start
 
 
 def test_the_published_protocol_draws_as_published():
     trainer = trainer_of(**protocol_settings("dyglib/1") | {"batch_size": 20, "epochs": 1})
     assert trainer._val_plan.negatives.collide
     assert trainer._train_plan.negatives.collide
-    assert not trainer._evaluation_plan("test", "historical", 1).negatives.replace
+    assert not trainer._plans.evaluation("test", "historical", 1).negatives.replace
     result = trainer.fit()
     assert result["protocol"] == "dyglib/1"
     assert "changed: batch_size 20 for 200; epochs 1 for 100" in result["protocol_line"]
@@ -157,3 +167,89 @@ def test_events_are_ranked_among_past_pairs_in_a_column_of_its_own():
     assert "test.mrr_hist" not in results[0]
     for metric in ("prequential.ap", "prequential.mrr", "running.loss"):
         assert results[4][metric] == pytest.approx(results[0][metric], abs=1e-5)
+
+
+def fixed_of(tmp_path, counts):
+    """Return a trainer under negatives of a file, `counts` for each event in turn."""
+    events = made_events(300)
+    split = trainer_of(events).split
+    ids = NodeIds()
+    ids.encode(events.src.tolist(), events.dst.tolist())
+    spans = {"val": (split.val_start, split.test_start), "test": (split.test_start, 300)}
+    names = torch.tensor(ids.decode(torch.arange(len(ids))))
+    for part, (start, stop) in spans.items():
+        num = torch.tensor([0, *(counts * 300)[: stop - start]]).cumsum(0)
+        columns = {"start": num, "dst": names.repeat(100)[: int(num[-1])].contiguous()}
+        save_file(columns, tmp_path / f"x.{part}.negatives.safetensors")
+    src, dst = ids.encode(events.src.tolist(), events.dst.tolist())
+    return EventBatch(src, dst, events.t, events.x), ids
+
+
+@pytest.mark.parametrize("model", [small_tgn, small_tgat], ids=["tgn", "tgat"])
+def test_one_against_many_gives_the_same_figures_in_parts(tmp_path, model):
+    events, ids = fixed_of(tmp_path, [5, 9, 1])
+    results = []
+    for max_pairs in (20_000, 37):
+        config = OfflineConfig(
+            **protocol_settings("tgb/1")
+            | {"batch_size": 20, "epochs": 1, "strategy": "recent", "max_pairs": max_pairs},
+            fixed_negatives=str(tmp_path / "x"),
+        )
+        graph = TemporalGraph.from_events(events)
+        results.append(OfflineTrainer(model(), graph, config, ids=ids).fit())
+    whole, parts = results
+    assert parts["negatives"] == "fixed"
+    assert "fixed negatives of x, best epoch by MRR" in parts["protocol_line"]
+    for name in ("val.mrr", "test.mrr", "test.hits@10", "test.ap", "test.num_events"):
+        assert parts[name] == pytest.approx(whole[name], abs=1e-6)
+
+
+def test_padding_is_no_negative(tmp_path):
+    """A model that scores the event and its padding alike ranks it first where nothing else is."""
+    events, ids = fixed_of(tmp_path, [0, 2])
+    config = OfflineConfig(batch_size=20, fixed_negatives=str(tmp_path / "x"))
+    trainer = OfflineTrainer(small_tgn(), TemporalGraph.from_events(events), config, ids=ids)
+    plan = trainer._val_plan
+    scored = list(scores_of(trainer._learner, map(partial(plan.batch, 0), range(len(plan)))))
+    for place, positive, negative in scored:
+        mask = place.host.negative_mask
+        assert torch.equal(negative == -torch.inf, ~mask)
+        assert (ranks(positive, negative)[~mask.any(1)] == 1).all()
+    assert any((~place.host.negative_mask).any() for place, _, _ in scored)
+
+
+def test_negatives_of_another_split_or_without_ids_are_refused(tmp_path):
+    events, ids = fixed_of(tmp_path, [2])
+    config = OfflineConfig(fixed_negatives=str(tmp_path / "x"))
+    graph = TemporalGraph.from_events(events[:290])
+    with pytest.raises(ValueError, match=r"negatives of \d+ events where this split has"):
+        OfflineTrainer(small_tgn(), graph, config, ids=ids)
+    with pytest.raises(ValueError, match=r"pass ids=stream\.ids"):
+        OfflineTrainer(small_tgn(), graph, config)
+    with pytest.raises(ValueError, match="take the place of negatives"):
+        OfflineConfig(fixed_negatives="x", inductive="apart")
+
+
+def test_new_nodes_apart_are_measured_alone_and_leave_the_other_figures(tmp_path):
+    same, apart = (
+        trainer_of(inductive=inductive, seed=3, collide=True).fit()
+        for inductive in ("same_pass", "apart")
+    )
+    for part in ("val", "test"):
+        for metric in ("ap", "auc", "num_events"):
+            assert apart[f"{part}.{metric}"] == same[f"{part}.{metric}"]
+        count = f"inductive.{part}.num_events"
+        assert apart[count] == same[count] > 0
+    assert apart["inductive.test.ap"] != same["inductive.test.ap"]
+    assert "new nodes 10% in a pass of their own" in apart["protocol_line"]
+
+
+def test_a_pass_apart_draws_from_its_own_destinations_and_shows_memory_nothing_else():
+    trainer = trainer_of(inductive="apart", collide=True)
+    begin, end = trainer.split.test_start, 300
+    new = begin + trainer.split.touches_new[begin:end].nonzero().flatten()
+    plan = trainer._plans.of_new_nodes("test", NegativeSampler(num=50, cut=300, collide=True))
+    batches = [plan.batch(0, index) for index in range(len(plan))]
+    assert torch.equal(torch.cat([batch.eid for batch in batches]), new)
+    own = set(trainer.graph.log.gather(new).dst.tolist())
+    assert {d for batch in batches for d in batch.negative_dst.flatten().tolist()} == own

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tgflow.cli import bench, doctor, errors, info, playback, run, train
+from tgflow.cli import bench, convert, doctor, errors, info, playback, run, train
 from tgflow.cli.options import help_text
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LOOK: {
         "playback": playback.playback,
         "info": info.info,
+        "convert": convert.convert,
         "bench": bench.bench,
         "doctor": doctor.doctor,
     },

@@ -149,7 +149,9 @@ def _trainer(
 ) -> OfflineTrainer:
     settings = replace(config.offline, seed=seed)
     model = assemble.make_model(config, settings, source.x_dim, device)
-    return OfflineTrainer(model, graph, settings, observer, execution=execution_config(config))
+    return OfflineTrainer(
+        model, graph, settings, observer, execution=execution_config(config), ids=source.ids
+    )
 
 
 class _Progress(Callback):

@@ -53,7 +53,7 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
     batch = Batch(
         epoch=roots.epoch,
         index=roots.index,
-        num_new=host.end - host.begin,
+        num_new=roots.num_new,
         seconds_per_tick=graph.seconds_per_tick,
         eid=columns.eid,
         src=columns.src,

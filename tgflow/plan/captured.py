@@ -175,7 +175,7 @@ def _renamed(batch: Batch, roots: Roots) -> Batch:
         batch,
         epoch=roots.epoch,
         index=roots.index,
-        num_new=host.end - host.begin,
+        num_new=roots.num_new,
         host=host,
         num_fallbacks=roots.negatives.num_fallbacks,
     )

@@ -65,6 +65,12 @@ class Negatives:
     """bool `[B, m]`: which are negatives, where some rows have fewer than `m`; None: all. The rest
     is the event itself."""
 
+    def part(self, rows: slice, num: int) -> Negatives:
+        """Return the first `num` negatives of some events."""
+        mask = None if self.mask is None else self.mask[rows, :num]
+        src, dst = self.src[rows, :num], self.dst[rows, :num]
+        return Negatives(src, dst, 0, own_sources=self.own_sources, mask=mask)
+
 
 class NegativeSource(Protocol):
     """Where the negatives of a plan come from."""

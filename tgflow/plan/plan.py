@@ -39,6 +39,8 @@ class Plan(PlanSpec):
         negatives: How negatives are drawn.
         start: Log position of the first event of batch 0.
         stop: Log position after the last event. None grows with the log.
+        only: Log positions of the only events to plan, int64 `[N]`, ascending; None: all of them.
+            What they are predicted from is the graph of all events.
         replay: Past events to add to each batch, or None.
         with_memory: Whether the model reads node memory. If so the input rows are distinct (node,
             memory position) pairs, otherwise distinct nodes.
@@ -66,6 +68,26 @@ class Plan(PlanSpec):
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
         return self.preparer.prepare(epoch, index)
+
+    def part(self, epoch: int, index: int, rows: slice, num_negatives: int | None = None) -> Batch:
+        """Return some events of a batch, with its cut-offs, memory positions and negatives.
+
+        So a batch of 200 events with 1,000 negatives each is scored in pieces that fit in memory:
+        together they are what the whole would be, where neighbors are not drawn at random, which
+        goes by the queries of a batch. Safe to call from any number of threads.
+
+        Args:
+            epoch: Of the batch.
+            index: Of the batch.
+            rows: Which of its events.
+            num_negatives: How many negatives each, the first ones; None: all.
+
+        Raises:
+            IndexError: If the log does not hold an event of that batch.
+            ValueError: As `batch`, or if the plan replays events.
+        """
+        num = self.negatives.num if num_negatives is None else num_negatives
+        return self.preparer.of_roots(self.draw_part(epoch, index, rows, num))
 
     def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
         """Return what makes the batches on a GPU for one pass: made there, or copied.

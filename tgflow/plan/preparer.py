@@ -30,6 +30,10 @@ class Preparer(Protocol):
         """Return a batch."""
         ...
 
+    def of_roots(self, roots: Roots) -> Batch:
+        """Return the batch of what was drawn."""
+        ...
+
 
 def preparer_of(spec: PlanSpec) -> Preparer:
     """Return what prepares batches where the graph of `spec` is."""
@@ -45,12 +49,18 @@ class HostPreparer:
 
     def pending(self, epoch: int, index: int) -> PendingBatch:
         """Return a batch before its features are read."""
-        roots = self._spec.draw(epoch, index)
-        return assembled(self._spec, roots, RootColumns.on_host(roots))
+        return self._assembled(self._spec.draw(epoch, index))
 
     def prepare(self, epoch: int, index: int) -> Batch:
         """Return a batch in host memory."""
-        return with_features(self._spec, self.pending(epoch, index))
+        return self.of_roots(self._spec.draw(epoch, index))
+
+    def of_roots(self, roots: Roots) -> Batch:
+        """Return the batch of what was drawn."""
+        return with_features(self._spec, self._assembled(roots))
+
+    def _assembled(self, roots: Roots) -> PendingBatch:
+        return assembled(self._spec, roots, RootColumns.on_host(roots))
 
 
 class DevicePreparer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import torch
@@ -29,6 +29,8 @@ class Roots:
     index: int
     key: int
     """Of the batch's draws."""
+    num_new: int
+    """How many of the events, the first ones, are new."""
     host: HostEvents
     negatives: Negatives
     queries: Frontier
@@ -73,10 +75,13 @@ class PlanSpec:
         negatives: NegativeSource,
         start: int = 0,
         stop: int | None = None,
+        only: Tensor | None = None,
         replay: ExperienceReplay | None = None,
         with_memory: bool,
     ) -> None:
         _check(batch_size, fanouts, visibility)
+        if only is not None and (replay is not None or start or stop is not None):
+            raise ValueError("a plan of given events has neither start, stop nor replay")
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"a plan needs 0 <= start <= stop, got start={start}, stop={stop}")
         graph.check_node_x()
@@ -90,13 +95,14 @@ class PlanSpec:
         self.negatives = negatives
         self.start = start
         self.stop = stop
+        self.only = only
         self.replay = replay
         self.with_memory = with_memory
         self._history = PairHistory(graph.log)
 
     def __len__(self) -> int:
         """Return the number of batches that the log holds now, a last partial one included."""
-        num_events = max(0, self._end() - self.start)
+        num_events = max(0, self._end() - self.start) if self.only is None else len(self.only)
         return (num_events + self.batch_size - 1) // self.batch_size
 
     def _end(self) -> int:
@@ -104,15 +110,18 @@ class PlanSpec:
         return end if self.stop is None else min(end, self.stop)
 
     def span(self, index: int) -> tuple[int, int]:
-        """Return the log positions [begin, end) of the new events of batch `index`.
+        """Return the log positions [begin, end) that the new events of batch `index` are in.
 
         Raises:
             IndexError: If the log does not hold an event of that batch.
         """
         begin = self.start + index * self.batch_size
-        end = min(begin + self.batch_size, self._end())
+        last = self._end() if self.only is None else len(self.only)
+        end = min(begin + self.batch_size, last)
         if index < 0 or begin >= end:
             raise IndexError(f"there is no batch {index}; the plan has {len(self)} batches now")
+        if self.only is not None:
+            return int(self.only[begin]), int(self.only[end - 1]) + 1
         return begin, end
 
     def draw(self, epoch: int, index: int) -> Roots:
@@ -124,7 +133,7 @@ class PlanSpec:
         """
         begin, end = self.span(index)
         key = derive_key(self.seed, epoch, index)
-        eid = self._positions(key, begin, end)
+        eid, num_new = self._positions(index, key, begin, end)
         events = self.graph.log.gather(eid)
         start = self._starts(eid)
         negatives = self.negatives.draw(
@@ -139,9 +148,31 @@ class PlanSpec:
             epoch=epoch,
             index=index,
             key=key,
-            host=HostEvents(eid, events.src, events.dst, events.t, begin, end),
+            num_new=num_new,
+            host=HostEvents(eid, events.src, events.dst, events.t, begin, end, negatives.mask),
             negatives=negatives,
             queries=self._queries(events, negatives, start, begin),
+        )
+
+    def draw_part(self, epoch: int, index: int, rows: slice, num_negatives: int) -> Roots:
+        """Return what some events of batch `index` ask about; see `tgflow.Plan.part`.
+
+        Raises:
+            ValueError: If the plan replays events, of which a part would have none.
+        """
+        if self.replay is not None:
+            raise ValueError("a plan that replays events has no parts")
+        whole = self.draw(epoch, index)
+        host = whole.host
+        eid, src, dst, t = (x[rows] for x in (host.eid, host.src, host.dst, host.t))
+        negatives = whole.negatives.part(rows, num_negatives)
+        start = torch.full_like(eid, host.begin)
+        return replace(
+            whole,
+            num_new=len(eid),
+            host=HostEvents(eid, src, dst, t, host.begin, host.end, negatives.mask),
+            negatives=negatives,
+            queries=self._queries(EventBatch(src, dst, t), negatives, start, host.begin),
         )
 
     @property
@@ -160,12 +191,17 @@ class PlanSpec:
         """Whether a query sees all that is earlier than its event, of its own batch too."""
         return self.visibility == "event"
 
-    def _positions(self, batch_key: int, begin: int, end: int) -> Tensor:
-        new = torch.arange(begin, end)
+    def _positions(self, index: int, key: int, begin: int, end: int) -> tuple[Tensor, int]:
+        """Return the events of a batch, and how many of them, the first ones, are new."""
+        if self.only is not None:
+            place = index * self.batch_size
+            new = self.only[place : place + self.batch_size]
+        else:
+            new = torch.arange(begin, end)
         if self.replay is None:
-            return new
-        drawn = self.replay.draw(derive_key(batch_key, KeyDomain.REPLAY), begin, end - begin)
-        return torch.cat([new, drawn])
+            return new, len(new)
+        drawn = self.replay.draw(derive_key(key, KeyDomain.REPLAY), begin, end - begin)
+        return torch.cat([new, drawn]), len(new)
 
     def _starts(self, eid: Tensor) -> Tensor:
         """Return the position at which the batch of each event started, int64 of `eid`'s shape."""

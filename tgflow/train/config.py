@@ -88,7 +88,7 @@ class ContinualConfig(TrainingConfig):
 class OfflineConfig(TrainingConfig):
     """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly."""
 
-    protocol: Literal["dyglib/1"] | None = None
+    protocol: Literal["dyglib/1", "tgb/1"] | None = None
     """A named protocol: its settings are then the defaults, and what differs is printed."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-4
     """Adam's learning rate."""
@@ -108,6 +108,12 @@ class OfflineConfig(TrainingConfig):
     """Kinds of negatives to test with; the first chooses the best epoch."""
     select: Literal["ap", "ap+auc", "mrr"] = "ap"
     """Validation metric of the best epoch; ap+auc: neither may be lower, as in DyGLib."""
+    inductive: Literal["same_pass", "apart"] = "same_pass"
+    """New nodes' events: measured in the pass over all, or apart, as DyGLib does."""
+    fixed_negatives: str | None = None
+    """Negatives of TGB as `tgflow convert tgb` wrote them: OUT/NAME."""
+    max_pairs: Annotated[int, Ge(1), Setting(expert=True)] = 20_000
+    """Pairs to score at once under fixed negatives; more come in parts."""
     collide: Annotated[bool, Setting(expert=True)] = False
     """Whether a random negative may be the event itself."""
     replace: Annotated[bool, Setting(expert=True)] = True
@@ -121,3 +127,10 @@ class OfflineConfig(TrainingConfig):
         check_ranges(self)
         if not self.negatives:
             raise ValueError('negatives must name at least one kind, such as ("random",)')
+        if self.fixed_negatives is not None and (
+            self.negatives != ("random",) or self.inductive == "apart"
+        ):
+            raise ValueError(
+                "fixed_negatives take the place of negatives, and are of all events in one pass; "
+                f"got negatives={', '.join(self.negatives)} and inductive={self.inductive}"
+            )

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch
+from tgflow.batch import Batch, HostEvents
 from tgflow.metrics import LinkMetrics
+from tgflow.plan.parts import Part
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.results import Results
 
 INDUCTIVE = "inductive."
 """Prefix of metrics over the events that touch a new node."""
+_COLUMNS = ("eid", "src", "dst", "t")
+
+
+Scored = tuple[BatchPlace, Tensor, Tensor]
+"""A batch, and the scores of its events and negatives on the host, padding -inf."""
 
 
 def evaluate(
-    learner: Learner,
-    batches: Iterable[Batch],
+    scored: Iterable[Scored],
     touches_new: Tensor,
     batch_size: int,
     on_batch: Callable[[BatchPlace], None],
 ) -> dict[str, float]:
-    """Predict each batch, then store it in memory; return metrics of all events and of new nodes'.
+    """Return metrics of all events and of those of new nodes.
 
     Args:
-        learner: Its parameters stay as they are; its memory moves on by the batches' events.
-        batches: Of new events only, in order, on the learner's device.
+        scored: Batches of new events only, in order; see `scores_of`.
         touches_new: Which events of the log touch a node unseen in training, bool `[N]`.
         batch_size: Events over which AP and AUC of new nodes' events are taken before averaging,
             as they are too few in a batch of all events.
@@ -41,7 +47,7 @@ def evaluate(
     """
     metrics, inductive = LinkMetrics(), LinkMetrics()
     kept: list[tuple[Tensor, Tensor]] = []
-    for place, positive, negative in _scored(learner, batches):
+    for place, positive, negative in scored:
         metrics.gather(positive, negative)
         new = touches_new.index_select(0, place.host.eid)
         kept.append((positive[new], negative[new]))
@@ -56,14 +62,52 @@ def evaluate(
     return out | {INDUCTIVE + "num_events": inductive.num_events}
 
 
-def _scored(
-    learner: Learner, batches: Iterable[Batch]
-) -> Iterator[tuple[BatchPlace, Tensor, Tensor]]:
-    """Predict and store each batch; yield its place and scores once they are on the host."""
+def scores_of(
+    learner: Learner, batches: Iterable[Batch], parts: Iterable[Part] | None = None
+) -> Iterator[Scored]:
+    """Predict each batch, then store it in memory; yield its scores once they are on the host.
+
+    Args:
+        learner: Its parameters stay as they are; its memory moves on by the batches' events.
+        batches: In order, on the learner's device.
+        parts: Which parts of batches they are, of a `PartedPlan`; None: they are whole.
+    """
+    if parts is None:
+        yield from _scored(learner, ((batch, None) for batch in batches))
+        return
+    whole: list[Scored] = []
+    for part, scored in _scored_parts(learner, zip(batches, parts, strict=True)):
+        whole.append(scored)
+        if part.is_last:
+            yield _joined(whole)
+            whole.clear()
+
+
+def _scored_parts(
+    learner: Learner, batches: Iterable[tuple[Batch, Part]]
+) -> Iterator[tuple[Part, Scored]]:
+    """As `_scored`, with which part it was."""
+    parts: deque[Part] = deque()
+
+    def noted() -> Iterator[tuple[Batch, Part]]:
+        for batch, part in batches:
+            if not part.is_stored:
+                parts.append(part)
+            yield batch, part
+
+    for scored in _scored(learner, noted()):
+        yield parts.popleft(), scored
+
+
+def _scored(learner: Learner, batches: Iterable[tuple[Batch, Part | None]]) -> Iterator[Scored]:
     results: Results[BatchPlace] = learner.new_results()
-    for batch in batches:
+    for batch, part in batches:
+        if part is not None and part.is_stored:
+            learner.commit(batch, None)
+            continue
         scores = learner.predict(batch)
-        learner.commit(batch, scores)
+        if part is None:
+            learner.commit(batch, scores)
         values = {"positive": scores.positive, "negative": scores.negative}
         results.put(BatchPlace.of(batch), values)
         yield from _checked(learner, results)
@@ -72,7 +116,19 @@ def _scored(
 
 def _checked(
     learner: Learner, results: Results[BatchPlace], *, everything: bool = False
-) -> Iterator[tuple[BatchPlace, Tensor, Tensor]]:
+) -> Iterator[Scored]:
     for place, values in results.take(everything=everything):
-        learner.check_late(place, values["positive"], values["negative"])
-        yield place, values["positive"], values["negative"]
+        positive, negative = values["positive"], values["negative"]
+        learner.check_late(place, positive, negative)
+        mask = place.host.negative_mask
+        yield place, positive, negative if mask is None else negative.where(mask, -torch.inf)
+
+
+def _joined(parts: list[Scored]) -> Scored:
+    """Return the scores of all parts of a batch as those of one."""
+    places, positive, negative = zip(*parts, strict=True)
+    hosts = [place.host for place in places]
+    eid, src, dst, t = (torch.cat([getattr(host, name) for host in hosts]) for name in _COLUMNS)
+    host = HostEvents(eid, src, dst, t, hosts[0].begin, hosts[0].end)
+    place = replace(places[0], num_new=len(host.eid), host=host)
+    return place, torch.cat(positive), torch.cat(negative)

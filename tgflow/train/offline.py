@@ -12,26 +12,24 @@ from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionWriter
-from tgflow.choices import NegativeKind
 from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
 from tgflow.plan.inputs import feature_inputs
-from tgflow.plan.loader import Loader
-from tgflow.plan.negative_sources import PooledNegatives
-from tgflow.plan.negatives import NegativeSampler, NegativeSource
+from tgflow.plan.loader import BatchSource, Loader
+from tgflow.plan.parts import PartedPlan
 from tgflow.plan.pending import Feature
 from tgflow.plan.plan import Plan
-from tgflow.tables.row_view import RowView
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.evaluate import INDUCTIVE, evaluate
+from tgflow.train.evaluate import INDUCTIVE, evaluate, scores_of
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
-from tgflow.train.plans import make_plan
+from tgflow.train.offline_plans import OfflinePlans
 from tgflow.train.protocols import offline_line
-from tgflow.train.split import Split, chronological_split
+from tgflow.train.split import chronological_split
 from tgflow.train.state import save_state
 
 
@@ -68,6 +66,11 @@ class OfflineTrainer:
         config: Settings.
         observer: Hears of batches and epochs; on a GPU up to 16 batches behind.
         execution: How a GPU is used, if the model is on one.
+        ids: Of the stream; needed for `config.fixed_negatives`, whose nodes go by their names.
+
+    Raises:
+        ValueError: If a part would have no events, or fixed negatives are of other events.
+        OSError: If fixed negatives cannot be read.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class OfflineTrainer:
         observer: Callback | None = None,
         *,
         execution: ExecutionConfig | None = None,
+        ids: NodeIds | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         self._execution = ExecutionConfig() if execution is None else execution
@@ -101,10 +105,10 @@ class OfflineTrainer:
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
         )
-        training = _training_graph(graph, self.split)
-        self._train_plan = self._plan(training, self._train_negatives(), c.seed)
+        self._plans = OfflinePlans(graph, model, c, self.split, ids)
+        self._train_plan = self._plans.training()
         num = c.mrr_negatives if c.select == "mrr" else 1
-        self._val_plan = self._evaluation_plan("val", c.negatives[0], num)
+        self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
         self._totals = _Totals()
 
     def fit(self) -> dict[str, Any]:
@@ -130,7 +134,7 @@ class OfflineTrainer:
         for kind in self.config.negatives:
             self._load_state(best.state)
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
-            plan = self._evaluation_plan("test", kind, self.config.mrr_negatives)
+            plan = self._plans.evaluation("test", kind, self.config.mrr_negatives)
             out |= _named(name, self._evaluate("test", best.epoch, plan))
         return out
 
@@ -203,10 +207,38 @@ class OfflineTrainer:
         yield from known(everything=True)
 
     def _evaluate(self, stage: Stage, epoch: int, plan: Plan) -> dict[str, float]:
+        apart = self._evaluate_apart(stage, plan) if self.config.inductive == "apart" else {}
         notify = self._notifier(stage, epoch, plan)
-        return evaluate(
-            self._learner, self._load(plan, 0), self.split.touches_new, plan.batch_size, notify
-        )
+        found = self._measured(plan, notify)
+        if self.config.inductive == "apart":
+            found = {name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
+        return found | apart
+
+    def _evaluate_apart(self, stage: Stage, plan: Plan) -> dict[str, float]:
+        """Measure the events of new nodes in a pass of their own, which leaves no trace.
+
+        As in DyGLib memory sees them alone, and random negatives are destinations of theirs.
+        """
+        alone = self._plans.of_new_nodes(stage, plan.negatives)
+        if alone is None:
+            return {INDUCTIVE + "num_events": 0}
+        state = self.model.state
+        before = None if state is None else state.state_dict()
+        found = self._measured(alone, lambda place: None)
+        self._load_state(before)
+        return {INDUCTIVE + name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
+
+    def _measured(self, plan: Plan, notify: Callable[[BatchPlace], None]) -> dict[str, float]:
+        """Predict and store the events of a plan, in parts if they have many negatives."""
+        batches: BatchSource = plan
+        parts, most = None, self.config.max_pairs
+        is_fixed = self.config.fixed_negatives is not None
+        if is_fixed and plan.batch_size * (1 + plan.negatives.num) > most:
+            with_state = self.model.state is not None
+            batches = parted = PartedPlan(plan, most, with_storing=with_state)
+            parts = parted.parts
+        scored = scores_of(self._learner, self._load(batches, 0), parts)
+        return evaluate(scored, self.split.touches_new, plan.batch_size, notify)
 
     def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
         """Return the ids of the rows that the first batch of `epoch` reads, by table."""
@@ -215,7 +247,7 @@ class OfflineTrainer:
         batch = self._train_plan.pending(epoch, 0)
         return {table.name: table.trace(batch) for table in feature_inputs(self._train_plan.graph)}
 
-    def _load(self, plan: Plan, epoch: int) -> Loader:
+    def _load(self, plan: BatchSource, epoch: int) -> Loader:
         c = self.config
         return Loader(
             plan,
@@ -241,47 +273,6 @@ class OfflineTrainer:
 
         return notify
 
-    def _train_negatives(self) -> NegativeSource:
-        c = self.config
-        if c.destinations == "train":
-            return NegativeSampler(cut=len(self.split.train), collide=c.collide)
-        events = self.graph.log.read(0, self.graph.num_events)
-        return PooledNegatives(events.dst, collide=c.collide)
-
-    def _evaluation_plan(self, stage: Stage, kind: NegativeKind, num: int) -> Plan:
-        """Return a plan of the whole graph's validation or test events.
-
-        Random negatives come from all destinations of the data set, as is published; the other
-        kinds from pairs seen before the batch.
-        """
-        c, split, end = self.config, self.split, self.graph.num_events
-        part_before = split.val_start if stage == "val" else split.test_start
-        sampler = NegativeSampler(
-            kind,
-            num,
-            cut=end if kind == "random" else None,
-            since=split.val_start if c.inductive_since == "train" else part_before,
-            collide=c.collide and kind == "random",
-            replace=c.replace or kind == "random",
-        )
-        start, stop = (
-            (split.val_start, split.test_start) if stage == "val" else (split.test_start, end)
-        )
-        return self._plan(self.graph, sampler, self.config.data_seed, start, stop)
-
-    def _plan(
-        self,
-        graph: TemporalGraph,
-        negatives: NegativeSource,
-        seed: int,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> Plan:
-        stop = graph.num_events if stop is None else stop
-        return make_plan(
-            graph, self.model, self.config, negatives, seed=seed, start=start, stop=stop
-        )
-
     def _summary(self, best: _Best) -> dict[str, Any]:
         totals = self._totals
         tied = self.graph.log.tied_share(self.graph.num_events)
@@ -291,7 +282,7 @@ class OfflineTrainer:
             "protocol_line": offline_line(self.config, tied),
             "tied_share": tied,
             "visibility": self.config.visibility,
-            "negatives": self.config.negatives[0],
+            "negatives": "fixed" if self.config.fixed_negatives else self.config.negatives[0],
             "seed": self.config.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
             "num_events": self.graph.num_events,
@@ -306,25 +297,6 @@ class OfflineTrainer:
 
     def _is_published_split(self) -> bool:
         return (self.config.val_ratio, self.config.test_ratio) == (0.15, 0.15)
-
-
-def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
-    """Return a graph of the training events alone, which have other positions there.
-
-    Their features are read where they are, so that a cache in front of them serves both graphs.
-    """
-    events = graph.log.gather(split.train)
-    training = TemporalGraph.from_events(
-        events,
-        graph.direction,
-        time_unit=graph.time_unit,
-        node_x=graph.node_x,
-        device=graph.device,
-        device_budget=graph.device_budget,
-    )
-    if graph.edge_x is not None:
-        training.edge_x = RowView(graph.edge_x, split.train)
-    return training
 
 
 def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:

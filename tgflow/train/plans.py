@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
@@ -20,6 +22,7 @@ def make_plan(
     seed: int,
     start: int = 0,
     stop: int | None = None,
+    only: Tensor | None = None,
     replay: ExperienceReplay | None = None,
 ) -> Plan:
     """Return the plan of the events of `graph` at `[start, stop)` for a model and its settings.
@@ -32,6 +35,7 @@ def make_plan(
         seed: Seeds every draw, together with `start`.
         start: Log position of the first event.
         stop: Log position after the last event; None grows with the log.
+        only: Log positions of the only events, instead of `start` and `stop`.
         replay: Past events to add to each batch.
     """
     return Plan(
@@ -45,6 +49,7 @@ def make_plan(
         negatives=negatives,
         start=start,
         stop=stop,
+        only=only,
         replay=replay,
         with_memory=model.state is not None,
     )

@@ -7,6 +7,7 @@ named in the line that is printed with every result.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +28,14 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "replace": False,
             "inductive_since": "part",
             "destinations": "train",
+        },
+        "tgb/1": {
+            **_SPLIT,
+            "new_node_ratio": 0.0,
+            "learning_rate": 1e-4,
+            "select": "mrr",
+            "collide": True,
+            "destinations": "all",
         },
         "prequential/1": {
             "batch_size": 200,
@@ -63,7 +72,8 @@ def offline_line(config: OfflineConfig, tied_share: float) -> str:
     return _line(
         config,
         split,
-        f"new nodes {config.new_node_ratio:.0%} in the same pass",
+        f"new nodes {config.new_node_ratio:.0%} in "
+        + {"same_pass": "the same pass", "apart": "a pass of their own"}[config.inductive],
         *_common(config),
         _negatives(config),
         f"best epoch by {config.select.upper().replace('+', ' and ')}",
@@ -101,6 +111,8 @@ def _common(config: TrainingConfig) -> tuple[str, ...]:
 
 
 def _negatives(config: OfflineConfig) -> str:
+    if config.fixed_negatives is not None:
+        return f"fixed negatives of {PurePath(config.fixed_negatives).name}"
     details = {
         "random": "may hit a positive" if config.collide else "never the positive",
         "historical": f"with{'' if config.replace else 'out'} replacement",

@@ -1,0 +1,156 @@
+"""Pickled dicts of arrays, read by their opcodes: real layouts, and files that mean harm."""
+
+import os
+import pickle
+import struct
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from helpers.effort import tries
+from tgflow.streams import StreamError
+from tgflow.streams.files.pickled_arrays import read_pickled_arrays
+
+KNOWN = {
+    (1, 2, 3): np.arange(3),
+    (np.int64(4), np.int32(5), np.float64(6.0)): np.array([7, 8], dtype=np.int32),
+    (7, 8, 2**40): np.arange(9)[::2],
+    (9, 9, 9): np.empty(0, dtype=np.int64),
+    (10, 9, 9): np.array([1, 2], dtype=">i8"),
+    (11, 9, 9): np.array([200], dtype=np.uint8),
+}
+
+
+def read(tmp_path, data):
+    path = tmp_path / "ns.pkl"
+    path.write_bytes(data)
+    return read_pickled_arrays(path)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_reads_as_it_was_written(tmp_path, protocol):
+    found = read(tmp_path, pickle.dumps(KNOWN, protocol=protocol))
+    assert [*found] == [tuple(map(int, key)) for key in KNOWN]
+    assert all(type(part) is int for key in found for part in key)
+    for values, expected in zip(found.values(), KNOWN.values(), strict=True):
+        assert values.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_older_numpy_named_its_modules_otherwise(tmp_path, protocol):
+    data = pickle.dumps(KNOWN, protocol=protocol)
+    new, old = b"numpy._core.multiarray", b"numpy.core.multiarray"
+    assert new in data
+    if protocol == 4:  # a text with its length in front, in frames
+        new, old = bytes([len(new)]) + new, bytes([len(old)]) + old
+        num = data.count(new)
+        data = data.replace(new, old)
+        size = struct.unpack("<Q", data[3:11])[0] - num
+        data = data[:3] + struct.pack("<Q", size) + data[11:]
+    else:
+        data = data.replace(new, old)
+    assert len(read(tmp_path, data)) == len(KNOWN)
+
+
+class Harm:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_what_would_run_is_refused_by_name_and_does_not_run(tmp_path):
+    target = str(tmp_path / "made")
+    with pytest.raises(StreamError, match=r"byte \d+: it holds the name 'posix mkdir'"):
+        read(tmp_path, pickle.dumps({(1, 2, 3): Harm(target)}))
+    assert not os.path.exists(target)
+
+
+SHARED = np.arange(2_000)
+DEEP = ()
+for _ in range(50):
+    DEEP = (DEEP,)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "no whole pickle"),
+        (b"src,dst\n1,2\n", "it holds an opcode without its values"),
+        (pickle.dumps(KNOWN)[:-9], "no whole pickle"),
+        (pickle.dumps([1, 2]), "the opcode EMPTY_LIST"),
+        (pickle.dumps({}, protocol=0), "the opcode"),
+        (pickle.dumps((1, 2)), "it holds no dict"),
+        (pickle.dumps(OrderedDict(KNOWN)), "the name 'collections OrderedDict'"),
+        (pickle.dumps({(1, 2): np.arange(2)}), r"a key that is no \(src, dst, t\)"),
+        (pickle.dumps({(1, 2, 0.5): np.arange(2)}), "other than whole numbers"),
+        (pickle.dumps({(1, 2, True): np.arange(2)}), "other than whole numbers"),
+        (pickle.dumps({(1, 2, float("inf")): np.arange(2)}), "no whole pickle: OverflowError"),
+        (pickle.dumps({(1, 2, 3): 4}), "a value that is no array"),
+        (pickle.dumps({(1, 2, 3): np.arange(4).reshape(2, 2)}), "other form|other arguments"),
+        (pickle.dumps({(1, 2, 3): np.array([0.5])}), "no list of whole numbers"),
+        (pickle.dumps({(1, 2, 3): np.array([{}], dtype=object)}), "other form|no list|the opcode"),
+        (pickle.dumps({DEEP: 1}), "tuples three deep"),
+        (pickle.dumps({(i, 2, 3): SHARED for i in range(500)}), "16 times its size"),
+        (b"\x80\x04}(K\x01.", "no whole pickle|no dict|without its values"),
+        (b"\x80\x04\x85.", "an opcode without its values"),
+        (b"\x80\x04t.", "an opcode without its mark"),
+        (b"\x80\x04h\x07.", "no whole pickle: KeyError 7"),
+        (b"\x80\x04}K\x01K\x02s", "a value that is no array"),
+        (b"\x80\x04\x8d" + b"\xff" * 8, "no whole pickle"),
+        (b"\x80\x04P1\n.", "the opcode PERSID"),
+        (b"\x80\x04cos\nsystem\nX\x02\x00\x00\x00ls\x85R.", "the name 'os system'"),
+    ],
+)
+def test_anything_else_is_refused(tmp_path, data, message):
+    with pytest.raises(StreamError, match=message):
+        read(tmp_path, data)
+
+
+def mutated(data, edits):
+    found = bytearray(data)
+    for place, value in edits:
+        found[place % len(found)] = value
+    return bytes(found)
+
+
+EDITS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=tries(1_000), deadline=None)
+@given(protocol=st.integers(2, 5), edits=EDITS, cut=st.integers(0, 50))
+def test_changed_bytes_give_arrays_or_the_error(scratch, protocol, edits, cut):
+    whole = mutated(pickle.dumps(KNOWN, protocol=protocol), edits)
+    check_hostile(scratch, whole[: len(whole) - cut])
+
+
+@pytest.mark.slow
+@settings(max_examples=100_000, deadline=None)
+@given(protocol=st.integers(2, 5), edits=EDITS, cut=st.integers(0, 600))
+def test_changed_bytes_give_arrays_or_the_error_however_many(scratch, protocol, edits, cut):
+    whole = mutated(pickle.dumps(KNOWN, protocol=protocol), edits)
+    check_hostile(scratch, whole[: len(whole) - cut])
+
+
+@pytest.mark.slow
+@settings(max_examples=100_000, deadline=None)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_give_arrays_or_the_error(scratch, data):
+    check_hostile(scratch, b"\x80\x04}" + data)
+
+
+def check_hostile(scratch, data):
+    try:
+        found = read(scratch, data)
+    except StreamError as error:
+        note(str(error))
+        return
+    for key, values in found.items():
+        assert len(key) == 3
+        assert all(type(part) is int for part in key)
+        assert values.ndim == 1
+        assert values.dtype.kind in "iu"

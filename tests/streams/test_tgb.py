@@ -1,0 +1,74 @@
+"""TGB's files, converted: the events as TGB numbers them, and the negatives of each."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from safetensors import safe_open
+
+from helpers.tgb_files import negatives_of, parts_of, write_tgb
+from tgflow.streams import StreamError, open_stream
+from tgflow.streams.tgb import convert_tgb
+
+
+def negatives_in(path):
+    with safe_open(path, framework="np") as file:
+        start, dst = file.get_tensor("start"), file.get_tensor("dst")
+        return [dst[a:b].tolist() for a, b in pairwise(start)], file.metadata()
+
+
+def test_the_events_and_the_negatives_of_each_are_written(tmp_path):
+    events = write_tgb(tmp_path / "raw")
+    done = convert_tgb(tmp_path / "raw", tmp_path / "out")
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "tgbl-made.parquet").to_pydict()
+    assert list(zip(table["src"], table["dst"], table["t"], strict=True)) == events
+    assert table["f0"] == pytest.approx([src / 10 for src, _, _ in events])
+    for part, own in zip(("val", "test"), parts_of(events), strict=True):
+        path = tmp_path / "out" / f"tgbl-made.{part}.negatives.safetensors"
+        found, about = negatives_in(path)
+        known = negatives_of(own)
+        assert found == [known[row].tolist() for row in own]
+        assert (about["data_set"], about["kind"], about["part"]) == ("tgbl-made", "tgb/1", part)
+        assert done.num_negatives[part] == sum(map(len, found))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        path.name for path in done.files
+    )
+    assert len(list(open_stream(tmp_path / "out" / "tgbl-made.parquet"))) > 0
+
+
+def test_other_lists_number_their_nodes_as_they_appear(tmp_path):
+    rows = [("b", "a", 1), ("a", "c", 1), ("b", "c", 2), ("c", "b", 3), ("a", "b", 4)]
+    events = [(0, 1, 1), (1, 2, 1), (0, 2, 2), (2, 0, 3), (1, 0, 4)]
+    lines = [f"{t},{src},{dst},{t / 2}" for src, dst, t in rows]
+    text = "\n".join(["time,src,dst,weight", *lines, ""])
+    (tmp_path / "tgbl-coin_edgelist_v2.csv").write_text(text)
+    for part, own in zip(("val", "test"), parts_of(events), strict=True):
+        known = {row: np.array([2, 1]) for row in own}
+        (tmp_path / f"tgbl-coin_{part}_ns_v2.pkl").write_bytes(pickle.dumps(known))
+    convert_tgb(tmp_path, tmp_path / "out")
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "tgbl-coin.parquet").to_pydict()
+    assert list(zip(table["src"], table["dst"], table["t"], strict=True)) == events
+    assert table["f0"] == [0.5, 0.5, 1.0, 1.5, 2.0]
+
+
+def test_negatives_of_another_version_are_an_error_that_names_the_event(tmp_path):
+    write_tgb(tmp_path)
+    path = tmp_path / "tgbl-made_test_ns_v2.pkl"
+    known = pickle.loads(path.read_bytes())
+    gone = next(iter(known))
+    path.write_bytes(pickle.dumps({key: x for key, x in known.items() if key != gone}))
+    text = rf"no negatives of event \d+, {gone[0]} -> {gone[1]} at {gone[2]}; .*one version"
+    with pytest.raises(StreamError, match=text):
+        convert_tgb(tmp_path, tmp_path / "out")
+
+
+def test_a_file_that_is_missing_or_there_twice_is_named(tmp_path):
+    write_tgb(tmp_path)
+    (tmp_path / "tgbl-made_val_ns.pkl").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match=r"there is 2 files \*_val_ns\*.pkl in"):
+        convert_tgb(tmp_path, tmp_path / "out")
+    (tmp_path / "tgbl-made_edgelist_v2.csv").unlink()
+    with pytest.raises(FileNotFoundError, match=r"there is no \*_edgelist\*.csv in"):
+        convert_tgb(tmp_path, tmp_path / "out")
