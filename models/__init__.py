@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tgflow.model import TemporalModel
 
 if TYPE_CHECKING:
+    from tgflow.models.craft import CRAFT, CRAFTConfig
     from tgflow.models.graphmixer import GraphMixer, GraphMixerConfig
     from tgflow.models.jodie import JODIE, JODIEConfig
     from tgflow.models.tgat import TGAT, TGATConfig
@@ -36,6 +37,7 @@ class ModelEntry(NamedTuple):
 
 
 MODELS = {
+    "craft": ModelEntry("craft", "CRAFT"),
     "graphmixer": ModelEntry("graphmixer", "GraphMixer"),
     "jodie": ModelEntry("jodie", "JODIE"),
     "tgat": ModelEntry("tgat", "TGAT"),
@@ -44,10 +46,12 @@ MODELS = {
 """The models by name, as a command line or a configuration file calls them."""
 
 __all__ = [
+    "CRAFT",
     "JODIE",
     "MODELS",
     "TGAT",
     "TGN",
+    "CRAFTConfig",
     "GraphMixer",
     "GraphMixerConfig",
     "JODIEConfig",

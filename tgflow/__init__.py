@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from tgflow.ids import NodeIds as NodeIds
     from tgflow.model import Scores as Scores
     from tgflow.model import TemporalModel as TemporalModel
+    from tgflow.models import CRAFT as CRAFT
     from tgflow.models import JODIE as JODIE
     from tgflow.models import TGAT as TGAT
     from tgflow.models import TGN as TGN
+    from tgflow.models import CRAFTConfig as CRAFTConfig
     from tgflow.models import GraphMixer as GraphMixer
     from tgflow.models import GraphMixerConfig as GraphMixerConfig
     from tgflow.models import JODIEConfig as JODIEConfig

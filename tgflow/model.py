@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
@@ -78,10 +79,12 @@ class TemporalModel(nn.Module):
 
         Args:
             graph: Gives `edge_x_dim` and `node_x_dim`, 0 where it has no such features.
-            settings: The other fields of `config_type`.
+            settings: The other fields of `config_type`; one that has no such widths gets none.
         """
         model: Callable[[Any], Self] = cls
-        return model(cls.config_type(**feature_widths(graph), **settings))
+        known = {field.name for field in fields(cls.config_type)}
+        widths = {name: dim for name, dim in feature_widths(graph).items() if name in known}
+        return model(cls.config_type(**widths, **settings))
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times; changes no state."""

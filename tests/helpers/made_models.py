@@ -20,7 +20,14 @@ from tgflow.tables import FeatureTable
 from tgflow.train.config import ContinualConfig
 from tgflow.train.plans import make_plan
 
-SMALL = {"memory_dim": 8, "time_dim": 8, "embedding_dim": 8, "neighbors": 4, "dropout": 0.0}
+SMALL = {
+    "memory_dim": 8,
+    "time_dim": 8,
+    "embedding_dim": 8,
+    "neighbors": 4,
+    "dropout": 0.0,
+    "table_size": 64,
+}
 """Settings of small models, each for those that have it."""
 X_DIM = 2
 

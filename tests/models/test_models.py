@@ -10,8 +10,9 @@ from helpers.batches import slow_batch
 from helpers.made_models import made_events, made_model
 from tgflow.batch import Batch
 from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.models import MODELS, TGATConfig, TGNConfig
+from tgflow.models import CRAFT, MODELS, TGATConfig, TGNConfig
 
 EMBEDDING = [name for name, entry in MODELS.items() if "embed" in vars(entry.model)]
 for_each_encoder = pytest.mark.parametrize("name", EMBEDDING)
@@ -158,6 +159,11 @@ def test_configs_name_the_wrong_setting(settings, message):
     for config in (TGNConfig, TGATConfig):
         with pytest.raises(ValueError, match=message):
             config(**settings)
+
+
+def test_a_model_without_features_can_be_built_for_a_graph_that_has_some():
+    graph = TemporalGraph("undirected", 3)
+    assert CRAFT.for_graph(graph, neighbors=5).config.neighbors == 5
 
 
 def test_configs_check_their_own_settings():

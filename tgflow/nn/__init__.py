@@ -1,6 +1,7 @@
 """The parts that models are built of."""
 
 from tgflow.nn.attention import AttentionLayer, TemporalAttention
+from tgflow.nn.cross_attention import CrossAttention
 from tgflow.nn.decoder import LinkDecoder
 from tgflow.nn.dropout import Dropout, DropoutKeys
 from tgflow.nn.layers import MergeLayer
@@ -8,6 +9,7 @@ from tgflow.nn.memory import NodeMemory
 from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.messages import Mail, aggregate
 from tgflow.nn.mixer import FeedForward, Mixer
+from tgflow.nn.node_table import NodeTable
 from tgflow.nn.pairs import Pairs
 from tgflow.nn.stack import AttentionConfig, AttentionStack
 from tgflow.nn.time_encoding import LogTimeEncoding, TimeEncoding
@@ -18,6 +20,7 @@ __all__ = [
     "AttentionConfig",
     "AttentionLayer",
     "AttentionStack",
+    "CrossAttention",
     "Dropout",
     "DropoutKeys",
     "FeedForward",
@@ -29,6 +32,7 @@ __all__ = [
     "MergeLayer",
     "Mixer",
     "NodeMemory",
+    "NodeTable",
     "Pairs",
     "TemporalAttention",
     "TimeEncoding",

@@ -1,0 +1,135 @@
+"""CRAFT: Future Link Prediction Without Memory or Aggregation, NeurIPS 2025, arXiv:2505.19408.
+
+Yi, Lei, Mo, Zheng, Wei, Ye.
+
+Differs from the paper:
+    * Nodes that were not learned from share the row of the unknown, see `tgflow.nn.NodeTable`; the
+      authors' are those of one file, and stay as they were drawn. The model is transductive by
+      nature: of new nodes it knows the age of their latest event and whom their sources met.
+    * The age of a candidate's latest event, in whatever role, enters as log(1 + seconds) / 16, and
+      "never" as a vector of its own; the authors' enters in raw seconds, and -1e5 for "never".
+    * How often a candidate is among the source's recent ones (CRAFT-R) enters as log(1 + number),
+      and by default: `repeats=False` is the CRAFT of streams without repeated pairs.
+    * Batches come in the order of time, as everywhere here; the authors shuffle them in training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor, nn
+
+from tgflow.batch import Batch, Block
+from tgflow.model import Scores, TemporalModel
+from tgflow.nn import CrossAttention, Dropout, MergeLayer, NodeTable, Pairs
+from tgflow.nn._native import gather_rows
+from tgflow.nn.tokens import gather_slots
+from tgflow.setting import check_ranges
+
+MAX_PAIRS = 4096
+"""Pairs that are scored at once: it bounds memory, and changes no result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CRAFTConfig:
+    """Settings of a CRAFT; the defaults are those that its authors train most data sets with."""
+
+    embedding_dim: Annotated[int, Ge(1)] = 64
+    """Width of a node's row and of what is made of it."""
+    heads: Annotated[int, Ge(1)] = 2
+    """Attention heads; divides `embedding_dim`."""
+    layers: Annotated[int, Ge(1)] = 2
+    """Layers of cross-attention."""
+    neighbors: Annotated[int, Ge(1)] = 30
+    """Recent neighbors of the source that a candidate is compared with."""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
+    """Share dropped in training."""
+    repeats: bool = True
+    """Whether to read how often a candidate is among the source's recent neighbors."""
+    table_size: Annotated[int, Ge(2)] = 1 << 14
+    """Rows of the table of nodes; larger ids share them. A step takes the longer the more."""
+    unknown: Annotated[float, Ge(0), Lt(1)] = 0.02
+    """Share of the nodes that are read as unknown in training."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.embedding_dim % self.heads:
+            raise ValueError(
+                f"heads must divide embedding_dim, got {self.heads} and {self.embedding_dim}"
+            )
+
+
+class CRAFT(TemporalModel):
+    """A candidate's row attends to the rows of those that the source met lately.
+
+    Args:
+        config: Settings.
+    """
+
+    strategy = "recent"
+    loss = "bpr"
+    config_type = CRAFTConfig
+
+    def __init__(self, config: CRAFTConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = CRAFTConfig() if config is None else config
+        self.fanouts = (c.neighbors,)
+        dim = c.embedding_dim
+        self.table = NodeTable(c.table_size, dim, c.unknown)
+        self.position = nn.Parameter(torch.randn(c.neighbors, dim) * dim**-0.5)
+        self.key_norm, self.query_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.key_dropout = Dropout(c.dropout)
+        self.attention = nn.ModuleList(
+            CrossAttention(dim, c.heads, c.dropout) for _ in range(c.layers)
+        )
+        self.age, self.age_norm = nn.Linear(1, dim), nn.LayerNorm(dim)
+        self.never = nn.Parameter(torch.zeros(dim))
+        self.count = nn.Linear(1, dim) if c.repeats else None
+        self.count_norm = nn.LayerNorm(dim) if c.repeats else None
+        self.out = MergeLayer(dim, dim * (2 if c.repeats else 1), dim, 1)
+
+    def forward(self, batch: Batch) -> Scores:
+        """Return the logits of the batch's events and of their negatives; changes no state."""
+        (block,) = batch.blocks
+        rows, pairs = self.table(batch.nodes), Pairs.of(batch)
+        source, group = _distinct(pairs.src_row, len(block.target))
+        met, mask = block.neighbor.index_select(0, source), block.mask.index_select(0, source)
+        tokens = self.key_dropout(self.key_norm(gather_slots(rows, met) + self.position))
+        keys = [layer.keys(tokens) for layer in self.attention]  # type: ignore[operator]
+
+        def logits(chunk: Pairs) -> Tensor:
+            group, candidate = chunk.src_row, block.target.index_select(0, chunk.dst_row)
+            x = self.query_norm(gather_rows(rows, candidate))
+            for layer, made in zip(self.attention, keys, strict=True):
+                x = layer(x, made, mask, group)
+            known = [self._age(block, chunk.dst_row)]
+            if self.count is not None and self.count_norm is not None:
+                is_met = (met.index_select(0, group) == candidate.unsqueeze(1)) & mask[group]
+                times = is_met.sum(dim=1, keepdim=True)
+                known.append(self.count_norm(self.count(times.to(x.dtype).log1p())))
+            out: Tensor = self.out(x, torch.cat(known, dim=1))
+            return out.squeeze(-1)
+
+        return pairs.scores(Pairs(group, pairs.dst_row).logits(logits, MAX_PAIRS), batch)
+
+    def _age(self, block: Block, row: Tensor) -> Tensor:
+        """Return what each row's latest event says by its age, `[P, dim]`."""
+        seconds, ever = block.dt[:, :1].index_select(0, row), block.mask[:, :1].index_select(0, row)
+        age: Tensor = self.age_norm(torch.where(ever, self.age(seconds.log1p() / 16), self.never))
+        return age
+
+
+def _distinct(row: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Return the distinct rows, and which of them each one is; on a GPU, to wait for nothing, all.
+
+    Args:
+        row: int64 `[P]`.
+        num_rows: More than any of them.
+    """
+    if row.is_cpu:
+        distinct, number = torch.unique(row, return_inverse=True)
+        return distinct, number
+    return torch.arange(num_rows, device=row.device), row

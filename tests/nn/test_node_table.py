@@ -1,0 +1,59 @@
+import pytest
+import torch
+
+from tgflow.nn import NodeTable
+
+
+def table_of(size=8, unknown=0.0) -> NodeTable:
+    torch.manual_seed(0)
+    return NodeTable(size, 3, unknown)
+
+
+def test_nodes_are_unknown_until_they_are_learned_from():
+    table, nodes = table_of().eval(), torch.tensor([2, 5])
+    assert torch.equal(table(nodes), table.rows[[0, 0]])
+    table.train()(torch.tensor([5]))
+    assert torch.equal(table.eval()(nodes), table.rows[[0, 6]])
+
+
+def test_reading_in_evaluation_makes_nothing_known():
+    table = table_of().eval()
+    table(torch.arange(7))
+    assert not table.seen.any()
+
+
+def test_what_is_known_is_saved_with_the_rows():
+    table, other = table_of(), table_of()
+    table(torch.tensor([1, 4]))
+    other.load_state_dict(table.state_dict())
+    nodes = torch.arange(7)
+    assert torch.equal(other.eval()(nodes), table.eval()(nodes))
+
+
+def test_ids_beyond_the_table_share_rows_evenly():
+    table = table_of(size=101)
+    nodes = torch.arange(100, 100_100)
+    row = table.row_of(torch.cat([nodes, torch.tensor([2**31 - 1, 2**62])]))
+    assert table.row_of(torch.arange(100)).tolist() == list(range(1, 101))
+    assert 1 <= int(row.min()) <= int(row.max()) <= 100
+    counts = row[: len(nodes)].bincount(minlength=101)[1:]
+    assert 850 < int(counts.min()) <= int(counts.max()) < 1150
+
+
+def test_a_share_of_nodes_trains_the_unknown_row():
+    table = table_of(size=1001, unknown=0.1)
+    found = table(torch.arange(1000))
+    is_unknown = (found == table.rows[0]).all(dim=1)
+    assert 60 < int(is_unknown.sum()) < 140
+    found.sum().backward()
+    assert table.rows.grad[0].tolist() == [float(is_unknown.sum())] * 3
+    assert torch.equal(table.eval()(torch.arange(1000)), table.rows[1:])
+
+
+def test_table_of_no_nodes():
+    assert table_of()(torch.zeros(0, dtype=torch.int64)).shape == (0, 3)
+
+
+def test_a_table_needs_a_row_beside_the_unknown():
+    with pytest.raises(ValueError, match="size of at least 2, got 1"):
+        NodeTable(1, 3)

@@ -1,0 +1,62 @@
+"""A trained row for each node, in a table of a fixed size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tgflow.nn._native import gather_rows
+from tgflow.nn.dropout import Dropout
+
+
+class NodeTable(nn.Module):
+    """Embeddings of nodes that were learned from; all others share the row of the unknown.
+
+    The table does not grow, as the optimizer's state could not follow. Node v below `size - 1` has
+    row 1 + v; larger ones are hashed to rows, which they share. A row that no batch in training
+    mode has touched is read as row 0, which is trained by letting it stand for known nodes now and
+    then. Every step of an optimizer visits all rows: choose `size` near the number of nodes.
+
+    Args:
+        size: Rows, at least 2.
+        dim: Width of a row.
+        unknown: Share of the nodes that are read as unknown in training.
+
+    Raises:
+        ValueError: If `size` or `unknown` is out of range.
+    """
+
+    seen: Tensor
+    """bool `[size]`: whether a row was learned from; saved with the parameters."""
+
+    def __init__(self, size: int, dim: int, unknown: float = 0.02) -> None:
+        super().__init__()
+        if size < 2:
+            raise ValueError(f"a table of nodes needs size of at least 2, got {size}")
+        self.size = size
+        self.rows = nn.Parameter(torch.randn(size, dim) * dim**-0.5)
+        self.register_buffer("seen", torch.zeros(size, dtype=torch.bool))
+        self.as_known = Dropout(unknown)
+
+    def forward(self, nodes: Tensor) -> Tensor:
+        """Return the rows of `nodes`, float32 `[U, dim]`, of int64 `[U]`; does not synchronize.
+
+        In training mode all of `nodes` are known from then on.
+        """
+        row = self.row_of(nodes)
+        if self.training:
+            self.seen.index_fill_(0, row, True)
+        row = torch.where(self.seen.index_select(0, row), row, 0)
+        known = self.as_known.factors(len(row))
+        return gather_rows(self.rows, row if known is None else torch.where(known > 0, row, 0))
+
+    def row_of(self, nodes: Tensor) -> Tensor:
+        """Return the row that each node has, known or not: int64, from 1."""
+        return 1 + torch.where(nodes < self.size - 1, nodes, _mixed(nodes) % (self.size - 1))
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Return 31 well mixed bits of each number (the finalizer of MurmurHash3), at least 0."""
+    for factor in (-0x00AE502812AA7333, -0x3B314601E57A13AD):
+        x = (x ^ ((x >> 33) & 0x7FFFFFFF)) * factor
+    return (x >> 33) & 0x7FFFFFFF
