@@ -1,5 +1,7 @@
 """What holds for every model: each by its name, on the plans that trainers make for it."""
 
+import sys
+
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
@@ -80,6 +82,19 @@ def test_a_score_does_not_depend_on_who_shares_the_batch(name):
         for size in (1, 7):  # from the same state, that of event 40
             alone = model(plan_for(model, STREAM, start=40, batch_size=size).batch(0, 0)).positive
             torch.testing.assert_close(alone, together[:size], rtol=1e-5, atol=1e-5)
+
+
+@for_each_model
+def test_the_size_of_chunks_changes_no_score(name, monkeypatch):
+    model = made_model(name)
+    module = sys.modules[type(model).__module__]
+    if not hasattr(module, "MAX_PAIRS"):
+        pytest.skip("it scores all pairs at once")
+    expected = scores_of(model, batches_of(plan_for(model, STREAM)))
+    monkeypatch.setattr(module, "MAX_PAIRS", 7)
+    found = scores_of(model, batches_of(plan_for(model, STREAM)))
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
 
 
 @for_each_model
