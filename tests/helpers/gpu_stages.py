@@ -184,8 +184,8 @@ def long(_: Path | None) -> Iterator[Step | Outcome]:
     marked = ["-m", "gpu and slow", "--maxfail=30", "--timeout=240"]
     accuracy = ["tests/train/test_gpu_training.py"]
     others = [path for path in gpu_tests(has_settings()) if path not in accuracy]
-    yield Step("long accuracy", [*PYTEST, *marked, *accuracy], 240, with_core())
-    yield Step("long others", [*PYTEST, *marked, *others], 240, with_core())
+    yield Step("long accuracy", [*PYTEST, *marked, *accuracy], 300, with_core())
+    yield Step("long others", [*PYTEST, *marked, *others], 180, with_core())
 
 
 # -v, so that the log of a step that its limit ended says how far it came
