@@ -40,4 +40,6 @@ def prepared(nodes, t, k, before=None) -> tuple[QueryArgs, NeighborRows, Neighbo
 
 def assert_equal(got: Neighbors, expected: Neighbors) -> None:
     for name in ("nodes", "t", "eid", "count"):
-        torch.testing.assert_close(getattr(got, name), getattr(expected, name), rtol=0, atol=0)
+        one, other = getattr(got, name), getattr(expected, name)
+        if one.dtype != other.dtype or not torch.equal(one, other):  # in a tenth of the time
+            torch.testing.assert_close(one, other, rtol=0, atol=0)

@@ -26,10 +26,10 @@ struct alignas(16) longlong2 {
 using std::max;
 using std::min;
 
-#define threadIdx (emulator::now().thread)
-#define blockIdx (emulator::now().block)
-#define blockDim (emulator::now().block_dim)
-#define gridDim (emulator::now().grid_dim)
+#define threadIdx (emulator::here.thread)
+#define blockIdx (emulator::here.block)
+#define blockDim (emulator::here.block_dim)
+#define gridDim (emulator::here.grid_dim)
 
 namespace emulator {
 

@@ -6,11 +6,12 @@ as the wait that it would be, and kernels run on them in the emulator. Any threa
 
 from __future__ import annotations
 
+import linecache
+import sys
 import threading
-import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_leaves, tree_map
 
 TYPE = "emulated"
 _SETS_UP = "_setup_privateuseone_for_python_backend"
@@ -165,23 +165,58 @@ def pin(host: Tensor) -> Tensor:
     return bytes_.view(host.dtype).view(host.shape).copy_(host)
 
 
+_HERE = f"{Path(__file__).parents[3]}/"
 _lock = threading.Lock()
 _watches: list[Watch] = []
 _pinned: list[tuple[int, int]] = []
 _libraries: list[torch.library.Library] = []  # which PyTorch forgets with them
 
 
+@dataclass
+class _Signature:
+    """What an operation's schema says, which PyTorch takes long to say."""
+
+    name: str
+    arguments: list[str]
+    written: list[str]
+    num_returns: int
+
+
+@cache
+def _signature(op: Any) -> _Signature:
+    schema = op._schema
+    written = [x.name for x in schema.arguments if x.alias_info and x.alias_info.is_write]
+    names = [argument.name for argument in schema.arguments]
+    return _Signature(schema.name, names, written, len(schema.returns))
+
+
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    name = op._schema.name
-    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    signature = _signature(op)
+    name = signature.name
+    tensors = [x for x in _leaves((*args, *kwargs.values())) if isinstance(x, Tensor)]
     _check_devices(name, args, tensors)
-    _note(op, name, args, kwargs)
-    found = op(*tree_map(_held, args), **tree_map(_held, kwargs))
-    if op._schema.is_mutable:
-        return _mutated(op, args, kwargs)
+    _note(name, args, kwargs)
+    found = op(*_mapped(_held, args), **{key: _mapped(_held, x) for key, x in kwargs.items()})
+    if signature.written:
+        return _mutated(signature, args, kwargs)
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu":
         return found
-    return tree_map(lambda x: EmulatedTensor(x) if isinstance(x, Tensor) else x, found)
+    return _mapped(lambda x: EmulatedTensor(x) if isinstance(x, Tensor) else x, found)
+
+
+def _leaves(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return `value` with each thing in its lists and tuples changed."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_mapped(change, x) for x in value)
+    return change(value)
 
 
 def _held(x: Any) -> Any:
@@ -192,19 +227,15 @@ def _held(x: Any) -> Any:
     return x
 
 
-def _mutated(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _mutated(signature: _Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Return the arguments that an operation has written to and returns."""
-    names = [argument.name for argument in op._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    written = [
-        given[argument.name]
-        for argument in op._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    for each in tree_leaves(written):
+    given = dict(zip(signature.arguments, args, strict=False)) | kwargs
+    written = [given[name] for name in signature.written]
+    for each in _leaves(written):
         if isinstance(each, EmulatedTensor) and each.shape != each.held.shape:
-            raise NotImplementedError(f"{op} changes the shape of a tensor, which is not emulated")
-    count = len(op._schema.returns)
+            text = f"{signature.name} changes the shape of a tensor, which is not emulated"
+            raise NotImplementedError(text)
+    count = signature.num_returns
     return None if count == 0 else written[0] if count == 1 else tuple(written)
 
 
@@ -220,7 +251,7 @@ def _check_devices(name: str, args: Sequence[Any], tensors: Sequence[Tensor]) ->
         )
 
 
-def _note(op: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _note(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     if not _watches:
         return
     waits = _waits(name, args, kwargs)
@@ -265,11 +296,13 @@ def _is_pinned(host: Tensor) -> bool:
 
 def _line() -> str:
     """Return the innermost line of ours that led here."""
-    here = Path(__file__).parents[3]
-    for frame in reversed(traceback.extract_stack()):
-        path = Path(frame.filename)
-        if path.is_relative_to(here) and path != Path(__file__) and ".venv" not in path.parts:
-            return f"{path.relative_to(here)}:{frame.lineno} {frame.line}"
+    frame = sys._getframe()
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(_HERE) and path != __file__ and ".venv" not in path:
+            line = linecache.getline(path, frame.f_lineno).strip()
+            return f"{path.removeprefix(_HERE)}:{frame.f_lineno} {line}"
+        frame = frame.f_back
     return "nowhere of ours"
 
 

@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <csetjmp>
 #include <memory>
 #include <mutex>
@@ -15,37 +16,37 @@ namespace {
 constexpr unsigned kWarp = 32;
 constexpr size_t kStack = 128 << 10;
 
-enum class State { kNew, kReady, kAtWarp, kAtBlock, kDone };
+enum class State { kReady, kAtWarp, kAtBlock, kDone };
 
-struct Fiber {
+/// What others look at while they meet: the lanes of a block lie side by side.
+struct Lane {
   State state;
   unsigned mask;
   Offer offer;
   uint64_t result;
+};
+
+/// Kept from kernel to kernel: to start one takes system calls, to go on with one a few loads.
+struct Fiber {
+  bool started = false;
   ucontext_t start;
   jmp_buf place;
   std::unique_ptr<char[]> stack{new char[kStack]};
 };
 
-struct Wrong {
-  std::string what;
-};
-
-Now here;
-std::vector<std::unique_ptr<Fiber>> fibers;  // kept from launch to launch
-unsigned num_fibers;
+std::vector<Lane> lanes;
+std::vector<std::unique_ptr<Fiber>> fibers;
+unsigned num_threads;
 const std::function<void()>* kernel_now;
 jmp_buf scheduler;
 std::string failure;
 std::vector<int64_t> noted, handed_out;
 
-Fiber& self() { return *fibers[here.thread.x]; }
-
 [[noreturn]] void back_to_scheduler() { _longjmp(scheduler, 1); }
 
 void pause(State state) {
-  self().state = state;
-  if (_setjmp(self().place) == 0) back_to_scheduler();
+  lanes[here.thread.x].state = state;
+  if (_setjmp(fibers[here.thread.x]->place) == 0) back_to_scheduler();
 }
 
 [[noreturn]] void fail(const std::string& what) {
@@ -55,9 +56,10 @@ void pause(State state) {
 }
 
 void enter() {
-  (*kernel_now)();
-  self().state = State::kDone;
-  back_to_scheduler();
+  for (;;) {
+    (*kernel_now)();
+    pause(State::kDone);
+  }
 }
 
 /// The lane that `lane` reads from, or itself where that is outside its segment.
@@ -79,28 +81,27 @@ unsigned source_of(unsigned lane, const Offer& offer) {
 }
 
 /// Gives every lane of a complete meeting its result and lets it go on.
-void resolve(unsigned first_thread, unsigned mask) {
+void resolve(Lane* warp, unsigned mask) {
   uint64_t ballot = 0;
   for (unsigned lane = 0; lane < kWarp; ++lane) {
-    if (mask >> lane & 1) ballot |= fibers[first_thread + lane]->offer.value << lane;
+    if (mask >> lane & 1) ballot |= warp[lane].offer.value << lane;
   }
   for (unsigned lane = 0; lane < kWarp; ++lane) {
     if (!(mask >> lane & 1)) continue;
-    Fiber& fiber = *fibers[first_thread + lane];
-    const unsigned source = source_of(lane, fiber.offer);
+    const Offer& offer = warp[lane].offer;
+    const unsigned source = source_of(lane, offer);
     if (!(mask >> source & 1)) fail("reads lane " + std::to_string(source) + ", which is not in the mask");
-    fiber.result =
-        fiber.offer.what == Collective::kBallot ? ballot & mask : fibers[first_thread + source]->offer.value;
-    fiber.state = State::kReady;
+    warp[lane].result = offer.what == Collective::kBallot ? ballot & mask : warp[source].offer.value;
+    warp[lane].state = State::kReady;
   }
 }
 
 void run_fiber(unsigned index) {
   here.thread.x = index;
-  Fiber& fiber = self();
+  Fiber& fiber = *fibers[index];
   if (_setjmp(scheduler) != 0) return;
-  if (fiber.state != State::kNew) _longjmp(fiber.place, 1);
-  fiber.state = State::kReady;
+  if (fiber.started) _longjmp(fiber.place, 1);
+  fiber.started = true;
   getcontext(&fiber.start);
   fiber.start.uc_stack.ss_sp = fiber.stack.get();
   fiber.start.uc_stack.ss_size = kStack;
@@ -108,19 +109,15 @@ void run_fiber(unsigned index) {
   setcontext(&fiber.start);
 }
 
-bool can_run(unsigned index) {
-  return fibers[index]->state == State::kNew || fibers[index]->state == State::kReady;
-}
-
 /// Opens the barrier of the block if all that still run wait there; false if none does.
 bool open_barrier() {
   unsigned waiting = 0;
-  for (unsigned i = 0; i < num_fibers; ++i) {
-    if (fibers[i]->state == State::kAtWarp) return false;
-    waiting += fibers[i]->state == State::kAtBlock;
+  for (unsigned i = 0; i < num_threads; ++i) {
+    if (lanes[i].state == State::kAtWarp) return false;
+    waiting += lanes[i].state == State::kAtBlock;
   }
-  for (unsigned i = 0; i < num_fibers; ++i) {
-    if (fibers[i]->state == State::kAtBlock) fibers[i]->state = State::kReady;
+  for (unsigned i = 0; i < num_threads; ++i) {
+    if (lanes[i].state == State::kAtBlock) lanes[i].state = State::kReady;
   }
   return waiting != 0;
 }
@@ -143,18 +140,18 @@ class Order {
 };
 
 void run_block(Order& order) {
-  for (unsigned i = 0; i < num_fibers; ++i) fibers[i]->state = State::kNew;
+  for (unsigned i = 0; i < num_threads; ++i) lanes[i].state = State::kReady;
   for (bool moved = true; moved && failure.empty();) {
     moved = false;
     for (const unsigned i : order.next()) {
-      if (!can_run(i) || !failure.empty()) continue;
+      if (lanes[i].state != State::kReady || !failure.empty()) continue;
       run_fiber(i);
       moved = true;
     }
     if (!moved) moved = open_barrier();
   }
-  for (unsigned i = 0; i < num_fibers && failure.empty(); ++i) {
-    if (fibers[i]->state == State::kDone) continue;
+  for (unsigned i = 0; i < num_threads && failure.empty(); ++i) {
+    if (lanes[i].state == State::kDone) continue;
     failure = "thread " + std::to_string(i) + " of thread block " + std::to_string(here.block.x) +
               " waits for threads that never come";
   }
@@ -162,29 +159,29 @@ void run_block(Order& order) {
 
 }  // namespace
 
-Now& now() { return here; }
+Now here;
 
 uint64_t meet(unsigned mask, const Offer& offer) {
   const unsigned lane = here.thread.x % kWarp, first = here.thread.x - lane;
   if (!(mask >> lane & 1)) fail("is not in the mask of its own collective");
-  self().mask = mask;
-  self().offer = offer;
-  self().state = State::kAtWarp;
-  bool complete = true;
+  Lane *const warp = &lanes[first], &mine = warp[lane];
+  mine = {State::kAtWarp, mask, offer, 0};
   for (unsigned other = 0; other < kWarp; ++other) {
     if (!(mask >> other & 1)) continue;
-    if (first + other >= num_fibers) fail("names lane " + std::to_string(other) + ", which does not exist");
-    const Fiber& fiber = *fibers[first + other];
-    if (fiber.state == State::kDone) fail("waits for lane " + std::to_string(other) + ", which has returned");
-    if (fiber.state != State::kAtWarp) {
-      complete = false;
-    } else if (fiber.mask != mask || fiber.offer.what != offer.what) {
+    if (first + other >= num_threads) fail("names lane " + std::to_string(other) + ", which does not exist");
+    if (warp[other].state == State::kAtWarp) continue;
+    if (warp[other].state == State::kDone)
+      fail("waits for lane " + std::to_string(other) + ", which has returned");
+    pause(State::kAtWarp);
+    return mine.result;
+  }
+  for (unsigned other = 0; other < kWarp; ++other) {
+    if (mask >> other & 1 && (warp[other].mask != mask || warp[other].offer.what != offer.what)) {
       fail("meets lane " + std::to_string(other) + " at another operation or mask");
     }
   }
-  if (complete) resolve(first, mask);
-  if (!complete) pause(State::kAtWarp);
-  return self().result;
+  resolve(warp, mask);
+  return mine.result;
 }
 
 void meet_block() { pause(State::kAtBlock); }
@@ -205,8 +202,9 @@ std::string run(unsigned grid, unsigned block, uint64_t order, const std::functi
   static std::mutex one_launch;
   const std::lock_guard<std::mutex> lock(one_launch);
   while (fibers.size() < block) fibers.push_back(std::make_unique<Fiber>());
+  lanes.resize(std::max<size_t>(lanes.size(), (block + kWarp - 1) / kWarp * kWarp));
   here = {{}, {}, {block, 1, 1}, {grid, 1, 1}};
-  num_fibers = block;
+  num_threads = block;
   kernel_now = &kernel;
   failure.clear();
   noted.clear();
@@ -216,6 +214,7 @@ std::string run(unsigned grid, unsigned block, uint64_t order, const std::functi
     run_block(threads);
     if (!failure.empty()) break;
   }
+  if (!failure.empty()) fibers.clear();  // some are in the midst of the kernel
   return failure;
 }
 

@@ -12,7 +12,6 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-/// Where the running thread is.
 struct Now {
   Index thread, block, block_dim, grid_dim;
 };
@@ -27,7 +26,8 @@ struct Offer {
   int width;
 };
 
-Now& now();
+/// Where the running thread is.
+extern Now here;
 /// Waits until all lanes of `mask` came with the same `mask` and operation; returns what this lane gets.
 uint64_t meet(unsigned mask, const Offer& offer);
 /// Waits until every thread of the block that still runs came here.
