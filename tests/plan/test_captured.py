@@ -13,6 +13,7 @@ import torch
 
 from helpers.device_batches import assert_same_but_for_padding
 from helpers.devices import cuda, device_of, for_each_gpu
+from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice, EmulatedGraph
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
@@ -70,11 +71,20 @@ VARIANTS = [
         {"visibility": "batch", "with_memory": False},
     )
 ]
+BY_CACHE = [  # a quick run caches every other strategy
+    pytest.param(
+        variant,
+        is_cached,
+        id=f"{variant['strategy']} {variant['visibility']}" + " cached" * is_cached,
+        marks=[] if is_cached == (number // 2 % 2 == 1) else pytest.mark.slow,
+    )
+    for number, variant in enumerate(VARIANTS)
+    for is_cached in (False, True)
+]
 
 
 @for_each_gpu
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: f"{v['strategy']} {v['visibility']}")
-@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize(("variant", "is_cached"), BY_CACHE)
 def test_captured_batches_are_those_of_the_cpu(
     gpu: str, variant: dict[str, Any], is_cached: bool
 ) -> None:
@@ -125,7 +135,7 @@ def test_a_batch_stays_until_it_is_freed(gpu: str) -> None:
 
 
 @for_each_gpu
-@pytest.mark.parametrize("num_threads", [0, 1, 3])
+@pytest.mark.parametrize("num_threads", cases([0, 1, 3], [0, 3]))
 def test_a_loader_uses_its_slabs_in_turn(gpu: str, num_threads: int) -> None:
     graph, here = graph_on(device_of(gpu)), graph_here()
     for g in (graph, here):

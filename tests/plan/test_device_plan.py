@@ -11,6 +11,7 @@ from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, for_each_gpu, opened
+from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
@@ -77,9 +78,9 @@ def assert_same_batches(there: Plan, here: Plan, indices: range) -> None:
 @for_each_gpu
 @pytest.mark.parametrize("variant", list(variants()), ids=name_of)
 def test_batches_are_those_of_the_cpu(gpu: str, variant: dict[str, Any]) -> None:
-    """208 batches: 16 variants, from the first batch on to a partial one, of three seeds."""
+    """From the first batch on to a partial one: every one of some seed, or every third."""
     there, here = graphs(gpu, EVENTS[:236], node_x=variant["with_memory"])
-    for seed in range(3):
+    for seed in range(tries(3, 1)):
         plans = [plan_of(graph, seed=seed, batch_size=20, **variant) for graph in (there, here)]
         first, step = seed, 3
         assert_same_batches(*plans, range(first, len(plans[0]), step))

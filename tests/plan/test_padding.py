@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.effort import cases
+from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
 from helpers.padding import BatchShape, pad, shape_of
@@ -78,6 +79,7 @@ def graph_with_features(x_dim: int, node_x_dim: int) -> TemporalGraph:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("settings", cases(VARIANTS, VARIANTS[1:]))
+@hypothesis.settings(max_examples=tries(60, 8))
 @given(more=st.lists(st.integers(0, 40), min_size=3, max_size=3), features=st.booleans())
 def test_a_padded_batch_teaches_a_model_what_it_would_without(
     name: str, settings: dict[str, Any], more: list[int], features: bool

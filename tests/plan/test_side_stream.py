@@ -14,6 +14,7 @@ from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import device_of, for_each_gpu, needs_cuda
+from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
@@ -134,7 +135,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 @for_each_gpu
-@pytest.mark.parametrize("num_threads", [0, 1, 3])
+@pytest.mark.parametrize("num_threads", cases([0, 1, 3], [0, 3]))
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("is_made_there", [False, True])
 def test_a_loader_delivers_the_batches_of_the_plan(
