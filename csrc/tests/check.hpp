@@ -2,8 +2,8 @@
 // where.
 #pragma once
 
+#include <exception>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -26,11 +26,12 @@ struct Registration {
   static const Registration registration_##name(#name, name); \
   static void name()
 
-#define CHECK(condition)                                                                                  \
-  do {                                                                                                    \
-    if (!(condition)) {                                                                                   \
-      throw std::runtime_error(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": " #condition); \
-    }                                                                                                     \
+/// Throws what says where a check failed; not inline, for there are hundreds of calls.
+[[noreturn]] void fail_check(const char* file, int line, const char* condition);
+
+#define CHECK(condition)                                          \
+  do {                                                            \
+    if (!(condition)) fail_check(__FILE__, __LINE__, #condition); \
   } while (false)
 
 /// The message of the exception that `body` throws, or "" if it throws none.

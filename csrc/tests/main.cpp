@@ -1,8 +1,13 @@
 // Runs all tests, or those whose names contain the argument.
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 
 #include "check.hpp"
+
+void fail_check(const char* file, int line, const char* condition) {
+  throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + condition);
+}
 
 int main(int argc, char** argv) {
   int num_run = 0;
