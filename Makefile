@@ -11,7 +11,7 @@ INSTALL = $(PIP) -qq install --no-compile --constraint .ci/constraints.txt
 say = @echo "tgflow: $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check lint types format bench kafka gpu clean FORCE
+.PHONY: help demo test test-all ready check lint types format bench kafka gpu clean FORCE
 .DELETE_ON_ERROR:
 
 help:
@@ -32,15 +32,20 @@ demo: .venv/core
 # Without byte code kept, each of the many processes that tests start compiles torch's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 WORKERS := $(shell getconf _NPROCESSORS_ONLN)
-PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations=25
+PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+  --durations=25
 
-test: check .venv/core
+test: ready
 	$(call say,running the tests that guard a change)
 	@HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $(ARGS)
 
-test-all: check .venv/core
+test-all: ready
 	$(call say,running all tests)
 	@HYPOTHESIS_PROFILE=ci $(PYTEST) $(ARGS)
+
+# Side by side: installing the tools and checking types take one core each, which the compiler leaves free.
+ready:
+	@$(MAKE) --no-print-directory -j 2 check .venv/core
 
 check: lint types
 

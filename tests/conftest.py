@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import warnings
@@ -23,6 +24,8 @@ settings.register_profile("ci", settings.get_profile("default"), derandomize=Tru
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=QUICK_EXAMPLES)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+LONGEST_ROOMS = {"native", "train", "cuda"}
+"""Folders whose tests begin: one worker takes a whole file."""
 SLOW_SECONDS = 15.0
 """Of the processor: a test that takes more is to be marked slow."""
 
@@ -32,6 +35,17 @@ def _few_threads() -> None:
     """Keep the order of float additions, and so every last bit, alike on all machines."""
     torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
     _core.set_num_threads(2)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that all workers end at about the same time."""
+    items.sort(key=lambda item: not LONGEST_ROOMS.isdisjoint(item.path.parts), reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage be looked for among what tests make alone: torch brings a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
