@@ -1,6 +1,7 @@
 // A batch of few pairs into the store, in two launches: one thread block sorts and plans, and, once the host
 // has seen to the memory, tiles of lanes link, scatter and publish a run each. As insert.cu, to the last
 // entry.
+#include "tgflow/cuda/block_sort.hpp"
 #include "tgflow/cuda/block_sum.hpp"
 #include "tgflow/cuda/insertion.hpp"
 #include "tgflow/cuda/tile.hpp"
@@ -18,36 +19,6 @@ __device__ inline int32_t node_of(const Insertion& in, int64_t p) {
   if ((p & 1) == 0) return static_cast<int32_t>(in.src[row]);
   return in.src[row] == in.dst[row] ? kAbsent : static_cast<int32_t>(in.dst[row]);
 }
-
-/// Sorts `size` keys, a power of two of them: a bitonic network, which needs no more memory.
-__device__ inline void sort_keys(uint64_t* keys, int size) {
-  const int first = static_cast<int>(threadIdx.x), stride = static_cast<int>(blockDim.x);
-  for (int run = 2; run <= size; run *= 2) {
-    for (int step = run / 2; step > 0; step /= 2) {
-      for (int i = first; i < size / 2; i += stride) {
-        const int low = 2 * step * (i / step) + i % step, high = low + step;
-        const bool up = (low & run) == 0;
-        const uint64_t a = keys[low], b = keys[high];
-        if ((a > b) == up) {
-          keys[low] = b;
-          keys[high] = a;
-        }
-      }
-      __syncthreads();
-    }
-  }
-}
-
-/// What each thread takes of `size` items: neighboring ones, so that it can sum them up first.
-struct Share {
-  int64_t begin, end;
-
-  __device__ static Share of(int64_t size) {
-    const int64_t each = (size + blockDim.x - 1) / blockDim.x;
-    const int64_t begin = each * threadIdx.x < size ? each * threadIdx.x : size;
-    return {begin, begin + each < size ? begin + each : size};
-  }
-};
 
 /// Lists the sorted pairs and the runs, and returns how many runs.
 __device__ inline int64_t list_runs(const Insertion& in, const uint64_t* keys, int64_t* sums) {

@@ -8,8 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tgflow.cuda.devices import device_of
-from tgflow.cuda.history import find_versions
+from tgflow.cuda.memory import RingBuffers
 
 PREVIOUS, JUMP, DEPTH = range(3)
 LINK_WIDTH = 3
@@ -23,9 +22,8 @@ class VersionHistory(nn.Module):
     A row links to its node's previous one and, as in Myers' skew-binary lists (1983), to one much
     further back, so that a version is found in a number of steps logarithmic in those of its node.
 
-    On a device the count of rows is there too, and nothing waits for it: a call has the same
-    shapes whatever it finds. There the ring has all its room at once, and one slot more, into which
-    goes what is not kept.
+    On a device kernels read and append (`tgflow.cuda.memory`), by the same links. The count of rows
+    is there too, and the ring has all its room at once, so that nothing waits.
 
     Args:
         capacity: Rows to keep, at least 1.
@@ -49,7 +47,7 @@ class VersionHistory(nn.Module):
         int_table = torch.zeros(0, clock_width, dtype=torch.int64)
         self.register_buffer("clock", int_table, persistent=False)
         self.register_buffer("link", int_table.new_zeros(0, LINK_WIDTH), persistent=False)
-        self.register_buffer("head", int_table.new_full((1,), NO_VERSION), persistent=False)
+        self.register_buffer("head", int_table.new_full((0,), NO_VERSION), persistent=False)
         self.register_buffer("counter", int_table.new_zeros(()), persistent=False)
 
     @property
@@ -91,10 +89,15 @@ class VersionHistory(nn.Module):
 
     def resize(self, num_nodes: int) -> None:
         """Make room for `num_nodes` nodes; never shrinks."""
-        head = self.head.new_full((num_nodes + 1,), NO_VERSION)
+        head = self.head.new_full((num_nodes,), NO_VERSION)
         head[: len(self.head)] = self.head
-        head[len(self.head) - 1] = NO_VERSION  # where rows went that are not kept
         self.head = head
+
+    def ring_buffers(self) -> RingBuffers:
+        """Return the tensors of a history on a device, which kernels read and append to."""
+        return RingBuffers(
+            self.rows, self.clock, self.link, self.head, self.counter, self.capacity
+        )
 
     def reset(self) -> None:
         """Forget all rows."""
@@ -104,7 +107,7 @@ class VersionHistory(nn.Module):
     def append(self, nodes: Tensor, rows: Tensor, clock: Tensor) -> None:
         """Keep a row of each of some distinct nodes; of more than `capacity`, the last ones.
 
-        For a history on the CPU; see `append_where`.
+        For a history on the CPU.
 
         Args:
             nodes: int64 `[R]`.
@@ -120,35 +123,13 @@ class VersionHistory(nn.Module):
             return
         self._reserve(self._next + len(nodes))
         number = torch.arange(self._next, self._next + len(nodes))
-        self._write(number, number % self.capacity, nodes, rows, clock)
-        self._next += len(nodes)
-
-    def append_where(self, chosen: Tensor, nodes: Tensor, rows: Tensor, clock: Tensor) -> None:
-        """Do the same on a device with the chosen rows, without waiting for how many there are.
-
-        Args:
-            chosen: bool `[R]`; the nodes of chosen rows are distinct.
-            nodes: int64 `[R]`.
-            rows: float32 `[R, width]`.
-            clock: int64 `[R, clock_width]`.
-        """
-        count = chosen.cumsum(0)
-        count = count - (count[-1:] - self.capacity).clamp_(min=0)  # the first ones have no room
-        number = self.counter + count - 1
-        chosen = chosen & (count > 0)
-        slot = torch.where(chosen, number % self.capacity, self.capacity)
-        nodes = torch.where(chosen, nodes, len(self.head) - 1)
-        self._write(number, slot, nodes, rows, clock)
-        self.counter += count[-1]
-
-    def _write(
-        self, number: Tensor, slot: Tensor, nodes: Tensor, rows: Tensor, clock: Tensor
-    ) -> None:
+        slot = number % self.capacity
         link = self._links(self.head.index_select(0, nodes))  # reads rows that are now written over
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)
         self.head.index_copy_(0, nodes, number)
+        self._next += len(nodes)
 
     def _links(self, previous: Tensor) -> Tensor:
         """Return the links of rows that come after rows `previous` (numbers, int64 `[R]`)."""
@@ -164,12 +145,12 @@ class VersionHistory(nn.Module):
         return torch.where(kept, link, 0 if column == DEPTH else NO_VERSION)
 
     def _is_kept(self, number: Tensor) -> Tensor:
-        if self._on_host:
-            return number >= max(self._next - self.capacity, 0)
-        return number >= (self.counter - self.capacity).clamp_(min=0)
+        return number >= max(self._next - self.capacity, 0)
 
     def read(self, nodes: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return the latest kept version at or before each position, zeros where there is none.
+
+        For a history on the CPU.
 
         Args:
             nodes: int64 `[Q]`.
@@ -182,7 +163,7 @@ class VersionHistory(nn.Module):
             return self.rows.new_zeros(len(nodes), self.rows.shape[1]), self.clock.new_zeros(
                 len(nodes), self.clock.shape[1]
             )
-        slot = self._walk(nodes, position) if self._on_host else self._launch(nodes, position)
+        slot = self._walk(nodes, position)
         missing = (slot == NO_VERSION).unsqueeze(1)
         slot = slot.clamp(min=0)
         rows = self.rows.index_select(0, slot).masked_fill_(missing, 0.0)
@@ -197,19 +178,6 @@ class VersionHistory(nn.Module):
             number = torch.where(late, jump, number)
         return torch.where(self._is_kept(number), number % self.capacity, NO_VERSION)
 
-    def _launch(self, nodes: Tensor, position: Tensor) -> Tensor:
-        """Return the same, by one kernel of the device."""
-        return find_versions(
-            device_of(nodes.device).kernels,
-            self.head,
-            self.link,
-            self.clock,
-            self.counter,
-            self.capacity,
-            nodes.contiguous(),
-            position.contiguous(),
-        )
-
     def _is_later(self, number: Tensor, position: Tensor) -> Tensor:
         kept = self._is_kept(number)
         slot = torch.where(kept, number % self.capacity, 0)
@@ -217,10 +185,9 @@ class VersionHistory(nn.Module):
 
     def _reserve(self, size: int) -> None:
         """Grow the ring, up to its capacity, so that `size` rows fit; slots do not move."""
-        most = self.capacity if self._on_host else self.capacity + 1
-        if len(self.rows) >= (min(size, most) if self._on_host else most):
+        if len(self.rows) >= min(size, self.capacity):
             return
-        slots = min(most, max(size, 2 * len(self.rows), 64)) if self._on_host else most
+        slots = min(self.capacity, max(size, 2 * len(self.rows), 64))
         for name in ("rows", "clock", "link"):
             old = getattr(self, name)
             new = old.new_zeros(slots, old.shape[1])

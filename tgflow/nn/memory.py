@@ -9,6 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from tgflow.cuda.devices import device_of
+from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
 from tgflow.nn.history import VersionHistory
 from tgflow.nn.memory_rows import CLOCK_WIDTH, HAS_MAIL, POSITION, MemoryRows
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
@@ -207,26 +209,26 @@ class NodeMemory(nn.Module):
                 that would have to be waited for, it is the initial state.
         """
         self._cover(nodes)
+        if not nodes.is_cpu:
+            return self._read_on_device(nodes, position)
         rows = self.table.gather(nodes)
         clock = self.clock.index_select(0, nodes)
         stale = clock[:, POSITION] > position
-        if not nodes.is_cpu:
-            return self._read_all(nodes, position, stale, rows, clock)
         if bool(stale.any()):
             self._read_old(nodes, position, stale.nonzero().squeeze(1), rows, clock)
         return MemoryRows(rows, clock, self.dim)
 
-    def _read_all(
-        self, nodes: Tensor, position: Tensor, stale: Tensor, rows: Tensor, clock: Tensor
-    ) -> MemoryRows:
-        """Look for an older version of every node, and take those of the stale ones."""
-        stale = stale.unsqueeze(1)
-        if self.history is None:
-            rows, clock = rows.masked_fill(stale, 0.0), clock.masked_fill(stale, 0)
-        else:
-            old_rows, old_clock = self.history.read(nodes, position)
-            rows, clock = torch.where(stale, old_rows, rows), torch.where(stale, old_clock, clock)
-        return MemoryRows(rows, clock, self.dim)
+    def _read_on_device(self, nodes: Tensor, position: Tensor) -> MemoryRows:
+        nodes, position = nodes.contiguous(), position.contiguous()
+        rows = None if isinstance(self.table, TensorTable) else self.table.gather(nodes)
+        kernels = device_of(nodes.device).kernels
+        found = read_versions(kernels, self._kernel_buffers(), nodes, position, rows)
+        return MemoryRows(*found, self.dim)
+
+    def _kernel_buffers(self) -> MemoryBuffers:
+        table, past = self.table, self.history
+        rows = table.rows if isinstance(table, TensorTable) else None
+        return MemoryBuffers(self.clock, self.seen, rows, None if past is None else past.ring_buffers())
 
     def _read_old(
         self, nodes: Tensor, position: Tensor, stale: Tensor, rows: Tensor, clock: Tensor
@@ -268,12 +270,14 @@ class NodeMemory(nn.Module):
                 bool `[R]`, marks one of each. None: none does.
         """
         self._cover(nodes)
+        if not nodes.is_cpu:
+            where = position if isinstance(position, Tensor) else nodes.new_full((1,), position)
+            versions = Versions(memory, last_update, mail, mail_t, where)
+            self._write_on_device(nodes.contiguous(), versions, is_last)
+            return
         rows = torch.cat([memory, mail], dim=1)
         flags = torch.ones_like(mail_t)
         clock = torch.stack([last_update, mail_t, flags, flags * position], dim=1)
-        if not nodes.is_cpu:
-            self._write_where(nodes, rows, clock, position, is_last)
-            return
         if self.history is not None:
             self._archive(nodes, position)
         self.table.scatter_(nodes, rows)
@@ -286,34 +290,21 @@ class NodeMemory(nn.Module):
         nodes = nodes[(version > 0) & (version < position)]
         self.history.append(nodes, self.table.gather(nodes), self.clock.index_select(0, nodes))
 
-    def _write_where(
-        self,
-        nodes: Tensor,
-        rows: Tensor,
-        clock: Tensor,
-        position: int | Tensor,
-        is_last: Tensor | None,
-    ) -> None:
-        """Write, unless that is not to be, without waiting for what the rows before were."""
-        if len(nodes) == 0:
-            return
-        if is_last is not None and not isinstance(self.table, TensorTable):
-            distinct = is_last.nonzero().squeeze(1)  # all that a table can take; waits
-            nodes, rows = nodes.index_select(0, distinct), rows.index_select(0, distinct)
-            clock, is_last = clock.index_select(0, distinct), None
-        if self.history is not None or self._is_lost is not None:
-            old_rows, old_clock = self.table.gather(nodes), self.clock.index_select(0, nodes)
-        if self._is_lost is not None:
-            rows = torch.where(self._is_lost, old_rows, rows)
-            clock = torch.where(self._is_lost, old_clock, clock)
-        if self.history is not None:
-            version = old_clock[:, POSITION]
-            chosen = (version > 0) & (version < position)
-            for condition in (is_last, None if self._is_lost is None else ~self._is_lost):
-                chosen = chosen if condition is None else chosen & condition
-            self.history.append_where(chosen, nodes, old_rows, old_clock)
-        self.table.scatter_(nodes, rows)
-        self.clock.index_copy_(0, nodes, clock)
+    def _write_on_device(self, nodes: Tensor, versions: Versions, is_last: Tensor | None) -> None:
+        rows = None
+        if not isinstance(self.table, TensorTable):
+            if is_last is not None:
+                distinct = is_last.nonzero().squeeze(1)  # all that a table can take; waits
+                *columns, position = versions
+                versions = Versions(*(x.index_select(0, distinct) for x in columns), position)
+                nodes, is_last = nodes.index_select(0, distinct), None
+            rows = self.table.gather(nodes)
+        write_versions(
+            device_of(nodes.device).kernels, self._kernel_buffers(), nodes, versions,
+            rows=rows, is_last=is_last, is_lost=self._is_lost,
+        )  # fmt: skip
+        if rows is not None:
+            self.table.scatter_(nodes, rows)
 
     def state_dict(  # type: ignore[override]
         self, *, destination: dict[str, Any] | None = None, **_: Any
@@ -374,5 +365,3 @@ class NodeMemory(nn.Module):
             return
         if self._covered is None or nodes.is_cpu:
             self.resize(int(nodes.max()) + 1)
-        else:
-            torch.maximum(self.seen, nodes.max() + 1, out=self.seen)

@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from tgflow.cuda.devices import device_of
+from tgflow.cuda.mail import LastMessages
+
 Aggregator = Literal["last", "mean"]
 
 
@@ -43,12 +46,12 @@ def aggregate(
         aggregator: "last" keeps what came last in batch order; "mean" averages, and keeps the
             time of the last.
     """
+    if not src.is_cpu:
+        return _aggregate_on_device(src, dst, t, messages, aggregator)
     receiver = torch.stack([src, dst], dim=1).flatten()
     node, order = receiver.sort(stable=True)
     is_last = torch.ones_like(node, dtype=torch.bool)
     is_last[:-1] = node[1:] != node[:-1]
-    if node.device.type != "cpu":
-        return _repeated(node, order, is_last, t, messages, aggregator)
     end = is_last.nonzero().squeeze(1)
     row = order.index_select(0, end)
     if aggregator == "last" or len(row) == len(order):  # a mean of one each is the last
@@ -59,34 +62,10 @@ def aggregate(
     return Mail(row, node.index_select(0, end), t.index_select(0, row // 2), x)
 
 
-def _repeated(
-    node: Tensor,
-    order: Tensor,
-    is_last: Tensor,
-    t: Tensor,
-    messages: Tensor,
-    aggregator: Aggregator,
+def _aggregate_on_device(
+    src: Tensor, dst: Tensor, t: Tensor, messages: Tensor, aggregator: Aggregator
 ) -> Mail:
-    """Return a row for each message, in shapes that depend on the batch's size alone.
-
-    Args:
-        node: Receivers, int64 `[2B]`, ascending.
-        order: The message of each, int64 `[2B]`, ascending among those to one node.
-        is_last: Whether a message is the last to its node, bool `[2B]`.
-        t: As `aggregate`.
-        messages: As `aggregate`.
-        aggregator: As `aggregate`.
-    """
-    row = order.index_select(0, torch.searchsorted(node, node, right=True) - 1)
-    if aggregator == "last":
-        x = messages.index_select(0, row)
-    else:
-        end = is_last.cumsum(0)
-        number = end - is_last.long()  # of each message's node, among the nodes in order
-        edges = torch.arange(len(node) + 1, device=node.device)
-        begins = torch.searchsorted(number, edges)
-        ordered = messages.index_select(0, order)
-        # unsafe: the offsets are right, and to check them waits for the device
-        means = torch.segment_reduce(ordered, "mean", offsets=begins, unsafe=True, initial=0.0)
-        x = means.index_select(0, number)
-    return Mail(row, node, t.index_select(0, row // 2), x, is_last)
+    last = LastMessages(device_of(src.device).kernels, src, dst, t)
+    is_picked = aggregator == "last"
+    x = messages.index_select(0, last.row) if is_picked else last.mean(messages)
+    return Mail(last.row, last.node, last.t, x, last.is_last)

@@ -1,9 +1,20 @@
-// Prefix sums over the threads of a block. Device code alone.
+// Prefix sums over the threads of a block, and what each takes. Device code alone.
 #pragma once
 
 #include "tgflow/cuda/tile.hpp"
 
 namespace tgflow {
+
+/// What each thread takes of `size` items: neighboring ones, so that it can sum them up first.
+struct Share {
+  int64_t begin, end;
+
+  __device__ static Share of(int64_t size) {
+    const int64_t each = (size + blockDim.x - 1) / blockDim.x;
+    const int64_t begin = each * threadIdx.x < size ? each * threadIdx.x : size;
+    return {begin, begin + each < size ? begin + each : size};
+  }
+};
 
 /// Returns the sum of what the threads before this one bring, and in `total` that of all. Every thread of the
 /// block comes, whole warps of them; `sums` is shared, with room for a number a warp.

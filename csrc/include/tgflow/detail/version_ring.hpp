@@ -6,35 +6,60 @@
 namespace tgflow {
 
 constexpr int64_t kNoVersion = -1;
+constexpr int64_t kClockWidth = 4;  ///< As tgflow/nn/memory_rows.py has it.
+constexpr int64_t kPosition = 3;    ///< The column of a clock with the log position it held from.
+constexpr int64_t kLinkWidth = 3;
 
-/// A ring of rows, numbered as they came; tgflow/cuda/history.py has it field by field.
+/// How a version is linked: to its node's version before it, and to one far before that.
+struct VersionLink {
+  int64_t previous, far, depth;
+};
+
+/// A ring of rows, numbered as they came; tgflow/cuda/memory.py has it field by field.
 struct VersionRing {
-  const int64_t* head;   ///< The number of each node's latest version, or `kNoVersion`.
-  int64_t num_nodes;     ///< Of `head`.
-  const int64_t* link;   ///< [slots, 3]: the node's version before it, one far before that, a depth.
-  const int64_t* clock;  ///< [slots, clock_width]: the last column is the log position it held from.
-  int64_t clock_width;
-  const int64_t* next;  ///< The number of the next version to come.
-  int64_t capacity;     ///< Versions that are kept; number n is in slot n mod capacity.
+  float* row;        ///< [slots, width of the memory].
+  int64_t* clock;    ///< [slots, kClockWidth].
+  int64_t* link;     ///< [slots, kLinkWidth], of `VersionLink`.
+  int64_t* head;     ///< By node: the number of its latest version, or `kNoVersion`.
+  int64_t* next;     ///< The number of the next version to come.
+  int64_t capacity;  ///< Versions that are kept, 0 without a ring; number n is in slot n mod capacity.
+
+  TGFLOW_HD int64_t oldest() const { return *next > capacity ? *next - capacity : 0; }
+  TGFLOW_HD int64_t slot_of(int64_t number) const { return number % capacity; }
+  TGFLOW_HD bool is_kept(int64_t number) const { return number >= oldest(); }
+  TGFLOW_HD int64_t position_of(int64_t number) const {
+    return clock[slot_of(number) * kClockWidth + kPosition];
+  }
+  /// The link of a version; of one that is none or has left, that of none, at depth 0.
+  TGFLOW_HD VersionLink link_of(int64_t number) const {
+    if (!is_kept(number)) return {kNoVersion, kNoVersion, 0};
+    const int64_t* at = link + slot_of(number) * kLinkWidth;
+    return {at[0], at[1], at[2]};
+  }
 };
 
 /// The slot of the latest kept version of `node` at or before `position`; -1 if there is none.
 TGFLOW_HD inline int64_t version_slot(const VersionRing& ring, int64_t node, int64_t position) {
-  if (node < 0 || node >= ring.num_nodes) return kNoVersion;
-  const int64_t oldest = *ring.next > ring.capacity ? *ring.next - ring.capacity : 0;
+  if (ring.capacity == 0) return kNoVersion;
   int64_t number = ring.head[node];
-  while (number >= oldest) {
-    const int64_t slot = number % ring.capacity;
-    if (ring.clock[slot * ring.clock_width + ring.clock_width - 1] <= position) return slot;
-    const int64_t before = ring.link[3 * slot], far = ring.link[3 * slot + 1];
-    const bool is_later =
-        far >= oldest && far < number &&
-        ring.clock[far % ring.capacity * ring.clock_width + ring.clock_width - 1] > position;
-    const int64_t step = is_later ? far : before;
+  while (ring.is_kept(number)) {
+    if (ring.position_of(number) <= position) return ring.slot_of(number);
+    const VersionLink link = ring.link_of(number);
+    const bool skips =
+        ring.is_kept(link.far) && link.far < number && ring.position_of(link.far) > position;
+    const int64_t step = skips ? link.far : link.previous;
     if (step >= number) return kNoVersion;  // no list goes forward
     number = step;
   }
   return kNoVersion;
+}
+
+/// The link of a version that comes after version `previous` of its node: a skew-binary list of Myers (1983).
+TGFLOW_HD inline VersionLink link_after(const VersionRing& ring, int64_t previous) {
+  const VersionLink last = ring.link_of(previous), jump = ring.link_of(last.far);
+  const bool is_balanced =
+      jump.far != kNoVersion && last.depth - jump.depth == jump.depth - ring.link_of(jump.far).depth;
+  return {previous, is_balanced ? jump.far : previous, last.depth + 1};
 }
 
 }  // namespace tgflow

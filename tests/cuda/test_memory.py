@@ -1,0 +1,225 @@
+"""The kernels of a node memory, run lane by lane, against the memory of the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers.effort import cases, tries
+from helpers.emulator import Emulator
+from helpers.memory_tables import with_past
+from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
+from tgflow.nn import NodeMemory
+from tgflow.nn.memory_table import TensorTable
+
+NODES = 6
+ORDERS = cases([0, 1, 5], [0, 5])
+NODE_LISTS = st.lists(st.integers(0, NODES - 1), max_size=9)
+STEPS = st.lists(st.tuples(NODE_LISTS, st.integers(0, 2), st.booleans()), max_size=20)
+"""Who is written, repeats included, how much later than before, and whether it is all lost."""
+
+
+class KernelMemory:
+    """A memory whose tensors are the CPU's, and which kernels read and write."""
+
+    def __init__(self, dims: tuple[int, int], history: int, order: int, nodes: int = NODES) -> None:
+        self.memory = with_past(NodeMemory(*dims), history)
+        self.memory.resize(nodes)
+        if self.memory.history is not None:
+            self.memory.history._reserve(history)
+        self.kernels = Emulator(order=order)
+
+    @property
+    def buffers(self) -> MemoryBuffers:
+        return self.memory._kernel_buffers()
+
+    def write(self, nodes: Tensor, versions: Versions, **how: Tensor | None) -> None:
+        write_versions(self.kernels, self.buffers, nodes, versions, **how)
+
+    def state(self) -> dict[str, Tensor]:
+        if self.memory.history is not None:
+            self.memory.history._next = int(self.memory.history.counter)
+        return self.memory.state_dict()
+
+
+def plain_memory(dims: tuple[int, int], history: int, nodes: int = NODES) -> NodeMemory:
+    memory = with_past(NodeMemory(*dims), history)
+    memory.resize(nodes)
+    return memory
+
+
+def versions_of(nodes: Tensor, dims: tuple[int, int], position: int) -> Versions:
+    """Rows that say whose and from when they are; those of a node are alike."""
+    whose = (nodes + 100 * position).float().unsqueeze(1)
+    t = nodes * 10 + position
+    memory, mail = (whose + torch.arange(float(dim)) / 64 for dim in dims)
+    return Versions(memory, t, mail, t + 1, torch.tensor([position]))
+
+
+def write_plain(memory: NodeMemory, nodes: Tensor, versions: Versions) -> None:
+    *columns, position = versions
+    memory.write(nodes, *columns, int(position))
+
+
+def last_of_each(nodes: Tensor) -> Tensor:
+    is_last = torch.ones(len(nodes), dtype=torch.bool)
+    is_last[:-1] = nodes[1:] != nodes[:-1]
+    return is_last
+
+
+def assert_same(placed: KernelMemory, plain: NodeMemory) -> None:
+    found, expected = placed.state(), plain.state_dict()
+    assert found.keys() == expected.keys()
+    for name, x in expected.items():
+        assert torch.equal(found[name], x), name
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("dims", "history"), [((4, 8), 4), ((3, 2), 9), ((1, 0), 1), ((4, 4), 200), ((2, 1), 0)]
+)
+@settings(max_examples=tries(40, 6), deadline=None)
+@given(steps=STEPS)
+def test_versions_are_those_of_the_cpus_memory(dims, history, order, steps):
+    plain, placed, position = plain_memory(dims, history), KernelMemory(dims, history, order), 1
+    for nodes, step, is_lost in steps:
+        position += step
+        sorted_nodes = torch.tensor(sorted(nodes), dtype=torch.int64)
+        is_last = last_of_each(sorted_nodes)
+        versions = versions_of(sorted_nodes, dims, position)
+        placed.write(sorted_nodes, versions, is_last=is_last, is_lost=torch.tensor(is_lost))
+        if not is_lost:
+            distinct = sorted_nodes[is_last]
+            write_plain(plain, distinct, versions_of(distinct, dims, position))
+        assert_same(placed, plain)
+    grid = torch.cartesian_prod(torch.arange(NODES), torch.arange(position + 2))
+    asked = [column.contiguous() for column in grid.unbind(1)]
+    if history == 0:
+        asked[1][:] = position
+    rows, clock = read_versions(placed.kernels, placed.buffers, *asked)
+    expected = plain.read(*asked)
+    assert torch.equal(rows, expected.state)
+    assert torch.equal(clock, expected.clock)
+
+
+@pytest.mark.parametrize("history", [700, 5_000])
+def test_more_rows_than_a_thread_block_has_threads_are_archived_in_order(history):
+    nodes, dims = torch.arange(1_500), (1, 0)
+    plain = plain_memory(dims, history, len(nodes))
+    placed = KernelMemory(dims, history, 3, len(nodes))
+    for position in (1, 2, 3):
+        versions = versions_of(nodes, dims, position)
+        write_plain(plain, nodes, versions)
+        placed.write(nodes, versions)
+    assert_same(placed, plain)
+
+
+def test_the_past_without_a_history_is_the_initial_state():
+    placed, nodes = KernelMemory((2, 1), 0, 0), torch.arange(2)
+    placed.write(nodes, versions_of(nodes, (2, 1), 5))
+    rows, clock = read_versions(placed.kernels, placed.buffers, nodes, torch.tensor([4, 5]))
+    assert rows.any(dim=1).tolist() == clock.any(dim=1).tolist() == [False, True]
+
+
+def test_rows_may_be_elsewhere_and_only_those_asked_for_come():
+    """As of a table behind a cache: rows are gathered before, and written back after."""
+    dims, nodes = (4, 4), torch.tensor([1, 4])
+    plain, placed = plain_memory(dims, 9), KernelMemory(dims, 9, 0)
+    assert isinstance(plain.table, TensorTable)
+    table = torch.zeros(NODES, 8)
+    there = placed.buffers._replace(rows=None)
+    for position in (1, 2, 3):
+        versions = versions_of(nodes, dims, position)
+        write_plain(plain, nodes, versions)
+        held = table[nodes]
+        write_versions(placed.kernels, there, nodes, versions, rows=held)
+        table[nodes] = held
+    assert torch.equal(table, plain.table.rows[:NODES])
+    assert torch.equal(placed.memory.history.rows, plain.history.rows[:9])
+    for at in (0, 2, 3):
+        position = torch.tensor([at, 3])
+        rows, clock = read_versions(placed.kernels, there, nodes, position, table[nodes])
+        expected = plain.read(nodes, position)
+        assert torch.equal(rows, expected.state)
+        assert torch.equal(clock, expected.clock)
+
+
+def test_a_node_without_a_row_is_not_written_and_does_not_stay_unseen():
+    placed = KernelMemory((2, 1), 4, 0)
+    nodes = torch.tensor([-1, 1000, 2**40, 3])
+    placed.write(nodes, versions_of(nodes, (2, 1), 1))
+    placed.write(nodes, versions_of(nodes, (2, 1), 2))
+    assert placed.memory.clock.any(dim=1).nonzero().flatten().tolist() == [3]
+    assert int(placed.memory.history.counter) == 1
+    rows, clock = read_versions(placed.kernels, placed.buffers, nodes, torch.full((4,), 9))
+    assert rows.isnan().all(dim=1).tolist() == [True, True, True, False]
+    assert clock.any(dim=1).tolist() == [False, False, False, True]
+
+
+def test_the_largest_node_is_noted():
+    placed, none = KernelMemory((2, 1), 0, 1), torch.empty(0, dtype=torch.int64)
+    placed.memory.seen.zero_()
+    for nodes, seen in ((none, 0), (torch.tensor([2, 4, 0]), 5), (torch.tensor([1]), 5)):
+        read_versions(placed.kernels, placed.buffers, nodes, nodes)
+        assert int(placed.memory.seen) == seen
+
+
+def test_a_damaged_list_is_left_and_nothing_outside_of_it_is_read():
+    placed, nodes = KernelMemory((2, 1), 4, 0), torch.arange(2)
+    for position in range(1, 5):
+        placed.write(nodes, versions_of(nodes, (2, 1), position))
+    placed.memory.history.link[:] = 5  # forward, and in a circle
+    rows, _ = read_versions(placed.kernels, placed.buffers, nodes, torch.zeros(2).long())
+    assert not rows.any()
+
+
+def test_launches_are_counted():
+    none = torch.empty(0, dtype=torch.int64)
+    for dims, history, expected in (
+        ((4, 8), 5, ["memory_archive", "memory_write_by_4", "memory_read_by_4"]),
+        ((4, 7), 0, ["memory_write_by_1", "memory_read_by_1"]),
+    ):
+        placed = KernelMemory(dims, history, 0)
+        for nodes in (none, torch.tensor([3])):
+            placed.write(nodes, versions_of(nodes, dims, 1))
+            read_versions(placed.kernels, placed.buffers, nodes, nodes)
+        assert placed.kernels.launches == expected
+
+
+def test_rows_that_lie_apart_are_written():
+    placed, nodes = KernelMemory((4, 4), 0, 0), torch.arange(3)
+    versions = versions_of(nodes, (4, 4), 1)
+    wide = torch.stack([versions.memory, versions.memory + 1], dim=1).view(3, 8)
+    placed.write(nodes, versions._replace(memory=wide[:, :4]))
+    assert torch.equal(placed.memory.table.rows[:3, :4], versions.memory)
+
+
+@pytest.mark.parametrize("name", ["nodes", "is_last", "is_lost", *Versions._fields])
+def test_wrong_tensors_are_refused_before_their_address_is_taken(name):
+    placed, nodes = KernelMemory((4, 4), 3, 0), torch.arange(3)
+    good = {
+        "nodes": nodes, "is_last": torch.ones(3, dtype=torch.bool), "is_lost": torch.tensor(False),
+        **versions_of(nodes, (4, 4), 1)._asdict(),
+    }  # fmt: skip
+    wrong = [good[name].to(torch.int32), good[name].to("meta"), good[name].unsqueeze(0)]
+    for tensor in wrong:
+        given = {**good, name: tensor}
+        versions = Versions(*(given.pop(field) for field in Versions._fields))
+        with pytest.raises(ValueError, match=r"must be contiguous|must be given"):
+            placed.write(given.pop("nodes"), versions, **given)
+    assert placed.kernels.launches == []
+
+
+@pytest.mark.parametrize("name", ["rows", "clock", "link", "head", "next"])
+def test_a_ring_without_room_is_refused(name):
+    placed, nodes = KernelMemory((4, 4), 3, 0), torch.arange(3)
+    ring = placed.buffers.ring
+    wrong = nodes if name == "next" else getattr(ring, name)[:0]
+    buffers = placed.buffers._replace(ring=ring._replace(**{name: wrong}))
+    with pytest.raises(ValueError, match=r"a ring of 3 versions of \d+ nodes must|next must be"):
+        read_versions(placed.kernels, buffers, nodes, nodes)
+    with pytest.raises(ValueError, match="rows must be given if, and only if"):
+        read_versions(placed.kernels, placed.buffers, nodes, nodes, torch.zeros(3, 8))

@@ -1,0 +1,110 @@
+"""Launches the kernels that leave one message for each node (csrc/cuda/mail.cu)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.arguments import Arguments
+from tgflow.cuda.launch import Kernels
+from tgflow.cuda.row_lists import lanes_width
+
+FEW_MESSAGES = 4096
+"""That one thread block sorts by itself."""
+_THREADS = 256
+_WARPS = _THREADS // 32
+_MOST_THREADS = 1024
+_MOST_BLOCKS = 1 << 20
+
+
+class _Columns(ctypes.Structure):
+    """The messages of a batch, sorted (cuda/mail.hpp)."""
+
+    _fields_ = (
+        ("src", _word),
+        ("dst", _word),
+        ("t", _word),
+        ("size", _number),
+        ("node", _word),
+        ("order", _word),
+        ("row", _word),
+        ("row_t", _word),
+        ("is_last", _word),
+    )
+
+
+class LastMessages:
+    """For each message of B events, in order of who receives it, the last one to the same node.
+
+    Message 2i is the one to event i's source, 2i + 1 the one to its destination. Does not
+    synchronize; one launch for up to `FEW_MESSAGES`, which otherwise torch sorts before.
+
+    Args:
+        kernels: Where to run.
+        src: Sources, int64 `[B]`, below 2^31.
+        dst: Destinations, likewise.
+        t: Times in ticks, int64 `[B]`.
+
+    Raises:
+        ValueError: If a tensor is of another dtype, shape or device.
+    """
+
+    node: Tensor
+    """int64 `[2B]`, ascending: who receives it."""
+    row: Tensor
+    """int64 `[2B]`: which message came last to that node."""
+    t: Tensor
+    """int64 `[2B]`: when the event of that one happened."""
+    is_last: Tensor
+    """bool `[2B]`: marks it."""
+
+    def __init__(self, kernels: Kernels, src: Tensor, dst: Tensor, t: Tensor) -> None:
+        size, given = 2 * len(src), Arguments("src", src)
+        self._kernels = kernels
+        if size > FEW_MESSAGES:
+            receiver = torch.stack([src, dst], dim=1).flatten()
+            self.node, self._order = receiver.sort(stable=True)
+            self.row, self.t = src.new_empty(2, size).unbind(0)
+        else:
+            self.node, self._order, self.row, self.t = src.new_empty(4, size).unbind(0)
+        self.is_last = src.new_empty(size, dtype=torch.bool)
+        self._columns = _Columns(
+            *(
+                given.address(name, column, torch.int64, len(src))
+                for name, column in (("src", src), ("dst", dst), ("t", t))
+            ),
+            size,
+            *(x.data_ptr() for x in (self.node, self._order, self.row, self.t, self.is_last)),
+        )
+        if size > FEW_MESSAGES:
+            kernels.launch("mail_last", -(-size // _THREADS), _THREADS, self._columns)
+        elif size > 0:
+            threads = min(-(-size // 32) * 32, _MOST_THREADS)
+            kernels.launch("mail_few", 1, threads, self._columns)
+
+    def mean(self, messages: Tensor) -> Tensor:
+        """Return for each the mean of all messages to the same node, added up in their order.
+
+        Args:
+            messages: float32 `[2B, D]`.
+
+        Raises:
+            ValueError: If it is of another dtype, shape or device.
+        """
+        size = self._columns.size
+        given = Arguments("node", self.node)
+        address = given.address("messages", messages, torch.float32, size, "D")
+        out = torch.empty_like(messages)
+        if out.numel() > 0:
+            width = messages.shape[1]
+            name = f"mail_mean_by_{lanes_width([width], [address, out.data_ptr()])}"
+            blocks = min(-(-size // _WARPS), _MOST_BLOCKS)
+            to = _word(out.data_ptr())
+            self._kernels.launch(
+                name, blocks, _THREADS, self._columns, _word(address), _number(width), to
+            )
+        return out

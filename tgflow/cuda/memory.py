@@ -1,0 +1,278 @@
+"""Launches the kernels of a node memory (csrc/cuda/memory.cu)."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64 as _number
+from ctypes import c_uint64 as _word
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgflow.cuda.arguments import Arguments
+from tgflow.cuda.launch import Kernels
+from tgflow.cuda.row_lists import lanes_width
+
+_WARPS = 8
+_MOST_BLOCKS = 1 << 20
+_MOST_THREADS = 1024
+_CLOCK_WIDTH = 4
+_LINK_WIDTH = 3
+
+
+class MemoryBuffers(NamedTuple):
+    """The tensors of a node memory."""
+
+    clock: Tensor
+    """int64 `[N, 4]`; the last column is the log position from which a row holds."""
+    seen: Tensor
+    """int64 `[]`: becomes the largest node plus one."""
+    rows: Tensor | None
+    """float32, at least `[N, D]`, by node; None: they are in a table elsewhere."""
+    ring: RingBuffers | None
+    """Of the rows that were written over; None: they are not kept."""
+
+
+class RingBuffers(NamedTuple):
+    """The tensors of a `tgflow.nn.history.VersionHistory`."""
+
+    rows: Tensor
+    """float32, at least `[capacity, D]`."""
+    clock: Tensor
+    """int64, at least `[capacity, 4]`."""
+    link: Tensor
+    """int64, at least `[capacity, 3]`."""
+    head: Tensor
+    """int64, at least `[N]`: the number of each node's latest version, or -1."""
+    next: Tensor
+    """int64 `[]`: the number of the next version."""
+    capacity: int
+
+
+class Versions(NamedTuple):
+    """New rows of nodes."""
+
+    memory: Tensor
+    """float32 `[R, dim]`, whose rows may lie apart: the first columns."""
+    last_update: Tensor
+    """int64 `[R]`."""
+    mail: Tensor
+    """float32 `[R, D - dim]`, whose rows may lie apart: the other columns."""
+    mail_t: Tensor
+    """int64 `[R]`."""
+    position: Tensor
+    """int64 `[1]`."""
+
+
+class _Columns(ctypes.Structure):
+    """The rows of a node memory (cuda/memory.hpp)."""
+
+    _fields_ = (
+        ("row", _word),
+        ("is_by_node", _number),
+        ("width", _number),
+        ("clock", _word),
+        ("num_nodes", _number),
+        ("seen", _word),
+    )
+
+
+class _Ring(ctypes.Structure):
+    """Overwritten versions (detail/version_ring.hpp)."""
+
+    _fields_ = (
+        ("row", _word),
+        ("clock", _word),
+        ("link", _word),
+        ("head", _word),
+        ("next", _word),
+        ("capacity", _number),
+    )
+
+
+class _Queries(ctypes.Structure):
+    """What is read (cuda/memory.hpp)."""
+
+    _fields_ = (
+        ("node", _word),
+        ("position", _word),
+        ("size", _number),
+        ("row", _word),
+        ("clock", _word),
+    )
+
+
+class _Updates(ctypes.Structure):
+    """What is written (cuda/memory.hpp)."""
+
+    _fields_ = (
+        ("node", _word),
+        ("size", _number),
+        ("memory", _word),
+        ("memory_stride", _number),
+        ("dim", _number),
+        ("mail", _word),
+        ("mail_stride", _number),
+        ("last_update", _word),
+        ("mail_t", _word),
+        ("position", _word),
+        ("is_last", _word),
+        ("is_lost", _word),
+        ("slot", _word),
+        ("link", _word),
+    )
+
+
+def read_versions(
+    kernels: Kernels,
+    buffers: MemoryBuffers,
+    nodes: Tensor,
+    position: Tensor,
+    rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return each node's latest version at or before a position, zeros where none is kept.
+
+    Of a node that the memory has no row of, the row is not a number. Does not synchronize.
+
+    Args:
+        kernels: Where to run.
+        buffers: All on one device.
+        nodes: int64 `[Q]`.
+        position: int64 `[Q]`.
+        rows: float32 `[Q, D]`: the current rows, if the memory's are elsewhere. Written to.
+
+    Returns:
+        Rows, float32 `[Q, D]`, and clocks, int64 `[Q, 4]`.
+
+    Raises:
+        ValueError: If a tensor is of another dtype, shape or device.
+    """
+    size = len(nodes)
+    given = Arguments("nodes", nodes)
+    columns, ring = _columns(given, buffers, rows, size), _ring(given, buffers)
+    out = nodes.new_empty(size, columns.width, dtype=torch.float32) if rows is None else rows
+    clock = nodes.new_empty(size, _CLOCK_WIDTH)
+    queries = _Queries(
+        given.address("nodes", nodes, torch.int64, size),
+        given.address("position", position, torch.int64, size),
+        size,
+        out.data_ptr(),
+        clock.data_ptr(),
+    )
+    if size > 0:
+        width = lanes_width([columns.width], [columns.row, ring.row, queries.row])
+        kernels.launch(f"memory_read_by_{width}", *_grid(size), columns, ring, queries)
+    return out, clock
+
+
+def write_versions(
+    kernels: Kernels,
+    buffers: MemoryBuffers,
+    nodes: Tensor,
+    versions: Versions,
+    *,
+    rows: Tensor | None = None,
+    is_last: Tensor | None = None,
+    is_lost: Tensor | None = None,
+) -> None:
+    """Make versions the current ones of their nodes, and keep those that were, in stream order.
+
+    What is kept is numbered in the order of `nodes`, the last ones if there are more than the ring
+    holds; those that nobody can read again are not. Does not synchronize.
+
+    Args:
+        kernels: Where to run.
+        buffers: All on one device.
+        nodes: int64 `[R]`, those that count distinct; one that the memory has no row of is left
+            out.
+        versions: Of the nodes.
+        rows: float32 `[R, D]`: the current rows, if the memory's are elsewhere. Written to.
+        is_last: bool `[R]`: which rows count; None: all.
+        is_lost: bool `[]`: whether nothing is to be written; None: it is.
+
+    Raises:
+        ValueError: If a tensor is of another dtype, shape or device.
+    """
+    size = len(nodes)
+    given = Arguments("nodes", nodes)
+    columns, ring = _columns(given, buffers, rows, size), _ring(given, buffers)
+    updates = _updates(given, nodes, versions, columns.width)
+    if is_last is not None:
+        updates.is_last = given.address("is_last", is_last, torch.bool, size)
+    if is_lost is not None:
+        updates.is_lost = given.address("is_lost", is_lost, torch.bool)
+    if size == 0:
+        return
+    if ring.capacity > 0:
+        scratch = nodes.new_empty(size * (1 + _LINK_WIDTH))
+        updates.slot = scratch.data_ptr()
+        updates.link = scratch.data_ptr() + 8 * size
+        threads = min(-(-size // 32) * 32, _MOST_THREADS)
+        kernels.launch("memory_archive", 1, threads, columns, ring, updates)
+    width = lanes_width(
+        [columns.width, updates.dim, updates.memory_stride, updates.mail_stride],
+        [columns.row, ring.row, updates.memory, updates.mail],
+    )
+    kernels.launch(f"memory_write_by_{width}", *_grid(size), columns, ring, updates)
+
+
+def _columns(given: Arguments, buffers: MemoryBuffers, rows: Tensor | None, size: int) -> _Columns:
+    clock, table = buffers.clock, buffers.rows
+    if (table is None) == (rows is None):
+        raise ValueError("rows must be given if, and only if, those of the memory are elsewhere")
+    if table is None:
+        assert rows is not None
+        address, width = given.address("rows", rows, torch.float32, size, "D"), rows.shape[1]
+        num_nodes = len(clock)
+    else:
+        address, width = given.address("rows", table, torch.float32, "N", "D"), table.shape[1]
+        num_nodes = min(len(clock), len(table))
+    at_clock = given.address("clock", clock, torch.int64, "N", _CLOCK_WIDTH)
+    at_seen = given.address("seen", buffers.seen, torch.int64)
+    return _Columns(address, table is not None, width, at_clock, num_nodes, at_seen)
+
+
+def _ring(given: Arguments, buffers: MemoryBuffers) -> _Ring:
+    if buffers.ring is None:
+        return _Ring()
+    width = (buffers.rows if buffers.rows is not None else buffers.ring.rows).shape[1]
+    rows, clock, link, head, following, capacity = buffers.ring
+    made = _Ring(
+        given.address("the ring's rows", rows, torch.float32, "S", width),
+        given.address("the ring's clock", clock, torch.int64, "S", _CLOCK_WIDTH),
+        given.address("the ring's link", link, torch.int64, "S", _LINK_WIDTH),
+        given.address("head", head, torch.int64, "N"),
+        given.address("next", following, torch.int64),
+        capacity,
+    )
+    if min(len(rows), len(clock), len(link)) < capacity or len(head) < len(buffers.clock):
+        raise ValueError(
+            f"a ring of {capacity} versions of {len(buffers.clock)} nodes must have as many rows, "
+            f"clocks, links and heads, got {len(rows)}, {len(clock)}, {len(link)} and {len(head)}"
+        )
+    return made
+
+
+def _updates(given: Arguments, nodes: Tensor, versions: Versions, width: int) -> _Updates:
+    size, (memory, last_update, mail, mail_t, position) = len(nodes), versions
+    at_memory, memory_stride = given.rows("memory", memory, torch.float32, size, "dim")
+    dim = memory.shape[1]
+    at_mail, mail_stride = given.rows("mail", mail, torch.float32, size, width - dim)
+    return _Updates(
+        node=given.address("nodes", nodes, torch.int64, size),
+        size=size,
+        memory=at_memory,
+        memory_stride=memory_stride,
+        dim=dim,
+        mail=at_mail,
+        mail_stride=mail_stride,
+        last_update=given.address("last_update", last_update, torch.int64, size),
+        mail_t=given.address("mail_t", mail_t, torch.int64, size),
+        position=given.address("position", position, torch.int64, 1),
+    )
+
+
+def _grid(size: int) -> tuple[int, int]:
+    """Return how many thread blocks, and threads of each, give every row a warp."""
+    return min(-(-size // _WARPS), _MOST_BLOCKS), 32 * _WARPS
