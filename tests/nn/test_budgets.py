@@ -18,7 +18,7 @@ from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.neural import AttentionCase
 from tgflow.cuda.devices import register_device
-from tgflow.nn import AttentionLayer, TimeEncoding
+from tgflow.nn import AttentionLayer, NodeMemory, TimeEncoding, aggregate
 from tgflow.nn._native import GruStep, gather_rows
 from tgflow.nn.attend import attend
 
@@ -81,3 +81,50 @@ def test_a_pass_costs_the_host_no_more(what, gpu):
     spent.append(Budget(len(gpu.kernels.launches), backward.operations.total()))
     assert watch.waits == backward.waits == []
     assert tuple(spent) == BUDGETS[what], (watch.operations, backward.operations)
+
+
+MEMORY_BUDGETS = {
+    "read": Budget(1, 2),
+    "read, past": Budget(1, 2),
+    "write": Budget(1, 0),
+    "write, past": Budget(2, 1),
+    "last messages": Budget(1, 4),
+    "mean messages": Budget(2, 4),
+}
+"""Of a batch's events, whatever their number; see also `FEW_MESSAGES`."""
+
+
+def memory_call(what: str, device: torch.device) -> Callable[[], object]:
+    """The call of a memory, its arguments on the device."""
+    verb, _, variant = what.partition(", ")
+    src, dst, t = (torch.arange(10, device=device) + shift for shift in (0, 3, 50))
+    messages = torch.zeros(20, 8, device=device)
+    if "messages" in verb:
+        return lambda: aggregate(src, dst, t, messages, "mean" if "mean" in verb else "last")
+    memory = NodeMemory(4, 8).to(device)
+    memory.keep_rows(50 if variant else 0)
+    mail = aggregate(src, dst, t, messages, "last")
+    own, position = torch.zeros(20, 4, device=device), torch.ones(1, device=device).long()
+    is_lost = torch.zeros(1, device=device).bool()[0]
+    as_of = torch.zeros_like(mail.node)
+
+    def write() -> None:
+        memory.write(mail.node, own, mail.t, mail.x, mail.t, position, mail.is_last)
+
+    def call() -> object:
+        with memory.covering(20), memory.unless(is_lost):
+            return write() if verb == "write" else memory.read(mail.node, as_of)
+
+    call()  # there is room then
+    return call
+
+
+@pytest.mark.parametrize("what", MEMORY_BUDGETS)
+def test_memory_costs_the_host_no_more(what, gpu):
+    call = memory_call(what, gpu.device)
+    gpu.kernels.launches.clear()
+    with watching() as watch:
+        call()
+    assert watch.waits == []
+    spent = Budget(len(gpu.kernels.launches), watch.operations.total())
+    assert spent == MEMORY_BUDGETS[what], watch.operations

@@ -95,3 +95,16 @@ def test_the_past_without_a_history_is_the_initial_state(device):
     asked = torch.tensor([1, 2], device=memory.clock.device)
     assert not memory.read(asked, asked * 0 + 4).state.any()
     assert memory.read(asked, asked * 0 + 5).has_mail.all()
+
+
+@for_each_place
+@pytest.mark.parametrize("history", [3, 50])
+def test_a_moved_memory_continues_with_its_past(device, history):
+    plain, moved = NodeMemory(2, 1), NodeMemory(2, 1)
+    for position, pairs in enumerate([[(1, 2)], [(1, 3), (2, 3)], [(0, 1)], [(9, 1)]], start=1):
+        for memory in (plain, moved):
+            memory.keep_rows(history)
+            step(memory, pairs, position)
+        moved.to(place_of(device if position % 2 else None))
+    for name, x in plain.state_dict().items():
+        assert torch.equal(moved.state_dict()[name].cpu(), x), name

@@ -64,6 +64,16 @@ class Versions(NamedTuple):
     position: Tensor
     """int64 `[1]`."""
 
+    def select(self, rows: Tensor) -> Versions:
+        """Return the given rows (int64 `[S]`)."""
+        return Versions(
+            self.memory.index_select(0, rows),
+            self.last_update.index_select(0, rows),
+            self.mail.index_select(0, rows),
+            self.mail_t.index_select(0, rows),
+            self.position,
+        )
+
 
 class _Columns(ctypes.Structure):
     """The rows of a node memory (cuda/memory.hpp)."""

@@ -95,9 +95,7 @@ class VersionHistory(nn.Module):
 
     def ring_buffers(self) -> RingBuffers:
         """Return the tensors of a history on a device, which kernels read and append to."""
-        return RingBuffers(
-            self.rows, self.clock, self.link, self.head, self.counter, self.capacity
-        )
+        return RingBuffers(self.rows, self.clock, self.link, self.head, self.counter, self.capacity)
 
     def reset(self) -> None:
         """Forget all rows."""

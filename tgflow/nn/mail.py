@@ -47,11 +47,12 @@ def leave_mail(
     if batch.x is not None:
         other = torch.cat([other, batch.x[:n].repeat_interleave(2, dim=0)], dim=1)
     mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], other, aggregator)
-    before = updated.rows.select(row.index_select(0, mail.row))
+    before, at = updated.rows, row.index_select(0, mail.row)
+    had_mail, mail_t = before.has_mail.index_select(0, at), before.mail_t.index_select(0, at)
     state.write(
         mail.node,
         own.index_select(0, mail.row),
-        torch.where(before.has_mail, before.mail_t, mail.t),
+        torch.where(had_mail, mail_t, mail.t),
         mail.x,
         mail.t,
         position=batch.host.end if mail.is_last is None else batch.eid[n - 1 : n] + 1,

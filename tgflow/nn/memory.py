@@ -228,7 +228,9 @@ class NodeMemory(nn.Module):
     def _kernel_buffers(self) -> MemoryBuffers:
         table, past = self.table, self.history
         rows = table.rows if isinstance(table, TensorTable) else None
-        return MemoryBuffers(self.clock, self.seen, rows, None if past is None else past.ring_buffers())
+        return MemoryBuffers(
+            self.clock, self.seen, rows, None if past is None else past.ring_buffers()
+        )
 
     def _read_old(
         self, nodes: Tensor, position: Tensor, stale: Tensor, rows: Tensor, clock: Tensor
@@ -295,9 +297,8 @@ class NodeMemory(nn.Module):
         if not isinstance(self.table, TensorTable):
             if is_last is not None:
                 distinct = is_last.nonzero().squeeze(1)  # all that a table can take; waits
-                *columns, position = versions
-                versions = Versions(*(x.index_select(0, distinct) for x in columns), position)
-                nodes, is_last = nodes.index_select(0, distinct), None
+                nodes, versions = nodes.index_select(0, distinct), versions.select(distinct)
+                is_last = None
             rows = self.table.gather(nodes)
         write_versions(
             device_of(nodes.device).kernels, self._kernel_buffers(), nodes, versions,

@@ -48,9 +48,3 @@ class MemoryRows:
     def has_mail(self) -> Tensor:
         """Bool `[U]`: whether mail waits to be taken into the memory."""
         return self.clock[:, HAS_MAIL] != 0
-
-    def select(self, rows: Tensor) -> MemoryRows:
-        """Return the given rows (int64 `[R]`)."""
-        return MemoryRows(
-            self.state.index_select(0, rows), self.clock.index_select(0, rows), self.dim
-        )

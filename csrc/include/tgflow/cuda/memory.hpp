@@ -9,8 +9,8 @@ namespace tgflow {
 
 /// The rows of a node memory; tgflow/cuda/memory.py has it field by field.
 struct MemoryColumns {
-  float* row;         ///< [num_nodes, width]; or those of the nodes of a call, one after the other.
-  int64_t is_by_node; ///< Which of the two.
+  float* row;          ///< [num_nodes, width]; or those of the nodes of a call, one after the other.
+  int64_t is_by_node;  ///< Which of the two.
   int64_t width;
   int64_t* clock;  ///< [num_nodes, kClockWidth].
   int64_t num_nodes;
@@ -86,9 +86,8 @@ __device__ inline void read_versions(const MemoryColumns& memory, const VersionR
     const auto none = Numbers::filled(is_there ? 0.0f : nanf(""));
     float* out = q.row + i * memory.width;
     if (from != out) {
-      for_columns<kWidth>(memory.width, [&](int64_t c) {
-        (from == nullptr ? none : Numbers::load(from, c)).store(out, c);
-      });
+      for_columns<kWidth>(
+          memory.width, [&](int64_t c) { (from == nullptr ? none : Numbers::load(from, c)).store(out, c); });
     }
     const int lane = lane_index();
     if (lane < kClockWidth) q.clock[i * kClockWidth + lane] = clock == nullptr ? 0 : clock[lane];

@@ -45,8 +45,7 @@ TGFLOW_HD inline int64_t version_slot(const VersionRing& ring, int64_t node, int
   while (ring.is_kept(number)) {
     if (ring.position_of(number) <= position) return ring.slot_of(number);
     const VersionLink link = ring.link_of(number);
-    const bool skips =
-        ring.is_kept(link.far) && link.far < number && ring.position_of(link.far) > position;
+    const bool skips = ring.is_kept(link.far) && link.far < number && ring.position_of(link.far) > position;
     const int64_t step = skips ? link.far : link.previous;
     if (step >= number) return kNoVersion;  // no list goes forward
     number = step;
