@@ -126,7 +126,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     ("owner", "name", "error", "kept"),
     [
-        (learner, "link_loss", None, 20),
+        (learner.Learner, "_descend", None, 20),
         slow(learner.Learner, "predict", None, 20),
         slow(Plan, "batch", None, 10),  # of which a micro-batch has two
         slow(TemporalGraph, "append", NO_ROOM, 20),

@@ -205,8 +205,8 @@ NO_MEMORY = torch.OutOfMemoryError("CUDA out of memory")
 @pytest.mark.parametrize(
     ("owner", "name", "error", "kept", "said"),
     [
-        (learner, "link_loss", NO_MEMORY, 100, None),
-        (learner, "link_loss", MemoryError("asked"), 100, None),
+        (learner.Learner, "_descend", NO_MEMORY, 100, None),
+        (learner.Learner, "_descend", MemoryError("asked"), 100, None),
         (Plan, "batch", NO_MEMORY, 50, None),
         (torch.optim.Adam, "step", NO_MEMORY, None, "has changed the model in part"),
         (TGN, "commit", NO_MEMORY, None, "has changed the model in part"),
@@ -239,7 +239,7 @@ def test_a_checkpoint_that_finds_no_memory_either_leaves_the_one_before(
     runner = plain_runner(
         config, open_stream(config.stream.path), tmp_path / "run", warn=warnings.append
     )
-    fails_at(monkeypatch, learner, "link_loss", 4, NO_MEMORY)
+    fails_at(monkeypatch, learner.Learner, "_descend", 4, NO_MEMORY)
     fails_at(monkeypatch, ContinualTrainer, "checkpoint", 2, MemoryError("no room"))
     with pytest.raises(torch.OutOfMemoryError):
         runner.run()
