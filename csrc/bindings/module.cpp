@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, m) {
 #endif
   bind_id_map(m);
   bind_plan(m);
+  bind_event_counts(m);
   bind_tables(m);
   bind_belady(m);
   bind_attention(m);

@@ -63,7 +63,7 @@ void* Arena::carve(size_t bytes) {
     const size_t size = chunk_size(static_cast<size_t>(bytes_), bytes);
     if (chunks_.size() == chunks_.capacity()) chunks_.reserve(2 * chunks_.size() + 16);
     void* data = memory_.allocate(static_cast<int64_t>(size));
-    if (data == nullptr) throw OutOfMemory("the store's directories", static_cast<int64_t>(size));
+    if (data == nullptr) throw OutOfMemory(what_for_, static_cast<int64_t>(size));
     chunks_.push_back({data, size});
     bytes_ += static_cast<int64_t>(size);
     next_ = static_cast<std::byte*>(data);

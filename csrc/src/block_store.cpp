@@ -41,7 +41,7 @@ BlockStore::BlockStore(Direction direction, StoreMemory memory)
     : direction_(direction),
       memory_(std::move(memory)),
       entries_(epochs_, *memory_.device, *memory_.host, memory_.device_budget),
-      directories_(std::make_unique<Arena>(64, *memory_.directories)),
+      directories_(std::make_unique<Arena>(64, *memory_.directories, kDirectories)),
       heads_(kMaxNode + 1) {
   if (direction == Direction::kBipartite) sides_ = std::make_unique<ReservedArray<uint8_t>>(kMaxNode + 1);
 }

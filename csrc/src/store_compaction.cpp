@@ -108,7 +108,7 @@ void BlockStore::leave_sparse_chunks(node_t v) {
 /// Copies all directories to memory without holes, where the holes are more than a quarter of it.
 void BlockStore::renew_directories() {
   if (4 * directories_->bytes_in_use() > 3 * directories_->bytes()) return;
-  auto renewed = std::make_unique<Arena>(64, *memory_.directories);
+  auto renewed = std::make_unique<Arena>(64, *memory_.directories, kDirectories);
   const int64_t num_nodes = num_nodes_.load();
   std::vector<Directory*> copies(static_cast<size_t>(num_nodes), nullptr);
   for (node_t v = 0; v < num_nodes; ++v) {

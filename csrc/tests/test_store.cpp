@@ -286,7 +286,7 @@ TEST(slack_and_directories_stay_small) {
 
 TEST(retired_memory_waits_for_its_readers) {
   HostMemory memory;
-  Arena arena(16, memory);
+  Arena arena(16, memory, "a test");
   Epochs epochs;
   void* piece = arena.allocate(32);
   {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
 from tgflow.plan import NegativeSampler, Plan
 
@@ -18,5 +19,6 @@ def plan_of(graph: TemporalGraph, **changes: Any) -> Plan:
         "visibility": "event",
         "negatives": NegativeSampler("random"),
         "with_memory": True,
+        "counts": (Count("pair"), Count("dst", half_life=30.0)),
     }
     return Plan(graph, **(arguments | changes))

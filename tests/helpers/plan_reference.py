@@ -143,10 +143,13 @@ def assert_batch_rows(batch: Batch, expected: dict[str, Any]) -> None:
 def assert_same_batch(a: Batch, b: Batch) -> None:
     """Fail unless every field of `a` and `b` is equal, bit for bit."""
     for name in Batch.__dataclass_fields__:
-        if name not in ("blocks", "host"):
+        if name not in ("blocks", "host", "counts"):
             _assert_same(name, getattr(a, name), getattr(b, name))
     for name in HostEvents.__dataclass_fields__:
         _assert_same(f"host.{name}", getattr(a.host, name), getattr(b.host, name))
+    for counts_a, counts_b in zip(a.counts, b.counts, strict=True):
+        for name, column in counts_a._asdict().items():
+            _assert_same(f"counts.{name}", column, getattr(counts_b, name))
     assert len(a.blocks) == len(b.blocks)
     for block_a, block_b in zip(a.blocks, b.blocks, strict=True):
         for name in Block.__dataclass_fields__:

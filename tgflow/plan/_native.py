@@ -6,9 +6,17 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow._core import Belady
+from tgflow._core import Belady, CountOf, EventCounts
 
-__all__ = ["Belady", "PairIndex", "draw_replay", "gather_rows", "unique_events"]
+__all__ = [
+    "Belady",
+    "CountOf",
+    "EventCounts",
+    "PairIndex",
+    "draw_replay",
+    "gather_rows",
+    "unique_events",
+]
 
 
 def unique_events(eids: list[Tensor]) -> tuple[Tensor, list[Tensor], int]:

@@ -29,6 +29,8 @@ class RootColumns:
     queries: Frontier
     begin: Tensor | int
     """int64 `[1]`, or the number: where the batch starts in the log."""
+    counts: Tensor
+    """As `Roots.counts`."""
     params: Tensor | None
     """int64 `[H, 3]` on a GPU: what the samplers of each hop read, see `Queries`; or None."""
 
@@ -37,7 +39,10 @@ class RootColumns:
         """Return the columns as they are."""
         host, negatives = roots.host, roots.negatives
         events = host.eid, host.src, host.dst, host.t
-        return cls(*events, negatives.src, negatives.dst, roots.queries, host.begin, None)
+        queries = roots.queries
+        return cls(
+            *events, negatives.src, negatives.dst, queries, host.begin, roots.counts, params=None
+        )
 
 
 def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatch:
@@ -67,7 +72,7 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
         blocks=hops.blocks,
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
         position=_positions(inputs, columns.begin, spec.with_memory),
-        counts=(),
+        counts=spec.counts.read(columns.counts, 1 + roots.negatives.dst.shape[1]),
         num_fallbacks=roots.negatives.num_fallbacks,
     )
     node_rows = None if graph.node_x is None else graph.node_rows(inputs.nodes)

@@ -44,10 +44,16 @@ class Plan(PlanSpec):
         replay: Past events to add to each batch, or None.
         with_memory: Whether the model reads node memory. If so the input rows are distinct (node,
             memory position) pairs, otherwise distinct nodes.
+        counts: What to count of the past of each pair that a batch scores: exactly, as of the time
+            of its event and, with visibility `batch`, as of the start of its event's batch. The
+            answers are in `Batch.counts`, in this order. They are of all events of the log, also of
+            those that `TemporalGraph.retain` forgets as neighbors. A `CountHistory` of the graph
+            may be shared by several plans, which saves memory.
 
     Raises:
         ValueError: If an argument is out of range, the graph's `node_x` has got rows of nodes that
-            events mentioned before, or the graph is on a GPU and reads features through a cache
+            events mentioned before, events have been deleted from the graph and there are `counts`,
+            or the graph is on a GPU and reads features through a cache
             with `policy="belady"`.
     """
 
@@ -65,7 +71,8 @@ class Plan(PlanSpec):
         Raises:
             IndexError: If the log does not hold an event of that batch.
             OSError: If features cannot be read from a disk; a note says which.
-            ValueError: If an event can have no negative; see `NegativeSampler`.
+            ValueError: If an event can have no negative, see `NegativeSampler`; or events have been
+                deleted from the graph since, and the plan has `counts`.
         """
         return self.preparer.prepare(epoch, index)
 

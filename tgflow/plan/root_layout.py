@@ -29,7 +29,8 @@ class RootLayout:
     def __init__(self, spec: PlanSpec, roots: Roots) -> None:
         self._spec = spec
         num, num_queries = len(roots.host.eid), len(roots.queries)
-        self._sizes = [num, num, *[num_queries] * 3, 1, _PARAMS * len(spec.fanouts)]
+        num_params = _PARAMS * len(spec.fanouts)
+        self._sizes = [num, num, *[num_queries] * 3, len(roots.counts), 1, num_params]
         self.num_bytes = 8 * sum(self._sizes)
 
     def pack(self, roots: Roots, room: Tensor) -> None:
@@ -37,8 +38,8 @@ class RootLayout:
         host, queries = roots.host, roots.queries
         assert queries.position is not None
         words = torch.tensor([host.begin, *self._params(roots)])
-        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position, words]
-        torch.cat(columns, out=room)
+        columns = [host.eid, host.t, queries.nodes, queries.t, queries.position]
+        torch.cat([*columns, roots.counts, words], out=room)
 
     def _params(self, roots: Roots) -> list[int]:
         """Return what the samplers of all hops read, one after the other."""
@@ -54,7 +55,7 @@ class RootLayout:
             roots: For their sizes alone.
             room: int64: packed, or a copy of what was.
         """
-        eid, t, nodes, query_t, position, begin, params = torch.split(room, self._sizes)
+        eid, t, nodes, query_t, position, counts, begin, params = torch.split(room, self._sizes)
         num, m = roots.negatives.dst.shape
         src, dst, rest = nodes.tensor_split((num, 2 * num))
         rest = rest.view(-1, num, m)
@@ -68,5 +69,6 @@ class RootLayout:
             negative_dst=rest[0],
             queries=Frontier(nodes, query_t, position),
             begin=begin,
+            counts=counts,
             params=params.view(-1, _PARAMS),
         )

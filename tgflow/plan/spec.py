@@ -11,14 +11,19 @@ from torch import Tensor
 
 from tgflow.batch import HostEvents
 from tgflow.choices import Strategy, Visibility
+from tgflow.counts import Count
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
+from tgflow.plan.counts import CountHistory
 from tgflow.plan.inputs import check_preparable
 from tgflow.plan.negatives import Negatives, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Frontier, Sampler
+
+
+_NO_COUNTS = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +41,8 @@ class Roots:
     queries: Frontier
     """The sources, the destinations and the negatives of all events; negatives' sources follow
     where they are not the events' own. Equal queries are not yet one."""
+    counts: Tensor = _NO_COUNTS
+    """int64 `[C * B * (1 + m)]`: the answers to the plan's counts; see `CountHistory.read`."""
 
     def rows(self, row: Tensor) -> dict[str, Tensor]:
         """Return the root fields of a batch.
@@ -78,6 +85,7 @@ class PlanSpec:
         only: Tensor | None = None,
         replay: ExperienceReplay | None = None,
         with_memory: bool,
+        counts: Sequence[Count] | CountHistory = (),
     ) -> None:
         _check(batch_size, fanouts, visibility)
         if only is not None and (replay is not None or start or stop is not None):
@@ -99,6 +107,7 @@ class PlanSpec:
         self.replay = replay
         self.with_memory = with_memory
         self._history = PairHistory(graph.log)
+        self.counts = _count_history(graph, counts)
 
     def __len__(self) -> int:
         """Return the number of batches that the log holds now, a last partial one included."""
@@ -131,11 +140,15 @@ class PlanSpec:
             IndexError: If the log does not hold an event of that batch.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
+        return self._with_counts(self._drawn(epoch, index))
+
+    def _drawn(self, epoch: int, index: int) -> Roots:
+        """Return what batch `index` asks about in `epoch`, before the past is counted."""
         begin, end = self.span(index)
         key = derive_key(self.seed, epoch, index)
         eid, num_new = self._positions(index, key, begin, end)
         events = self.graph.log.gather(eid)
-        start = self._starts(eid)
+        start = self._starts(eid, begin)
         negatives = self.negatives.draw(
             self._history,
             derive_key(key, KeyDomain.NEGATIVES),
@@ -154,6 +167,19 @@ class PlanSpec:
             queries=self._queries(events, negatives, start, begin),
         )
 
+    def _with_counts(self, roots: Roots) -> Roots:
+        if not self.counts.asked:
+            return roots
+        host, negatives = roots.host, roots.negatives
+        counts = self.counts.answer(
+            EventBatch.checked(host.src, host.dst, host.t),
+            None if negatives.own_sources else negatives.src,
+            negatives.dst,
+            limit=host.eid if self.sees_all_before else self._starts(host.eid, host.begin),
+            stop=host.end,
+        )
+        return replace(roots, counts=counts)
+
     def draw_part(self, epoch: int, index: int, rows: slice, num_negatives: int) -> Roots:
         """Return what some events of batch `index` ask about; see `tgflow.Plan.part`.
 
@@ -162,18 +188,19 @@ class PlanSpec:
         """
         if self.replay is not None:
             raise ValueError("a plan that replays events has no parts")
-        whole = self.draw(epoch, index)
+        whole = self._drawn(epoch, index)
         host = whole.host
         eid, src, dst, t = (x[rows] for x in (host.eid, host.src, host.dst, host.t))
         negatives = whole.negatives.part(rows, num_negatives)
-        start = torch.full_like(eid, host.begin)
-        return replace(
+        start = self._starts(eid, host.begin)
+        part = replace(
             whole,
             num_new=len(eid),
             host=HostEvents(eid, src, dst, t, host.begin, host.end, negatives.mask),
             negatives=negatives,
             queries=self._queries(EventBatch(src, dst, t), negatives, start, host.begin),
         )
+        return self._with_counts(part)
 
     @property
     def gpu(self) -> Device | None:
@@ -203,10 +230,10 @@ class PlanSpec:
         drawn = self.replay.draw(derive_key(key, KeyDomain.REPLAY), begin, end - begin)
         return torch.cat([new, drawn]), len(new)
 
-    def _starts(self, eid: Tensor) -> Tensor:
+    def _starts(self, eid: Tensor, begin: int) -> Tensor:
         """Return the position at which the batch of each event started, int64 of `eid`'s shape."""
         if self.replay is None:  # all are of this batch
-            return eid[:1].expand_as(eid).contiguous()
+            return torch.full_like(eid, begin)
         size = self.batch_size
         index = torch.div(eid - self.start, size, rounding_mode="floor")
         return (self.start + index * size).clamp_(min=0)
@@ -224,6 +251,14 @@ class PlanSpec:
         return Frontier(
             torch.cat(columns), _per_root(t, m, own_sources), _per_root(start, m, own_sources)
         )
+
+
+def _count_history(graph: TemporalGraph, counts: Sequence[Count] | CountHistory) -> CountHistory:
+    if not isinstance(counts, CountHistory):
+        return CountHistory(graph, counts)
+    if counts.graph is not graph:
+        raise ValueError("counts must be of the plan's graph, got those of another graph")
+    return counts
 
 
 def for_each_negative(column: Tensor, m: int) -> Tensor:

@@ -18,6 +18,7 @@ from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.plan.counts import CountHistory
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import Loader
 from tgflow.plan.lookahead import PREFETCH_BATCHES
@@ -87,6 +88,7 @@ class ContinualTrainer:
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",
         )
+        self._counts = CountHistory(graph, model.counts)
         self._steps = PendingSteps(self._learner, c.hist_negatives)
         self._catches_up = False
         self._replay_from = 0
@@ -154,7 +156,9 @@ class ContinualTrainer:
         replay = ExperienceReplay(
             c.replay_ratio, c.replay_horizon, c.replay_half_life, self._replay_from
         )
-        make = partial(make_plan, self.graph, self.model, c, seed=c.seed, start=start)
+        make = partial(
+            make_plan, self.graph, self.model, c, seed=c.seed, start=start, counts=self._counts
+        )
         ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
         if c.hist_negatives:
             ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))
@@ -289,6 +293,7 @@ class ContinualTrainer:
             "visibility": c.visibility,
             "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
+            **self._counts.figures(),
             "num_events": progress.num_events,
             "num_nodes": self.graph.num_nodes,
             "test.start_event": test_start,

@@ -9,6 +9,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
+from tgflow.plan.counts import CountHistory
 from tgflow.plan.fixed_negatives import FixedNegatives
 from tgflow.plan.negative_sources import PooledNegatives
 from tgflow.plan.negatives import NegativeSampler, NegativeSource
@@ -41,6 +42,8 @@ class OfflinePlans:
     ) -> None:
         self._graph, self._model, self._config = graph, model, config
         self._split, self._ids = split, ids
+        self.counts = CountHistory(graph, model.counts)
+        """What the plans of the whole graph share."""
 
     def training(self) -> Plan:
         """Return the plan of the training events, on a graph of them alone."""
@@ -62,7 +65,10 @@ class OfflinePlans:
             pool = self._graph.log.gather(only).dst
             negatives = PooledNegatives(pool, negatives.num, collide=negatives.collide)
         seed = derive_key(self._config.data_seed, begin)
-        return make_plan(self._graph, self._model, self._config, negatives, seed=seed, only=only)
+        return make_plan(
+            self._graph, self._model, self._config, negatives,
+            seed=seed, only=only, counts=self.counts,
+        )  # fmt: skip
 
     def _train_negatives(self) -> NegativeSource:
         c = self._config
@@ -123,9 +129,11 @@ class OfflinePlans:
         stop: int | None = None,
     ) -> Plan:
         stop = graph.num_events if stop is None else stop
+        counts = self.counts if graph is self._graph else None
         return make_plan(
-            graph, self._model, self._config, negatives, seed=seed, start=start, stop=stop
-        )
+            graph, self._model, self._config, negatives,
+            seed=seed, start=start, stop=stop, counts=counts,
+        )  # fmt: skip
 
 
 def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:

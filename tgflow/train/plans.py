@@ -7,6 +7,7 @@ from torch import Tensor
 from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
+from tgflow.plan.counts import CountHistory
 from tgflow.plan.negatives import NegativeSource
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
@@ -24,12 +25,14 @@ def make_plan(
     stop: int | None = None,
     only: Tensor | None = None,
     replay: ExperienceReplay | None = None,
+    counts: CountHistory | None = None,
 ) -> Plan:
     """Return the plan of the events of `graph` at `[start, stop)` for a model and its settings.
 
     Args:
         graph: Graph whose log is planned.
-        model: Says how many neighbors, and how they are sampled if `config` does not.
+        model: Says how many neighbors, how they are sampled if `config` does not, and what is
+            counted of the past.
         config: Everything else.
         negatives: How negatives are drawn.
         seed: Seeds every draw, together with `start`.
@@ -37,6 +40,7 @@ def make_plan(
         stop: Log position after the last event; None grows with the log.
         only: Log positions of the only events, instead of `start` and `stop`.
         replay: Past events to add to each batch.
+        counts: Of the model's counts, to share them with other plans of the graph.
     """
     return Plan(
         graph,
@@ -52,4 +56,5 @@ def make_plan(
         only=only,
         replay=replay,
         with_memory=model.state is not None,
+        counts=model.counts if counts is None else counts,
     )

@@ -102,6 +102,8 @@ class BlockStore {
     uint32_t row_and_side;
   };
   /// A batch between `reserve` and `commit`.
+  static constexpr const char* kDirectories = "the store's directories";
+
   struct Insertion {
     Events events{};
     eid_t first_eid = 0;

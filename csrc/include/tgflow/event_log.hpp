@@ -41,6 +41,8 @@ class EventLog {
   const node_t* src() const { return src_.data(); }
   const node_t* dst() const { return dst_.data(); }
   const tick_t* t() const { return t_.data(); }
+  /// The log's clock after each event.
+  const tick_t* clocks() const { return clocks_.load(std::memory_order_acquire); }
   const int64_t* label() const { return label_ ? label_->data() : nullptr; }
 
  private:

@@ -29,8 +29,8 @@ class Call:
     arguments: dict[str, Any]
     indices: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of an int64 tensor: what its elements may be, from the first to before the second."""
-    numbers: dict[str, list[int]] = field(default_factory=dict)
-    """Of a number: values that must be refused."""
+    numbers: dict[str, list[Any]] = field(default_factory=dict)
+    """Of a number, or of a list: values that must be refused."""
     optional: set[str] = field(default_factory=set)
     """Arguments that may be None."""
     any_type: set[str] = field(default_factory=set)
@@ -91,6 +91,8 @@ def wrong(call: Call, name: str, good: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(good, int):
             yield "beyond 64 bits", 2**70
         yield "a tensor", torch.zeros(2)
+    elif isinstance(good, list):
+        yield from ((str(value), value) for value in call.numbers.get(name, []))
     if name not in call.optional and not isinstance(good, bool):  # None is false
         yield "None", None
     if not isinstance(good, str | Path):

@@ -104,6 +104,38 @@ def draw_negatives(method: str) -> Callable[[], Call]:
     return make
 
 
+def known_counts() -> Any:
+    asked = [(_core.CountOf.pair, 1, 2.0, False), (_core.CountOf.window, 2, 0.0, False)]
+    counts = _core.EventCounts(grown().log, asked)
+    counts.read_upto(3)
+    return counts
+
+
+def new_counts() -> Call:
+    good = (_core.CountOf.window, 1, 1.0, True)
+    depths = [(good[0], depth, 1.0, True) for depth in (0, 65, -1, 2**70)]
+    half_lives = [(good[0], 1, value, True) for value in (-1.0, float("nan"), float("inf"))]
+    wrong = [[good, bad] for bad in (*depths, *half_lives, good[:3], 7)]
+    arguments = {"log": grown().log, "counts": [good]}
+    return Call(_core.EventCounts, arguments, numbers={"counts": wrong})
+
+
+def answer_counts() -> Call:
+    ends = ids(0, 1, 2), ids(3, 4, 5)
+    arguments: dict[str, Any] = {
+        "src": ends[0],
+        "dst": ends[1],
+        "negative_src": torch.zeros(NUM, K, dtype=torch.int64),
+        "negative_dst": torch.zeros(NUM, K, dtype=torch.int64),
+        "t": ids(0, -(2**63), INT64_MAX),
+        "limit": ids(0, 3, 1),
+        "out": torch.zeros(5, NUM, 1 + K, dtype=torch.int64),
+    }
+    nodes = dict.fromkeys(("src", "dst", "negative_src", "negative_dst"), (0, 2**31 - 1))
+    indices = {**nodes, "limit": (0, 4)}
+    return Call(known_counts().answer, arguments, indices, optional={"negative_src"})
+
+
 def frontier(size: int) -> dict[str, Any]:
     room = {name: torch.zeros(size, dtype=torch.int64) for name in ("node", "t", "position")}
     columns = {"node": ids(0, -(2**63), INT64_MAX), "t": ids(5, 5, 6), "position": ids(0, 0, 0)}
@@ -186,6 +218,11 @@ CASES: dict[str, Callable[[], Call]] = {
     "PairIndex.num_pairs": simple(lambda: known_pairs().num_pairs, {"before": INT64_MAX}),
     "PairIndex.draw_destinations": draw_negatives("draw_destinations"),
     "PairIndex.draw_pairs": draw_negatives("draw_pairs"),
+    "EventCounts.__init__": new_counts,
+    "EventCounts.read_upto": simple(
+        lambda: known_counts().read_upto, {"position": 3}, numbers={"position": [-1, 4, INT64_MAX]}
+    ),
+    "EventCounts.answer": answer_counts,
     "unique_queries": unique_queries,
     "expand_frontier": expand_frontier,
     "unique_events": unique_events,

@@ -1,0 +1,90 @@
+#include <cmath>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings.hpp"
+#include "events_arg.hpp"
+#include "tgflow/event_counts.hpp"
+
+namespace {
+
+using tgflow::CountOf;
+using tgflow::EventCounts;
+using tgflow::EventLog;
+using no_gil = py::call_guard<py::gil_scoped_release>;
+
+/// What is counted, the depth, the half-life or 0, and whether that is in events.
+using CountArg = std::tuple<CountOf, int64_t, double, bool>;
+
+EventCounts* new_counts(const EventLog& log, const std::vector<CountArg>& counts) {
+  std::vector<tgflow::Count> checked;
+  for (const auto& [of, depth, half_life, by_events] : counts) {
+    check_number("depth", depth, 1, EventCounts::kMaxDepth);
+    if (!(half_life >= 0) || std::isinf(half_life)) {
+      throw py::value_error("half_life must be finite and at least 0, got " + std::to_string(half_life));
+    }
+    checked.push_back({of, static_cast<int>(depth), {half_life, by_events}});
+  }
+  return new EventCounts(log, std::move(checked));
+}
+
+void read_upto(EventCounts& counts, int64_t position) {
+  check_number("position", position, 0, tgflow::kMaxEvents);
+  counts.read_upto(position);
+}
+
+void check_nodes(const char* name, const int64_t* nodes, int64_t size) {
+  check_range(name, {nodes, size}, 0, tgflow::kMaxNode + 1);
+}
+
+void answer(const EventCounts& counts, const TensorArg& src, const TensorArg& dst,
+            const OptionalTensor& negative_src, const TensorArg& negative_dst, const TensorArg& t,
+            const TensorArg& limit, const TensorArg& out) {
+  const auto sources = src.vector<const int64_t>("src");
+  const int64_t size = sources.size;
+  const auto* targets = negative_dst.data<const int64_t>("negative_dst", {size, "m"});
+  const int64_t m = negative_dst.length(1);
+  const EventCounts::Pairs pairs{sources.data,
+                                 dst.data<const int64_t>("dst", {size}),
+                                 data_or_null<const int64_t>(negative_src, "negative_src", {size, m}),
+                                 targets,
+                                 t.data<const int64_t>("t", {size}),
+                                 limit.data<const int64_t>("limit", {size}),
+                                 size,
+                                 m};
+  check_nodes("src", pairs.src, size);
+  check_nodes("dst", pairs.dst, size);
+  check_nodes("negative_dst", targets, product(size, m));
+  if (pairs.negative_src != nullptr) check_nodes("negative_src", pairs.negative_src, size * m);
+  check_range("limit", {pairs.limit, size}, 0, counts.size() + 1);
+  const int64_t rows = 2 * static_cast<int64_t>(counts.counts().size()) + counts.num_decaying();
+  counts.answer(pairs, out.data<int64_t>("out", {rows, size, m + 1}));
+}
+
+}  // namespace
+
+void bind_event_counts(py::module_& m) {
+  py::enum_<CountOf>(m, "CountOf")
+      .value("pair", CountOf::kPair)
+      .value("reverse", CountOf::kReverse)
+      .value("src", CountOf::kSrc)
+      .value("dst", CountOf::kDst)
+      .value("src_as_dst", CountOf::kSrcAsDst)
+      .value("dst_as_src", CountOf::kDstAsSrc)
+      .value("transition", CountOf::kTransition)
+      .value("transition_row", CountOf::kTransitionRow)
+      .value("window", CountOf::kWindow)
+      .value("window_row", CountOf::kWindowRow)
+      .value("continuation", CountOf::kContinuation)
+      .value("continuation_all", CountOf::kContinuationAll)
+      .value("all", CountOf::kAll);
+  py::class_<EventCounts>(m, "EventCounts")
+      .def(py::init(&new_counts), py::arg("log"), py::arg("counts"), py::keep_alive<1, 2>())
+      .def("__len__", &EventCounts::size)
+      .def_property_readonly("bytes", &EventCounts::bytes)
+      .def("read_upto", &read_upto, py::arg("position"), no_gil())
+      .def("answer", &answer, py::arg("src"), py::arg("dst"), py::arg("negative_src"),
+           py::arg("negative_dst"), py::arg("t"), py::arg("limit"), py::arg("out"), no_gil());
+}

@@ -1,0 +1,130 @@
+// Exact counts of past events for pairs of nodes, as of any position of the log.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "tgflow/event_lists.hpp"
+#include "tgflow/event_log.hpp"
+#include "tgflow/tier_memory.hpp"
+
+namespace tgflow {
+
+/// What is counted of the past of a pair; see tgflow/counts.py.
+enum class CountOf : uint8_t {
+  kPair,
+  kReverse,
+  kSrc,
+  kDst,
+  kSrcAsDst,
+  kDstAsSrc,
+  kTransition,
+  kTransitionRow,
+  kWindow,
+  kWindowRow,
+  kContinuation,
+  kContinuationAll,
+  kAll,
+};
+
+struct Count {
+  CountOf of;
+  int depth;    ///< Which of the source's last destinations, from 1 on.
+  Decay decay;  ///< Without one if its half-life is 0.
+
+  bool decays() const { return decay.half_life > 0; }
+};
+
+/// Follows a log and answers counts. What is asked about the first `n` events has one answer for good. Any
+/// number of threads ask, and let it read on in the log, at once.
+class EventCounts {
+ public:
+  static constexpr int kMaxDepth = 64;
+
+  EventCounts(const EventLog& log, std::vector<Count> counts);
+
+  /// How many events it has read.
+  int64_t size() const { return size_.load(std::memory_order_acquire); }
+  /// Reads at least the first `position` events of the log. Those who ask meanwhile wait for a few hundred
+  /// events at most. Throws std::out_of_range if the log has fewer.
+  void read_upto(int64_t position);
+
+  const std::vector<Count>& counts() const { return counts_; }
+  int64_t num_decaying() const { return num_decaying_; }
+
+  /// Pairs to ask about: each of `size` events (src, dst), and `m` negatives of each.
+  struct Pairs {
+    const node_t* src;           ///< [size]
+    const node_t* dst;           ///< [size]
+    const node_t* negative_src;  ///< [size, m], or null: the events' own.
+    const node_t* negative_dst;  ///< [size, m]
+    const tick_t* t;             ///< [size]
+    const eid_t* limit;          ///< [size]: what counts is before this position, at most size().
+    int64_t size;
+    int64_t m;
+
+    int64_t width() const { return 1 + m; }
+  };
+
+  /// Answers every count about every pair. What counts is before the event's limit, and earlier than its
+  /// time. `out`, [2 * counts + num_decaying, size, 1 + m], gets for each count how many events and the age
+  /// of the last one in ticks, -1 if there is none; then the decayed sums, as bits of a double, of those that
+  /// decay.
+  void answer(const Pairs& pairs, int64_t* out) const;
+
+  /// Bytes of all lists.
+  int64_t bytes() const;
+
+ private:
+  enum List : uint8_t {
+    kPairs,
+    kSources,
+    kDestinations,
+    kTransitions,
+    kTransitionRows,
+    kWindows,
+    kWindowRows,
+    kContinuations,
+    kAllContinuations,
+    kEvents,
+    kNumLists,
+  };
+  struct Asked;
+  struct Answer;
+
+  static List list_of(CountOf of);
+  bool asks(CountOf of) const;
+  const EventLists* lists(List list) const { return lists_[list].get(); }
+  int64_t add(List list, uint64_t key, eid_t eid) {
+    return lists_[list] == nullptr ? 0 : lists_[list]->append(key, eid);
+  }
+  void add_event(eid_t eid);
+  void add_following(eid_t eid, const eid_t* last, int num_last);
+  eid_t cut_off(tick_t t, eid_t limit) const;
+  Asked asked(const Pairs& pairs) const;
+  void find_last_destinations(Asked& asked) const;
+  void answer_count(const Count& count, const Asked& asked, const Answer& out) const;
+  static void find_prefixes(const EventLists& lists, const Count& count, const Asked& asked, int64_t begin,
+                            int64_t num, EventLists::Prefix* found);
+
+  const EventLog& log_;
+  std::vector<Count> counts_;
+  std::vector<size_t> decay_;  // of each count: which of its list's
+  int64_t num_decaying_ = 0;
+  int depth_ = 0;         // of the last destinations that are looked at
+  int window_depth_ = 0;  // of those that windows have
+  HostMemory memory_;
+  Arena arena_{16, memory_, "counts of past events"};
+  std::array<std::unique_ptr<EventLists>, kNumLists> lists_;
+  std::atomic<int64_t> size_{0};
+  bool is_broken_ = false;
+  std::mutex reading_on_;
+  mutable std::shared_mutex mutex_;
+};
+
+}  // namespace tgflow

@@ -1,0 +1,175 @@
+// What `EventCounts` answers.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "tgflow/event_counts.hpp"
+#include "tgflow/pair_index.hpp"
+
+namespace tgflow {
+namespace {
+
+constexpr int64_t kGroup = 16;  // pairs whose lists are on the way at the same time
+
+int64_t age_of(tick_t earlier, tick_t t) {
+  const uint64_t age = static_cast<uint64_t>(t) - static_cast<uint64_t>(earlier);
+  return static_cast<int64_t>(std::min<uint64_t>(age, std::numeric_limits<int64_t>::max()));
+}
+
+/// Under which keys a count's list is asked.
+struct Key {
+  uint64_t key = 0;
+  bool is_one = false;  ///< False where there is nothing to ask about.
+};
+
+}  // namespace
+
+/// All pairs, one after the other, and as of when they are asked about.
+struct EventCounts::Asked {
+  struct Pair {
+    node_t src;
+    node_t dst;
+    eid_t cut;
+    tick_t t;
+  };
+  std::vector<Pair> pair;
+  std::vector<node_t> last;  ///< By pair: the source's last destinations, kNoNode where there is none.
+  int depth = 0;             ///< How many each has.
+
+  Key key(const Count& count, size_t i) const {
+    const auto src = static_cast<uint64_t>(pair[i].src), dst = static_cast<uint64_t>(pair[i].dst);
+    const auto p = [&] {
+      return last[i * static_cast<size_t>(depth) + static_cast<size_t>(count.depth) - 1];
+    };
+    switch (count.of) {
+      case CountOf::kPair:
+        return {pair_key(pair[i].src, pair[i].dst), true};
+      case CountOf::kReverse:
+        return {pair_key(pair[i].dst, pair[i].src), true};
+      case CountOf::kSrc:
+      case CountOf::kSrcAsDst:
+        return {src, true};
+      case CountOf::kDst:
+      case CountOf::kDstAsSrc:
+      case CountOf::kContinuation:
+        return {dst, true};
+      case CountOf::kTransition:
+      case CountOf::kWindow:
+        return {pair_key(p(), pair[i].dst), p() != kNoNode};
+      case CountOf::kTransitionRow:
+      case CountOf::kWindowRow:
+        return {static_cast<uint64_t>(p()), p() != kNoNode};
+      case CountOf::kContinuationAll:
+      case CountOf::kAll:
+        break;
+    }
+    return {0, true};
+  }
+};
+
+/// Where the answers to a count go, for all pairs.
+struct EventCounts::Answer {
+  int64_t* num;
+  int64_t* age;
+  int64_t* decayed;  ///< Null without decay.
+  size_t decay;
+};
+
+/// The first position at or after which nothing is earlier than `t`, at most `limit`. Nearly always near it.
+eid_t EventCounts::cut_off(tick_t t, eid_t limit) const {
+  const tick_t* clocks = log_.clocks();
+  int64_t step = 1;
+  while (step < limit && clocks[limit - step] >= t) step *= 2;
+  const int64_t low = std::max<int64_t>(limit - step, 0);
+  return std::lower_bound(clocks + low, clocks + limit, t) - clocks;
+}
+
+EventCounts::Asked EventCounts::asked(const Pairs& pairs) const {
+  Asked asked;
+  asked.pair.reserve(static_cast<size_t>(pairs.size * pairs.width()));
+  for (int64_t b = 0; b < pairs.size; ++b) {
+    const eid_t cut = cut_off(pairs.t[b], pairs.limit[b]);
+    asked.pair.push_back({pairs.src[b], pairs.dst[b], cut, pairs.t[b]});
+    for (int64_t j = b * pairs.m; j < (b + 1) * pairs.m; ++j) {
+      const node_t src = pairs.negative_src == nullptr ? pairs.src[b] : pairs.negative_src[j];
+      asked.pair.push_back({src, pairs.negative_dst[j], cut, pairs.t[b]});
+    }
+  }
+  return asked;
+}
+
+void EventCounts::find_last_destinations(Asked& asked) const {
+  const auto depth = static_cast<size_t>(depth_);
+  asked.depth = depth_;
+  asked.last.assign(asked.pair.size() * depth, kNoNode);
+  for (size_t i = 0; i < asked.pair.size(); ++i) {
+    const Asked::Pair& pair = asked.pair[i];
+    node_t* last = asked.last.data() + i * depth;
+    if (i > 0 && pair.src == asked.pair[i - 1].src && pair.cut == asked.pair[i - 1].cut) {
+      std::copy_n(last - depth, depth, last);
+      continue;
+    }
+    eid_t eid[kMaxDepth];
+    const int num = lists(kSources)->last_events(static_cast<uint64_t>(pair.src), pair.cut, depth_, eid);
+    for (int k = 0; k < num; ++k) last[k] = log_.dst()[eid[k]];
+  }
+}
+
+void EventCounts::answer(const Pairs& pairs, int64_t* out) const {
+  Asked asked = this->asked(pairs);
+  const auto size = static_cast<int64_t>(asked.pair.size());
+  int64_t* decayed = out + 2 * size * static_cast<int64_t>(counts_.size());
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  if (depth_ > 0) find_last_destinations(asked);
+  for (size_t i = 0; i < counts_.size(); ++i, out += 2 * size) {
+    const bool decays = counts_[i].decays();
+    answer_count(counts_[i], asked, {out, out + size, decays ? decayed : nullptr, decay_[i]});
+    if (decays) decayed += size;
+  }
+}
+
+void EventCounts::answer_count(const Count& count, const Asked& asked, const Answer& out) const {
+  const EventLists* lists = this->lists(list_of(count.of));
+  const auto size = static_cast<int64_t>(asked.pair.size());
+  for (int64_t begin = 0; begin < size; begin += kGroup) {
+    const int64_t num = std::min(kGroup, size - begin);
+    EventLists::Prefix found[kGroup];
+    if (lists == nullptr) {  // of all events, whose positions say it all
+      for (int64_t i = 0; i < num; ++i) {
+        const eid_t cut = asked.pair[static_cast<size_t>(begin + i)].cut;
+        if (cut > 0) found[i] = {cut, cut - 1, nullptr};
+      }
+    } else {
+      find_prefixes(*lists, count, asked, begin, num, found);
+    }
+    for (int64_t i = 0; i < num; ++i) {
+      const Asked::Pair& pair = asked.pair[static_cast<size_t>(begin + i)];
+      const bool is_empty = found[i].num == 0;
+      out.num[begin + i] = found[i].num;
+      out.age[begin + i] = is_empty ? -1 : age_of(log_.t()[found[i].last], pair.t);
+      if (out.decayed == nullptr) continue;
+      const double sum = is_empty ? 0 : lists->decayed(found[i], out.decay, pair.t, pair.cut);
+      std::memcpy(out.decayed + begin + i, &sum, sizeof sum);
+    }
+  }
+}
+
+/// Finds what is before the cut-offs of the `num` pairs from `begin` on, with all of them on the way at once.
+void EventCounts::find_prefixes(const EventLists& lists, const Count& count, const Asked& asked,
+                                int64_t begin, int64_t num, EventLists::Prefix* found) {
+  Key key[kGroup];
+  int32_t number[kGroup];
+  for (int64_t i = 0; i < num; ++i) {
+    key[i] = asked.key(count, static_cast<size_t>(begin + i));
+    lists.prefetch(key[i].key);
+  }
+  for (int64_t i = 0; i < num; ++i) {
+    number[i] = key[i].is_one ? lists.find(key[i].key) : -1;
+    if (number[i] >= 0) lists.prefetch_end(number[i]);
+  }
+  for (int64_t i = 0; i < num; ++i) {
+    if (number[i] >= 0) found[i] = lists.prefix(number[i], asked.pair[static_cast<size_t>(begin + i)].cut);
+  }
+}
+
+}  // namespace tgflow

@@ -1,0 +1,140 @@
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "graph_of.hpp"
+#include "tgflow/event_counts.hpp"
+
+namespace tgflow {
+namespace {
+
+constexpr Decay kNone{0, false};
+
+const std::vector<Count>& every_list() {
+  static const std::vector<Count> counts = [] {
+    std::vector<Count> all;
+    for (int of = 0; of <= static_cast<int>(CountOf::kAll); ++of) {
+      all.push_back({static_cast<CountOf>(of), 1, kNone});
+      all.push_back({static_cast<CountOf>(of), 1, {20.0, of % 2 == 0}});
+    }
+    all.push_back({CountOf::kWindow, 3, kNone});
+    return all;
+  }();
+  return counts;
+}
+
+/// Pairs of the nodes of made events, each with a negative.
+struct Asking {
+  std::vector<node_t> src, dst, negative;
+  std::vector<tick_t> t;
+  std::vector<eid_t> limit;
+
+  Asking(int64_t size, int64_t before, tick_t at) {
+    for (int64_t i = 0; i < size; ++i) {
+      src.push_back(i % 7);
+      dst.push_back(i % 5);
+      negative.push_back(i % 11);
+      t.push_back(at);
+      limit.push_back(before - i % (before + 1));
+    }
+  }
+  EventCounts::Pairs pairs() const {
+    return {src.data(),
+            dst.data(),
+            nullptr,
+            negative.data(),
+            t.data(),
+            limit.data(),
+            static_cast<int64_t>(src.size()),
+            1};
+  }
+};
+
+std::vector<int64_t> answers(const EventCounts& counts, const Asking& asking) {
+  const size_t rows = 2 * counts.counts().size() + static_cast<size_t>(counts.num_decaying());
+  std::vector<int64_t> out(rows * asking.src.size() * 2);
+  counts.answer(asking.pairs(), out.data());
+  return out;
+}
+
+TEST(counts_of_a_pair_are_those_before_the_time_and_the_limit) {
+  const Columns columns{{1, 1, 2, 1, 1}, {2, 2, 1, 2, 3}, {10, 20, 20, 30, 30}};
+  EventLog log;
+  log.append(columns.slice(0, 5));
+  EventCounts counts(log, {{CountOf::kPair, 1, {10.0, false}}, {CountOf::kReverse, 1, kNone}});
+  counts.read_upto(5);
+  const node_t src = 1, dst = 2, negative = 3;
+  const tick_t t = 30;
+  const eid_t limit = 5;
+  std::vector<int64_t> out(10);
+  counts.answer({&src, &dst, nullptr, &negative, &t, &limit, 1, 1}, out.data());
+  CHECK(out[0] == 2 && out[2] == 10 && out[4] == 1 && out[6] == 10);  // the event
+  CHECK(out[1] == 0 && out[3] == -1 && out[5] == 0 && out[7] == -1);  // its negative
+  double decayed[2];
+  std::memcpy(decayed, &out[8], sizeof decayed);
+  CHECK(decayed[0] == 0.75 && decayed[1] == 0);
+  const eid_t earlier = 1;
+  counts.answer({&src, &dst, nullptr, &negative, &t, &earlier, 1, 1}, out.data());
+  CHECK(out[0] == 1 && out[2] == 20 && out[4] == 0);
+}
+
+TEST(counts_know_no_more_events_than_their_log) {
+  EventLog log;
+  EventCounts counts(log, every_list());
+  counts.read_upto(0);
+  const std::string message = message_of([&] { counts.read_upto(1); });
+  CHECK(message == "position 1 is past the log's end, 0 events");
+}
+
+/// The same questions, with the same bits for answers, while events are added.
+TEST(stress_counts_beside_a_writer) {
+  constexpr int64_t kKnown = 1000;
+  const Columns columns = made_events(8000, 50, 11);
+  EventLog log;
+  log.append(columns.slice(0, kKnown));
+  EventCounts counts(log, every_list());
+  counts.read_upto(kKnown);
+  const Asking asking(60, kKnown, columns.t[kKnown]);
+  const std::vector<int64_t> first = answers(counts, asking);
+  std::atomic<bool> done{false};
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 2; ++i) {
+    readers.emplace_back([&] {
+      while (!done) wrong += answers(counts, asking) != first;
+    });
+  }
+  for (int64_t at = kKnown; at < columns.size(); at += 100) {
+    log.append(columns.slice(at, at + 100));
+    counts.read_upto(at + 100);
+  }
+  done = true;
+  for (std::thread& reader : readers) reader.join();
+  CHECK(wrong == 0 && counts.size() == columns.size());
+  EventCounts rebuilt(log, every_list());
+  rebuilt.read_upto(columns.size());
+  CHECK(answers(rebuilt, asking) == first);
+}
+
+TEST(stress_counts_read_on_by_many_threads) {
+  const Columns columns = made_events(4000, 50, 12);
+  EventLog log;
+  log.append(columns.slice(0, columns.size()));
+  EventCounts counts(log, every_list()), alone(log, every_list());
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back([&] {
+      for (int64_t at = 100; at <= columns.size(); at += 100) counts.read_upto(at);
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  alone.read_upto(columns.size());
+  const Asking asking(100, columns.size(), columns.t.back() + 1);
+  CHECK(answers(counts, asking) == answers(alone, asking));
+}
+
+}  // namespace
+}  // namespace tgflow

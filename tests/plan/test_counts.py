@@ -1,0 +1,197 @@
+"""Counts of past events: what a scan finds, as of any cut-off, whoever appends meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from itertools import product
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.effort import tries
+from helpers.made_plans import plan_of
+from helpers.strategies import event_lists, graph_events, skewed_events
+from tgflow.choices import CountOf, Visibility
+from tgflow.counts import Count
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan import ExperienceReplay, NegativeSampler
+from tgflow.plan.counts import CountHistory
+from tgflow.testing.count_reference import count_events
+
+KINDS: tuple[CountOf, ...] = get_args(CountOf)
+EVERY_LIST = [
+    *(Count(of) for of in KINDS),
+    *(Count(of, half_life=3.0) for of in KINDS),
+    *(Count(of, half_life=2.0, clock="events") for of in KINDS),
+    *(Count(of, depth=3) for of in ("transition", "transition_row", "window", "window_row")),
+    Count("pair", half_life=0.5),
+]
+
+
+IN_MS = [
+    replace(count, half_life=count.half_life / 1000)
+    if count.half_life and count.clock != "events"
+    else count
+    for count in EVERY_LIST
+]
+Answer = tuple[int, int, float]
+
+
+def answers(history: CountHistory, pairs: EventBatch, limit: int) -> list[list[Answer]]:
+    """Return (num, age, decayed) by count and pair, 0.0 where nothing decays."""
+    none = torch.empty(len(pairs), 0, dtype=torch.int64)
+    limits = torch.full_like(pairs.src, limit)
+    found = history.read(history.answer(pairs, None, none, limit=limits, stop=limit), 1)
+    return [
+        list(zip(*(column.squeeze(1).tolist() for column in with_zeros), strict=True))
+        for with_zeros in (
+            counts if counts.decayed is not None else (*counts[:2], counts.num * 0.0)
+            for counts in found
+        )
+    ]
+
+
+def every_pair(num_nodes: int, t: int) -> EventBatch:
+    nodes = range(num_nodes)
+    return graph_events(*((u, v, t) for u, v in product(nodes, nodes)))
+
+
+def check(
+    events: EventBatch, history: CountHistory, counts: list[Count], t: int, limit: int
+) -> None:
+    """Fail unless all counts about all pairs at a time and cut-off are what a scan finds."""
+    pairs = every_pair(4, t)
+    for count, found in zip(counts, answers(history, pairs, limit), strict=True):
+        for src, dst, answer in zip(pairs.src.tolist(), pairs.dst.tolist(), found, strict=True):
+            expected = count_events(
+                events, count, src, dst, t, limit, seconds_per_tick=1e-3, window_depth=3
+            )
+            assert answer[:2] == expected[:2], (count, src, dst)
+            assert answer[2] == pytest.approx(expected[2], rel=1e-12), (count, src, dst)
+
+
+@settings(max_examples=tries(12), deadline=None)
+@given(events=event_lists(max_events=14, max_node=2), data=st.data())
+def test_every_list_at_a_cut_off_is_what_a_scan_finds(events, data) -> None:
+    graph = TemporalGraph.from_events(events, time_unit="ms")
+    limit = data.draw(st.integers(0, len(events)))
+    times = {int(t) + d for t in events.t for d in (0, 1)} | {0}
+    check(
+        events, CountHistory(graph, IN_MS), IN_MS, data.draw(st.sampled_from(sorted(times))), limit
+    )
+
+
+def test_lists_of_hundreds_are_searched_at_every_cut_off() -> None:
+    events = graph_events(*((0, i % 3 == 0, i // 2) for i in range(500)))
+    graph = TemporalGraph.from_events(events)
+    history = CountHistory(graph, [Count("pair"), Count("src", half_life=100.0)])
+    for eid in range(501):
+        t = eid // 2  # of the next event: those of the same time do not count
+        cut = eid - eid % 2
+        pair, src = answers(history, graph_events((0, 1, t)), eid)
+        assert pair[0][0] == sum(1 for i in range(cut) if i % 3 == 0)
+        assert src[0][:2] == (cut, t - (cut - 1) // 2 if cut else -1)
+        total = sum(2.0 ** (-(t - i // 2) / 100) for i in range(cut))
+        assert src[0][2] == pytest.approx(total, rel=1e-12)
+
+
+def test_late_events_count_from_their_position_on_with_their_own_time() -> None:
+    graph = TemporalGraph()
+    rows = [(0, 1, 5), (0, 1, 50), (0, 1, 7), (0, 1, 60)]
+    for start, stop in ((0, 2), (2, 3), (3, 4)):
+        graph.append(graph_events(*rows[start:stop]), allow_late=True)
+    counts = [Count("pair", half_life=10.0)]
+    [[answer]] = answers(CountHistory(graph, counts), graph_events((0, 1, 60)), 4)
+    assert answer[:2] == (3, 53)  # the log's latest, which is the late one
+    assert answer[2] == pytest.approx(sum(2.0 ** -((60 - t) / 10) for t in (5, 50, 7)), rel=1e-12)
+    [[late]] = answers(CountHistory(graph, counts), graph_events((0, 1, 7)), 2)
+    assert late[:2] == (1, 2)  # an event at 7 does not see the one at 50 that the log had then
+
+
+def test_an_answer_about_a_prefix_never_changes_while_others_append() -> None:
+    events = skewed_events(3000, 40, seed=3)
+    graph = TemporalGraph.from_events(events[:500])
+    history, counts = CountHistory(graph, EVERY_LIST), len(EVERY_LIST)
+    pairs = replace(events[500:700], t=torch.full((200,), 500))
+    limits = torch.randint(0, 501, (200,), generator=torch.Generator().manual_seed(0))
+    none = torch.empty(200, 0, dtype=torch.int64)
+
+    def ask() -> torch.Tensor:
+        return history.answer(pairs, None, none, limit=limits, stop=500)
+
+    first, wrong = ask(), []
+
+    def read() -> None:
+        while len(graph.log) < 3000:
+            if not ask().equal(first):
+                wrong.append(True)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for start in range(500, 3000, 50):
+        graph.append(events[start : start + 50])
+        history.answer(pairs[:1], None, none[:1], limit=limits[:1], stop=start + 50)
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    rebuilt = CountHistory(graph, EVERY_LIST).answer(pairs, None, none, limit=limits, stop=500)
+    assert rebuilt.equal(first)  # nothing has to be kept for a resumed run
+    assert len(first) == (2 * counts + 27) * 200
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+@pytest.mark.parametrize("kind", ["random", "historical"])
+def test_a_plan_counts_what_its_visibility_shows(visibility: Visibility, kind: str) -> None:
+    """Also for replayed events: what was known when their batch came."""
+    events = replace(skewed_events(120, 8), t=torch.arange(120) // 4)
+    graph = TemporalGraph.from_events(events)
+    counts = [Count("pair"), Count("reverse"), Count("dst", half_life=7.0)]
+    plan = plan_of(
+        graph,
+        visibility=visibility,
+        counts=counts,
+        replay=ExperienceReplay(ratio=0.5),
+        negatives=NegativeSampler(kind, 2),
+    )
+    batch = plan.batch(0, 9)
+    assert len(batch) == 15
+    src = torch.cat([batch.src.unsqueeze(1), batch.negative_src], 1).tolist()
+    dst = torch.cat([batch.dst.unsqueeze(1), batch.negative_dst], 1).tolist()
+    for i, (eid, t) in enumerate(zip(batch.eid.tolist(), batch.t.tolist(), strict=True)):
+        limit = eid if visibility == "event" else eid // 10 * 10
+        for count, found in zip(counts, batch.counts, strict=True):
+            for j in range(3):
+                expected = count_events(events, count, src[i][j], dst[i][j], t, limit)
+                assert (int(found.num[i, j]), int(found.age[i, j])) == expected[:2]
+                if found.decayed is not None:
+                    assert float(found.decayed[i, j]) == pytest.approx(expected[2], rel=1e-12)
+
+
+def test_lists_that_nobody_asks_for_are_not_there() -> None:
+    graph = TemporalGraph.from_events(skewed_events(5000, 500))
+    sizes = []
+    for kinds in (["all"], ["dst"], ["dst", "pair"], ["dst", "pair", "reverse"]):
+        history = CountHistory(graph, [Count(of) for of in kinds])
+        answers(history, graph_events((0, 1, 5000)), 5000)
+        sizes.append(history.nbytes)
+    assert sizes[0] == 0 < sizes[1] < sizes[2] == sizes[3]
+
+
+def test_counts_are_refused_where_events_were_deleted() -> None:
+    graph = TemporalGraph.from_events(skewed_events(30, 5))
+    plan = plan_of(graph)
+    graph.retain(max_count=3)  # forgets neighbors, which counts do not mind
+    plan.batch(0, 2)
+    graph.delete(torch.tensor([3]))
+    message = "have been deleted from the graph, and counts of past events count them"
+    with pytest.raises(ValueError, match=message):
+        plan.batch(0, 2)
+    with pytest.raises(ValueError, match=message):
+        plan_of(graph)
+    plan_of(graph, counts=()).batch(0, 2)

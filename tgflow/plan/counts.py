@@ -1,0 +1,116 @@
+"""The counts of a plan: looked up on the host for each batch that is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tgflow.counts import Count, Counts
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan._native import CountOf, EventCounts
+
+
+class CountHistory:
+    """Counts of the past of pairs, as of any position of a graph's log.
+
+    It reads on in the log when it is asked about more than it has read, and nothing of it is kept
+    in checkpoints. Safe to use from any number of threads. An answer about the first `n` events
+    never changes.
+
+    Args:
+        graph: Graph whose log to follow; not modified.
+        counts: What is asked about every pair; no more than that is kept.
+
+    Raises:
+        ValueError: If there are counts, and events have been deleted from the graph.
+    """
+
+    def __init__(self, graph: TemporalGraph, counts: Sequence[Count]) -> None:
+        self.asked = tuple(counts)
+        self.graph = graph
+        self._num_decaying = sum(count.half_life is not None for count in self.asked)
+        seconds = graph.seconds_per_tick
+        self._native = EventCounts(
+            graph.backend.log, [_native_count(count, seconds) for count in self.asked]
+        )
+        self._check_deletions()
+
+    def answer(
+        self,
+        events: EventBatch,
+        negative_src: Tensor | None,
+        negative_dst: Tensor,
+        *,
+        limit: Tensor,
+        stop: int,
+    ) -> Tensor:
+        """Return all answers about a batch's pairs, for `read`: int64 `[C * B * (1 + m)]`.
+
+        What counts is before an event's limit, and earlier than its time.
+
+        Args:
+            events: The events, `B` of them.
+            negative_src: Sources of their negatives, int64 `[B, m]`; None: the events' own.
+            negative_dst: Their destinations, int64 `[B, m]`.
+            limit: Log positions, int64 `[B]`, none of them past `stop`.
+            stop: Where the batch ends in the log.
+
+        Raises:
+            ValueError: If events have been deleted from the graph.
+        """
+        num, m = negative_dst.shape
+        self._check_deletions()
+        self._native.read_upto(stop)
+        out = torch.empty(self._num_rows, num, 1 + m, dtype=torch.int64)
+        own = None if negative_src is None else negative_src.contiguous()
+        pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
+        self._native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
+        return out.view(-1)
+
+    def read(self, answers: Tensor, width: int) -> tuple[Counts, ...]:
+        """Return what `answer` returned, or a copy of it on any device, as views by count.
+
+        Args:
+            answers: int64 `[C * B * width]`.
+            width: Pairs of an event, `1 + m`.
+        """
+        if not self.asked:
+            return ()
+        rows = iter(answers.view(self._num_rows, -1, width).unbind(0))
+        pairs = [(next(rows), next(rows)) for _ in self.asked]
+        return tuple(
+            Counts(num, age, None if count.half_life is None else next(rows).view(torch.float64))
+            for count, (num, age) in zip(self.asked, pairs, strict=True)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the counts take."""
+        return self._native.bytes
+
+    def figures(self) -> dict[str, int]:
+        """Return `counts_bytes`, as a result has it; nothing if nothing is counted."""
+        return {"counts_bytes": self.nbytes} if self.asked else {}
+
+    @property
+    def _num_rows(self) -> int:
+        return 2 * len(self.asked) + self._num_decaying
+
+    def _check_deletions(self) -> None:
+        if self.asked and any(m.kind.startswith("delete") for m in self.graph.mutations):
+            raise ValueError(
+                "events have been deleted from the graph, and counts of past events count them; "
+                "use a graph without deletions, or a plan without counts (a model with "
+                "pair_features=False)"
+            )
+
+
+def _native_count(count: Count, seconds_per_tick: float) -> tuple[CountOf, int, float, bool]:
+    """Return what the core takes for a count: its half-life in ticks or events, 0 for none."""
+    by_events = count.clock == "events"
+    half_life = count.half_life or 0.0
+    of: CountOf = getattr(CountOf, count.of)
+    return of, count.depth, half_life if by_events else half_life / seconds_per_tick, by_events
