@@ -10,6 +10,7 @@ from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.messages import Mail, aggregate
 from tgflow.nn.mixer import FeedForward, Mixer
 from tgflow.nn.node_table import NodeTable
+from tgflow.nn.pair_features import PairFeatures
 from tgflow.nn.pairs import Pairs
 from tgflow.nn.stack import AttentionConfig, AttentionStack
 from tgflow.nn.time_encoding import LogTimeEncoding, TimeEncoding
@@ -33,6 +34,7 @@ __all__ = [
     "Mixer",
     "NodeMemory",
     "NodeTable",
+    "PairFeatures",
     "Pairs",
     "TemporalAttention",
     "TimeEncoding",

@@ -10,6 +10,7 @@ from tgflow.batch import Batch
 from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
+from tgflow.nn.pair_features import PairFeatures
 
 
 class LinkDecoder(nn.Module):
@@ -18,19 +19,29 @@ class LinkDecoder(nn.Module):
     The two products are made once per row of the frontier or once per pair, whichever are fewer: a
     hundred negatives an event cost a hundred additions, not a hundred products.
 
+    With features of pairs a third product, W_pair f(src, dst), is added to these; see
+    `tgflow.nn.PairFeatures`.
+
     Args:
         dim: Width of an embedding.
         hidden_dim: Width between the two maps; `dim` if None.
+        pair_dim: `PairFeatures.dim` to read features of pairs, 0 for none.
     """
 
-    def __init__(self, dim: int, hidden_dim: int | None = None) -> None:
+    def __init__(self, dim: int, hidden_dim: int | None = None, pair_dim: int = 0) -> None:
         super().__init__()
         hidden_dim = dim if hidden_dim is None else hidden_dim
+        if pair_dim not in (0, PairFeatures.dim):
+            raise ValueError(
+                f"pair_dim must be 0 or PairFeatures.dim, {PairFeatures.dim}, got {pair_dim}"
+            )
         self.src_proj = nn.Linear(dim, hidden_dim)
         self.dst_proj = nn.Linear(dim, hidden_dim, bias=False)
         self.out = nn.Linear(hidden_dim, 1)
         init_split(self.src_proj, self.dst_proj)
         nn.init.xavier_normal_(self.out.weight)
+        self.pair_features = PairFeatures() if pair_dim else None
+        self.pair_proj = nn.Linear(pair_dim, hidden_dim, bias=False) if pair_dim else None
 
     def forward(self, z: Tensor, batch: Batch) -> Scores:
         """Return the logits of a batch's events and negatives.
@@ -38,11 +49,16 @@ class LinkDecoder(nn.Module):
         Args:
             z: Embeddings of the top frontier, float32 `[N, dim]`.
             batch: The events; none at all gives empty scores.
+
+        Raises:
+            ValueError: If features of pairs are read and the batch has no counts for them.
         """
         src_row = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
         dst_row = torch.cat([batch.dst_row, batch.negative_dst_row.flatten()])
-        hidden = _mapped(self.src_proj, z, src_row).add_(_mapped(self.dst_proj, z, dst_row)).relu_()
-        logits = F.linear(hidden, self.out.weight, self.out.bias).squeeze(-1)
+        hidden = _mapped(self.src_proj, z, src_row).add_(_mapped(self.dst_proj, z, dst_row))
+        if self.pair_features is not None and self.pair_proj is not None:
+            hidden = hidden.addmm_(self.pair_features(batch), self.pair_proj.weight.t())
+        logits = F.linear(hidden.relu_(), self.out.weight, self.out.bias).squeeze(-1)
         num_events = len(batch.src_row)
         negative = logits[num_events:].view(batch.negative_src_row.shape)
         return Scores(logits[:num_events], negative)

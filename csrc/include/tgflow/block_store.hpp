@@ -101,9 +101,9 @@ class BlockStore {
     uint32_t node;
     uint32_t row_and_side;
   };
-  /// A batch between `reserve` and `commit`.
   static constexpr const char* kDirectories = "the store's directories";
 
+  /// A batch between `reserve` and `commit`.
   struct Insertion {
     Events events{};
     eid_t first_eid = 0;
