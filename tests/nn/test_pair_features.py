@@ -64,7 +64,7 @@ def test_without_counts_there_is_a_way_out() -> None:
         ValueError, match="pair features need 3 counts of the past, the batch has 0"
     ):
         LinkDecoder(6, pair_dim=PairFeatures.dim)(torch.zeros(99, 6), batch)
-    with pytest.raises(ValueError, match="pair_dim must be 0 or .*, 14, got 7"):
+    with pytest.raises(ValueError, match=r"pair_dim must be 0 or .*, 14, got 7"):
         LinkDecoder(6, pair_dim=7)
 
 

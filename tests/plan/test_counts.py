@@ -195,3 +195,21 @@ def test_counts_are_refused_where_events_were_deleted() -> None:
     with pytest.raises(ValueError, match=message):
         plan_of(graph)
     plan_of(graph, counts=()).batch(0, 2)
+
+
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+def test_a_part_of_a_batch_has_its_rows_of_the_counts(visibility: Visibility) -> None:
+    graph = TemporalGraph.from_events(skewed_events(60, 8))
+    plan = plan_of(graph, visibility=visibility, negatives=NegativeSampler(num=3))
+    whole, part = plan.batch(0, 4), plan.part(0, 4, slice(3, 7), 2)
+    for all_counts, counts in zip(whole.counts, part.counts, strict=True):
+        assert counts.num.equal(all_counts.num[3:7, :3])
+        assert counts.age.equal(all_counts.age[3:7, :3])
+
+
+def test_plans_of_a_graph_share_their_lists() -> None:
+    graph, other = (TemporalGraph.from_events(skewed_events(60, 8)) for _ in range(2))
+    history = CountHistory(graph, [Count("pair")])
+    assert plan_of(graph, counts=history).counts is history
+    with pytest.raises(ValueError, match="counts must be of the plan's graph"):
+        plan_of(other, counts=history)

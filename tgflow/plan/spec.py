@@ -22,7 +22,6 @@ from tgflow.plan.negatives import Negatives, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Frontier, Sampler
 
-
 _NO_COUNTS = torch.empty(0, dtype=torch.int64)
 
 
