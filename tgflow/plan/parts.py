@@ -13,7 +13,7 @@ from tgflow.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BatchPart:
     """Some events of a batch, with all their negatives; or all of them, to be stored."""
 
     index: int
@@ -64,10 +64,10 @@ class PartedPlan:
         return OwnedBatches(lambda epoch, index: copies.of_batch(self.batch(epoch, index)))
 
 
-def _parts(plan: Plan, index: int, size: int, with_storing: bool) -> Iterator[Part]:
+def _parts(plan: Plan, index: int, size: int, with_storing: bool) -> Iterator[BatchPart]:
     begin, end = plan.span(index)
     num = end - begin
     for start in range(0, num, size):
-        yield Part(index, slice(start, min(start + size, num)), start + size >= num)
+        yield BatchPart(index, slice(start, min(start + size, num)), start + size >= num)
     if with_storing:
-        yield Part(index, slice(0, num), False, True)
+        yield BatchPart(index, slice(0, num), False, True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch, HostEvents
 from tgflow.metrics import LinkMetrics
-from tgflow.plan.parts import Part
+from tgflow.plan.parts import BatchPart
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.results import Results
@@ -63,7 +63,7 @@ def evaluate(
 
 
 def scores_of(
-    learner: Learner, batches: Iterable[Batch], parts: Iterable[Part] | None = None
+    learner: Learner, batches: Iterable[Batch], parts: Iterable[BatchPart] | None = None
 ) -> Iterator[Scored]:
     """Predict each batch, then store it in memory; yield its scores once they are on the host.
 
@@ -84,12 +84,12 @@ def scores_of(
 
 
 def _scored_parts(
-    learner: Learner, batches: Iterable[tuple[Batch, Part]]
-) -> Iterator[tuple[Part, Scored]]:
+    learner: Learner, batches: Iterable[tuple[Batch, BatchPart]]
+) -> Iterator[tuple[BatchPart, Scored]]:
     """As `_scored`, with which part it was."""
-    parts: deque[Part] = deque()
+    parts: deque[BatchPart] = deque()
 
-    def noted() -> Iterator[tuple[Batch, Part]]:
+    def noted() -> Iterator[tuple[Batch, BatchPart]]:
         for batch, part in batches:
             if not part.is_stored:
                 parts.append(part)
@@ -99,7 +99,9 @@ def _scored_parts(
         yield parts.popleft(), scored
 
 
-def _scored(learner: Learner, batches: Iterable[tuple[Batch, Part | None]]) -> Iterator[Scored]:
+def _scored(
+    learner: Learner, batches: Iterable[tuple[Batch, BatchPart | None]]
+) -> Iterator[Scored]:
     results: Results[BatchPlace] = learner.new_results()
     for batch, part in batches:
         if part is not None and part.is_stored:
