@@ -13,7 +13,6 @@ from tgflow.streams.files.blocks import BLOCK_BYTES
 from tgflow.streams.files.file_list import Files, Folder
 from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.files.formats import FORMATS, decoder_for
-from tgflow.streams.files.jodie import JodieDecoder
 from tgflow.streams.files.reader import Reader
 from tgflow.streams.files.table import TableDecoder, as_table
 from tgflow.streams.rows.limits import Checks
@@ -44,7 +43,12 @@ def open_stream(
     dst, t, label, f0, f1, ..., the stream is bipartite and its features are read. A folder is read
     file after file in order of name, where digits count as numbers (`part-2` before `part-10`);
     names that start with `.` or `_` are skipped. Tables are pyarrow tables and batches, data frames
-    that offer the Arrow C stream (pandas, polars), and dicts of columns (NumPy, torch, lists).
+    that offer the Arrow C stream (pandas, polars), dicts of columns (NumPy, torch, lists), and
+    `TemporalData` of PyTorch Geometric, whose features are `features="msg"`.
+
+    As they are published: DyGLib's `ml_NAME.csv` with the features in `ml_NAME.npy`, SNAP's `.txt`
+    (src, dst, t) and KONECT's `out.NAME` (src, dst, weight, t) without headers; and `.npz` and
+    `.pt`, arrays and tensors by name, in which nothing is ever unpickled or run.
 
     Args:
         source: A path, a list of paths, or a table.
@@ -58,10 +62,11 @@ def open_stream(
         tick_unit: Unit of the stream's int64 ticks, `time_unit` if None. Times that fall between
             two ticks are an error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals.
             The least and the largest int64 are no times.
-        format: csv, tsv, jodie, parquet, arrow or jsonl; None goes by the name's ending.
+        format: csv, tsv, jodie, dyglib, snap, konect, parquet, arrow, jsonl, npz or pt; None goes
+            by the name's ending.
         id_kind: "int" or "string"; None goes by the first row.
-        bipartite: Whether sources and destinations are separate name spaces; None means only for
-            JODIE's files.
+        bipartite: Whether sources and destinations are separate name spaces; None: where the file
+            says so, as JODIE's and some of KONECT's do.
         sort: Read everything first and sort it by time, ties in file order. Without it times must
             not decrease.
         ids: A map that has ids already, or None for a new one. `bipartite` is then the map's.
@@ -159,7 +164,7 @@ def _name(source: Any, files: Files) -> str:
 
 
 def _is_bipartite(files: Files) -> bool:
-    return any(isinstance(decoder, JodieDecoder) for decoder in files.decoders)
+    return any(decoder.bipartite for decoder in files.decoders)
 
 
 def _files(

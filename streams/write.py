@@ -16,7 +16,7 @@ import pyarrow.parquet
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.files.blocks import COMPRESSION
-from tgflow.streams.files.formats import format_of
+from tgflow.streams.files.formats import WRITABLE, format_of
 from tgflow.streams.rows.batch import columns_of
 from tgflow.streams.source import Source
 
@@ -42,7 +42,7 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
     """
     target = Path(path)
     kind = format_of(target)
-    if kind is None:
+    if kind not in WRITABLE:
         raise ValueError(
             f"{str(path)!r} has no known ending; "
             "end it in .csv, .csv.gz, .tsv, .jsonl, .parquet or .arrow"

@@ -207,10 +207,12 @@ class LinkMetrics:
 
 
 def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Return the scores of some batches as float32 on the CPU, moved all at once."""
-    scores = [x.float() for batch in batches for x in batch]
+    """Return the scores of some batches on the CPU, moved all at once: float64 if any are."""
+    scores = [x for batch in batches for x in batch]
     if not scores:
         return []
+    is_wide = any(x.dtype == torch.float64 for x in scores)
+    scores = [x.double() if is_wide else x.float() for x in scores]
     flat = torch.cat([x.flatten() for x in scores]).cpu()
     parts = torch.split(flat, [x.numel() for x in scores])
     shaped = [part.view(x.shape) for part, x in zip(parts, scores, strict=True)]

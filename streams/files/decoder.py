@@ -18,6 +18,9 @@ class Decoder(Tabular, Protocol):
     num_events: int | None
     """Its rows, or None where counting would mean reading it."""
 
+    bipartite: bool
+    """Whether it says that sources and destinations are counted apart."""
+
     first_place: str
     """Where its first row stands, as `events.csv, line 2`."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tgflow.streams.errors import StreamError
+from tgflow.streams.files.arrays import NpzDecoder, TensorsDecoder
 from tgflow.streams.files.arrow import ArrowDecoder
 from tgflow.streams.files.blocks import BLOCK_BYTES, COMPRESSION
 from tgflow.streams.files.csv import CsvDecoder
 from tgflow.streams.files.decoder import Decoder
+from tgflow.streams.files.dyglib import DyglibDecoder, is_dyglib
+from tgflow.streams.files.headerless import KonectDecoder, SnapDecoder
 from tgflow.streams.files.jodie import JodieDecoder, is_jodie
 from tgflow.streams.files.jsonl import JsonlDecoder
 from tgflow.streams.files.parquet import ParquetDecoder
@@ -23,10 +27,29 @@ EXTENSIONS = {
     ".ipc": "arrow",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".txt": "snap",
+    ".npz": "npz",
+    ".pt": "pt",
 }
 """What a file name's ending says about its format; text formats may end in .gz besides."""
 
-FORMATS = ("csv", "tsv", "jodie", "parquet", "arrow", "jsonl")
+WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
+FORMATS = (*WRITABLE, "jodie", "dyglib", "snap", "konect", "npz", "pt")
+_TEXT = ("csv", "tsv", "jsonl", "snap")
+
+
+_OF_TEXT: Mapping[str, Callable[[Path, int | None, int], Decoder]] = {
+    "jsonl": JsonlDecoder,
+    "dyglib": DyglibDecoder,
+    "snap": SnapDecoder,
+    "konect": KonectDecoder,
+}
+_BINARY: Mapping[str, Callable[[Path], Decoder]] = {
+    "parquet": ParquetDecoder,
+    "arrow": ArrowDecoder,
+    "npz": NpzDecoder,
+    "pt": TensorsDecoder,
+}
 
 
 def format_of(path: Path) -> str | None:
@@ -34,8 +57,12 @@ def format_of(path: Path) -> str | None:
     suffixes = [s.lower() for s in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSION:
         name = EXTENSIONS.get(suffixes[-2]) if len(suffixes) > 1 else None
-        return name if name in ("csv", "tsv", "jsonl") else None
-    return EXTENSIONS.get(suffixes[-1]) if suffixes else None
+        return name if name in _TEXT else _by_start(path)
+    return (EXTENSIONS.get(suffixes[-1]) if suffixes else None) or _by_start(path)
+
+
+def _by_start(path: Path) -> str | None:
+    return "konect" if path.name.startswith("out.") else None
 
 
 def decoder_for(
@@ -48,7 +75,8 @@ def decoder_for(
 
     Args:
         path: The file.
-        format: One of `FORMATS`, or None to go by the file's name, and by its header for JODIE's.
+        format: One of `FORMATS`, or None to go by the file's name, and by its header for JODIE's
+            and DyGLib's.
         max_bytes: How much text it may hold if it is compressed, as for `TextFile`.
         block_bytes: How much text to parse at a time.
 
@@ -59,17 +87,17 @@ def decoder_for(
     if format is not None and format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
     chosen = format or format_of(path)
-    if chosen == "jodie" or (format is None and chosen == "csv" and is_jodie(path)):
+    if format is None and chosen == "csv":
+        chosen = "jodie" if is_jodie(path) else "dyglib" if is_dyglib(path) else "csv"
+    if chosen == "jodie":
         return JodieDecoder(path, ",", max_bytes, block_bytes)
+    if chosen is not None and chosen in _OF_TEXT:
+        return _OF_TEXT[chosen](path, max_bytes, block_bytes)
     if chosen in ("csv", "tsv"):
         delimiter = "\t" if chosen == "tsv" else ","
         return CsvDecoder(path, delimiter, max_bytes, block_bytes)
-    if chosen == "jsonl":
-        return JsonlDecoder(path, max_bytes, block_bytes)
-    if chosen == "parquet":
-        return ParquetDecoder(path)
-    if chosen == "arrow":
-        return ArrowDecoder(path)
+    if chosen is not None and chosen in _BINARY:
+        return _BINARY[chosen](path)
     endings = ", ".join((*EXTENSIONS, ".csv.gz", ".tsv.gz", ".jsonl.gz"))
     text = (
         f"its name has no known ending (known: {endings}); pass format=... ({', '.join(FORMATS)})"

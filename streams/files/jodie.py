@@ -22,6 +22,8 @@ class JodieDecoder(CsvDecoder):
         path: The file, compressed if its name says so.
     """
 
+    bipartite = True
+
     def names(self) -> Sequence[str]:
         """Return src, dst, t, label, and one name for each further value of most first rows."""
         widths = [len(split_values(line, ",")) for line in self.head()[1:] if not undecodable(line)]

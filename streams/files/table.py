@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from tgflow.streams.errors import SourceCorrupt, SourceMismatch, SourceTruncated
 from tgflow.streams.files.anchor import check_digest, check_size, digest, tail
@@ -32,6 +33,8 @@ class ColumnarDecoder(ABC):
         names: Its columns.
         num_events: Its rows, or None if unknown.
     """
+
+    bipartite = False
 
     def __init__(self, name: str, size: int, names: Sequence[str], num_events: int | None) -> None:
         self.name = name
@@ -179,19 +182,33 @@ def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
 
 
 def as_table(data: Any) -> pa.Table | None:
-    """Return `data` as a table if it is one: Arrow's, a data frame, or a dict of columns.
+    """Return `data` as a table if it is one: Arrow's, a data frame, PyG's, or a dict of columns.
 
     A dict's columns may be NumPy arrays, torch tensors, Arrow arrays or lists; a 2-d one becomes
     a column of lists.
     """
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
+    if all(isinstance(getattr(data, name, None), torch.Tensor) for name in ("src", "dst", "t")):
+        data = _tensors_of(data)
     if isinstance(data, Mapping):
-        return pa.table({name: _array(column) for name, column in data.items()})
+        return pa.table({name: array_of(column) for name, column in data.items()})
     return pa.table(data) if hasattr(data, "__arrow_c_stream__") else None
 
 
-def _array(column: Any) -> Any:
+def _tensors_of(data: Any) -> dict[str, torch.Tensor]:
+    """Return the columns of a `TemporalData` of PyTorch Geometric: src, dst, t, msg, ..."""
+    columns = data.to_dict() if hasattr(data, "to_dict") else vars(data)
+    num = len(data.src)
+    return {
+        name: x.detach().cpu()
+        for name, x in columns.items()
+        if isinstance(x, torch.Tensor) and x.dim() in (1, 2) and len(x) == num
+    }
+
+
+def array_of(column: Any) -> Any:
+    """Return a column as Arrow has it; one of two dimensions as lists of its rows."""
     if isinstance(column, pa.Array | pa.ChunkedArray | list | tuple):
         return column
     values = np.asarray(column)

@@ -33,6 +33,7 @@ class TextDecoder(ABC):
     """
 
     num_header_lines = 0
+    bipartite = False
 
     def __init__(
         self, path: Path, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
@@ -83,7 +84,7 @@ class TextDecoder(ABC):
         longest = schema.checks.max_bytes
         for block in blocks:
             position = self._file.position(block)
-            body = block.without_head(self.num_header_lines if block.line == 1 else 0)
+            body = block.without_head(max(0, self.num_header_lines + 1 - block.line))
             if body.data:
                 parsed = parse_block(body, parser, longest)
                 yield validate(

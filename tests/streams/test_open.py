@@ -287,7 +287,7 @@ def test_sources_no_one_can_read_say_what_can_be(tmp_path):
     expected = r"its name has no known ending \(known: .csv, .tsv, .parquet.*\); pass format=..."
     with pytest.raises(StreamError, match=expected):
         open_stream(path)
-    with pytest.raises(ValueError, match="unknown format 'excel'; choose one of csv, tsv, jodie"):
+    with pytest.raises(ValueError, match="unknown format 'excel'; choose one of csv, tsv, parquet"):
         open_stream(path, format="excel")
     with pytest.raises(ValueError, match="unknown id_kind 'float'; choose 'int', 'string' or None"):
         open_stream(path, id_kind="float")

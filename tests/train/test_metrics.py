@@ -140,3 +140,13 @@ def test_a_gathered_nan_is_refused_with_the_result():
     gathered.gather(torch.tensor([float("nan")]), torch.zeros(1, 1))
     with pytest.raises(ValueError, match="positive score 0 of 1 is NaN"):
         gathered.result()
+
+
+@pytest.mark.parametrize("take", ["add", "gather"])
+def test_scores_that_differ_beyond_float32_are_not_tied(take):
+    """Rules without parameters order by numbers that float32 would make equal."""
+    positive = torch.tensor([1.0 + 2**-40], dtype=torch.float64)
+    negative = torch.tensor([[1.0, 1.0 - 2**-40]], dtype=torch.float64)
+    found = metrics.LinkMetrics()
+    getattr(found, take)(positive, negative)
+    assert found.result()["mrr"] == found.result()["ap"] == 1.0

@@ -22,6 +22,9 @@ from tgflow.streams.rows.limits import Checks
 from tgflow.train.config import ContinualConfig, OfflineConfig
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
+FileFormat = Literal[
+    "csv", "tsv", "parquet", "arrow", "jsonl", "jodie", "dyglib", "snap", "konect", "npz", "pt"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,7 @@ class StreamConfig:
 
     path: Annotated[str, Setting(flags=("--stream", "--data", "-s"), resume="from_now")] = ""
     """File or folder (CSV, Parquet, Arrow or JSONL; also .gz), or kafka://HOST/TOPIC."""
-    format: Literal["csv", "tsv", "jodie", "parquet", "arrow", "jsonl"] | None = None
+    format: FileFormat | None = None
     """Format; unset: by the name's ending."""
     src: str = "src"
     """Column of the source node."""

@@ -1,0 +1,152 @@
+"""The files of DyGLib: `ml_NAME.csv`, and beside it the features of its events, `ml_NAME.npy`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tgflow.streams.errors import StreamError
+from tgflow.streams.files.blocks import BLOCK_BYTES, COMPRESSION, Text, TextFile
+from tgflow.streams.files.csv import CsvDecoder, csv_parser, split_values
+from tgflow.streams.files.lines import Parser
+from tgflow.streams.rows.checks import Fault
+from tgflow.streams.rows.limits import Checks
+from tgflow.streams.rows.schema import Columns, IdKind, Scale
+
+HEADER = b",u,i,ts,label,idx"
+FEATURES, INDEX = "x", "idx"
+_NAMES = ("row", "src", "dst", "t", "label", INDEX)
+_ROWS = 1 << 14
+_log = logging.getLogger("tgflow.streams")
+
+Rows = npt.NDArray[np.floating[Any]]
+
+
+class DyglibDecoder(CsvDecoder):
+    """A list of events with columns row, src, dst, t, label and idx, and x from the file beside it.
+
+    Row `idx` of `ml_NAME.npy` is an event's features; row 0 stands for none. They are read unless
+    others are asked for, or unless all are zero, as DyGLib writes them for data sets without any.
+
+    Args:
+        path: `ml_NAME.csv`, compressed if its name says so.
+        max_bytes: As for `TextDecoder`.
+        block_bytes: As for `TextDecoder`.
+
+    Raises:
+        StreamError: If there are features that are no matrix of numbers.
+    """
+
+    def __init__(
+        self, path: Path, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        super().__init__(path, ",", max_bytes, block_bytes)
+        plain = path.with_suffix("") if path.suffix in COMPRESSION else path
+        self._rows_of_x = _features(plain.with_suffix(".npy"))
+
+    def names(self) -> Sequence[str]:
+        """Return row, src, dst, t, label and idx, and x if there are features."""
+        return _NAMES if self._rows_of_x is None else (*_NAMES, FEATURES)
+
+    def default_features(self) -> Sequence[str]:
+        """Return x, if there are features."""
+        return () if self._rows_of_x is None else (FEATURES,)
+
+    def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
+        """Return the values of some of the first lines, with their features."""
+        rows = []
+        for line in self.head()[1:]:
+            values = split_values(line, ",")
+            if len(values) == len(_NAMES) and all(value.strip().isdigit() for value in values[1:3]):
+                row: dict[str, Any] = dict(zip(_NAMES, values, strict=True))
+                row |= {"src": int(row["src"]), "dst": int(row["dst"])}
+                rows.append(row | self._sample_of_x(row[INDEX]))
+        return rows
+
+    def _sample_of_x(self, index: str) -> dict[str, Any]:
+        rows = self._rows_of_x
+        if rows is None or not index.strip().isdigit() or int(index) >= len(rows):
+            return {}
+        return {FEATURES: rows[int(index)].tolist()}
+
+    def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
+        """Return how lines become typed columns, features included.
+
+        Raises:
+            StreamError: If another column than idx is to be the events' id beside features.
+        """
+        rows = self._rows_of_x
+        if rows is None or FEATURES not in columns.features:
+            return csv_parser(_NAMES, ",", columns, ids, time)
+        if columns.event_id not in (None, INDEX):
+            text = f"event_id={columns.event_id!r}: beside features only {INDEX!r} can be one"
+            raise StreamError(self.name, "schema", text)
+        others = tuple(name for name in columns.features if name != FEATURES)
+        inner = csv_parser(
+            _NAMES, ",", replace(columns, features=others, event_id=INDEX), ids, time
+        )
+        keeps_index = columns.event_id is not None
+        return replace(
+            inner,
+            parse=lambda block: _with_features(inner.parse(block), rows, keeps_index),
+            explain=lambda line: inner.explain(line) or _index_fault(line, len(rows)),
+            schema=_with_features(_no_rows(inner.schema), rows, keeps_index).schema,
+        )
+
+
+def is_dyglib(path: Path) -> bool:
+    """Return whether the first line of a file is DyGLib's."""
+    return [line.strip() for line in TextFile(path).head(1)] == [HEADER]
+
+
+def _features(path: Path) -> Rows | None:
+    """Return the rows of the features, mapped; None if there are none, or all are zero."""
+    if not path.exists():
+        return None
+    try:
+        rows = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise StreamError(str(path), "syntax", f"no file of numbers: {error!s:.100}") from None
+    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype.kind != "f":
+        text = "features are a matrix of floats with a row for each event; save such a one"
+        raise StreamError(str(path), "type", text)
+    if not any(rows[start : start + _ROWS].any() for start in range(0, len(rows), _ROWS)):
+        _log.warning("%s holds zeros alone: the events are read without features", path)
+        return None
+    return rows
+
+
+def _with_features(batch: pa.RecordBatch, rows: Rows, keeps_index: bool) -> pa.RecordBatch:
+    """Return a batch with the features of its events, and without their idx if nobody asked.
+
+    Raises:
+        pa.ArrowInvalid: If an idx is no row.
+    """
+    index = pc.cast(batch.column(INDEX), pa.int64()).to_numpy()
+    if len(index) and not (index.min() >= 0 and index.max() < len(rows)):
+        raise pa.ArrowInvalid("an idx without features")
+    x = rows[index].astype(np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), rows.shape[1])
+    named = dict(zip(batch.schema.names, batch.columns, strict=True)) | {FEATURES: lists}
+    if not keeps_index:
+        del named[INDEX]
+    return pa.RecordBatch.from_pydict(named)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
+
+
+def _index_fault(line: Text, num_rows: int) -> Fault | None:
+    index = split_values(line, ",")[-1].strip()
+    if index.isdigit() and int(index) < num_rows:
+        return None
+    return "range", f"idx is {index!r:.40}, and there are features of rows 0 to {num_rows - 1}"

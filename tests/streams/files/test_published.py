@@ -1,0 +1,272 @@
+"""The files that people have: DyGLib's, SNAP's, KONECT's, named arrays and tensors, PyG's data."""
+
+import gzip
+import io
+import logging
+import pickle
+import zipfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.effort import tries
+from helpers.file_reads import flat, read
+from tgflow.streams import StreamError, open_files, open_stream
+
+ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12), (3, 4, 40)]
+
+
+def rows_of(stream):
+    """Return the events by their own ids."""
+    found = []
+    for batch in stream:
+        ends = (stream.ids.decode(nodes) for nodes in (batch.src, batch.dst))
+        found += zip(*ends, batch.t.tolist(), strict=True)
+    return found
+
+
+def features_of(stream):
+    return torch.cat([batch.x for batch in stream]).tolist()
+
+
+def write_dyglib(folder, features=None, rows=ROWS, index=None):
+    index = range(1, len(rows) + 1) if index is None else index
+    lines = [
+        f"{i},{src},{dst},{t}.0,0.0,{idx}"
+        for i, ((src, dst, t), idx) in enumerate(zip(rows, index, strict=True))
+    ]
+    path = folder / "ml_made.csv"
+    path.write_text("\n".join([",u,i,ts,label,idx", *lines, ""]))
+    if features is not None:
+        np.save(folder / "ml_made.npy", features)
+    return path
+
+
+FEATURES = np.arange(10, dtype=np.float64).reshape(5, 2)
+
+
+def test_dyglib_is_known_by_its_header_and_its_features_come_from_the_file_beside(tmp_path):
+    stream = open_stream(write_dyglib(tmp_path, FEATURES))
+    assert rows_of(stream) == ROWS
+    assert not stream.ids.bipartite
+    assert features_of(stream) == FEATURES[1:].tolist()
+
+
+def test_dyglib_features_go_by_idx_whatever_the_order_of_rows(tmp_path):
+    stream = open_stream(write_dyglib(tmp_path, FEATURES, index=[4, 4, 0, 1]))
+    assert features_of(stream) == FEATURES[[4, 4, 0, 1]].tolist()
+
+
+def test_dyglib_reads_on_from_any_block(tmp_path):
+    rows = [(i % 7 + 1, 20 + i % 5, i) for i in range(60)]
+    path = write_dyglib(tmp_path, np.random.default_rng(0).normal(size=(61, 3)), rows)
+    polls = read(open_files(path, block_bytes=90))
+    assert len(polls) > 5
+    whole = flat(read(open_files(path)))
+    assert flat(polls) == whole
+    middle = polls[3].rows.position
+    assert flat(read(open_files(path, block_bytes=90), middle)) == flat(polls[4:])
+
+
+def test_dyglib_without_features_or_with_zeros_alone_has_none(tmp_path, caplog):
+    path = write_dyglib(tmp_path)
+    assert open_stream(path).x_dim == 0
+    np.save(tmp_path / "ml_made.npy", np.zeros((5, 2)))
+    with caplog.at_level(logging.WARNING, "tgflow.streams"):
+        assert open_stream(path).x_dim == 0
+    assert "holds zeros alone" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (np.ones(5), "a matrix of floats with a row for each event"),
+        (np.array([{}], dtype=object), "no file of numbers"),
+        (np.ones((3, 2)), r"line 4: idx is '3', and there are features of rows 0 to 2"),
+    ],
+)
+def test_dyglib_features_that_do_not_fit_are_an_error(tmp_path, features, message):
+    path = write_dyglib(tmp_path)
+    np.save(tmp_path / "ml_made.npy", features, allow_pickle=True)
+    with pytest.raises(StreamError, match=message):
+        list(open_stream(path))
+
+
+def text_of(rows, separator=" "):
+    return "".join(separator.join(map(str, row)) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", ",", "  ", " \t", ", "])
+@pytest.mark.parametrize("head", ["", "# a network\n# src dst t\n"])
+def test_snap_has_no_header_and_any_space_between_values(tmp_path, separator, head):
+    path = tmp_path / "CollegeMsg.txt"
+    path.write_text(head + text_of(ROWS, separator))
+    assert rows_of(open_stream(path)) == ROWS
+    packed = tmp_path / "CollegeMsg.txt.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert rows_of(open_stream(packed)) == ROWS
+
+
+def test_what_stands_behind_the_time_can_be_read_or_be_the_time(tmp_path):
+    path = tmp_path / "ratings.txt"
+    path.write_text(text_of([(src, dst, -3, t) for src, dst, t in ROWS], ","))
+    stream = open_stream(path, t="c3", features=["t"])
+    assert rows_of(stream) == ROWS
+    assert features_of(stream) == [[-3.0]] * 4
+
+
+@pytest.mark.parametrize("kind", ["sym", "bip"])
+def test_konect_says_whether_it_is_bipartite(tmp_path, kind):
+    path = tmp_path / "out.made"
+    path.write_text(
+        f"% {kind} weighted\n% 4 3 3\n" + "".join(f"{s} {d} 2\t{t}\n" for s, d, t in ROWS)
+    )
+    stream = open_stream(path, features=["weight"])
+    assert rows_of(stream) == ROWS
+    assert stream.ids.bipartite is (kind == "bip")
+    assert features_of(stream) == [[2.0]] * 4
+
+
+def test_konect_without_times_is_an_error_that_names_its_columns(tmp_path):
+    path = tmp_path / "out.made"
+    path.write_text("% sym unweighted\n1 2\n2 3\n")
+    with pytest.raises(StreamError, match=r"no column 't'; the columns are src, dst"):
+        open_stream(path)
+
+
+def test_a_bad_line_without_a_header_is_named_by_its_number(tmp_path):
+    path = tmp_path / "made.txt"
+    path.write_text("# one\n# two\n1 2 3\n1 2\n4 5 6\n")
+    with pytest.raises(StreamError, match=r"line 4: 2 values, expected 3 \(src, dst, t\)"):
+        list(open_stream(path))
+    polls = read(open_files(path))
+    assert [place["line"] for *_, place, _ in flat(polls)[1]] == [4]
+
+
+def test_comments_longer_than_a_block_are_left_out(tmp_path):
+    path = tmp_path / "made.txt"
+    path.write_text("".join(f"# comment {i}\n" for i in range(120)) + text_of(ROWS))
+    assert flat(read(open_files(path, block_bytes=30))) == flat(read(open_files(path)))
+    assert rows_of(open_stream(path)) == ROWS
+    path.write_text("#\n" * 10_001 + text_of(ROWS))
+    with pytest.raises(StreamError, match="more than 10,000 lines of comments"):
+        open_stream(path)
+    path.write_text("# nothing\n")
+    assert rows_of(open_stream(path)) == []
+
+
+LINES = ["1 2 3", "1\t 2  4", " 3,4,5 ", "1 2", "x 2 3", "1 2 3 4", "# 1", ""]
+
+
+@settings(max_examples=tries(60))
+@given(
+    st.lists(st.sampled_from(LINES)),
+    st.integers(1, 60),
+)
+def test_any_block_size_reads_the_same_rows(scratch, body, block_bytes):
+    path = scratch / "made.txt"
+    path.write_text("\n".join(["% head", "1 2 3", *body]))
+    schema = {"id_kind": "int"}
+    polls = read(open_files(path, block_bytes=block_bytes, **schema))
+    assert flat(polls) == flat(read(open_files(path, **schema)))
+    if polls:
+        again = open_files(path, block_bytes=block_bytes, **schema)
+        assert flat(read(again, polls[0].rows.position)) == flat(polls[1:])
+
+
+def columns_of(rows):
+    src, dst, t = (np.array(column) for column in zip(*rows, strict=True))
+    return {"src": src, "dst": dst, "t": t}
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_columns_go_by_their_names(tmp_path, save):
+    path = tmp_path / "made.npz"
+    save(path, **columns_of(ROWS), msg=FEATURES[1:].astype(np.float32), about=np.array(3))
+    stream = open_stream(path, features=["msg"])
+    assert rows_of(stream) == ROWS
+    assert features_of(stream) == FEATURES[1:].tolist()
+    assert stream.num_events == 4
+
+
+def bomb():
+    """Return an .npz whose array says that it is longer than it is."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<i8", "fortran_order": False, "shape": (10**15,)}
+    )
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        file.writestr("src.npy", np.lib.format.magic(1, 0)[:0] + header.getvalue())
+    return out.getvalue()
+
+
+def objects():
+    out = io.BytesIO()
+    np.savez(out, src=np.array([{}], dtype=object))
+    return out.getvalue()
+
+
+def uneven():
+    out = io.BytesIO()
+    np.savez(out, src=np.arange(3), dst=np.arange(4), t=np.arange(3))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"no", "no readable .npz file"),
+        (bomb(), "shorter than its header says"),
+        (objects(), "holds Python objects, which are not unpickled"),
+        (uneven(), r"differ in length: src \[3\], dst \[4\]"),
+    ],
+)
+def test_an_npz_that_is_none_or_means_harm_is_an_error(tmp_path, data, message):
+    path = tmp_path / "made.npz"
+    path.write_bytes(data)
+    with pytest.raises(StreamError, match=message):
+        open_stream(path)
+
+
+class TemporalData(SimpleNamespace):
+    """Has what PyTorch Geometric's class of this name has."""
+
+    def to_dict(self):
+        return dict(vars(self))
+
+
+def temporal_data():
+    columns = {name: torch.from_numpy(x) for name, x in columns_of(ROWS).items()}
+    return TemporalData(**columns, msg=torch.from_numpy(FEATURES[1:]), name="made", y=None)
+
+
+def test_temporal_data_is_read_as_it_is(tmp_path):
+    stream = open_stream(temporal_data(), features=["msg"])
+    assert rows_of(stream) == ROWS
+    assert features_of(stream) == FEATURES[1:].tolist()
+
+
+def test_tensors_that_were_saved_by_name_are_read(tmp_path):
+    path = tmp_path / "made.pt"
+    torch.save(temporal_data().to_dict(), path)
+    stream = open_stream(path, features=["msg"])
+    assert rows_of(stream) == ROWS
+    assert features_of(stream) == FEATURES[1:].tolist()
+
+
+def test_a_saved_object_is_refused_and_the_way_out_is_said(tmp_path):
+    path = tmp_path / "made.pt"
+    torch.save(temporal_data(), path)
+    with pytest.raises(StreamError, match=r"cannot load it safely .*torch.save\(data.to_dict"):
+        open_stream(path)
+    path.write_bytes(pickle.dumps({"src": 1}, protocol=4) + b"junk")
+    with pytest.raises(StreamError, match=r"made.pt: "):
+        open_stream(path)
+    torch.save([1, 2], path)
+    with pytest.raises(StreamError, match="holds a list"):
+        open_stream(path)
