@@ -149,7 +149,8 @@ def test_distinct_events_are_those_of_the_core(
 
 def assert_same_events(eids: list[Tensor], gpu: Device) -> None:
     exact, rows, _ = _native.unique_events(eids)
-    padded, mine, size = distinct_events([eid.to(gpu.device) for eid in eids], gpu)
+    padded, mine, size, num_used = distinct_events([eid.to(gpu.device) for eid in eids], gpu)
+    assert num_used == len(exact)
     assert size == len(padded) == 1 + sum(eid.numel() for eid in eids)
     assert torch.equal(padded[: len(exact)].cpu(), exact)
     assert (padded[len(exact) :] == -1).all()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
-from helpers.padding import BatchShape, shape_of
 from helpers.plan_reference import assert_same_batch
-from tgflow.batch import Batch, Block
+from tgflow.batch import Batch
+from tgflow.plan.padding import cut, shape_of
 
 
 def assert_same_but_for_padding(padded: Batch, exact: Batch) -> None:
     """Fail unless `padded` is `exact` with rows behind, as `Batch` describes them."""
     there, shape = padded.to("cpu"), shape_of(exact)
-    assert_same_batch(_without_padding(there, shape), exact)
+    assert_same_batch(cut(there, shape), exact)
     size = shape.nodes
     assert not there.nodes[size:].any()
     assert (there.position[size:] == exact.host.begin).all()
@@ -25,32 +23,6 @@ def assert_same_but_for_padding(padded: Batch, exact: Batch) -> None:
         assert (block.eid[rows:] == -1).all()
         for column in (block.target, block.neighbor, block.dt, block.edge_row):
             assert column is None or not column[rows:].any()
-
-
-def _without_padding(batch: Batch, shape: BatchShape) -> Batch:
-    blocks = zip(batch.blocks, shape.targets, strict=True)
-    return replace(
-        batch,
-        blocks=tuple(_shorter(block, size, shape.edges) for block, size in blocks),
-        nodes=batch.nodes[: shape.nodes],
-        position=batch.position[: shape.nodes],
-        node_x=None if batch.node_x is None else batch.node_x[: shape.nodes],
-    )
-
-
-def _shorter(block: Block, size: int, edges: int) -> Block:
-    def cut(column: Tensor | None, rows: int = size) -> Tensor | None:
-        return None if column is None else column[:rows]
-
-    return Block(
-        target=block.target[:size],
-        neighbor=block.neighbor[:size],
-        mask=block.mask[:size],
-        dt=block.dt[:size],
-        eid=block.eid[:size],
-        edge_row=cut(block.edge_row),
-        edge_table=cut(block.edge_table, edges),
-    )
 
 
 def assert_on(device: torch.device, batch: Batch) -> None:

@@ -158,8 +158,8 @@ def test_the_host_waits_for_nothing(
 @pytest.mark.parametrize(
     ("changes", "launches", "operations"),
     [
-        ({"fanouts": (10,), "counts": ()}, 11, 77),
-        ({"fanouts": (10, 10), "with_memory": False, "counts": ()}, 15, 100),
+        ({"fanouts": (10,), "counts": ()}, 11, 70),
+        ({"fanouts": (10, 10), "with_memory": False, "counts": ()}, 15, 91),
     ],
 )
 def test_a_batch_costs_no_more_launches_and_operations_than_it_did(
@@ -175,7 +175,7 @@ def test_a_batch_costs_no_more_launches_and_operations_than_it_did(
     with watching() as watch:
         plan.batch(0, 4)
     assert len(device.kernels.launches) - before <= launches
-    assert sum(watch.operations.values()) <= operations
+    assert sum(watch.operations.values()) <= operations, watch.operations
 
 
 @for_each_gpu

@@ -16,12 +16,13 @@ from torch.nn import functional as F
 from helpers.effort import cases, tries
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
-from helpers.padding import BatchShape, pad, shape_of
+from helpers.padding import pad
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.models import MODELS
+from tgflow.plan.padding import BatchShape, cut, shape_of
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.tables import FeatureTable
@@ -129,3 +130,26 @@ def test_a_shape_without_room_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="cannot be padded"):
             pad(batch, small)
+
+
+@given(rows=st.integers(1, 1 << 40))
+def test_a_size_has_a_third_of_padding_at_most(rows: int) -> None:
+    size = BatchShape((rows,), rows, rows).rounded()
+    assert size == BatchShape((size.nodes,), size.nodes, size.nodes)
+    assert size.nodes == 32 or rows <= size.nodes <= 1.5 * rows
+    assert size.rounded() == size
+    assert bin(size.nodes).lstrip("0b").rstrip("0") in ("1", "11"), "two sizes an octave"
+
+
+def test_sizes_grow_with_rows_and_no_edge_table_needs_none() -> None:
+    sizes = [BatchShape((), rows, 0).rounded() for rows in range(1, 300)]
+    assert [*dict.fromkeys(s.nodes for s in sizes)] == [32, 48, 64, 96, 128, 192, 256, 384]
+    assert {s.edges for s in sizes} == {0}
+
+
+@pytest.mark.parametrize("node_x_dim", [0, 2])
+def test_cutting_takes_padding_off_again(node_x_dim: int) -> None:
+    batch = plan_of(graph_with_features(3, node_x_dim)).batch(0, 3)
+    padded = pad(batch, longer(shape_of(batch), [9, 8, 7]))
+    assert_same_batch(cut(padded, shape_of(batch)), batch)
+    assert_same_batch(cut(padded, shape_of(padded)), padded)

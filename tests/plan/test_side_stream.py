@@ -13,17 +13,21 @@ import torch
 from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
-from helpers.devices import device_of, for_each_gpu, needs_cuda
+from helpers.devices import apart, cuda, device_of, for_each_gpu, needs_cuda
 from helpers.effort import cases
 from helpers.emulator.device import EmulatedDevice
+from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
+from helpers.padding import pad
 from helpers.plan_reference import assert_same_batch
+from tgflow.batch import Batch
 from tgflow.cache import cached
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler
 from tgflow.plan.copying import PinnedCopies
+from tgflow.plan.padding import shape_of
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.plan.side_stream import SideStream
 from tgflow.tables import FeatureTable
@@ -82,7 +86,7 @@ def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
         gpu.proceed(max(len(gpu.queue) - behind, 0))
     gpu.proceed(len(gpu.queue))
     for copy, batch in zip(copies, batches, strict=True):
-        assert_same_batch(copy, batch)
+        assert_same_batch(copy, pad(batch, shape_of(batch).rounded()))
 
 
 def test_pieces_are_used_in_turn() -> None:
@@ -125,6 +129,54 @@ def test_the_stream_that_takes_a_batch_waits_for_the_one_that_made_it() -> None:
     kept = [id(tensor) for stream, tensor in gpu.kept if stream == 7]
     assert kept == [id(tensor) for batch in taken for tensor in batch.tensors()]
     assert gpu.synchronized == 0
+
+
+def taken(gpu: EmulatedDevice, *, busy: bool) -> list[Batch]:
+    plan = plan_of(TemporalGraph.from_events(EVENTS, device=gpu))
+    loader, side = iter(Loader(plan, num_threads=0, device=gpu)), 999 + gpu.num_streams
+    batches = []
+    for _ in range(4):
+        gpu.busy |= {side} if busy else set()
+        batches.append(next(loader))
+    return batches
+
+
+def test_the_host_waits_for_a_batch_that_is_not_prepared_when_it_is_taken_and_for_no_other() -> None:
+    """And knows its size in both cases: nothing depends on who was earlier."""
+    late, early = EmulatedDevice(), EmulatedDevice()
+    of_late, of_early = taken(late, busy=True), taken(early, busy=False)
+    assert (late.synchronized, early.synchronized) == (4, 0)
+    for a, b in zip(of_late, of_early, strict=True):
+        assert_same_batch(a, b)
+
+
+@pytest.mark.parametrize("gpu", [apart, cuda])
+@pytest.mark.parametrize("is_made_there", [False, True])
+def test_batches_come_in_sizes_captured_or_not(gpu: str, is_made_there: bool) -> None:
+    device = device_of(gpu)
+    where = {"device": device, "edge_x": FeatureTable(2, placement="device", device=device)}
+    plan = plan_of(TemporalGraph.from_events(EVENTS, **(where if is_made_there else {})))
+    shapes = [
+        [shape_of(batch) for batch in Loader(plan, 0, range(9), device=device, captures=captures)]
+        for captures in (False, True)
+    ]
+    assert shapes[0] == shapes[1]
+    most = shape_of(plan.batch(0, 8)) if is_made_there else shapes[0][8].rounded()
+    for shape in shapes[0]:
+        assert shape.nodes in (shape.rounded().nodes, most.nodes)
+        assert shape.edges in (shape.rounded().edges, most.edges)
+
+
+@pytest.mark.parametrize("gpu", [apart])
+def test_knowing_the_size_of_a_batch_costs_no_wait(gpu: str) -> None:
+    device = device_of(gpu)
+    table = FeatureTable(2, placement="device", device=device)
+    plan = plan_of(TemporalGraph.from_events(EVENTS, edge_x=table, device=device))
+    side, waited = SideStream(device), device.synchronized
+    with watching() as watch:
+        for index in range(3):
+            side.take(side.make(lambda index: plan.batch(0, index), index))
+    assert (watch.waits, device.synchronized) == ([], waited)
 
 
 VARIANTS: list[dict[str, Any]] = [

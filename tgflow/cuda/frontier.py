@@ -130,7 +130,7 @@ def expand_frontier(
     return (row[:num], row[num:].view(num, k), mask, dt), rows
 
 
-def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor]:
+def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return -1 and the distinct events, and the row of each event. Does not synchronize.
 
     Args:
@@ -138,12 +138,13 @@ def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor]:
         eids: Contiguous int64 `[N]`; -1 is no event.
 
     Returns:
-        int64 `[N + 1]`, -1 beyond the rows in use, and int64 `[N]`, 0 for no event.
+        int64 `[N + 1]`, -1 beyond the rows in use; int64 `[N]`, 0 for no event; and how many rows
+        are in use, int64 `[]`.
     """
     size = len(eids)
     items = _Items(slot_node=_address("eids", eids, (size,), gpu), num_slots=size, k=1)
     rows, row = _made_distinct(gpu, items, size, False, _Rows(base=1))
-    return rows.nodes, row
+    return rows.nodes, row, rows.num_used
 
 
 def _with_position(queries: TargetRows, by_position: bool) -> bool:
@@ -180,8 +181,9 @@ def _made_distinct(
     columns = torch.empty(3 if with_position else 2, length, dtype=torch.int64, device=gpu.device)
     row = torch.empty(size, dtype=torch.int64, device=gpu.device)
     num_used = torch.empty((), dtype=torch.int64, device=gpu.device)
-    to.node, to.t = columns[0].data_ptr(), columns[1].data_ptr()
-    to.position = columns[2].data_ptr() if with_position else 0
+    nodes, t, *position = columns.unbind(0)
+    to.node, to.t = nodes.data_ptr(), t.data_ptr()
+    to.position = position[0].data_ptr() if with_position else 0
     to.num_used, to.row = num_used.data_ptr(), row.data_ptr()
     claims = _Claims(first.data_ptr(), places - 1, place.data_ptr(), number.data_ptr())
     blocks = -(-size // _THREADS)
@@ -189,7 +191,6 @@ def _made_distinct(
     gpu.kernels.launch("frontier_flag", blocks, _THREADS, items, claims)
     torch.cumsum(number, 0, dtype=torch.int32, out=number)
     gpu.kernels.launch("frontier_write", blocks, _THREADS, items, claims, to)
-    nodes, t, *position = columns.unbind(0)
     return DistinctRows(nodes, t, position[0] if position else None, num_used), row
 
 

@@ -77,7 +77,10 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
     )
     node_rows = None if graph.node_x is None else graph.node_rows(inputs.nodes)
     with_edges = graph.edge_x is not None
-    return pending_batch(batch, with_edges=with_edges, node_rows=node_rows, gpu=graph.gpu)
+    num_used = [each.num_used for each in hops.frontiers if each.num_used is not None]
+    return pending_batch(
+        batch, with_edges=with_edges, node_rows=node_rows, gpu=graph.gpu, num_used=num_used
+    )
 
 
 def _positions(inputs: Frontier, begin: Tensor | int, with_memory: bool) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,12 @@ def _rows_of(table: Tensor, row: Tensor) -> Tensor:
 
 
 def pending_batch(
-    batch: Batch, *, with_edges: bool, node_rows: Tensor | None, gpu: Device | None
+    batch: Batch,
+    *,
+    with_edges: bool,
+    node_rows: Tensor | None,
+    gpu: Device | None,
+    num_used: Sequence[Tensor] = (),
 ) -> PendingBatch:
     """Return `batch` with the rows of features that it needs.
 
@@ -76,25 +81,44 @@ def pending_batch(
         with_edges: Whether the graph has edge features.
         node_rows: Rows of the batch's nodes, or None if the graph has no node features.
         gpu: Where the batch is; None: on the CPU.
+        num_used: On a GPU the rows in use of all its frontiers from the top down, int64 `[]` each.
     """
     ids: dict[Feature, Tensor] = {} if node_rows is None else {"node_x": node_rows}
     if not with_edges:
-        return PendingBatch(batch, ids)
-    eids = [block.eid for block in batch.blocks]
-    edges, (*rows, own_row), num_in_blocks = distinct_events([*eids, batch.eid], gpu)
+        no_edges = [torch.zeros_like(num_used[0])] if num_used else []
+        return PendingBatch(replace(batch, counts=_stacked([*num_used, *no_edges])), ids)
+    found = distinct_events([*(block.eid for block in batch.blocks), batch.eid], gpu)
+    *rows, own_row = found.rows
     blocks = (replace(b, edge_row=row) for b, row in zip(batch.blocks, rows, strict=True))
+    counts = [] if found.num_used is None else [*num_used, found.num_used]
     return PendingBatch(
-        replace(batch, blocks=tuple(blocks)),
-        {"edge_x": edges, **ids},
-        num_in_blocks=num_in_blocks,
+        replace(batch, blocks=tuple(blocks), counts=_stacked(counts)),
+        {"edge_x": found.eids, **ids},
+        num_in_blocks=found.num_in_blocks,
         own_row=own_row,
     )
 
 
-def distinct_events(eids: list[Tensor], gpu: Device | None) -> tuple[Tensor, list[Tensor], int]:
+def _stacked(counts: list[Tensor]) -> Tensor | None:
+    return torch.stack(counts) if counts else None
+
+
+class DistinctEvents(NamedTuple):
+    """Events of several lists, each once; see `_native.unique_events`."""
+
+    eids: Tensor
+    rows: list[Tensor]
+    num_in_blocks: int
+    num_used: Tensor | None = None
+    """On a GPU, how many of `eids` are in use, int64 `[]`; the others are padding."""
+
+
+def distinct_events(eids: list[Tensor], gpu: Device | None) -> DistinctEvents:
     """As `_native.unique_events`, wherever the events are; padding may be read by blocks too."""
     if gpu is None:
-        return _native.unique_events(eids)
-    distinct, row = frontier.unique_events(gpu, torch.cat([eid.reshape(-1) for eid in eids]))
-    rows = torch.split(row, [eid.numel() for eid in eids])
-    return distinct, [r.view(eid.shape) for r, eid in zip(rows, eids, strict=True)], len(distinct)
+        return DistinctEvents(*_native.unique_events(eids))
+    all_eids = torch.cat([eid.reshape(-1) for eid in eids])
+    distinct, row, num_used = frontier.unique_events(gpu, all_eids)
+    parts = zip(torch.split(row, [eid.numel() for eid in eids]), eids, strict=True)
+    rows = [part.view(eid.shape) for part, eid in parts]
+    return DistinctEvents(distinct, rows, len(distinct), num_used)

@@ -1,0 +1,132 @@
+"""Sizes that batches on a GPU come in: few shapes recur, each of which is captured once.
+
+A size is a function of the rows in use alone: not of what came before, nor of what the host happens
+to know. So a batch has the same shape, and a step of it the same bits, wherever a run was resumed,
+and whether it is captured or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from tgflow.batch import Batch, Block
+
+_LEAST_ROWS = 32
+"""The smallest size; rows cost nothing below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """How many rows the parts of a batch have, below its events."""
+
+    targets: tuple[int, ...]
+    """Of each block."""
+    nodes: int
+    """Of the lowest frontier."""
+    edges: int
+    """Of the edge table; 0 without one."""
+
+    @classmethod
+    def of_counts(cls, counts: Sequence[int]) -> BatchShape:
+        """Return the shape of the rows in use that `Batch.counts` holds."""
+        *targets, nodes, edges = counts
+        return cls(tuple(targets), nodes, edges)
+
+    def rounded(self) -> BatchShape:
+        """Return the shape with each number rounded up to a size: 32, 48, 64, 96, 128, ...
+
+        These are the powers of two and the numbers halfway between: a seventh of the rows of
+        such a shape is padding on average, and at most a third.
+        """
+        targets = tuple(map(_rounded, self.targets))
+        return BatchShape(targets, _rounded(self.nodes), _rounded(self.edges) if self.edges else 0)
+
+
+def _rounded(rows: int) -> int:
+    if rows <= _LEAST_ROWS:
+        return _LEAST_ROWS
+    power = 1 << (rows - 1).bit_length()  # at least `rows`, which is more than half of it
+    return power * 3 // 4 if rows <= power * 3 // 4 else power
+
+
+def shape_of(batch: Batch) -> BatchShape:
+    """Return the shape of a batch."""
+    table = batch.blocks[0].edge_table if batch.blocks else None
+    targets = tuple(len(block.target) for block in batch.blocks)
+    return BatchShape(targets, len(batch.nodes), 0 if table is None else len(table))
+
+
+class Padding(NamedTuple):
+    """How long a column becomes, and with what."""
+
+    rows: int
+    fill: int
+
+
+def paddings(batch: Batch, shape: BatchShape) -> dict[int, Padding]:
+    """Return what each column gets to have `shape`, by its `id`; others stay as they are.
+
+    Raises:
+        ValueError: If the batch has more rows than `shape`, or another number of blocks.
+    """
+    _check_fits(shape_of(batch), shape)
+    found: dict[int, Padding] = {}
+
+    def pad(column: Tensor | None, rows: int, fill: int = 0) -> None:
+        if column is not None and len(column) < rows:
+            found[id(column)] = Padding(rows, fill)
+
+    for block, rows in zip(batch.blocks, shape.targets, strict=True):
+        for column in (block.target, block.neighbor, block.mask, block.dt, block.edge_row):
+            pad(column, rows)
+        pad(block.eid, rows, fill=-1)
+        pad(block.edge_table, shape.edges)
+    pad(batch.nodes, shape.nodes)
+    pad(batch.position, shape.nodes, fill=batch.host.begin)
+    pad(batch.node_x, shape.nodes)
+    return found
+
+
+def cut(batch: Batch, shape: BatchShape) -> Batch:
+    """Return a batch of a GPU without the padding beyond `shape`, as views. Does not synchronize.
+
+    What has fewer rows than `shape` keeps them; `counts` is left out.
+    """
+    table = batch.blocks[0].edge_table if batch.blocks else None
+    table = None if table is None else _shorter(table, shape.edges)
+    blocks = zip(batch.blocks, shape.targets, strict=True)
+    return replace(
+        batch,
+        blocks=tuple(_cut_block(block, rows, table) for block, rows in blocks),
+        nodes=_shorter(batch.nodes, shape.nodes),
+        position=_shorter(batch.position, shape.nodes),
+        node_x=None if batch.node_x is None else _shorter(batch.node_x, shape.nodes),
+        counts=None,
+    )
+
+
+def _cut_block(block: Block, rows: int, edge_table: Tensor | None) -> Block:
+    return Block(
+        target=_shorter(block.target, rows),
+        neighbor=_shorter(block.neighbor, rows),
+        mask=_shorter(block.mask, rows),
+        dt=_shorter(block.dt, rows),
+        eid=_shorter(block.eid, rows),
+        edge_row=None if block.edge_row is None else _shorter(block.edge_row, rows),
+        edge_table=edge_table,
+    )
+
+
+def _shorter(column: Tensor, rows: int) -> Tensor:
+    return column[:rows] if len(column) > rows else column
+
+
+def _check_fits(found: BatchShape, shape: BatchShape) -> None:
+    pairs = [*zip(found.targets, shape.targets, strict=False), (found.nodes, shape.nodes)]
+    pairs.append((found.edges, shape.edges))
+    if len(found.targets) != len(shape.targets) or any(rows > room for rows, room in pairs):
+        raise ValueError(f"a batch of {found} cannot be padded to {shape}, which has less room")
