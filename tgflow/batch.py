@@ -127,7 +127,7 @@ class Batch:
     """What the plan's `counts` ask of the past of each pair, in that order."""
     num_fallbacks: int = 0
     """How many of the `B * m` negatives had to be of another kind than asked for."""
-    counts: Tensor | None = None
+    num_used: Tensor | None = None
     """int64 `[H + 2]`: the rows in use of each block's targets, of `nodes` and of the edge table (0
     without one), where a GPU found them and the host has not asked; or None."""
 

@@ -23,6 +23,7 @@ from helpers.padding import pad
 from helpers.plan_reference import assert_same_batch
 from tgflow.batch import Batch
 from tgflow.cache import cached
+from tgflow.cuda.clock import HostClock
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler
@@ -79,7 +80,7 @@ class SlowDevice(EmulatedDevice):
 def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
     """The copies are so many pieces of work behind the host."""
     gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
-    pinned, batches = PinnedCopies(gpu), [plan.batch(0, index) for index in range(20)]
+    pinned, batches = PinnedCopies(gpu, HostClock()), [plan.batch(0, index) for index in range(20)]
     copies = []
     for batch in batches:
         copies.append(pinned.of_batch(batch))
@@ -141,7 +142,9 @@ def taken(gpu: EmulatedDevice, *, busy: bool) -> list[Batch]:
     return batches
 
 
-def test_the_host_waits_for_a_batch_that_is_not_prepared_when_it_is_taken_and_for_no_other() -> None:
+def test_the_host_waits_for_a_batch_that_is_not_prepared_when_it_is_taken_and_for_no_other() -> (
+    None
+):
     """And knows its size in both cases: nothing depends on who was earlier."""
     late, early = EmulatedDevice(), EmulatedDevice()
     of_late, of_early = taken(late, busy=True), taken(early, busy=False)

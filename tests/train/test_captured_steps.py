@@ -8,6 +8,7 @@ from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
 from tgflow.tables import FeatureTable
+from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
@@ -43,36 +44,51 @@ def capture_without_effect(learner, monkeypatch):
     monkeypatch.setattr(CapturedCalls, "_capture", capture)
 
 
-def trained(device, make, monkeypatch, *, capture):
-    gpu, replays = opened(device), []
-    table = FeatureTable(2, placement="device", device=gpu)
-    graph = TemporalGraph("undirected", edge_x=table, device=gpu)
+def graph_there(device):
+    """A graph on the device, which prepares its batches."""
+    table = FeatureTable(2, placement="device", device=(gpu := opened(device)))
+    return TemporalGraph("undirected", edge_x=table, device=gpu)
+
+
+def graph_here(device):
+    """A graph in host memory, whose batches come to the device in few sizes."""
+    return TemporalGraph("undirected", 2)
+
+
+def trained(device, make, graph, monkeypatch, *, capture):
+    replays = []
+    monkeypatch.setattr(captured, "WARM_UPS", 1)
     config = ContinualConfig(batch_size=20, learning_rate=1e-2, mrr_negatives=5)
     trainer = ContinualTrainer(
-        make().to(place_of(device)), graph, config, execution=ExecutionConfig(capture=capture)
+        make().to(place_of(device)),
+        graph(device),
+        config,
+        execution=ExecutionConfig(capture=capture),
     )
     with monkeypatch.context() as patched:
         if device == "apart":
             capture_without_effect(trainer._learner, patched)
         call = CapturedCalls.call
 
-        def counted(self, name, *rest):
-            result = call(self, name, *rest)
+        def counted(self, name, *rest, **options):
+            result = call(self, name, *rest, **options)
             replays.extend([name] * self.was_replay)
             return result
 
         patched.setattr(CapturedCalls, "call", counted)
-        records = list(trainer.steps(pieces(made_events(240), 64)))
+        records = list(trainer.steps(pieces(made_events(140), 64)))
     return trainer, records, replays
 
 
 @for_each_place
 @pytest.mark.parametrize("make", cases([small_tgn, small_tgat], [small_tgn]))
-def test_captured_steps_are_those_that_are_not(device, make, monkeypatch):
-    plain, expected, none = trained(device, make, monkeypatch, capture=False)
-    replayed, found, replays = trained(device, make, monkeypatch, capture=True)
+@pytest.mark.parametrize("graph", [graph_there, graph_here])
+def test_captured_steps_are_those_that_are_not(device, make, graph, monkeypatch):
+    plain, expected, none = trained(device, make, graph, monkeypatch, capture=False)
+    replayed, found, replays = trained(device, make, graph, monkeypatch, capture=True)
     assert not none
     assert {"predict", "learn"} <= set(replays)
+    assert make is small_tgat or "commit learn" in replays
     assert [(r.loss, r.metrics) for r in found] == [(r.loss, r.metrics) for r in expected]
     for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
         assert torch.equal(x.cpu(), y.cpu())

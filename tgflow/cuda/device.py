@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, wraps
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -44,6 +44,16 @@ class StreamEvent(Protocol):
 
     def synchronize(self) -> None:
         """Wait for all work before it."""
+
+
+class TimedEvent(Protocol):
+    """A point in a stream's work, and when it came to it (a CUDA event with timing)."""
+
+    def query(self) -> bool:
+        """Return whether all work before it is done; never waits."""
+
+    def elapsed_time(self, end: Any, /) -> float:
+        """Return the milliseconds until another event; less than 0 if that was before."""
 
 
 class CapturedWork(Protocol):
@@ -101,7 +111,12 @@ class Device(Protocol):
             out: Where to; by default newly allocated.
         """
 
-    def capture(self, work: Callable[[], Sequence[Tensor]]) -> CapturedWork:
+    def open_pool(self) -> object:
+        """Return a pool of memory that captured graphs share, as `capture` takes it."""
+
+    def capture(
+        self, work: Callable[[], Sequence[Tensor]], pool: object | None = None
+    ) -> CapturedWork:
         """Capture what `work` queues on the current stream, which is not done; see `CapturedWork`.
 
         Waits for the device. Other threads may launch, allocate and copy meanwhile.
@@ -109,6 +124,8 @@ class Device(Protocol):
         Args:
             work: Returns the tensors that it makes. What it reads and writes must stay where it is;
                 it has been run before, so that all it needs is compiled.
+            pool: Of `open_pool`. Its graphs never run at the same time, and a replay spoils what
+                graphs of it that were captured later have made. None: memory of its own.
         """
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
@@ -124,6 +141,9 @@ class Device(Protocol):
             event: An event of this device that nobody needs as it is any more, to be recorded
                 again instead of a new one.
         """
+
+    def record_time(self) -> TimedEvent:
+        """Return the point that the current stream's work has come to, which is timed."""
 
     def wait_event(self, event: StreamEvent) -> None:
         """Let later work of the current stream begin when `event` is done; the host goes on."""
@@ -213,14 +233,29 @@ class CudaDevice:
             return pinned.to(self.device, non_blocking=True)
         return out.copy_(pinned, non_blocking=True)
 
-    def capture(self, work: Callable[[], Sequence[Tensor]]) -> CapturedWork:
-        """Capture a CUDA graph on a stream of its own, with memory of its own."""
-        graph, stream = torch.cuda.CUDAGraph(), self.open_stream()
+    def open_pool(self) -> object:
+        """Return the handle of a pool of torch's allocator."""
+        with torch.cuda.device(self.device):
+            return torch.cuda.graph_pool_handle()
+
+    def capture(
+        self, work: Callable[[], Sequence[Tensor]], pool: object | None = None
+    ) -> CapturedWork:
+        """Capture a CUDA graph on the stream that is there for it.
+
+        That is one stream for all, as cuBLAS keeps a workspace of tens of MiB for each.
+        """
+        graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool)
         # "thread_local": what other threads do meanwhile ends no capture; two at once might
-        capturing = torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local")
+        mode = "thread_local"
+        capturing = torch.cuda.graph(graph, handle, self._capture_stream, capture_error_mode=mode)
         with _capturing, torch.cuda.device(self.device), capturing:
             work()
         return graph
+
+    @cached_property
+    def _capture_stream(self) -> torch.cuda.Stream:
+        return self.open_stream()
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         """Tell torch's allocator that the current stream reads a tensor."""
@@ -231,6 +266,12 @@ class CudaDevice:
         if event is None:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         assert isinstance(event, torch.cuda.Event)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def record_time(self) -> TimedEvent:
+        """Record a CUDA event with timing on torch's current stream."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
+from tgflow.cuda.clock import Clock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.plan.assembly import assembled
@@ -80,24 +81,29 @@ class CapturedPreparer:
         with self._lock:
             self._free.append(slab)
 
-    def prepare(self, roots: Roots, slab: _Slab | None) -> Batch:
+    def prepare(self, roots: Roots, slab: _Slab | None, clock: Clock) -> Batch:
         """Return the batch of what was drawn, in a slab or in memory of its own.
 
         Does not synchronize, but while it captures.
+
+        Args:
+            roots: What was drawn.
+            slab: Of `take`.
+            clock: Of what the stream does.
         """
         if slab is None:
-            return self._eager.of_roots(roots)
+            return self._eager.of_roots(roots, clock)
         if slab.freed is not None:
             self._gpu.wait_event(slab.freed)
         captured = slab.captured = self._captured(slab.captured, roots)
         layout = captured.layout
         with self._pinned.lend(layout.num_bytes) as room:
             layout.pack(roots, room.view(torch.int64))
-            self._gpu.copy_from_host(room, out=captured.roots)
-        with ExitStack() as reading:
-            for part in self._read:
-                reading.enter_context(part())
-            captured.work.replay()
+            with clock.measuring(), ExitStack() as reading:
+                self._gpu.copy_from_host(room, out=captured.roots)
+                for part in self._read:
+                    reading.enter_context(part())
+                captured.work.replay()
         return _renamed(captured.batch, roots)
 
     def _captured(self, captured: _Captured | None, roots: Roots) -> _Captured:
@@ -127,10 +133,14 @@ class CapturedBatches:
         preparer: Whose slabs.
         spec: What batches are.
         num_slabs: How many batches may be in slabs at once; more have memory of their own.
+        clock: Of what the stream does.
     """
 
-    def __init__(self, preparer: CapturedPreparer, spec: PlanSpec, num_slabs: int) -> None:
+    def __init__(
+        self, preparer: CapturedPreparer, spec: PlanSpec, num_slabs: int, clock: Clock
+    ) -> None:
         self._preparer, self._spec, self._most = preparer, spec, num_slabs
+        self._clock = clock
         self._lock = threading.Lock()
         self._num_used = 0
         self._lent: dict[int, _Slab] = {}
@@ -139,7 +149,7 @@ class CapturedBatches:
         """Return batch `index` of `epoch`. Does not synchronize, but while it captures."""
         roots = self._spec.draw(epoch, index)
         slab = self._take(roots)
-        batch = self._preparer.prepare(roots, slab)
+        batch = self._preparer.prepare(roots, slab, self._clock)
         if slab is not None:
             with self._lock:
                 self._lent[id(batch.eid)] = slab

@@ -1,7 +1,7 @@
 """Batches that the host prepares for a GPU: one copy each, and what the GPU reads itself.
 
-They come in the sizes of `tgflow.plan.padding`, so that shapes recur and steps can be captured: what
-is padding is written beside the batch in pinned memory, and goes over with it.
+They come in the sizes of `tgflow.plan.padding`, so that shapes recur and steps can be captured:
+padding is written beside the rows in pinned memory, and goes over with them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
+from tgflow.cuda.clock import Clock
 from tgflow.cuda.device import Device
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.plan.inputs import FeatureInput, feature_inputs
@@ -35,10 +36,11 @@ class PinnedCopies:
 
     Args:
         gpu: Where to.
+        clock: Of what the stream does.
     """
 
-    def __init__(self, gpu: Device) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: Device, clock: Clock) -> None:
+        self._gpu, self._clock = gpu, clock
         self._pinned = PinnedPool(gpu)
 
     def of(
@@ -59,7 +61,8 @@ class PinnedCopies:
                 part[: len(column)] = column.numpy()
                 if id(column) in longer:
                     part[len(column) :] = longer[id(column)].fill
-            there = self._gpu.copy_from_host(room)
+            with self._clock.measuring():
+                there = self._gpu.copy_from_host(room)
         pairs = zip(columns, places, strict=True)
         return {id(column): place.part_of(there) for column, place in pairs}
 
@@ -83,9 +86,7 @@ class _Place(NamedTuple):
         return part.view(self.dtype).view(self.shape)
 
 
-def _laid_out(
-    columns: Sequence[Tensor], longer: Mapping[int, Padding]
-) -> tuple[list[_Place], int]:
+def _laid_out(columns: Sequence[Tensor], longer: Mapping[int, Padding]) -> tuple[list[_Place], int]:
     """Return the place of each column, one behind the other, and how many bytes all take."""
     shapes = [
         (longer[id(column)].rows if id(column) in longer else len(column), *column.shape[1:])
@@ -107,11 +108,12 @@ class CopyingPreparer:
     Args:
         spec: Of a graph in host memory.
         gpu: Where to.
+        clock: Of what the stream does.
     """
 
-    def __init__(self, spec: PlanSpec, gpu: Device) -> None:
-        self._host = HostPreparer(spec)
-        self._copies = PinnedCopies(gpu)
+    def __init__(self, spec: PlanSpec, gpu: Device, clock: Clock) -> None:
+        self._host, self._clock = HostPreparer(spec), clock
+        self._copies = PinnedCopies(gpu, clock)
         inputs = feature_inputs(spec.graph)
         self._there = [table for table in inputs if table.is_in_reach_of_a_gpu]
         self._here = [table for table in inputs if not table.is_in_reach_of_a_gpu]
@@ -140,7 +142,11 @@ class CopyingPreparer:
         )
 
     def _completed(self, pending: PendingBatch) -> Batch:
-        return pending.with_features({each.name: _gathered(each, pending) for each in self._there})
+        if not self._there:
+            return pending.batch
+        with self._clock.measuring():
+            rows = {each.name: _gathered(each, pending) for each in self._there}
+            return pending.with_features(rows)
 
 
 def _longer(

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from tgflow.batch import Batch
+from tgflow.cuda.clock import Clock, HostClock
 from tgflow.cuda.device import Device
 from tgflow.cuda.devices import device_of
 from tgflow.plan.copying import PinnedCopies
@@ -36,7 +37,7 @@ class BatchSource(Protocol):
         """Return batch `index` of `epoch`."""
         ...
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
         """Return what makes the same batches on a GPU, see `Plan.batches_on`."""
         ...
 
@@ -58,8 +59,10 @@ class Loader:
     `tgflow.plan.lookahead`. The batches are the same, whatever the caches, `lookahead` or threads.
 
     Batches for a GPU are made, or copied there in one piece, on a stream of their own, while the
-    current stream of whoever takes them works on those before; it waits for a batch on the device,
-    and the host for none. What is taken may be kept as long as any tensor, but see `captures`.
+    current stream of whoever takes them works on those before; it waits for a batch on the device.
+    Frontiers come in few sizes (see `tgflow.plan.padding`), for which the host must know how many
+    rows a GPU has found: where a batch is asked for before it is prepared, it waits. What is taken
+    may be kept as long as any tensor, but see `captures`.
 
     Args:
         plan: Where batches come from.
@@ -74,6 +77,7 @@ class Loader:
         captures: Whether a GPU prepares batches of full size by replays of CUDA graphs. A batch is
             then there until the next one is asked for, and what is queued on the current stream
             by then may read it; later ones are written over it.
+        clock: Adds up how long the stream is busy that batches for a GPU are made on.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
@@ -91,6 +95,7 @@ class Loader:
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
         captures: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
@@ -102,6 +107,7 @@ class Loader:
         self._num_threads = num_threads
         self._lookahead = lookahead
         self._captures = captures
+        self._clock = clock
 
     @classmethod
     def of_tasks(
@@ -113,10 +119,16 @@ class Loader:
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
         captures: bool = False,
+        clock: Clock | None = None,
     ) -> Loader:
         """Return a loader of any (epoch, index) tasks, pulled lazily from an iterable."""
         loader = cls(
-            plan, num_threads=num_threads, lookahead=lookahead, device=device, captures=captures
+            plan,
+            num_threads=num_threads,
+            lookahead=lookahead,
+            device=device,
+            captures=captures,
+            clock=clock,
         )
         loader._tasks = tasks
         return loader
@@ -127,12 +139,13 @@ class Loader:
             if self._is_planned():
                 return self._planned()
             return self._made(partial(run_task, plan.batch), self._tasks)
-        side = SideStream(gpu)
+        side, clock = SideStream(gpu), HostClock() if self._clock is None else self._clock
         if self._is_planned():
             batches: DeviceBatches = OwnedBatches(plan.batch)
-            ready = self._made(partial(side.make, PinnedCopies(gpu).of_batch), self._planned())
+            copy = PinnedCopies(gpu, clock).of_batch
+            ready = self._made(partial(side.make, copy), self._planned())
         else:
-            batches = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0)
+            batches = plan.batches_on(gpu, self._ahead + 1 if self._captures else 0, clock)
             ready = self._made(partial(side.make, partial(run_task, batches.make)), self._tasks)
         return _taken(side, batches, ready)
 

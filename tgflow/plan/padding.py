@@ -31,9 +31,9 @@ class BatchShape:
     """Of the edge table; 0 without one."""
 
     @classmethod
-    def of_counts(cls, counts: Sequence[int]) -> BatchShape:
-        """Return the shape of the rows in use that `Batch.counts` holds."""
-        *targets, nodes, edges = counts
+    def of_used(cls, num_used: Sequence[int]) -> BatchShape:
+        """Return the shape that `Batch.num_used` holds."""
+        *targets, nodes, edges = num_used
         return cls(tuple(targets), nodes, edges)
 
     def rounded(self) -> BatchShape:
@@ -94,7 +94,7 @@ def paddings(batch: Batch, shape: BatchShape) -> dict[int, Padding]:
 def cut(batch: Batch, shape: BatchShape) -> Batch:
     """Return a batch of a GPU without the padding beyond `shape`, as views. Does not synchronize.
 
-    What has fewer rows than `shape` keeps them; `counts` is left out.
+    What has fewer rows than `shape` keeps them; `num_used` is left out.
     """
     table = batch.blocks[0].edge_table if batch.blocks else None
     table = None if table is None else _shorter(table, shape.edges)
@@ -105,7 +105,7 @@ def cut(batch: Batch, shape: BatchShape) -> Batch:
         nodes=_shorter(batch.nodes, shape.nodes),
         position=_shorter(batch.position, shape.nodes),
         node_x=None if batch.node_x is None else _shorter(batch.node_x, shape.nodes),
-        counts=None,
+        num_used=None,
     )
 
 

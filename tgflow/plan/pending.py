@@ -86,21 +86,21 @@ def pending_batch(
     ids: dict[Feature, Tensor] = {} if node_rows is None else {"node_x": node_rows}
     if not with_edges:
         no_edges = [torch.zeros_like(num_used[0])] if num_used else []
-        return PendingBatch(replace(batch, counts=_stacked([*num_used, *no_edges])), ids)
+        return PendingBatch(replace(batch, num_used=_stacked([*num_used, *no_edges])), ids)
     found = distinct_events([*(block.eid for block in batch.blocks), batch.eid], gpu)
     *rows, own_row = found.rows
     blocks = (replace(b, edge_row=row) for b, row in zip(batch.blocks, rows, strict=True))
-    counts = [] if found.num_used is None else [*num_used, found.num_used]
+    all_used = [] if found.num_used is None else [*num_used, found.num_used]
     return PendingBatch(
-        replace(batch, blocks=tuple(blocks), counts=_stacked(counts)),
+        replace(batch, blocks=tuple(blocks), num_used=_stacked(all_used)),
         {"edge_x": found.eids, **ids},
         num_in_blocks=found.num_in_blocks,
         own_row=own_row,
     )
 
 
-def _stacked(counts: list[Tensor]) -> Tensor | None:
-    return torch.stack(counts) if counts else None
+def _stacked(numbers: list[Tensor]) -> Tensor | None:
+    return torch.stack(numbers) if numbers else None
 
 
 class DistinctEvents(NamedTuple):

@@ -6,13 +6,14 @@ from copy import copy
 from functools import cached_property
 
 from tgflow.batch import Batch
+from tgflow.cuda.clock import Clock
 from tgflow.cuda.device import Device
 from tgflow.plan.captured import CapturedBatches, CapturedPreparer
 from tgflow.plan.copying import CopyingPreparer
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.pending import PendingBatch
-from tgflow.plan.preparer import Preparer, preparer_of
+from tgflow.plan.preparer import DevicePreparer, Preparer, preparer_of
 from tgflow.plan.spec import PlanSpec
 
 
@@ -96,7 +97,7 @@ class Plan(PlanSpec):
         num = self.negatives.num if num_negatives is None else num_negatives
         return self.preparer.of_roots(self.draw_part(epoch, index, rows, num))
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
         """Return what makes the batches on a GPU for one pass: made there, or copied.
 
         Args:
@@ -104,12 +105,14 @@ class Plan(PlanSpec):
             num_slabs: How many batches may be prepared by replays of a CUDA graph and not freed
                 yet; a batch that is freed is written over. 0: none; nor is any where the host
                 prepares batches, or has to read a table for them.
+            clock: Adds up how long the stream is busy that batches are made on.
         """
         if self.gpu is None:
-            return OwnedBatches(CopyingPreparer(self, gpu).prepare)
+            return OwnedBatches(CopyingPreparer(self, gpu, clock).prepare)
         if num_slabs == 0 or not all(each.is_in_reach_of_a_gpu for each in self._inputs):
-            return OwnedBatches(self.batch)
-        return CapturedBatches(self._captured, self, num_slabs)
+            eager = DevicePreparer(self, self.gpu)
+            return OwnedBatches(lambda epoch, index: eager.of_roots(self.draw(epoch, index), clock))
+        return CapturedBatches(self._captured, self, num_slabs, clock)
 
     @cached_property
     def _captured(self) -> CapturedPreparer:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Protocol
 
 import torch
 
 from tgflow.batch import Batch
+from tgflow.cuda.clock import Clock
 from tgflow.cuda.device import Device
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.plan.assembly import RootColumns, assembled
@@ -86,9 +88,20 @@ class DevicePreparer:
         """Return a batch on the GPU. Waits for features on a disk or in host memory alone."""
         return self.of_roots(self._spec.draw(epoch, index))
 
-    def of_roots(self, roots: Roots) -> Batch:
-        """Return the batch of what was drawn."""
-        return with_features(self._spec, self._assembled(roots))
+    def of_roots(self, roots: Roots, clock: Clock | None = None) -> Batch:
+        """Return the batch of what was drawn.
+
+        Args:
+            roots: What was drawn.
+            clock: Of what the stream does, but for the time in which the host reads tables.
+        """
+        measuring = nullcontext if clock is None else clock.measuring
+        tables = feature_inputs(self._spec.graph)
+        with measuring():
+            pending = self._assembled(roots)
+            if all(each.is_in_reach_of_a_gpu for each in tables):
+                return with_features(self._spec, pending)
+        return with_features(self._spec, pending)
 
     def _assembled(self, roots: Roots) -> PendingBatch:
         return assembled(self._spec, roots, self._copied(roots))

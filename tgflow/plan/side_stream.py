@@ -21,7 +21,7 @@ class ReadyBatch(NamedTuple):
 
     batch: Batch
     done: StreamEvent
-    counts: Tensor | None
+    num_used: Tensor | None
     """Those of the batch in pinned memory, once `done`; None if it has none."""
 
 
@@ -41,14 +41,14 @@ class SideStream:
         self._gpu = gpu
         self._stream = gpu.open_stream()
         self._rooms: deque[Tensor] = deque()
-        """Pinned memory for counts that nobody uses."""
+        """Pinned memory for `num_used` of batches, which is free."""
 
     def make(self, prepare: Callable[[T], Batch], item: T) -> ReadyBatch:
         """Return `prepare(item)`, whose work is queued on this stream. For any thread."""
         with self._gpu.on(self._stream):
             batch = prepare(item)
-            counts = None if batch.counts is None else self._on_host(batch.counts)
-            return ReadyBatch(batch, self._gpu.record_event(), counts)
+            num_used = None if batch.num_used is None else self._on_host(batch.num_used)
+            return ReadyBatch(batch, self._gpu.record_event(), num_used)
 
     def take(self, ready: ReadyBatch) -> Batch:
         """Return a batch for the current stream, whose later work waits until it is there."""
@@ -64,19 +64,19 @@ class SideStream:
             done = self._gpu.record_event()
         self._gpu.wait_event(done)
 
-    def _on_host(self, counts: Tensor) -> Tensor:
-        """Return what will hold `counts` when the current stream's work so far is done."""
+    def _on_host(self, num_used: Tensor) -> Tensor:
+        """Return what will hold `num_used` when the current stream's work so far is done."""
         try:
             room = self._rooms.pop()
         except IndexError:
-            room = self._gpu.allocate_host(counts.nbytes).view(torch.int64)
-        return room.copy_(counts, non_blocking=True)
+            room = self._gpu.allocate_host(num_used.nbytes).view(torch.int64)
+        return room.copy_(num_used, non_blocking=True)
 
     def _cut(self, ready: ReadyBatch) -> Batch:
-        if ready.counts is None:
+        if ready.num_used is None:
             return ready.batch
         if not ready.done.query():
             ready.done.synchronize()
-        shape = BatchShape.of_counts(ready.counts.tolist())
-        self._rooms.append(ready.counts)
+        shape = BatchShape.of_used(ready.num_used.tolist())
+        self._rooms.append(ready.num_used)
         return cut(ready.batch, shape.rounded())

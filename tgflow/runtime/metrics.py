@@ -22,6 +22,7 @@ from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.progress import Progress
 from tgflow.units import seconds_per_tick
 
 UNIX_SINCE = 631_152_000
@@ -185,7 +186,7 @@ class TrainerMetrics:
             "num_skipped": trainer.progress.num_skipped,
             "num_nodes": trainer.graph.num_nodes,
             "memory_rows": getattr(trainer.model.state, "num_rows", None),
-            "busy": {"training": 1 - trainer.progress.overhead_share()},
+            "busy": _busy(trainer.progress),
             **device_figures(trainer.device),
             **_store(trainer.graph),
             **_edge_features(trainer.graph),
@@ -254,6 +255,13 @@ class ProcessMetrics:
     def metrics(self) -> dict[str, Any]:
         """Return the limit and the time paused."""
         return {"memory_limit": self._memory_limit, "paused_seconds": self._flow.paused_seconds}
+
+
+def _busy(progress: Progress) -> dict[str, float]:
+    """Return the share of the run in which each stream was busy."""
+    busy = {"training": 1 - progress.overhead_share()}
+    preparation = progress.preparation_share()
+    return busy if preparation is None else busy | {"preparation": preparation}
 
 
 def _store(graph: TemporalGraph) -> dict[str, Any]:

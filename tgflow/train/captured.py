@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,21 +14,40 @@ from tgflow.batch import Batch
 from tgflow.cuda.device import CapturedWork, Device
 
 WARM_UPS = 3
-"""Steps of a shape that run as they are, before it is captured: by then all is compiled."""
-MOST_GRAPHS = 8
-"""Further shapes run as they are."""
+"""Calls with a shape that run as they are, before it is captured: by then all is compiled."""
+MOST_SHAPES = 12
+"""Batches of further shapes run as they are, unless one of these has not come for long."""
+LONG = 512
+"""Calls without a shape after which another one may have its place."""
 
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Captured(Generic[Result]):
-    batch: Batch
+class _Call(NamedTuple):
+    """A function of batches of a shape, captured."""
+
+    result: Any
+    work: CapturedWork
+
+
+@dataclass(slots=True, eq=False)
+class _Shape:
+    """What was captured of batches of one shape. One function may read another's result."""
+
+    inputs: Batch
     """Whose tensors each replay reads."""
     fixed: list[Tensor]
     """Of the model's state, as they were: a replay reads and writes these."""
-    result: Result
-    work: CapturedWork
+    holds: Batch | None = None
+    """The batch whose values are in `inputs`."""
+    calls: dict[str, _Call] = field(default_factory=dict)
+    last_used: int = 0
+
+    def load(self, batch: Batch) -> None:
+        """Have `inputs` hold the values of a batch; does nothing if it does."""
+        if self.holds is not batch:
+            _copy(self.inputs.tensors(), batch.tensors())
+            self.holds = batch
 
 
 class CapturedCalls:
@@ -36,6 +55,10 @@ class CapturedCalls:
 
     A replay does what the function did when it was captured, with the values that are in the
     batch's tensors now; whatever else changes from batch to batch must be in the device's memory.
+
+    All graphs share one pool of memory, so that they take together what the largest one needs:
+    they come one after the other, and a result is there until the next call, but for a call with
+    the same batch that was captured later, which may read it.
 
     Args:
         device: Where they run.
@@ -45,10 +68,17 @@ class CapturedCalls:
 
     def __init__(self, device: Device, fixed: Callable[[], list[Tensor]]) -> None:
         self._device, self._fixed = device, fixed
+        self._pool = device.open_pool()
         self._seen: Counter[Any] = Counter()
-        self._captured: dict[Any, _Captured[Any]] = {}
-        self.was_replay = False
+        self._shapes: dict[Any, _Shape] = {}
+        self._num_calls = 0
+        self._replayed: _Shape | None = None
+        """Of the latest call, if it was a replay."""
+
+    @property
+    def was_replay(self) -> bool:
         """Whether the latest call was a replay."""
+        return self._replayed is not None
 
     def call(
         self,
@@ -56,6 +86,8 @@ class CapturedCalls:
         batch: Batch,
         work: Callable[[Batch], Result],
         tensors: Callable[[Result], Sequence[Tensor]],
+        *,
+        follows: bool = False,
     ) -> Result:
         """Return `work(batch)`, or the same from a replay, whose tensors the next one overwrites.
 
@@ -63,42 +95,78 @@ class CapturedCalls:
 
         Args:
             name: Of the function; batches of one shape give it one graph.
-            batch: On the device.
+            batch: On the device; its tensors keep their values until a call with another one.
             work: Queues work on the current stream alone, and waits for nothing.
             tensors: Those of its result.
+            follows: It reads the result of the latest call, which was a replay. It needs no more
+                warming up than that: it has run as often as it is.
         """
-        key, self.was_replay = (name, *_shape_of(batch)), False
-        captured = self._captured.get(key)
-        if captured is not None and not _same(captured.fixed, self._fixed()):
-            del self._captured[key]  # the state has grown, and moved
-            captured = None
-        if captured is None:
-            self._seen[key] += 1
-            if self._seen[key] <= WARM_UPS or len(self._captured) >= MOST_GRAPHS:
+        key = _shape_of(batch)
+        latest, self._replayed = self._replayed, None
+        self._num_calls += 1
+        shape = self._found(key)
+        if follows and (shape is None or shape is not latest):
+            return work(batch)
+        if not follows and (shape is None or name not in shape.calls):
+            self._seen[name, key] += 1
+            if self._seen[name, key] > WARM_UPS and shape is None:
+                shape = self._with_room(key, batch)
+            if self._seen[name, key] <= WARM_UPS:
                 return work(batch)
-            captured = self._captured[key] = self._capture(batch, work, tensors)
-        for target, source in zip(captured.batch.tensors(), batch.tensors(), strict=True):
-            target.copy_(source)
-        captured.work.replay()
-        self.was_replay = True
-        result: Result = captured.result
-        return result
+        if shape is None:
+            return work(batch)
+        return self._replay(shape, name, batch, work, tensors)
 
-    def _capture(
+    def _replay(
         self,
+        shape: _Shape,
+        name: str,
         batch: Batch,
         work: Callable[[Batch], Result],
         tensors: Callable[[Result], Sequence[Tensor]],
-    ) -> _Captured[Result]:
-        copied = batch.map(torch.clone)
+    ) -> Result:
+        """Replay a call, once it is captured."""
+        shape.load(batch)
+        if name not in shape.calls:
+            shape.calls[name] = self._capture(shape, work, tensors)
+        shape.last_used = self._num_calls
+        shape.calls[name].work.replay()
+        self._replayed = shape
+        result: Result = shape.calls[name].result
+        return result
+
+    def _found(self, key: Any) -> _Shape | None:
+        """Return what was captured of a shape, unless the state has grown, and moved, since."""
+        shape = self._shapes.get(key)
+        if shape is not None and not _same(shape.fixed, self._fixed()):
+            del self._shapes[key]
+            return None
+        return shape
+
+    def _with_room(self, key: Any, batch: Batch) -> _Shape | None:
+        """Return a place for another shape; None if all are in use."""
+        if len(self._shapes) >= MOST_SHAPES:
+            oldest = min(self._shapes, key=lambda known: self._shapes[known].last_used)
+            if self._num_calls - self._shapes[oldest].last_used < LONG:
+                return None
+            del self._shapes[oldest]
+        shape = self._shapes[key] = _Shape(batch.map(torch.clone), self._fixed(), batch)
+        return shape
+
+    def _capture(
+        self,
+        shape: _Shape,
+        work: Callable[[Batch], Result],
+        tensors: Callable[[Result], Sequence[Tensor]],
+    ) -> _Call:
         results: list[Result] = []
 
         def run() -> Sequence[Tensor]:
-            results.append(work(copied))
+            results.append(work(shape.inputs))
             return tensors(results[-1])
 
-        replayed = self._device.capture(run)
-        return _Captured(copied, self._fixed(), results[0], replayed)
+        replayed = self._device.capture(run, self._pool)
+        return _Call(results[0], replayed)
 
 
 def _shape_of(batch: Batch) -> tuple[Any, ...]:
@@ -109,3 +177,17 @@ def _shape_of(batch: Batch) -> tuple[Any, ...]:
 
 def _same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
     return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors of the same shapes, all of a dtype at once where they are contiguous."""
+    of_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        if source.is_contiguous():
+            pairs = of_dtype.setdefault(source.dtype, ([], []))
+            pairs[0].append(target)
+            pairs[1].append(source)
+        else:
+            target.copy_(source)
+    for pairs in of_dtype.values():
+        torch._foreach_copy_(*pairs)

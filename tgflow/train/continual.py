@@ -14,6 +14,7 @@ import torch
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
@@ -89,7 +90,8 @@ class ContinualTrainer:
             checks_at_once=c.on_nan == "skip",
         )
         self._counts = CountHistory(graph, model.counts)
-        self._steps = PendingSteps(self._learner, c.hist_negatives)
+        self._preparation = clock_of(self._learner.device)
+        self._steps = PendingSteps(self._learner, self._preparation, c.hist_negatives)
         self._catches_up = False
         self._replay_from = 0
         """No event before this log position is replayed: the model's state has forgotten it."""
@@ -133,8 +135,9 @@ class ContinualTrainer:
             lookahead=ahead * (1 + c.updates),
             device=self._learner.device,
             captures=self._execution.capture,
+            clock=self._preparation,
         )
-        self.progress.resume(self._learner.compute_seconds)
+        self.progress.resume(self._learner.compute_seconds, self._preparation.seconds)
         with closing(iter(loader)) as batches:  # type: ignore[type-var]
             try:
                 for batch in batches:

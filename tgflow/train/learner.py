@@ -14,13 +14,13 @@ from torch.utils._pytree import tree_leaves
 
 from tgflow.batch import Batch
 from tgflow.choices import Loss
+from tgflow.cuda.clock import clock_of
 from tgflow.cuda.devices import device_of, has_device
 from tgflow.keys import derive_key
 from tgflow.model import Scores, TemporalModel
 from tgflow.nn.dropout import DropoutKeys
 from tgflow.state import DeviceState
 from tgflow.train.captured import CapturedCalls
-from tgflow.train.clock import clock_of
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.draws import seeded_draws
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
@@ -223,7 +223,7 @@ class Learner:
             assert self._calls is not None
             name, found = replayed  # whose tensors are where a replay of the commit reads them
             commit = partial(self.model.commit, found=found)
-            self._calls.call(f"commit {name}", batch, commit, lambda nothing: [])
+            self._calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
 
     def new_results(self) -> Results[Any]:
         """Return what brings scores and losses to the host: behind the steps on a device."""

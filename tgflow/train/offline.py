@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionWriter
+from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
@@ -51,6 +52,7 @@ class _Totals:
     events: int = 0
     seconds: float = 0.0
     compute_seconds: float = 0.0
+    preparation_seconds: float = 0.0
 
 
 class OfflineTrainer:
@@ -105,6 +107,7 @@ class OfflineTrainer:
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
         )
+        self._preparation = clock_of(self._learner.device)
         self._plans = OfflinePlans(graph, model, c, self.split, ids)
         self._train_plan = self._plans.training()
         num = c.mrr_negatives if c.select == "mrr" else 1
@@ -180,11 +183,13 @@ class OfflineTrainer:
         if self.model.state is not None:
             self.model.state.reset()
         begin, compute = time.perf_counter(), self._learner.compute_seconds
+        preparation = self._preparation.seconds
         total = sum(self._losses(epoch))
         self._totals.epochs += 1
         self._totals.events += len(self.split.train)
         self._totals.seconds += time.perf_counter() - begin
         self._totals.compute_seconds += self._learner.compute_seconds - compute
+        self._totals.preparation_seconds += self._preparation.seconds - preparation
         return total / len(self._train_plan)
 
     def _losses(self, epoch: int) -> Iterator[float]:
@@ -256,6 +261,7 @@ class OfflineTrainer:
             lookahead=c.lookahead,
             device=self._learner.device,
             captures=self._execution.capture,
+            clock=self._preparation,
         )
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
@@ -277,7 +283,7 @@ class OfflineTrainer:
         totals = self._totals
         tied = self.graph.log.tied_share(self.graph.num_events)
         split = "offline 70/15/15" if self._is_published_split() else "offline"
-        return {
+        summary = {
             "protocol": self.config.protocol or split,
             "protocol_line": offline_line(self.config, tied),
             "tied_share": tied,
@@ -295,6 +301,9 @@ class OfflineTrainer:
             "events_per_second": totals.events / totals.seconds,
             "overhead_share": 1 - totals.compute_seconds / totals.seconds,
         }
+        if totals.preparation_seconds:
+            summary["preparation_share"] = totals.preparation_seconds / totals.seconds
+        return summary
 
     def _is_published_split(self) -> bool:
         return (self.config.val_ratio, self.config.test_ratio) == (0.15, 0.15)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tgflow.cuda.clock import Clock
 from tgflow.metrics import LinkMetrics, average_precision, mrr
 from tgflow.model import Scores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
@@ -60,12 +61,13 @@ class PendingSteps:
 
     Args:
         learner: What learned them.
+        preparation: The clock of what prepared them.
         num_hist: How many of the last negatives that are predicted are historical, and ranked apart
             from the others.
     """
 
-    def __init__(self, learner: Learner, num_hist: int = 0) -> None:
-        self._learner = learner
+    def __init__(self, learner: Learner, preparation: Clock, num_hist: int = 0) -> None:
+        self._learner, self._preparation = learner, preparation
         self._num_hist = num_hist
         self._results: Results[LearnedStep] = learner.new_results()
         self._records: deque[StepRecord] = deque()
@@ -126,6 +128,7 @@ class PendingSteps:
             num_fallbacks=step.num_fallbacks,
             ended=step.ended,
             compute_seconds=self._learner.compute_seconds,
+            preparation_seconds=self._preparation.seconds,
         )
         return StepRecord(
             index=step.places[-1].index,

@@ -23,6 +23,8 @@ class Progress:
     """What was left out of learning as it was not finite."""
     wall_seconds: float = 0.0
     compute_seconds: float = 0.0
+    preparation_seconds: float = 0.0
+    """For which a GPU's stream was busy with preparing batches."""
     step_seconds: float = 0.0
     """Wall time of the latest step."""
     best_replay_ap: float | None = None
@@ -31,6 +33,8 @@ class Progress:
     """When the latest step ended; of this process only."""
     compute_clock: float = 0.0
     """The learner's compute time then."""
+    preparation_clock: float = 0.0
+    """The loader's time of preparation then."""
 
     @classmethod
     def new(cls, half_life: float) -> Progress:
@@ -48,10 +52,11 @@ class Progress:
         saved = {name: getattr(self, name) for name in _NUMBERS}
         return saved | {"running": asdict(self.running), "timeline": self.timeline.to_json()}
 
-    def resume(self, compute_seconds: float) -> None:
-        """Start the clock; `compute_seconds` is the learner's, which only grows."""
+    def resume(self, compute_seconds: float, preparation_seconds: float = 0.0) -> None:
+        """Start the clock; the seconds are the learner's and the loader's, which only grow."""
         self.clock = time.perf_counter()
         self.compute_clock = compute_seconds
+        self.preparation_clock = preparation_seconds
 
     def add(
         self,
@@ -64,6 +69,7 @@ class Progress:
         num_fallbacks: int,
         ended: float,
         compute_seconds: float,
+        preparation_seconds: float = 0.0,
     ) -> None:
         """Take in the step over events `[start, stop)`, done at `ended` by `perf_counter`."""
         learned = {"loss": loss, "replay_ap": replay_ap}
@@ -80,6 +86,8 @@ class Progress:
         self.wall_seconds += self.step_seconds
         self.compute_seconds += compute_seconds - self.compute_clock
         self.clock, self.compute_clock = ended, compute_seconds
+        self.preparation_seconds += preparation_seconds - self.preparation_clock
+        self.preparation_clock = preparation_seconds
 
     def forgetting(self) -> float | None:
         """Return how far the running AP on replayed events is below its highest, at least 0."""
@@ -95,6 +103,13 @@ class Progress:
         """Return the share of wall time outside forward, backward and optimizer."""
         return 1 - self.compute_seconds / self.wall_seconds if self.wall_seconds else 0.0
 
+    def preparation_share(self) -> float | None:
+        """Return the share of wall time in which a GPU's stream was busy with preparing batches.
+
+        None where no GPU prepares batches, and none are copied to one.
+        """
+        return self.preparation_seconds / self.wall_seconds if self.preparation_seconds else None
+
     def summary(self) -> dict[str, Any]:
         """Return what a result says of the run as a whole; no key for what is unknown."""
         out: dict[str, Any] = {
@@ -104,6 +119,7 @@ class Progress:
             "epoch_seconds": self.wall_seconds,
             "events_per_second": self.events_per_second(),
             "overhead_share": self.overhead_share(),
+            "preparation_share": self.preparation_share(),
             "forgetting": self.forgetting(),
         }
         out |= {f"running.{name}": value for name, value in self.running.means().items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +22,12 @@ class EmulatedEvent:
 
     gpu: EmulatedDevice
     stream: int
+    time: float = 0.0
+    """When it was recorded, if it is timed."""
+
+    def elapsed_time(self, end: EmulatedEvent) -> float:
+        assert self.query() and end.query(), "asked for before it was done"
+        return 1e3 * (end.time - self.time)
 
     def query(self) -> bool:
         return self.stream not in self.gpu.busy
@@ -32,17 +40,30 @@ class EmulatedEvent:
 class EmulatedGraph:
     """Work that is done again at each replay, as it was told when it was captured.
 
-    It leaves its results where the capture made them.
+    It leaves its results where the capture made them. What graphs of its pool that were captured
+    later have made is spoiled by a replay, whose work may have been where they put it.
     """
 
-    def __init__(self, gpu: EmulatedDevice, work: Callable[[], Sequence[Tensor]]) -> None:
-        self._gpu, self._work = gpu, work
+    def __init__(
+        self,
+        gpu: EmulatedDevice,
+        work: Callable[[], Sequence[Tensor]],
+        pool: list[weakref.ref[EmulatedGraph]],
+    ) -> None:
+        self._gpu, self._work, self._pool = gpu, work, pool
         self._made = self._run()
+        self._number = len(pool)
+        pool.append(weakref.ref(self))
 
     def replay(self) -> None:
         assert not self._gpu.is_capturing()
-        for made, now in zip(self._made, self._run(), strict=True):
-            made.untyped_storage().copy_(now.untyped_storage())
+        now = self._run()
+        for later in self._pool[self._number + 1 :]:
+            graph = later()
+            for made in () if graph is None else graph._made:
+                made.untyped_storage().fill_(0xFF)  # NaN, -1
+        for made, new in zip(self._made, now, strict=True):
+            made.untyped_storage().copy_(new.untyped_storage())
 
     def _run(self) -> Sequence[Tensor]:
         self._gpu.of_thread.captures = True
@@ -144,8 +165,15 @@ class EmulatedDevice:
             return pinned.to(self.device, non_blocking=True, copy=True)
         return out.copy_(pinned, non_blocking=True)
 
-    def capture(self, work: Callable[[], Sequence[Tensor]]) -> EmulatedGraph:
-        return EmulatedGraph(self, work)
+    def open_pool(self) -> list[weakref.ref[EmulatedGraph]]:
+        return []
+
+    def capture(
+        self,
+        work: Callable[[], Sequence[Tensor]],
+        pool: list[weakref.ref[EmulatedGraph]] | None = None,
+    ) -> EmulatedGraph:
+        return EmulatedGraph(self, work, [] if pool is None else pool)
 
     def keep_for_current_stream(self, tensor: Tensor) -> None:
         self.kept.append((self.current, tensor))
@@ -156,6 +184,9 @@ class EmulatedDevice:
             return EmulatedEvent(self, self.current)
         event.stream = self.current
         return event
+
+    def record_time(self) -> EmulatedEvent:
+        return EmulatedEvent(self, self.current, time.perf_counter())
 
     def wait_event(self, event: EmulatedEvent) -> None:
         self.waits.append((self.current, event.stream))

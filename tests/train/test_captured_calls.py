@@ -1,0 +1,137 @@
+"""Calls that are captured by the shape of their batch, and replayed from memory that they share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from helpers.devices import needs_apart
+from helpers.emulator.device import EmulatedDevice
+from helpers.emulator.tensors import watching
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.padding import pad
+from tgflow.batch import Batch
+from tgflow.graph import TemporalGraph
+from tgflow.plan.padding import BatchShape, shape_of
+from tgflow.train import captured
+from tgflow.train.captured import WARM_UPS, CapturedCalls
+
+BATCH = plan_of(TemporalGraph.from_events(made_events(60))).batch(0, 4)
+STATE: list[Tensor] = []
+MOST_SHAPES, LONG = 4, 30
+
+
+@pytest.fixture(autouse=True)
+def _no_more_than_a_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "MOST_SHAPES", MOST_SHAPES)
+    monkeypatch.setattr(captured, "LONG", LONG)
+
+
+def batch_with(nodes: int, value: int = 3) -> Batch:
+    """A batch of that many input rows, all of one node."""
+    shape = shape_of(BATCH)
+    batch = pad(BATCH, BatchShape(shape.targets, len(BATCH.nodes) + nodes, shape.edges))
+    batch.nodes.fill_(value)
+    return batch
+
+
+def doubled(batch: Batch) -> Tensor:
+    return 2 * batch.nodes
+
+
+def added(found: Tensor, batch: Batch) -> Tensor:
+    return batch.nodes + found
+
+
+def asked(calls: CapturedCalls, batch: Batch, name: str = "double") -> Tensor:
+    return calls.call(name, batch, doubled, lambda out: [out])
+
+
+def is_captured(calls: CapturedCalls, nodes: int) -> bool:
+    """Ask often enough for it to be captured, and return whether it was."""
+    for value in range(1, WARM_UPS + 2):
+        batch = batch_with(nodes, value)
+        assert torch.equal(asked(calls, batch), doubled(batch))
+    return calls.was_replay
+
+
+def test_a_shape_is_captured_after_it_has_come_as_it_is() -> None:
+    calls = CapturedCalls(EmulatedDevice(), lambda: STATE)
+    found = []
+    for value in range(WARM_UPS + 3):
+        assert asked(calls, batch_with(1, value)).unique().tolist() == [2 * value]
+        found.append(calls.was_replay)
+    assert found == [False] * WARM_UPS + [True] * 3
+
+
+def test_further_shapes_run_as_they_are_until_one_has_not_come_for_long() -> None:
+    calls = CapturedCalls(EmulatedDevice(), lambda: STATE)
+    assert all(is_captured(calls, nodes) for nodes in range(1, MOST_SHAPES + 1))
+    assert not is_captured(calls, 40)
+    for _ in range(LONG):
+        asked(calls, batch_with(2))
+    assert is_captured(calls, 40), "in the place of one of the others"
+    asked(calls, batch_with(2))
+    assert calls.was_replay, "that was in use"
+
+
+def test_what_was_captured_is_over_when_the_state_is_elsewhere() -> None:
+    state = [torch.zeros(1)]
+    calls = CapturedCalls(EmulatedDevice(), lambda: list(state))
+    assert is_captured(calls, 1)
+    state[0] = torch.zeros(2)
+    assert torch.equal(asked(calls, batch_with(1, 9)), doubled(batch_with(1, 9)))
+    assert calls.was_replay, "of what was captured again"
+
+
+def test_a_call_that_follows_reads_what_the_latest_replay_has_left() -> None:
+    """Also while other functions and shapes, in the same memory, come in between."""
+    state = [torch.zeros(1)]
+    calls = CapturedCalls(EmulatedDevice(), lambda: list(state))
+    replayed = []
+    for value in range(40):
+        batch = batch_with(1 + value % 3, value)
+        asked(calls, batch_with(1 + value % 2, 77), "other")
+        found = asked(calls, batch)
+        if not calls.was_replay:
+            continue
+        if value == 30:
+            state[0] = torch.zeros(2)
+        add = partial(added, found)
+        then = calls.call("add", batch, add, lambda out: [out], follows=True)
+        assert then.unique().tolist() == [3 * value], value
+        replayed.append(value * calls.was_replay)
+    assert {*range(24, 30), *range(36, 40)} <= {*replayed}
+    assert 30 not in replayed, "made by a graph that is gone"
+
+
+def test_the_emulator_spoils_what_a_shared_pool_does_not_keep() -> None:
+    """Else the tests of shared memory would find nothing."""
+    calls = CapturedCalls(EmulatedDevice(), lambda: STATE)
+    first = [asked(calls, batch_with(1, value)) for value in range(5)][-1]
+    later = [asked(calls, batch_with(2, value)) for value in range(5)][-1]
+    assert (first.unique().tolist(), later.unique().tolist()) == ([8], [8])
+    assert asked(calls, batch_with(1, 6)).unique().tolist() == [12]
+    assert later.unique().tolist() == [-1]
+
+
+@needs_apart[0]
+def test_the_values_of_a_batch_are_copied_once_and_in_few_operations() -> None:
+    """One for each dtype and for each column that is spread over others."""
+    device = EmulatedDevice.apart()
+    calls = CapturedCalls(device, lambda: STATE)
+    batches = [batch_with(1, value).to(device.device) for value in range(WARM_UPS + 3)]
+    for batch in batches[:-1]:
+        asked(calls, batch)
+        asked(calls, batch, "other")
+    with watching() as watch:
+        asked(calls, batches[-1])
+        asked(calls, batches[-1], "other")
+    copies = {name: n for name, n in watch.operations.items() if "copy" in name}
+    assert sum(copies.values()) <= 5, copies
+    assert copies["_foreach_copy_"] == 3
+    assert watch.waits == []
