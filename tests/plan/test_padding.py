@@ -39,8 +39,8 @@ def model_of(name: str, graph: TemporalGraph, settings: dict[str, Any]) -> Tempo
     torch.manual_seed(0)
     entry = MODELS[name]
     known = entry.config.__dataclass_fields__
-    given = {name: value for name, value in settings.items() if name in known}
-    model = entry.model.for_graph(graph, **SETTINGS, **given)
+    given = {name: value for name, value in (SETTINGS | settings).items() if name in known}
+    model = entry.model.for_graph(graph, **given)
     if model.state is not None:
         model.state.keep_past(1000)
     return model

@@ -87,8 +87,8 @@ def test_captured_steps_are_those_that_are_not(device, make, graph, monkeypatch)
     plain, expected, none = trained(device, make, graph, monkeypatch, capture=False)
     replayed, found, replays = trained(device, make, graph, monkeypatch, capture=True)
     assert not none
-    assert {"predict", "learn"} <= set(replays)
-    assert make is small_tgat or "commit learn" in replays
+    assert "learn" in replays
+    assert make is small_tgat or {"predict", "commit learn"} <= set(replays)
     assert [(r.loss, r.metrics) for r in found] == [(r.loss, r.metrics) for r in expected]
     for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
         assert torch.equal(x.cpu(), y.cpu())

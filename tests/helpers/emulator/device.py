@@ -26,7 +26,8 @@ class EmulatedEvent:
     """When it was recorded, if it is timed."""
 
     def elapsed_time(self, end: EmulatedEvent) -> float:
-        assert self.query() and end.query(), "asked for before it was done"
+        assert self.query(), "asked for before it was done"
+        assert end.query(), "asked for before it was done"
         return 1e3 * (end.time - self.time)
 
     def query(self) -> bool:
