@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tgflow.batch import Batch
+from tgflow.cuda.clock import Clock
 from tgflow.cuda.device import Device
 from tgflow.plan.copying import PinnedCopies
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
@@ -56,11 +57,11 @@ class PartedPlan:
         part = self.parts[index]
         return self._plan.part(epoch, part.index, part.rows, 1 if part.is_stored else None)
 
-    def batches_on(self, gpu: Device, num_slabs: int) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
         """Return what makes the parts on a GPU, or copies them there; none in slabs."""
         if self.gpu is not None:
             return OwnedBatches(self.batch)
-        copies = PinnedCopies(gpu)
+        copies = PinnedCopies(gpu, clock)
         return OwnedBatches(lambda epoch, index: copies.of_batch(self.batch(epoch, index)))
 
 
