@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.loader import BatchSource, Loader
@@ -45,7 +45,7 @@ class FakePlan:
             raise ValueError("no such thing")
         return cast(Batch, (epoch, index))
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         return OwnedBatches(self.batch)
 
 

@@ -15,7 +15,7 @@ from tgflow.cuda.device import Device, TimedEvent
 from tgflow.cuda.devices import device_of, has_device
 
 
-class Clock(Protocol):
+class WorkClock(Protocol):
     """Adds up how long work took."""
 
     @property
@@ -89,6 +89,6 @@ class _Span:
     """None while it goes on."""
 
 
-def clock_of(device: torch.device) -> Clock:
+def clock_of(device: torch.device) -> WorkClock:
     """Return a clock of what is computed on a device."""
     return StreamClock(device_of(device)) if has_device(device) else HostClock()

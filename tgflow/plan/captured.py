@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import CapturedWork, Device, StreamEvent
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.plan.assembly import assembled
@@ -81,7 +81,7 @@ class CapturedPreparer:
         with self._lock:
             self._free.append(slab)
 
-    def prepare(self, roots: Roots, slab: _Slab | None, clock: Clock) -> Batch:
+    def prepare(self, roots: Roots, slab: _Slab | None, clock: WorkClock) -> Batch:
         """Return the batch of what was drawn, in a slab or in memory of its own.
 
         Does not synchronize, but while it captures.
@@ -137,7 +137,7 @@ class CapturedBatches:
     """
 
     def __init__(
-        self, preparer: CapturedPreparer, spec: PlanSpec, num_slabs: int, clock: Clock
+        self, preparer: CapturedPreparer, spec: PlanSpec, num_slabs: int, clock: WorkClock
     ) -> None:
         self._preparer, self._spec, self._most = preparer, spec, num_slabs
         self._clock = clock

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.plan.inputs import FeatureInput, feature_inputs
@@ -39,7 +39,7 @@ class PinnedCopies:
         clock: Of what the stream does.
     """
 
-    def __init__(self, gpu: Device, clock: Clock) -> None:
+    def __init__(self, gpu: Device, clock: WorkClock) -> None:
         self._gpu, self._clock = gpu, clock
         self._pinned = PinnedPool(gpu)
 
@@ -111,7 +111,7 @@ class CopyingPreparer:
         clock: Of what the stream does.
     """
 
-    def __init__(self, spec: PlanSpec, gpu: Device, clock: Clock) -> None:
+    def __init__(self, spec: PlanSpec, gpu: Device, clock: WorkClock) -> None:
         self._host, self._clock = HostPreparer(spec), clock
         self._copies = PinnedCopies(gpu, clock)
         inputs = feature_inputs(spec.graph)

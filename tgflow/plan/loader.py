@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock, HostClock
+from tgflow.cuda.clock import HostClock, WorkClock
 from tgflow.cuda.device import Device
 from tgflow.cuda.devices import device_of
 from tgflow.plan.copying import PinnedCopies
@@ -37,7 +37,7 @@ class BatchSource(Protocol):
         """Return batch `index` of `epoch`."""
         ...
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the same batches on a GPU, see `Plan.batches_on`."""
         ...
 
@@ -95,7 +95,7 @@ class Loader:
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
         captures: bool = False,
-        clock: Clock | None = None,
+        clock: WorkClock | None = None,
     ) -> None:
         if num_threads < 0:
             raise ValueError(f"num_threads must be at least 0, got {num_threads}")
@@ -119,7 +119,7 @@ class Loader:
         lookahead: Lookahead = "auto",
         device: torch.device | Device | None = None,
         captures: bool = False,
-        clock: Clock | None = None,
+        clock: WorkClock | None = None,
     ) -> Loader:
         """Return a loader of any (epoch, index) tasks, pulled lazily from an iterable."""
         loader = cls(

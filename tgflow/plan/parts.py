@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.plan.copying import PinnedCopies
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
@@ -57,7 +57,7 @@ class PartedPlan:
         part = self.parts[index]
         return self._plan.part(epoch, part.index, part.rows, 1 if part.is_stored else None)
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the parts on a GPU, or copies them there; none in slabs."""
         if self.gpu is not None:
             return OwnedBatches(self.batch)

@@ -6,7 +6,7 @@ from copy import copy
 from functools import cached_property
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.plan.captured import CapturedBatches, CapturedPreparer
 from tgflow.plan.copying import CopyingPreparer
@@ -97,7 +97,7 @@ class Plan(PlanSpec):
         num = self.negatives.num if num_negatives is None else num_negatives
         return self.preparer.of_roots(self.draw_part(epoch, index, rows, num))
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the batches on a GPU for one pass: made there, or copied.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.plan.assembly import RootColumns, assembled
@@ -88,7 +88,7 @@ class DevicePreparer:
         """Return a batch on the GPU. Waits for features on a disk or in host memory alone."""
         return self.of_roots(self._spec.draw(epoch, index))
 
-    def of_roots(self, roots: Roots, clock: Clock | None = None) -> Batch:
+    def of_roots(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
         """Return the batch of what was drawn.
 
         Args:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tgflow.batch import Batch
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch, empty_events
 from tgflow.graph import TemporalGraph
@@ -40,7 +40,7 @@ class MicroBatchPlans:
         """Return what is predicted of micro-batch `index`, or what update `epoch` learns from."""
         return (self.predict if epoch == PREDICT else self.learn).batch(epoch, index)
 
-    def batches_on(self, gpu: Device, num_slabs: int, clock: Clock) -> DeviceBatches:
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the same batches on a GPU; see `Plan.batches_on`."""
         plans = (plan.batches_on(gpu, num_slabs, clock) for plan in (self.predict, self.learn))
         return BatchesByEpoch(PREDICT, *plans)

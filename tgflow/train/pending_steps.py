@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from tgflow.cuda.clock import Clock
+from tgflow.cuda.clock import WorkClock
 from tgflow.metrics import LinkMetrics, average_precision, mrr
 from tgflow.model import Scores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
@@ -66,7 +66,7 @@ class PendingSteps:
             from the others.
     """
 
-    def __init__(self, learner: Learner, preparation: Clock, num_hist: int = 0) -> None:
+    def __init__(self, learner: Learner, preparation: WorkClock, num_hist: int = 0) -> None:
         self._learner, self._preparation = learner, preparation
         self._num_hist = num_hist
         self._results: Results[LearnedStep] = learner.new_results()
