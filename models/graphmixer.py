@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch, Block
 from tgflow.model import Embeddings, TemporalModel
-from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
+from tgflow.nn import LinkDecoder, Mixer, PairFeatures, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.tokens import gather_slots
 from tgflow.setting import check_ranges
@@ -45,6 +45,9 @@ class GraphMixerConfig:
     """Mixers, one after the other."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share dropped in training; published figures take up to 0.5, see DyGLib's settings."""
+    pair_features: bool = False
+    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`: another
+    model than the paper's, shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -69,7 +72,8 @@ class GraphMixer(TemporalModel):
         self.tokens = TokenProj(dim, TimeEncoding(c.time_dim), edge_x_dim=c.edge_x_dim)
         self.mixers = nn.Sequential(*(Mixer(c.neighbors, dim, c.dropout) for _ in range(c.layers)))
         self.out = nn.Linear(dim + c.node_x_dim, dim)
-        self.decoder = LinkDecoder(dim)
+        self.decoder = LinkDecoder(dim, pair_dim=PairFeatures.dim if c.pair_features else 0)
+        self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times."""

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch
 from tgflow.model import Embeddings, Scores, TemporalModel
-from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
+from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, PairFeatures, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.mail import UpdatedMemory, leave_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
@@ -55,6 +55,9 @@ class JODIEConfig:
     """Bytes of a cache in front of memory placed in "uva" or "host", such as "4GiB"."""
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Share of an embedding's elements dropped in training."""
+    pair_features: bool = False
+    """Whether the decoder also reads the exact history of each pair, see `PairFeatures`: another
+    model than the paper's, shown as NAME+pairs."""
 
     def __post_init__(self) -> None:
         check_memory_placement(self.memory_placement, self.memory_cache)
@@ -87,7 +90,10 @@ class JODIE(TemporalModel):
         nn.init.normal_(self.drift.weight, std=c.memory_dim**-0.5)
         nn.init.zeros_(self.drift.bias)
         self.dropout = Dropout(c.dropout)
-        self.decoder = LinkDecoder(c.memory_dim)
+        self.decoder = LinkDecoder(
+            c.memory_dim, pair_dim=PairFeatures.dim if c.pair_features else 0
+        )
+        self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times; changes no state."""

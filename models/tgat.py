@@ -55,10 +55,10 @@ class TGAT(TemporalModel):
         self.strategy = c.strategy
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         self.encoder = AttentionStack(c, c.node_x_dim, TimeEncoding(c.time_dim))
-        self.counts = PairFeatures.counts if c.pair_features else ()
         self.decoder = LinkDecoder(
             c.embedding_dim, pair_dim=PairFeatures.dim if c.pair_features else 0
         )
+        self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times."""

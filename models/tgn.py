@@ -83,10 +83,10 @@ class TGN(TemporalModel):
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)
         self.node_x_proj = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
         self.encoder = AttentionStack(c, c.memory_dim, time)
-        self.counts = PairFeatures.counts if c.pair_features else ()
         self.decoder = LinkDecoder(
             c.embedding_dim, pair_dim=PairFeatures.dim if c.pair_features else 0
         )
+        self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times; changes no state."""

@@ -75,7 +75,21 @@ def test_the_checkpoint_holds_ids_and_events(tgflow, events_csv, tmp_path):
 def test_json_is_all_that_stdout_holds(tgflow, events_csv):
     ran = tgflow("run", "-s", events_csv, "--limit", 120, "--json", *SMALL)
     assert ran.json["num_events"] == 120
+    assert ran.json["model"] == "tgn+pairs"
+
+
+def test_a_run_reads_the_history_of_pairs_unless_it_is_told_not_to(tgflow, events_csv):
+    ran = tgflow("run", "-s", events_csv, "--limit", 100, "-o", "pairs", *SMALL)
+    assert "tgn+pairs, 100 events" in ran.out
+    plain = ["-s", events_csv, "--limit", 100, "-o", "plain", *SMALL]
+    ran = tgflow("run", "--no-pair-features", "--json", *plain)
     assert ran.json["model"] == "tgn"
+    assert "counts_bytes" not in ran.json
+    ran = tgflow("run", "--resume", "--limit", 150, "--json", *plain[:2], "-o", "plain", *SMALL)
+    assert ran.json["model"] == "tgn"
+    ran = tgflow("run", "--resume", "--limit", 150, "--json", "-s", events_csv, "-o", "pairs")
+    assert ran.json["model"] == "tgn+pairs"
+    assert ran.json["counts_bytes"] > 0
 
 
 def test_the_resolved_settings_start_the_same_run_again(tgflow, events_csv, tmp_path):

@@ -36,6 +36,13 @@ def test_several_seeds_give_mean_and_deviation(tgflow, events_csv, tmp_path):
     assert (tmp_path / "out" / "checkpoint" / "1" / "manifest.json").exists()
 
 
+def test_training_takes_the_model_of_the_paper_unless_it_is_told_not_to(tgflow, events_csv):
+    assert tgflow("train", "-s", events_csv, "--json", *FEW).json["model"] == "tgn"
+    ran = tgflow("train", "-s", events_csv, "--pair-features", "--json", *FEW)
+    assert ran.json["model"] == "tgn+pairs"
+    assert ran.json["counts_bytes"] > 0
+
+
 def test_kinds_of_negatives_are_tested_one_by_one(tgflow, events_csv):
     ran = tgflow(
         "train", "-s", events_csv, "--negatives", "random", "--negatives", "historical",

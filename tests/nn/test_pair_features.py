@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from helpers.made_plans import plan_of
 from helpers.strategies import graph_events, skewed_events
 from tgflow.graph import TemporalGraph
-from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.models import MODELS
 from tgflow.nn import LinkDecoder, PairFeatures
 from tgflow.plan import NegativeSampler
 
@@ -68,9 +68,10 @@ def test_without_counts_there_is_a_way_out() -> None:
         LinkDecoder(6, pair_dim=7)
 
 
-@pytest.mark.parametrize(("model", "config"), [(TGN, TGNConfig), (TGAT, TGATConfig)])
-def test_models_ask_for_what_their_decoder_reads(model, config) -> None:
-    plain, with_pairs = model(config()), model(config(pair_features=True))
+@pytest.mark.parametrize("name", ["tgn", "tgat", "graphmixer", "jodie"])
+def test_models_ask_for_what_their_decoder_reads(name: str) -> None:
+    entry = MODELS[name]
+    plain, with_pairs = (entry.model(entry.config(pair_features=on)) for on in (False, True))
     assert plain.counts == ()
     assert with_pairs.counts == PairFeatures.counts
     names = {name for name, _ in with_pairs.named_parameters()}

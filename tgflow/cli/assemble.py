@@ -15,8 +15,8 @@ import torch
 
 from tgflow.choices import Direction
 from tgflow.cli.errors import NO_INPUT, CliError
-from tgflow.config import Config, ConfigError, StreamConfig
-from tgflow.config.model import WIDTHS, model_settings, validate_model
+from tgflow.config import Config, ConfigError, StreamConfig, replaced
+from tgflow.config.model import PAIR_FEATURES, WIDTHS, model_settings, validate_model
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -175,6 +175,19 @@ def read_graph(
 def direction_of(config: Config, source: EventSource) -> Direction:
     """Return how events become edges: bipartite if the source's ids are."""
     return "bipartite" if source.ids.bipartite else config.graph.direction
+
+
+def with_pair_features(config: Config) -> Config:
+    """Return the settings of a run that starts: pairs' history is read where nothing else is said.
+
+    An own model decides for itself.
+    """
+    name = config.model.name
+    if name not in MODELS or PAIR_FEATURES in model_settings(config.model):
+        return config
+    if PAIR_FEATURES not in {field.name for field in fields(MODELS[name].config)}:
+        return config
+    return replaced(config, {f"model.{PAIR_FEATURES}": True})
 
 
 def make_model(

@@ -13,6 +13,7 @@ from rich.console import Console
 from tgflow.cli import assemble
 from tgflow.cli.errors import IO, exit_code, explain, mark_reported
 from tgflow.config import Config
+from tgflow.config.model import model_label
 from tgflow.report.formatting import compact, score
 from tgflow.report.page import continual_report
 from tgflow.report.table_text import RUN_FILES, print_feature_tables, print_stream, print_summary
@@ -40,6 +41,7 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
         options: Whether to resume, and how.
         as_json: Print the figures as JSON, not as a table.
     """
+    config = assemble.with_pair_features(config)
     flow = FlowControl()
     with StopSignals(flow.stop_for):
         directory = RunDirectory.find(config, assemble.run_name(config), options)
@@ -100,7 +102,7 @@ def _metrics(
     return {
         "command": "run",
         "stream": config.stream.path,
-        "model": config.model.name,
+        "model": model_label(config.model),
         **result.metrics,
         "interrupted": result.stopped,
         "state_sha256": result.state_sha256,
@@ -141,7 +143,7 @@ def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirect
     print_summary(
         ("", "all events", "last 15 %"),
         rows,
-        f"{metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
+        f"{metrics['model']}, {metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{compact(metrics['events_per_second'])} events/s, "
         f"visibility {metrics['visibility']}, seed {metrics['seed']}\n"
         f"{metrics['protocol_line']}",

@@ -17,6 +17,7 @@ from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
 from tgflow.config import Config, plain
+from tgflow.config.model import model_label
 from tgflow.graph import TemporalGraph
 from tgflow.report.formatting import compact, duration, score
 from tgflow.report.page import offline_report
@@ -78,7 +79,7 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
     metrics = {
         "command": "train",
         "stream": config.stream.path,
-        "model": config.model.name,
+        "model": model_label(config.model),
         **average(results),
         "tables": table_figures(graph),
         "threads": threads,
@@ -205,7 +206,7 @@ def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
     print_summary(
         ("", "validation", "test", "test, new nodes"),
         rows,
-        f"{metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
+        f"{metrics['model']}, {metrics['num_events']:,} events, {metrics['num_nodes']:,} nodes, "
         f"{duration(metrics['epoch_seconds'])} an epoch, "
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
         f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}\n"

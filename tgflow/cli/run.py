@@ -53,6 +53,9 @@ def run(
     with exactly the model it would have had. Ctrl-C (or SIGTERM) stops it after the current
     micro-batch and saves everything; a second one stops it at once.
 
+    A model that can reads the exact history of each pair beside the paper's inputs, and is then
+    called tgn+pairs; with --no-pair-features it is the paper's.
+
     [bold]Examples[/bold]
 
       tgflow run --stream examples/data/collegemsg.csv.gz

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.batch import Batch
+from tgflow.counts import Count
 from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
@@ -42,6 +43,11 @@ class LinkDecoder(nn.Module):
         nn.init.xavier_normal_(self.out.weight)
         self.pair_features = PairFeatures() if pair_dim else None
         self.pair_proj = nn.Linear(pair_dim, hidden_dim, bias=False) if pair_dim else None
+
+    @property
+    def counts(self) -> tuple[Count, ...]:
+        """What the plan must count: for a model to list first of its own `counts`."""
+        return () if self.pair_features is None else PairFeatures.counts
 
     def forward(self, z: Tensor, batch: Batch) -> Scores:
         """Return the logits of a batch's events and negatives.

@@ -91,9 +91,16 @@ class CountHistory:
         """Bytes that the counts take."""
         return self._native.bytes
 
-    def figures(self) -> dict[str, int]:
-        """Return `counts_bytes`, as a result has it; nothing if nothing is counted."""
-        return {"counts_bytes": self.nbytes} if self.asked else {}
+    def figures(self, position: int) -> dict[str, int]:
+        """Return `counts_bytes`, as a result has it; nothing if nothing is counted.
+
+        Args:
+            position: Events that must have been read, of a run that has none to learn too.
+        """
+        if not self.asked:
+            return {}
+        self._native.read_upto(position)
+        return {"counts_bytes": self.nbytes}
 
     @property
     def _num_rows(self) -> int:

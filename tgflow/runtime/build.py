@@ -22,6 +22,7 @@ from tgflow.checkpoint import (
 )
 from tgflow.choices import Direction
 from tgflow.config import Config
+from tgflow.config.model import model_label
 from tgflow.config.schema import CheckpointConfig
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
@@ -271,7 +272,7 @@ def _log_start(
     directory: RunDirectory, source: str, position: int, build: dict[str, Any], run_log: RunLog
 ) -> None:
     what = f"resumes at event {position:,}" if directory.resumed else "starts"
-    text = f"{directory.config.model.name} {what}, stream {source}"
+    text = f"{model_label(directory.config.model)} {what}, stream {source}"
     run_log.info("start", text, position=position, **build)
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from rich.console import Console
 
 from tgflow.config import Config
+from tgflow.config.model import model_label
 from tgflow.durable.log import DurableLog
 from tgflow.report.display import Display
 from tgflow.runtime.checkpoints import Checkpoints
@@ -71,7 +72,11 @@ def serve_metrics(
     operate = directory.config.operate
     if operate.metrics_port is None:
         return
-    labels = {"model": directory.config.model.name, "stream": source, "run": str(directory.path)}
+    labels = {
+        "model": model_label(directory.config.model),
+        "stream": source,
+        "run": str(directory.path),
+    }
     exporter = Exporter(metrics.metrics, labels, operate.metrics_port, operate.metrics_host)
     opened.callback(exporter.close)
     at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
@@ -84,7 +89,7 @@ def make_display(
     """Return what shows the micro-batches to people, or logs them now and then for machines."""
     if config.operate.log_format == "json":
         return nullcontext(), ProgressLog(run_log).update
-    title = f"{config.model.name.upper()} learning from {config.stream.path}"
+    title = f"{model_label(config.model).upper()} learning from {config.stream.path}"
     display = Display(console, title, num_events)
     return display, display.update
 

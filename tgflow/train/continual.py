@@ -296,7 +296,7 @@ class ContinualTrainer:
             "visibility": c.visibility,
             "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
-            **self._counts.figures(),
+            **self._counts.figures(self.position),
             "num_events": progress.num_events,
             "num_nodes": self.graph.num_nodes,
             "test.start_event": test_start,

@@ -291,7 +291,7 @@ class OfflineTrainer:
             "negatives": "fixed" if self.config.fixed_negatives else self.config.negatives[0],
             "seed": self.config.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
-            **self._plans.counts.figures(),
+            **self._plans.counts.figures(self.graph.num_events),
             "num_events": self.graph.num_events,
             "num_nodes": self.graph.num_nodes,
             "train.num_events": len(self.split.train),
