@@ -57,7 +57,7 @@ def test_metrics_tell_how_the_run_stands(tgflow, events_csv, seen):
     assert value(page, "tgflow_log_bytes") > 400 * 24
     assert value(page, "tgflow_memory_limit_bytes") == 100 * 2**30
     assert value(page, 'tgflow_store_hit_ratio{tier="device"}') == 1
-    assert 'tgflow_run_info{model="tgn"' in page
+    assert 'tgflow_run_info{model="tgn+pairs"' in page
     absent = {metric.name for metric in METRICS if f"\n{metric.exported}" not in page}
     # only a topic has these, a GPU, or a stream with bad rows or features, or not read to its end
     assert absent <= {
