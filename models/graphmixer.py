@@ -8,6 +8,7 @@ Differs from the paper:
     * Frequencies of the time encoding are those of `tgflow.nn.TimeEncoding`, from 1 to 1e-9 per
       second; the paper's go from 1 to dim ** -sqrt(dim), in whatever unit its data has.
     * The token of a missing neighbor is all zeros, its time encoding included.
+    * The last dropout is behind the mean over tokens, which saves a sixth of the products.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class GraphMixer(TemporalModel):
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         dim = c.embedding_dim
         self.tokens = TokenProj(dim, TimeEncoding(c.time_dim), edge_x_dim=c.edge_x_dim)
-        self.mixers = nn.Sequential(*(Mixer(c.neighbors, dim, c.dropout) for _ in range(c.layers)))
+        *mixers, self.last_mixer = (Mixer(c.neighbors, dim, c.dropout) for _ in range(c.layers))
+        self.mixers = nn.Sequential(*mixers)
         self.out = nn.Linear(dim + c.node_x_dim, dim)
         self.decoder = LinkDecoder(dim, pair_dim=PairFeatures.dim if c.pair_features else 0)
         self.counts = self.decoder.counts
@@ -78,7 +80,7 @@ class GraphMixer(TemporalModel):
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times."""
         (block,) = batch.blocks
-        z: Tensor = self.mixers(self.tokens(block, None)).mean(dim=1)
+        z = self.last_mixer.mean(self.mixers(self.tokens(block, None)))
         if batch.node_x is not None:
             z = torch.cat([z, _around(batch.node_x, block)], dim=1)
         return Embeddings(self.out(z))

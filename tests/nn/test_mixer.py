@@ -24,6 +24,12 @@ def test_mixer_matches_the_equation():
     torch.testing.assert_close(mixer(x), torch.stack([plain(mixer, row) for row in x]))
 
 
+def test_the_mean_of_mixed_tokens():
+    torch.manual_seed(0)
+    mixer, x = Mixer(5, 4, 0.5).eval(), torch.randn(3, 5, 4)
+    torch.testing.assert_close(mixer.mean(x), mixer(x).mean(dim=1))
+
+
 def test_mixer_has_the_published_widths():
     mixer = Mixer(5, 4, 0.0)
     assert mixer.token_map.hidden.out_features == 2

@@ -42,8 +42,24 @@ class Mixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the mixed tokens, float32 `[N, num_tokens, dim]`, of `x` of the same shape."""
-        x = x + self.token_map(self.token_norm(x.transpose(1, 2))).transpose(1, 2)
+        x = self._token_mixed(x)
         mixed: Tensor = x + self.channel_map(self.channel_norm(x))
+        return mixed
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the mean of the mixed tokens, float32 `[N, dim]`, of `x` `[N, num_tokens, dim]`.
+
+        It is `forward(x).mean(dim=1)` at less cost: the last linear map follows the mean, as it
+        commutes with it. So does the dropout behind it, which in training drops elements of the
+        mean.
+        """
+        x = self._token_mixed(x)
+        hidden = self.channel_map.expanded(self.channel_norm(x)).mean(dim=1)
+        mean: Tensor = x.mean(dim=1) + self.channel_map.contracted(hidden)
+        return mean
+
+    def _token_mixed(self, x: Tensor) -> Tensor:
+        mixed: Tensor = x + self.token_map(self.token_norm(x.transpose(1, 2))).transpose(1, 2)
         return mixed
 
 
@@ -65,6 +81,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `[N, ..., dim]` of `x` `[N, ..., dim]`."""
-        hidden = self.hidden_dropout(F.gelu(self.hidden(x)))
+        return self.contracted(self.expanded(x))
+
+    def expanded(self, x: Tensor) -> Tensor:
+        """Return the first half, `[N, ..., hidden_dim]` of `x`."""
+        hidden: Tensor = self.hidden_dropout(F.gelu(self.hidden(x)))
+        return hidden
+
+    def contracted(self, hidden: Tensor) -> Tensor:
+        """Return the second half, `[N, ..., dim]` of `hidden`."""
         out: Tensor = self.out_dropout(self.out(hidden))
         return out
