@@ -8,7 +8,7 @@ Differs from the paper:
     * Frequencies of the time encoding are those of `tgflow.nn.TimeEncoding`, from 1 to 1e-9 per
       second; the paper's go from 1 to dim ** -sqrt(dim), in whatever unit its data has.
     * The token of a missing neighbor is all zeros, its time encoding included.
-    * The last dropout is behind the mean over tokens, which saves a sixth of the products.
+    * The last dropout is behind the mean over tokens, which saves a quarter of the products.
 """
 
 from __future__ import annotations

@@ -33,11 +33,14 @@ X_DIM = 2
 
 
 def made_model(name: str, **settings: Any) -> Any:
-    """Return a small model of two edge features, the same at every call."""
+    """Return a small model of two edge features, the same at every call; of `NAME+pairs` too."""
+    name, _, pairs = name.partition("+")
     entry = MODELS[name]
     known = {field.name for field in dataclasses.fields(entry.config)}
     wanted = {"edge_x_dim": X_DIM, **SMALL}
     small = {key: value for key, value in wanted.items() if key in known}
+    if pairs:
+        small["pair_features"] = True
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return entry.model(entry.config(**small | settings))

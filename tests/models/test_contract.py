@@ -27,8 +27,9 @@ from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.learner import Learner
 
-for_each_model = pytest.mark.parametrize("name", MODELS)
-LEARNING = [name for name in MODELS if has_parameters(name)]
+NAMES = [*MODELS, "tgn+pairs"]
+for_each_model = pytest.mark.parametrize("name", NAMES)
+LEARNING = [name for name in NAMES if has_parameters(name)]
 STREAM = made_events(60)
 
 
@@ -106,7 +107,7 @@ def test_a_shift_of_all_times_changes_no_bit(name, shift):
 
 
 # A table of trained rows and drawn projections know nodes by their ids, by design.
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "tpnet"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "tpnet"])
 def test_names_of_nodes_do_not_matter(name):
     model, to = made_model(name), torch.randperm(12, generator=torch.Generator().manual_seed(1))
     other = changed(STREAM, src=to[STREAM.src], dst=to[STREAM.dst])

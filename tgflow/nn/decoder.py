@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -12,6 +11,7 @@ from tgflow.model import Scores
 from tgflow.nn._native import gather_rows
 from tgflow.nn.layers import init_split
 from tgflow.nn.pair_features import PairFeatures
+from tgflow.nn.pairs import Pairs
 
 
 class LinkDecoder(nn.Module):
@@ -59,15 +59,13 @@ class LinkDecoder(nn.Module):
         Raises:
             ValueError: If features of pairs are read and the batch has no counts for them.
         """
-        src_row = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
-        dst_row = torch.cat([batch.dst_row, batch.negative_dst_row.flatten()])
-        hidden = _mapped(self.src_proj, z, src_row).add_(_mapped(self.dst_proj, z, dst_row))
+        pairs = Pairs.of(batch)
+        hidden = _mapped(self.src_proj, z, pairs.src_row)
+        hidden = hidden.add_(_mapped(self.dst_proj, z, pairs.dst_row))
         if self.pair_features is not None and self.pair_proj is not None:
             hidden = hidden.addmm_(self.pair_features(batch), self.pair_proj.weight.t())
         logits = F.linear(hidden.relu_(), self.out.weight, self.out.bias).squeeze(-1)
-        num_events = len(batch.src_row)
-        negative = logits[num_events:].view(batch.negative_src_row.shape)
-        return Scores(logits[:num_events], negative)
+        return pairs.scores(logits, batch)
 
 
 def _mapped(linear: nn.Linear, z: Tensor, row: Tensor) -> Tensor:
