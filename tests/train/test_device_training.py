@@ -97,7 +97,10 @@ def test_a_budget_is_kept_while_training_and_changes_no_loss(device):
 
 
 class Poisoned(torch.nn.Module):
-    """A decoder that gives no finite scores of one event, predicted or learned."""
+    """A decoder that gives no finite scores of one event, predicted or learned.
+
+    It looks at the event on the host, so that steps with it must not be captured.
+    """
 
     def __init__(self, decoder, bad_event, learned=False):
         super().__init__()
@@ -111,6 +114,21 @@ class Poisoned(torch.nn.Module):
         return scores
 
 
+class PoisonedThere(torch.nn.Module):
+    """Likewise one event that is learned, in the device's memory: this may be captured."""
+
+    def __init__(self, decoder, bad_event):
+        super().__init__()
+        self.decoder, self.bad_event = decoder, bad_event
+
+    def forward(self, z, batch):
+        scores = self.decoder(z, batch)
+        if not self.training:
+            return scores
+        hit = (batch.eid[: batch.num_new] == self.bad_event).any()
+        return scores._replace(positive=scores.positive.masked_fill(hit, math.nan))
+
+
 def state_of(trainer):
     sections = trainer.checkpoint().sections
     names = ("model", "state", "optimizer")
@@ -120,7 +138,7 @@ def state_of(trainer):
 @for_each_place
 @pytest.mark.parametrize("learned", cases([False, True], [True]))
 def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned):
-    trainer, stops = trainer_on(place_of(device)), []
+    trainer, stops = trainer_on(place_of(device), capture=False), []
     trainer.model.decoder = Poisoned(trainer.model.decoder, 250, learned)
     where = rf"epoch {int(learned)}, batch 12, events \[240, 260\): the positive score of event 240"
     steps = trainer.steps(pieces(made_events(500), 64))
@@ -133,9 +151,18 @@ def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned
 
 
 @for_each_place
+def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
+    trainer = trainer_on(place_of(device), mrr_negatives=2)
+    trainer.model.decoder = PoisonedThere(trainer.model.decoder, 250)
+    with pytest.raises(TrainingDiverged, match=r"batch 12, events \[240, 260\)"):
+        records_of(trainer, made_events(300))
+    assert trainer.position == 240
+
+
+@for_each_place
 def test_parameters_memory_and_optimizer_stay_as_they_were(device):
     at, events = place_of(device), made_events(240)
-    trainer, short = trainer_on(at, small_tgn()), trainer_on(at, small_tgn())
+    trainer, short = (trainer_on(at, small_tgn(), capture=False) for _ in range(2))
     records_of(short, events[:120])
     trainer.model.decoder = Poisoned(trainer.model.decoder, 125)
     with pytest.raises(TrainingDiverged):
