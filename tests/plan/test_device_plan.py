@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
-from helpers.devices import apart, for_each_gpu, opened
+from helpers.devices import apart, device_of, for_each_gpu, opened
 from helpers.effort import tries
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
 from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
 from tgflow.cache import cached
 from tgflow.choices import Strategy
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan import Loader, NegativeSampler, Plan
+from tgflow.plan.fixed_negatives import FixedNegatives
+from tgflow.plan.parts import PartedPlan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import STRATEGIES
 from tgflow.tables import FeatureTable
@@ -205,3 +208,29 @@ def test_a_cache_that_is_planned_on_the_host_is_refused() -> None:
     graph = TemporalGraph.from_events(EVENTS[:40], edge_x=cache, device=opened("emulated"))
     with pytest.raises(ValueError, match=r"a GPU that samples tells no host.*policy=\"lru\""):
         plan_of(graph)
+
+
+@for_each_gpu
+def test_parts_and_given_negatives_are_those_of_the_cpu_made_there_or_copied(gpu: str) -> None:
+    """Three negatives for every other event, and one for those between."""
+    counts = torch.tensor([3, 1] * 20)
+    start = torch.tensor([0, *counts.cumsum(0)])
+    fixed = FixedNegatives(20, start, EVENTS.dst[:80])
+    device = device_of(gpu)
+
+    def parts(graph: TemporalGraph, num: int) -> PartedPlan:
+        plan = plan_of(graph, negatives=fixed, batch_size=20, start=20, stop=20 + num)
+        return PartedPlan(plan, 30, with_storing=True)
+
+    there, here = graphs(gpu, EVENTS[:100])
+    expected = list(Loader(parts(here, 30)))
+    assert [batch.num_new for batch in expected] == [7, 7, 6, 20, 7, 3, 10]
+    for parted, compare in (
+        (parts(there, 30), assert_same_but_for_padding),
+        (parts(here, 30), lambda found, exact: assert_same_batch(found.to("cpu"), exact)),
+    ):
+        for found, exact in zip(Loader(parted, device=device), expected, strict=True):
+            assert_on(device.device, found)
+            compare(found, exact)
+            assert exact.negative_mask is not None
+            assert torch.equal(found.negative_mask, exact.negative_mask)  # type: ignore[arg-type]

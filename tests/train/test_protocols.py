@@ -169,6 +169,18 @@ def test_events_are_ranked_among_past_pairs_in_a_column_of_its_own():
         assert results[4][metric] == pytest.approx(results[0][metric], abs=1e-5)
 
 
+def test_the_first_events_are_learned_and_not_measured():
+    config = ContinualConfig(batch_size=20, warmup=50, mrr_negatives=3)
+    trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x_dim=2), config)
+    records = list(trainer.steps(pieces(made_events(120), 50)))
+    assert [bool(record.metrics) for record in records] == [False] * 3 + [True] * 3
+    assert all(record.loss is not None for record in records)
+    late = [record.metrics["ap"] for record in records[3:]]
+    result = trainer.result()
+    assert result["prequential.ap"] == pytest.approx(sum(late) / 3)
+    assert "the first 50 not measured" in result["protocol_line"]
+
+
 def fixed_of(tmp_path, counts):
     """Return a trainer under negatives of a file, `counts` for each event in turn."""
     events = made_events(300)

@@ -68,6 +68,8 @@ class ContinualConfig(TrainingConfig):
     """A named protocol: its settings are then the defaults, and what differs is printed."""
     hist_negatives: Annotated[int, Ge(0)] = 0
     """Past pairs to rank each event among besides, as mrr_hist."""
+    warmup: Annotated[int, Ge(0)] = 0
+    """First events, which are learned and not measured; up to the end of their micro-batch."""
     updates: Annotated[int, Ge(0)] = 1
     """Optimizer steps per micro-batch, each with new negatives and replay; 0: no learning."""
     replay_ratio: Annotated[float, Ge(0)] = 0.5

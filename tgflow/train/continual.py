@@ -91,7 +91,7 @@ class ContinualTrainer:
         )
         self._counts = CountHistory(graph, model.counts)
         self._preparation = clock_of(self._learner.device)
-        self._steps = PendingSteps(self._learner, self._preparation, c.hist_negatives)
+        self._steps = PendingSteps(self._learner, self._preparation, c.hist_negatives, c.warmup)
         self._catches_up = False
         self._replay_from = 0
         """No event before this log position is replayed: the model's state has forgotten it."""

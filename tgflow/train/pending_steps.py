@@ -64,11 +64,14 @@ class PendingSteps:
         preparation: The clock of what prepared them.
         num_hist: How many of the last negatives that are predicted are historical, and ranked apart
             from the others.
+        warmup: Micro-batches that start before this log position are not measured.
     """
 
-    def __init__(self, learner: Learner, preparation: WorkClock, num_hist: int = 0) -> None:
+    def __init__(
+        self, learner: Learner, preparation: WorkClock, num_hist: int = 0, warmup: int = 0
+    ) -> None:
         self._learner, self._preparation = learner, preparation
-        self._num_hist = num_hist
+        self._num_hist, self._warmup = num_hist, warmup
         self._results: Results[LearnedStep] = learner.new_results()
         self._records: deque[StepRecord] = deque()
 
@@ -115,7 +118,7 @@ class PendingSteps:
 
     def _record(self, progress: Progress, step: LearnedStep, values: Values) -> StepRecord:
         measured: dict[str, float] = {}
-        if "positive" in values:
+        if "positive" in values and step.start >= self._warmup:
             measured = self._measured(values["positive"], values["negative"])
         latest = f"{len(step.places) - 1}."
         loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None

@@ -42,6 +42,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "visibility": "event",
             "mrr_negatives": 20,
             "hist_negatives": 20,
+            "warmup": 0,
             "test_share": 0.15,
         },
     }
@@ -94,6 +95,7 @@ def continual_line(config: ContinualConfig, tied_share: float) -> str:
     return _line(
         config,
         "each event predicted, then learned",
+        *([f"the first {config.warmup:,} not measured"] if config.warmup else []),
         *_common(config),
         f"{' and '.join(kinds)} known at the batch's start",
         f"test the last {config.test_share:.0%}",
