@@ -38,14 +38,18 @@ class NodeTable(nn.Module):
         self.register_buffer("seen", torch.zeros(size, dtype=torch.bool))
         self.as_known = Dropout(unknown)
 
-    def forward(self, nodes: Tensor) -> Tensor:
-        """Return the rows of `nodes`, float32 `[U, dim]`, of int64 `[U]`; does not synchronize.
+    def forward(self, nodes: Tensor, is_used: Tensor) -> Tensor:
+        """Return the rows of `nodes`, float32 `[U, dim]`; does not synchronize.
 
-        In training mode all of `nodes` are known from then on.
+        In training mode those that are used are known from then on.
+
+        Args:
+            nodes: int64 `[U]`.
+            is_used: bool `[U]`: not of rows that only pad a batch.
         """
         row = self.row_of(nodes)
         if self.training:
-            self.seen.index_fill_(0, row, True)
+            self.seen.index_fill_(0, torch.where(is_used, row, 0), True)
         row = torch.where(self.seen.index_select(0, row), row, 0)
         known = self.as_known.factors(len(row))
         return gather_rows(self.rows, row if known is None else torch.where(known > 0, row, 0))
