@@ -1,4 +1,4 @@
-"""How fast TGN and TGAT train, beside the other libraries that are installed, in the same run."""
+"""How fast models train, beside the other libraries that are installed, in the same run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks import peers
 from benchmarks.peers import Peer
 from benchmarks.race import race
 from tgflow.bench.options import Options
-from tgflow.bench.own import Own, own_tgat, own_tgn
+from tgflow.bench.own import Own, own_graphmixer, own_jodie, own_tgat, own_tgn
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.bench.task import Laps, Task
 from tgflow.bench.train import (
@@ -24,10 +24,12 @@ from tgflow.bench.turns import restored_threads
 
 OWN = "tgflow"
 TGN_TIMES_FASTER = 3.0
+JODIE_TIMES_TGN = 2.0
+GRAPHMIXER_TIMES_FASTER = 5.0
 
 
 def run(options: Options) -> list[Row]:
-    """Train TGN and TGAT once over the stream, tgflow and its peers turn by turn.
+    """Train the models once over the stream, tgflow and its peers turn by turn.
 
     The figures are medians of turns; `quick` trains on the stream's first 10,000 events only.
     """
@@ -39,7 +41,9 @@ def run(options: Options) -> list[Row]:
             rows += on_device(task, params, options.devices[-1], options)
         if options.only_device:
             return rows
-        return [*rows, *tgn_rows(task, params, options), *tgat_rows(task, params, options)]
+        for of_model in (tgn_rows, tgat_rows, jodie_rows, graphmixer_rows):
+            rows += of_model(task, params, options)
+        return rows
 
 
 def tgn_rows(task: Task, params: Params, options: Options) -> list[Row]:
@@ -66,6 +70,33 @@ def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
     laps, absent = contenders(own_tgat(task), peers.TGAT, turn=1)
     race(laps, task.num_batches, options)
     return speed_rows("TGAT training", laps, absent, params, TGAT_EVENTS_PER_SECOND)
+
+
+def jodie_rows(task: Task, params: Params, options: Options) -> list[Row]:
+    """JODIE in turns with TGN, which also samples neighbors and attends to them."""
+    laps = {
+        name: Laps(own, TURN, task.batch_size)
+        for name, own in (("JODIE", own_jodie(task)), ("TGN", own_tgn(task)))
+    }
+    race(laps, task.num_batches, options)
+    speed = laps["JODIE"].median
+    return [
+        Row("JODIE training", speed, "events/s", params | {"library": OWN}),
+        Row("JODIE training, times TGN", speed / laps["TGN"].median, "x", params, JODIE_TIMES_TGN),
+    ]
+
+
+def graphmixer_rows(task: Task, params: Params, options: Options) -> list[Row]:
+    """GraphMixer over the whole stream; a peer trains one batch a turn."""
+    laps, absent = contenders(own_graphmixer(task), peers.GRAPHMIXER, turn=1)
+    race(laps, task.num_batches, options)
+    rows = speed_rows("GraphMixer training", laps, absent, params)
+    others = [each.median for name, each in laps.items() if name != OWN]
+    if others:
+        times = laps[OWN].median / max(others)
+        name = "GraphMixer training, times the peer"
+        rows.append(Row(name, times, "x", params, GRAPHMIXER_TIMES_FASTER))
+    return rows
 
 
 def contenders(

@@ -12,7 +12,16 @@ from tgflow.bench.task import Task
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.models import (
+    JODIE,
+    TGAT,
+    TGN,
+    GraphMixer,
+    GraphMixerConfig,
+    JODIEConfig,
+    TGATConfig,
+    TGNConfig,
+)
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
@@ -146,3 +155,28 @@ def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> 
         dropout=task.dropout,
     )
     return Own(task, TGAT(config), num_threads, device)
+
+
+def own_jodie(task: Task, num_threads: int = 1) -> Own:
+    """Return tgflow's JODIE with the task's widths."""
+    torch.manual_seed(task.seed)
+    config = JODIEConfig(
+        edge_x_dim=task.events.x_dim,
+        memory_dim=task.dim,
+        time_dim=task.dim,
+        dropout=task.dropout,
+    )
+    return Own(task, JODIE(config), num_threads)
+
+
+def own_graphmixer(task: Task, num_threads: int = 1) -> Own:
+    """Return tgflow's GraphMixer with the task's widths and neighbors."""
+    torch.manual_seed(task.seed)
+    config = GraphMixerConfig(
+        edge_x_dim=task.events.x_dim,
+        time_dim=task.dim,
+        embedding_dim=task.dim,
+        neighbors=task.neighbors,
+        dropout=task.dropout,
+    )
+    return Own(task, GraphMixer(config), num_threads)

@@ -27,6 +27,7 @@ TGAT = (
     Peer("tgm-lib", "benchmarks.peers.tgm", "TgmTgat"),
     Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat"),
 )
+GRAPHMIXER = (Peer("tgm-lib", "benchmarks.peers.tgm", "TgmGraphMixer"),)
 SAMPLERS = (
     Peer("torch_geometric", "benchmarks.peers.pyg_sampler", "PygSampler"),
     Peer("tgm-lib", "benchmarks.peers.tgm_sampler", "TgmSampler"),
