@@ -14,6 +14,7 @@ from helpers.strategies import graph_events, skewed_events
 from tgflow.graph import TemporalGraph
 from tgflow.models import MODELS
 from tgflow.nn import LinkDecoder, PairFeatures
+from tgflow.nn.decoder import PAIR_GAIN
 from tgflow.plan import NegativeSampler
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
@@ -52,7 +53,7 @@ def test_a_decoder_adds_the_features_before_the_nonlinearity() -> None:
     src = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
     dst = torch.cat([batch.dst_row, batch.negative_dst_row.flatten()])
     hidden = decoder.src_proj(z[src]) + decoder.dst_proj(z[dst])
-    hidden = hidden + decoder.pair_proj(decoder.pair_features(batch))
+    hidden = hidden + PAIR_GAIN * decoder.pair_proj(decoder.pair_features(batch))
     logits = decoder.out(F.relu(hidden)).squeeze(-1)
     torch.testing.assert_close(torch.cat([scores.positive, scores.negative.flatten()]), logits)
 

@@ -13,6 +13,11 @@ from tgflow.nn.layers import init_split
 from tgflow.nn.pair_features import PairFeatures
 from tgflow.nn.pairs import Pairs
 
+PAIR_GAIN = 4.0
+"""Factor of W_pair, by which Adam's steps of it count more than those of embeddings: a stream is
+learned once, and what pairs did is known from its first events on. CollegeMsg's first 12,000 events
+have an AP of 0.955 with it, of 0.946 with 1 and of 0.954 with 10; 0.910 without features."""
+
 
 class LinkDecoder(nn.Module):
     """w2 relu(W1 [z_src | z_dst] + b1) + b2, split as W_src z_src + W_dst z_dst.
@@ -20,8 +25,8 @@ class LinkDecoder(nn.Module):
     The two products are made once per row of the frontier or once per pair, whichever are fewer: a
     hundred negatives an event cost a hundred additions, not a hundred products.
 
-    With features of pairs a third product, W_pair f(src, dst), is added to these; see
-    `tgflow.nn.PairFeatures`.
+    With features of pairs a third product, 4 W_pair f(src, dst), is added to these; see
+    `tgflow.nn.PairFeatures` and `PAIR_GAIN`.
 
     Args:
         dim: Width of an embedding.
@@ -63,7 +68,8 @@ class LinkDecoder(nn.Module):
         hidden = _mapped(self.src_proj, z, pairs.src_row)
         hidden = hidden.add_(_mapped(self.dst_proj, z, pairs.dst_row))
         if self.pair_features is not None and self.pair_proj is not None:
-            hidden = hidden.addmm_(self.pair_features(batch), self.pair_proj.weight.t())
+            pair_x = self.pair_features(batch)
+            hidden = hidden.addmm_(pair_x, self.pair_proj.weight.t(), alpha=PAIR_GAIN)
         logits = F.linear(hidden.relu_(), self.out.weight, self.out.bias).squeeze(-1)
         return pairs.scores(logits, batch)
 
