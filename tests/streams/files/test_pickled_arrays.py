@@ -121,7 +121,7 @@ def mutated(data, edits):
 EDITS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4)
 
 
-@settings(max_examples=tries(1_000), deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(protocol=st.integers(2, 5), edits=EDITS, cut=st.integers(0, 50))
 def test_changed_bytes_give_arrays_or_the_error(scratch, protocol, edits, cut):
     whole = mutated(pickle.dumps(KNOWN, protocol=protocol), edits)

@@ -162,7 +162,7 @@ def test_comments_longer_than_a_block_are_left_out(tmp_path):
 LINES = ["1 2 3", "1\t 2  4", " 3,4,5 ", "1 2", "x 2 3", "1 2 3 4", "# 1", ""]
 
 
-@settings(max_examples=tries(60))
+@settings(max_examples=tries(30))
 @given(
     st.lists(st.sampled_from(LINES)),
     st.integers(1, 60),
