@@ -13,12 +13,22 @@ from tgflow.bench.options import Options
 from tgflow.bench.row import Params, Row
 from tgflow.bench.turns import restored_threads
 from tgflow.graph import TemporalGraph
+from tgflow.nn import PairFeatures
 from tgflow.plan import NegativeSampler, Plan
 
 BATCH_SIZE = 200
 X_DIM = 172
 SHAPES: dict[str, tuple[dict[str, Any], float]] = {
     "TGN, 1 hop of 10": ({"fanouts": (10,), "strategy": "recent", "with_memory": True}, 1e-3),
+    "TGN, 1 hop of 10, pair features": (
+        {
+            "fanouts": (10,),
+            "strategy": "recent",
+            "with_memory": True,
+            "counts": PairFeatures.counts,
+        },
+        6e-4,
+    ),
     "TGAT, 2 hops of 10": ({"fanouts": (10, 10), "strategy": "recent", "with_memory": False}, 6e-3),
     "TGAT, 2 hops of 10, uniform": (
         {"fanouts": (10, 10), "strategy": "uniform", "with_memory": False},
