@@ -159,7 +159,7 @@ def test_too_many_bad_rows_end_a_run_with_65_and_a_checkpoint(tgflow, tmp_path):
     flags = bad_rows(tmp_path, 510)
     ran = tgflow("run", *flags, "-o", "out")
     assert ran.code == 65
-    assert "are bad, more than max_bad_ratio=0.05" in ran.err
+    assert "are bad, more than --max-bad-ratio 0.05" in ran.err
     assert list(Path("out/checkpoints").glob("ckpt-*"))
     assert tgflow("run", *flags, "-o", "out", "--resume").code == 65
     ran = tgflow("run", "-o", "out", "--resume", "--max-bad-ratio", 0.1, "--json")
@@ -325,7 +325,7 @@ def test_at_the_memory_limit_a_run_pauses_and_ends_with_71(run, tgflow, monkeypa
     monkeypatch.setattr(watch, "GRACE_SECONDS", 0.2)
     ran = run("--memory-limit", limit)
     assert ran.code == 71
-    assert "of memory_limit" in ran.err
+    assert "of --memory-limit" in ran.err
     assert "memory is short" in ran.err
     newest = max(Path("out/checkpoints").glob("ckpt-*"))
     assert load(newest).meta["position"] == health()["position"]
