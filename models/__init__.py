@@ -9,10 +9,12 @@ from tgflow.model import TemporalModel
 
 if TYPE_CHECKING:
     from tgflow.models.craft import CRAFT, CRAFTConfig
+    from tgflow.models.dygformer import DyGFormer, DyGFormerConfig
     from tgflow.models.graphmixer import GraphMixer, GraphMixerConfig
     from tgflow.models.jodie import JODIE, JODIEConfig
     from tgflow.models.tgat import TGAT, TGATConfig
     from tgflow.models.tgn import TGN, TGNConfig
+    from tgflow.models.tpnet import TPNet, TPNetConfig
 
 
 class ModelEntry(NamedTuple):
@@ -38,10 +40,12 @@ class ModelEntry(NamedTuple):
 
 MODELS = {
     "craft": ModelEntry("craft", "CRAFT"),
+    "dygformer": ModelEntry("dygformer", "DyGFormer"),
     "graphmixer": ModelEntry("graphmixer", "GraphMixer"),
     "jodie": ModelEntry("jodie", "JODIE"),
     "tgat": ModelEntry("tgat", "TGAT"),
     "tgn": ModelEntry("tgn", "TGN"),
+    "tpnet": ModelEntry("tpnet", "TPNet"),
 }
 """The models by name, as a command line or a configuration file calls them."""
 
@@ -52,12 +56,16 @@ __all__ = [
     "TGAT",
     "TGN",
     "CRAFTConfig",
+    "DyGFormer",
+    "DyGFormerConfig",
     "GraphMixer",
     "GraphMixerConfig",
     "JODIEConfig",
     "ModelEntry",
     "TGATConfig",
     "TGNConfig",
+    "TPNet",
+    "TPNetConfig",
     "TemporalModel",
 ]
 

@@ -214,7 +214,8 @@ def expand_frontier(
 ) -> int: ...
 def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[int]: ...
 
-# nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp and bind_gru.cpp
+# nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp, bind_gru.cpp, bind_co_occurrence.cpp
+# and bind_walk_features.cpp
 def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
 def attend(
     *,
@@ -257,6 +258,25 @@ def gru_backward(
     grad_out: Tensor,
     grad_gates: Tensor,
     grad_own: Tensor,
+) -> None: ...
+def co_occurrence(
+    *,
+    self: Tensor,
+    other: Tensor,
+    mask: Tensor,
+    src_row: Tensor,
+    dst_row: Tensor,
+    out: Tensor,
+) -> None: ...
+def walk_features(
+    *,
+    base: Tensor,
+    state: Tensor,
+    a: Tensor,
+    b: Tensor,
+    decay_a: Tensor,
+    decay_b: Tensor,
+    out: Tensor,
 ) -> None: ...
 
 # tables: csrc/bindings/bind_tables.cpp. Rows are tensors of whatever type, by their bytes.

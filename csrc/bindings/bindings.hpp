@@ -14,5 +14,7 @@ void bind_belady(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_gru(py::module_& m);
 void bind_dropout(py::module_& m);
+void bind_co_occurrence(py::module_& m);
+void bind_walk_features(py::module_& m);
 void bind_cache(py::module_& m);
 void bind_threads(py::module_& m);

@@ -59,6 +59,34 @@ def gru(function: Callable[..., None], **more: Tensor) -> Call:
     return Call(function, arguments, any_stride={"memory"})
 
 
+def co_occurrence() -> Call:
+    arguments = {
+        "self": ids(0, 1, 2, 3, 4),
+        "other": torch.ones(ROWS, K, dtype=torch.int64),
+        "mask": torch.ones(ROWS, K, dtype=torch.bool),
+        "src_row": ids(0, 2, 4),
+        "dst_row": ids(1, 1, 3),
+        "out": torch.ones(NUM, 2, 1 + K, 2, dtype=torch.int32),
+    }
+    return Call(
+        _core.co_occurrence, arguments, indices={"src_row": (0, ROWS), "dst_row": (0, ROWS)}
+    )
+
+
+def walk_features() -> Call:
+    arguments = {
+        "base": rows_of(ROWS),
+        "state": torch.ones(ROWS, 2, WIDTH),
+        "a": ids(0, 2, 4),
+        "b": ids(1, 1, 3),
+        "decay_a": torch.ones(NUM),
+        "decay_b": torch.ones(NUM),
+        "out": torch.ones(NUM, 21),
+    }
+    indices = {"a": (-(2**63), ROWS), "b": (0, ROWS)}
+    return Call(_core.walk_features, arguments, indices=indices)
+
+
 def rows_of(size: int) -> Tensor:
     return torch.ones(size, WIDTH)
 
@@ -255,6 +283,8 @@ CASES: dict[str, Callable[[], Call]] = {
         grad_gates=torch.ones(NUM, 3 * WIDTH),
         grad_own=torch.ones(NUM, WIDTH),
     ),
+    "co_occurrence": co_occurrence,
+    "walk_features": walk_features,
     "gather_rows": gather_rows,
     "scatter_rows": scatter_rows,
     "RowFile.__init__": open_file,

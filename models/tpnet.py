@@ -1,0 +1,136 @@
+"""TPNet: Improving Temporal Link Prediction via Temporal Walk Matrix Projection, arXiv:2410.04013.
+
+Lu, Sun, Zhu, Lv; NeurIPS 2024.
+
+Differs from the paper:
+    * R has random signs in place of normal numbers: as good a projection, of which nothing is
+      stored, and the same on every device.
+    * Walks decay up to the very time of a query, not up to the end of the batch before.
+    * The 36 distinct products of two nodes' walks are read, not all 64 of a symmetric matrix.
+    * Empty slots hold zeros; the authors' code has left a mask without effect there, so that they
+      encode the absolute time.
+    * R is the same in all epochs, where the authors' code draws another for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tgflow.batch import Batch, Block
+from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
+from tgflow.nn._native import gather_rows
+from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
+from tgflow.nn.walks import WalkProjection, WalkRows, row_times
+from tgflow.setting import Size, check_ranges
+
+WALK_DIM = 64
+"""Width of the feature f(u, v) of a pair."""
+MAX_PAIRS = 1024
+"""Pairs that are scored at a time, unless gradients keep what all of them need."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TPNetConfig:
+    """Settings of a TPNet; the defaults are the paper's, but for widths of 172."""
+
+    edge_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the edge features."""
+    node_x_dim: Annotated[int, Ge(0)] = 0
+    """Width of the node features."""
+    time_dim: Annotated[int, Ge(1)] = 100
+    """Width of a time encoding."""
+    embedding_dim: Annotated[int, Ge(1)] = 100
+    """Width of a token and of an embedding."""
+    neighbors: Annotated[int, Ge(1)] = 20
+    """Recent events per node."""
+    layers: Annotated[int, Ge(1)] = 2
+    """Mixers on top of each other."""
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
+    """Share of the mixers' elements dropped in training."""
+    walk_length: Annotated[int, Ge(1)] = 3
+    """Events of the longest walks."""
+    walk_dim: Annotated[int, Ge(1)] = 120
+    """Width of a node's projection of walks of one length; the paper's is 10 ln(2 E) of E events,
+    at most the number of nodes."""
+    walk_decay: Annotated[float, Ge(0)] = 1e-6
+    """Decay of a walk per event and second: 1e-4 for contacts, 1e-6 for clicks, 1e-7 for mail."""
+    memory_placement: MemoryPlacement = "model"
+    """Where walks are, see `tgflow.nn.memory_table`: "uva" for more than a GPU holds."""
+    memory_cache: Size | None = None
+    """Bytes of a cache in front of walks placed in "uva" or "host", such as "4GiB"."""
+
+    def __post_init__(self) -> None:
+        check_memory_placement(self.memory_placement, self.memory_cache)
+        check_ranges(self)
+
+
+class TPNet(TemporalModel):
+    """Mixes a node's recent events, each seen through the walks to both nodes of the pair.
+
+    Args:
+        config: Settings.
+    """
+
+    strategy = "recent"
+    config_type = TPNetConfig
+    state: NodeMemory
+
+    def __init__(self, config: TPNetConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = TPNetConfig() if config is None else config
+        self.fanouts = (c.neighbors,)
+        self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
+        self.walks = walks = WalkProjection(c.walk_dim, c.walk_length, c.walk_decay)
+        width = walks.dim * walks.hops
+        self.state = walks.memory(memory_table(width, c.memory_placement, c.memory_cache))
+        dim = c.embedding_dim
+        self.walk_map = MergeLayer(walks.num_features, 0, 4 * WALK_DIM, WALK_DIM)
+        self.own_proj = TokenProj(
+            2 * dim, LogTimeEncoding(c.time_dim), node_x_dim=c.node_x_dim,
+            edge_x_dim=c.edge_x_dim, extra_dim=WALK_DIM,
+        )  # fmt: skip
+        self.other_proj = nn.Linear(WALK_DIM, 2 * dim, bias=False)
+        self.token_proj = nn.Linear(2 * dim, dim)
+        self.mixers = nn.Sequential(*(Mixer(c.neighbors, dim, c.dropout) for _ in range(c.layers)))
+        self.decoder = MergeLayer(2 * dim, WALK_DIM, dim, 1)
+
+    def forward(self, batch: Batch) -> Scores:
+        """Return the logits of the batch's events and of their negatives; changes no state."""
+        self.check_widths(batch)
+        pairs, block = Pairs.of(batch), batch.blocks[0]
+        walks, t = self.walks.read(self.state, batch), row_times(batch, pairs)
+        near = walks.features(block.neighbor, block.target[:, None], t[:, None], block.mask)
+        own = self.own_proj(block, batch.node_x, self.walk_map(near, None))  # for all its pairs
+
+        def score(part: Pairs) -> Tensor:
+            return self._score(part, own, block, walks, t)
+
+        size = pairs.num_pairs if torch.is_grad_enabled() else MAX_PAIRS
+        return pairs.scores(pairs.logits(score, max(size, 1)), batch)._replace(carry=walks)
+
+    def _score(self, pairs: Pairs, own: Tensor, block: Block, walks: WalkRows, t: Tensor) -> Tensor:
+        """Return the logits of some pairs, `[p]`."""
+        src, dst, target = pairs.src_row, pairs.dst_row, block.target
+        row, other = torch.cat([src, dst]), torch.cat([dst, src])
+        mask = block.mask[row]
+        near = walks.features(block.neighbor[row], target[other][:, None], t[row][:, None], mask)
+        seen = self.other_proj(self.walk_map(near, None)) * mask.unsqueeze(-1)
+        token = gather_rows(own.flatten(1), row).view(seen.shape).add(seen)
+        z = self.mixers(self.token_proj(F.relu(token))).mean(dim=1)
+        pair = walks.features(
+            target[src], target[dst], t[src], torch.ones_like(mask[: len(src), 0])
+        )
+        both = torch.cat(z.tensor_split(2), dim=1)
+        logits: Tensor = self.decoder(both, self.walk_map(pair, None)).squeeze(1)
+        return logits
+
+    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
+        """Add the walks through the new events."""
+        self.walks.write(self.state, batch, found.carry)

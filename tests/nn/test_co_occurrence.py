@@ -1,0 +1,107 @@
+"""How often neighbors are shared: counts against a `Counter`, and their encoding."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.batches import slow_batch
+from tgflow import _core
+from tgflow.events import EventBatch
+from tgflow.nn import Pairs
+from tgflow.nn.co_occurrence import CoOccurrenceEncoding, co_occurrence, co_occurrence_plain
+
+
+def counted(own, others, mask, pairs):
+    """Do the same by counting words."""
+    sequences = [
+        [int(node), *(int(w) if is_there else None for w, is_there in zip(row, there, strict=True))]
+        for node, row, there in zip(own, others, mask, strict=True)
+    ]
+    out = []
+    for rows in zip(pairs.src_row.tolist(), pairs.dst_row.tolist(), strict=True):
+        counters = [Counter(sequences[row]) for row in rows]
+        out.append(
+            [[[0 if w is None else c[w] for c in counters] for w in sequences[row]] for row in rows]
+        )
+    return torch.tensor(out, dtype=torch.int32).view(-1, 2, 1 + others.shape[1], 2)
+
+
+def by_core(own, others, mask, pairs):
+    out = torch.full((pairs.num_pairs, 2, 1 + others.shape[1], 2), 9, dtype=torch.int32)
+    _core.co_occurrence(
+        self=own, other=others, mask=mask, src_row=pairs.src_row, dst_row=pairs.dst_row, out=out
+    )
+    return out
+
+
+@given(st.data())
+def test_counts_match_a_counter(data):
+    num, k = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 9))
+    node = st.sampled_from([0, 1, 2, 3, 2**31 - 2, -(2**63), 2**63 - 1])
+    draw = lambda what, *shape: torch.tensor(  # noqa: E731
+        [data.draw(what) for _ in range(torch.Size(shape).numel())]
+    ).view(shape)
+    own, others = draw(node, num).long(), draw(node, num, k).long()
+    mask = draw(st.booleans(), num, k).bool()
+    num_pairs = data.draw(st.integers(0, 5))
+    row = st.integers(0, num - 1)
+    pairs = Pairs(draw(row, num_pairs).long(), draw(row, num_pairs).long())
+    expected = counted(own, others, mask, pairs)
+    assert torch.equal(by_core(own, others, mask, pairs), expected)
+    assert torch.equal(co_occurrence_plain(own, others, mask, pairs), expected)
+
+
+def test_counts_by_hand():
+    # 0 met 2, 2, 3; 1 met 2; 0 itself is a neighbor of nobody
+    own, others = torch.tensor([0, 1]), torch.tensor([[3, 2, 2], [2, 0, 0]])
+    mask = torch.tensor([[True] * 3, [True, False, False]])
+    found = by_core(own, others, mask, Pairs(torch.tensor([0]), torch.tensor([1])))
+    assert found[0, 0].tolist() == [[1, 0], [1, 0], [2, 1], [2, 1]]
+    assert found[0, 1].tolist() == [[0, 1], [2, 1], [0, 0], [0, 0]]
+
+
+def test_counts_of_long_sequences_that_share_much():
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randint(40, (6,), generator=generator)
+    others = torch.randint(40, (6, 511), generator=generator)
+    mask = torch.rand(6, 511, generator=generator) < 0.9
+    pairs = Pairs(torch.arange(6), torch.arange(6).flip(0))
+    expected = counted(own, others, mask, pairs)
+    assert torch.equal(by_core(own, others, mask, pairs), expected)
+
+
+def test_counts_of_a_batch_are_of_nodes_and_not_of_rows():
+    src, dst = torch.tensor([0, 1, 0, 0]), torch.tensor([2, 2, 3, 1])
+    batch = slow_batch(EventBatch(src, dst, torch.arange(4)), 3, 1, (3,))
+    counts = co_occurrence(batch, Pairs(batch.src_row, batch.dst_row))
+    # 0 met 3 and 2, newest first, and 1 met 2; they have not met
+    assert counts[0, 0].tolist() == [[1, 0], [1, 0], [1, 1], [0, 0]]
+    assert counts[0, 1].tolist() == [[0, 1], [1, 1], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(("length", "patch"), [(6, 1), (6, 3)])
+def test_the_encoding_is_that_of_each_count_alone(length, patch):
+    torch.manual_seed(0)
+    encoding = CoOccurrenceEncoding(length, patch, 4, 5)
+    counts = torch.randint(length + 1, (3, 2, length, 2), dtype=torch.int32)
+    found = encoding(counts)
+    both = encoding.encoded(encoding.hidden(counts.float().unsqueeze(-1)).relu()).sum(-2)
+    expected = encoding.proj(both.view(3, 2, length // patch, -1))
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(found)
+    parameters = list(encoding.parameters())
+    ours = torch.autograd.grad((found * weights).sum(), parameters)
+    theirs = torch.autograd.grad((expected * weights).sum(), parameters)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_swapping_the_nodes_of_a_pair_swaps_counts():
+    own, others = torch.tensor([0, 1]), torch.tensor([[1, 4, 4], [4, 0, 1]])
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    one, two = torch.tensor([0]), torch.tensor([1])
+    ahead = by_core(own, others, mask, Pairs(one, two))
+    back = by_core(own, others, mask, Pairs(two, one))
+    assert torch.equal(back, ahead.flip(1).flip(3))

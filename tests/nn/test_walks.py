@@ -1,0 +1,229 @@
+"""Walk projections against matrices that count walks, written down from their definition."""
+
+import math
+
+import pytest
+import torch
+
+from helpers.batches import slow_batch
+from tgflow import _core
+from tgflow.events import EventBatch
+from tgflow.nn import Pairs
+from tgflow.nn.signs import random_signs
+from tgflow.nn.walks import WalkProjection, WalkRows, gram_plain, num_features, row_times
+
+NODES, HOPS, DECAY = 6, 3, 0.07
+
+
+def identity(nodes):
+    return torch.eye(NODES)[nodes]
+
+
+EXACT = WalkProjection(dim=NODES, hops=HOPS, decay=DECAY, base=identity)
+"""With R = I rows are those of the matrices themselves."""
+
+
+def made_events(size=30, gap=3, start=0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    src, dst = torch.randint(NODES, (2, size), generator=generator)
+    t = start + torch.randint(gap, (size,), generator=generator).cumsum(0)
+    return EventBatch(src, dst, t)
+
+
+def dense(events, batch_size, end, tick=1.0):
+    """Return A^0 .. A^HOPS as of `end`: each event extends the walks before its batch, both ways."""
+    walks = torch.zeros(1 + HOPS, NODES, NODES, dtype=torch.float64)
+    walks[0] = torch.eye(NODES)
+    now = 0
+
+    def decayed(walks, ticks):
+        weight = [math.exp(-DECAY * tick * ticks * length) for length in range(1 + HOPS)]
+        return walks * torch.tensor(weight, dtype=torch.float64).view(-1, 1, 1)
+
+    for begin in range(0, len(events), batch_size):
+        part = events[begin : begin + batch_size]
+        before, after = walks, decayed(walks, int(part.t[-1]) - now)
+        for u, v, t in zip(part.src.tolist(), part.dst.tolist(), part.t.tolist(), strict=True):
+            then, longer = decayed(before, t - now), torch.zeros_like(walks)
+            longer[1:, u] += then[:-1, v]
+            longer[1:, v] += then[:-1, u]
+            after = after + decayed(longer, int(part.t[-1]) - t)
+        walks, now = after, int(part.t[-1])
+    return decayed(walks, end - now)
+
+
+def walks_counted(events, end):
+    """Return the same of single events by listing all walks: times fall strictly."""
+    out = torch.zeros(1 + HOPS, NODES, NODES, dtype=torch.float64)
+    ends = [(u, v, t) for u, v, t in zip(*(c.tolist() for c in (events.src, events.dst, events.t)))]  # noqa: B905
+
+    def extend(first, node, before, length, weight):
+        out[length, first, node] += weight
+        if length == HOPS:
+            return
+        for u, v, t in ends:
+            for here, there in ((u, v), (v, u)):
+                if here == node and t < before:
+                    extend(first, there, t, length + 1, weight * math.exp(-DECAY * (end - t)))
+
+    for node in range(NODES):
+        extend(node, node, end, 0, 1.0)
+    return out
+
+
+def stored(events, batch_size, projection=EXACT, tick=1.0):
+    memory = projection.memory()
+    for index in range(-(-len(events) // batch_size)):
+        batch = slow_batch(events, index, batch_size, (2,), seconds_per_tick=tick)
+        projection.write(memory, batch, projection.read(memory, batch))
+    return memory
+
+
+def rows_of(memory, projection=EXACT, position=10**6):
+    nodes = torch.arange(NODES)
+    rows = memory.read(nodes, torch.full((NODES,), position))
+    base = identity(nodes) if projection.base else random_signs(nodes, projection.dim)
+    return WalkRows(base, rows, projection.decay)
+
+
+def decayed_walks(rows, end):
+    left = rows.left(torch.arange(NODES), torch.full((NODES,), end))
+    return rows.walks() * torch.stack([left**length for length in range(1 + HOPS)], 1)[:, :, None]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 30])
+def test_rows_are_those_of_the_walk_matrices(batch_size):
+    events = made_events()
+    end = int(events.t[-1]) + 5
+    found = decayed_walks(rows_of(stored(events, batch_size)), end).double()
+    expected = dense(events, batch_size, end).transpose(0, 1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_matrices_count_walks_whose_times_fall():
+    events = made_events(8)
+    events.t[:] = torch.arange(8)  # one event a tick, so that batches of one see all before it
+    events.dst[events.dst == events.src] += 1
+    events.dst[events.dst == NODES] = 0
+    torch.testing.assert_close(dense(events, 1, 9), walks_counted(events, 9))
+
+
+def test_a_tick_may_be_of_any_length():
+    events = made_events()
+    seconds = EventBatch(events.src, events.dst, events.t * 4)
+    memory, same = stored(events, 4, tick=4.0), stored(seconds, 4)
+    torch.testing.assert_close(memory.table.rows[:NODES], same.table.rows[:NODES])
+
+
+@pytest.mark.parametrize("start", [-(10**12), 10**12])
+def test_shifted_times_leave_the_same_bits(start):
+    ahead = rows_of(stored(made_events(), 4))
+    shifted = rows_of(stored(made_events(start=start), 4))
+    assert torch.equal(ahead.memory.state, shifted.memory.state)
+    assert bool(ahead.memory.state.isfinite().all())
+
+
+def test_replayed_events_read_the_walks_of_their_time():
+    events = made_events()
+    memory = EXACT.memory()
+    memory.keep_past(100)
+    for index in range(5):
+        batch = slow_batch(events, index, 4, (2,))
+        EXACT.write(memory, batch, EXACT.read(memory, batch))
+    old = rows_of(memory, position=8)
+    now = rows_of(stored(events[:8], 4))
+    assert torch.equal(old.memory.state, now.memory.state)
+
+
+def test_events_that_are_replayed_alone_add_no_walks():
+    memory, events = stored(made_events(8), 4), made_events(8)
+    memory.keep_past(100)
+    before = memory.state_dict()
+    batch = slow_batch(events, 2, 4, (2,), replayed=[1, 2])
+    EXACT.write(memory, batch, EXACT.read(memory, batch))
+    after = memory.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("dim", "hops"), [(1, 1), (8, 3), (13, 3), (110, 3), (5, 2)])
+def test_features_are_the_logarithms_of_products(dim, hops):
+    generator = torch.Generator().manual_seed(dim)
+    base = torch.randn(5, dim, generator=generator)
+    state = torch.randn(5, hops, dim, generator=generator)
+    a, b = torch.randint(5, (2, 40), generator=generator)
+    left_a, left_b = torch.rand(2, 40, generator=generator)
+    a[7] = -1
+    out = torch.full((40, num_features(hops)), math.nan)
+    _core.walk_features(base=base, state=state, a=a, b=b, decay_a=left_a, decay_b=left_b, out=out)
+    walks = torch.cat([base.unsqueeze(1), state], 1).double()
+    power = torch.arange(1 + hops)
+    both = torch.cat(
+        [
+            walks[row.clamp(min=0)] * (left.double().unsqueeze(1) ** power).unsqueeze(-1)
+            for row, left in ((a, left_a), (b, left_b))
+        ],
+        dim=1,
+    )
+    gram = both @ both.transpose(1, 2)
+    row, column = torch.triu_indices(2 * hops + 2, 2 * hops + 2)
+    expected = gram[:, row, column].relu().log1p()
+    expected[7] = 0
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=2e-5)
+    plain = gram_plain(walks, a.clamp(min=0), b, left_a.double(), left_b.double())
+    torch.testing.assert_close(plain[8:], gram[8:, row, column])
+
+
+def test_logarithms_of_large_and_small_products():
+    products = torch.cat([10.0 ** torch.arange(-20, 30), torch.tensor([0.0, -1.0])])
+    base = products.unsqueeze(1)
+    a, one = torch.arange(len(base)), torch.ones(len(base))
+    state, out = torch.zeros(len(base), 1, 1), torch.empty(len(base), num_features(1))
+    base = torch.cat([base, torch.ones(1, 1)])
+    state = torch.cat([state, torch.zeros(1, 1, 1)])
+    b = torch.full_like(a, len(a))
+    _core.walk_features(base=base, state=state, a=a, b=b, decay_a=one, decay_b=one, out=out)
+    expected = products.double().relu().log1p()
+    torch.testing.assert_close(out[:, 2].double(), expected, rtol=3e-7, atol=0)
+
+
+def test_features_of_a_batch_are_those_of_the_matrices_at_its_times():
+    events = made_events()
+    memory = stored(events[:16], 4)
+    batch = slow_batch(events, 4, 4, (2,))
+    rows, pairs, block = EXACT.read(memory, batch), Pairs.of(batch), batch.blocks[0]
+    t = row_times(batch, pairs)
+    found = rows.features(block.neighbor, block.target[:, None], t[:, None], block.mask)
+    for n, k in block.mask.nonzero().tolist():
+        walks = dense(events[:16], 4, int(t[n])).transpose(0, 1)
+        both = walks[batch.nodes[torch.stack([block.neighbor[n, k], block.target[n]])]]
+        both = both.reshape(2 * (1 + HOPS), NODES)
+        row, column = torch.triu_indices(len(both), len(both))
+        expected = (both @ both.T)[row, column].log1p()
+        torch.testing.assert_close(found[n, k].double(), expected, rtol=1e-4, atol=1e-5)
+    assert bool((found[~block.mask] == 0).all())
+
+
+def test_random_signs_keep_inner_products():
+    dim = 4096
+    projection = WalkProjection(dim=dim, hops=HOPS, decay=DECAY)
+    events = made_events()
+    end = int(events.t[-1])
+    exact = decayed_walks(rows_of(stored(events, 4)), end).flatten(0, 1).double()
+    projected = rows_of(stored(events, 4, projection), projection)
+    projected = decayed_walks(projected, end).flatten(0, 1).double()
+    norm = exact.norm(dim=1)
+    sigma = norm.outer(norm) * (2 / dim) ** 0.5
+    assert bool(((projected @ projected.T - exact @ exact.T).abs() <= 5 * sigma + 1e-6).all())
+
+
+def test_signs_are_a_function_of_the_node():
+    nodes = torch.tensor([5, 0, 5, 2**31 - 2])
+    signs = random_signs(nodes, 130)
+    assert torch.equal(signs[0], signs[2])
+    assert torch.equal(signs[1:2], random_signs(nodes[1:2], 130))
+    torch.testing.assert_close(signs.norm(dim=1), torch.ones(4))
+    assert torch.equal(signs[:, :7].sign(), random_signs(nodes, 7).sign())  # wider: the same first
+    many = random_signs(torch.arange(1000), 128).sign()
+    assert abs(float(many.mean())) < 0.02
+    products = (many @ many.T / 128).fill_diagonal_(0)
+    assert float(products.abs().max()) < 0.6

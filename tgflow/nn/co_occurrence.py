@@ -1,0 +1,101 @@
+"""How often the neighbors of two nodes are neighbors of each of them: counts, and their encoding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tgflow import _core
+from tgflow.batch import Batch
+from tgflow.nn.pairs import Pairs
+
+
+def co_occurrence(batch: Batch, pairs: Pairs) -> Tensor:
+    """Count each token's node in the sequences of both nodes of its pair.
+
+    A node's sequence is the node itself, then its neighbors in `batch.blocks[0]`. Does not
+    synchronize. On the CPU the native core takes time and memory in proportion to the tokens; on a
+    GPU each token is compared to each of its pair.
+
+    Args:
+        batch: Of one block, with `k` neighbors.
+        pairs: Rows of the top frontier, `P` pairs.
+
+    Returns:
+        int32 `[P, 2, 1 + k, 2]`: for a token of the source's sequence and of the destination's, how
+        often its node occurs in the source's and in the destination's; 0 where a slot is empty.
+    """
+    block = batch.blocks[0]
+    own = batch.nodes.index_select(0, block.target)
+    others = batch.nodes.index_select(0, block.neighbor.flatten()).view(block.neighbor.shape)
+    if not own.is_cpu:
+        return co_occurrence_plain(own, others, block.mask, pairs)
+    out = torch.empty(pairs.num_pairs, 2, 1 + others.shape[1], 2, dtype=torch.int32)
+    _core.co_occurrence(
+        self=own,
+        other=others,
+        mask=block.mask.contiguous(),
+        src_row=pairs.src_row.contiguous(),
+        dst_row=pairs.dst_row.contiguous(),
+        out=out,
+    )
+    return out
+
+
+def co_occurrence_plain(own: Tensor, others: Tensor, mask: Tensor, pairs: Pairs) -> Tensor:
+    """Do the same in torch, for any device.
+
+    Args:
+        own: Each row's node, int64 `[N]`.
+        others: Its neighbors, int64 `[N, k]`.
+        mask: Which of them are there, bool `[N, k]`.
+        pairs: Rows of these.
+    """
+    rows = torch.stack([pairs.src_row, pairs.dst_row], dim=1)
+    is_there = torch.cat([mask.new_ones(len(own), 1), mask], dim=1)[rows]
+    token = torch.cat([own.unsqueeze(1), others], dim=1)[rows]  # [P, 2, 1 + k]
+    is_same = token[:, :, :, None, None] == token[:, None, None, :, :]
+    counts = (is_same & is_there[:, None, None, :, :]).sum(-1)
+    return (counts * is_there.unsqueeze(-1)).to(torch.int32)
+
+
+class CoOccurrenceEncoding(nn.Module):
+    """Sums of W_j (m(c_src) + m(c_dst)) over the tokens j of a patch, plus a bias: `[..., out_dim]`.
+
+    Eqs. 3 and 4 of arXiv:2303.13047, with m of two layers. A count is one of few numbers, so m and
+    W are multiplied once for each of them, and a patch sums up rows of that table.
+
+    Args:
+        length: Tokens of a sequence; no count is larger.
+        patch: Tokens of a patch; divides `length`.
+        dim: Width of m.
+        out_dim: Width of a patch.
+    """
+
+    number: Tensor
+
+    def __init__(self, length: int, patch: int, dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.length, self.patch = length, patch
+        self.hidden = nn.Linear(1, dim)
+        self.encoded = nn.Linear(dim, dim)
+        self.proj = nn.Linear(patch * dim, out_dim)
+        number = torch.arange(1.0 + length).unsqueeze(1)
+        self.register_buffer("number", number, persistent=False)
+
+    def forward(self, counts: Tensor) -> Tensor:
+        """Return the patches, float32 `[P, 2, length // patch, out_dim]`.
+
+        Args:
+            counts: As `co_occurrence` returns them, int32 `[P, 2, length, 2]`.
+        """
+        dim, out_dim = self.encoded.in_features, self.proj.out_features
+        encoded = self.encoded(F.relu(self.hidden(self.number)))  # [1 + length, dim]
+        weight = self.proj.weight.view(out_dim, self.patch, dim).permute(1, 2, 0)
+        table = (encoded @ weight).view(-1, out_dim)  # a row for each place in a patch and count
+        place = torch.arange(self.patch, dtype=torch.int32, device=counts.device)
+        row = counts.view(-1, self.patch, 2) + (place * (1 + self.length)).unsqueeze(1)
+        summed = F.embedding_bag(row.view(-1, 2 * self.patch), table, mode="sum")
+        patches = summed.view(len(counts), 2, self.length // self.patch, out_dim)
+        return patches + self.proj.bias

@@ -1,0 +1,199 @@
+"""Temporal walks between nodes, by random projections of the matrices that count them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgflow import _core
+from tgflow.batch import Batch
+from tgflow.nn.memory import NodeMemory
+from tgflow.nn.memory_rows import MemoryRows
+from tgflow.nn.memory_table import MemoryTable
+from tgflow.nn.messages import aggregate
+from tgflow.nn.pairs import Pairs
+from tgflow.nn.signs import random_signs
+
+
+class WalkRows(NamedTuple):
+    """The projections of a batch's input rows, `batch.nodes`; without gradients."""
+
+    base: Tensor
+    """float32 `[U, dim]`: of walks without events."""
+    memory: MemoryRows
+    """Of walks of 1, ..., `hops` events, as of their last update: float32 `[U, hops * dim]`."""
+    decay: float
+    """Of a walk per event and tick."""
+
+    @property
+    def hops(self) -> int:
+        """Events of the longest walks."""
+        return self.memory.state.shape[1] // self.base.shape[1]
+
+    def features(self, a: Tensor, b: Tensor, t: Tensor, mask: Tensor) -> Tensor:
+        """Return log(1 + relu(G)) of the Gram matrices G of the walks of pairs of nodes.
+
+        G has the inner products of [H^0, ..., H^hops] of both nodes with each other. It is
+        symmetric: its upper triangle is returned, row by row. Does not synchronize.
+
+        Args:
+            a: Rows of the first nodes, int64 of any shape.
+            b: Rows of the second nodes; as all others, of that shape when broadcast.
+            t: When to look at the walks, in ticks.
+            mask: Which pairs are there; the others get zeros.
+
+        Returns:
+            float32 `[*a.shape, num_features(hops)]`.
+        """
+        shape = a.shape
+        a, b, t, mask = (x.expand(shape).flatten() for x in (a, b, t, mask))
+        left = {"left_a": self.left(a, t), "left_b": self.left(b, t)}
+        if not a.is_cpu:
+            gram = gram_plain(self.walks(), a, b, **left)
+            out = gram.relu_().log1p_().masked_fill_(~mask.unsqueeze(1), 0.0)
+            return out.view(*shape, -1)
+        out = torch.empty(len(a), num_features(self.hops))
+        _core.walk_features(
+            base=self.base,
+            state=self.memory.state.view(len(self.base), self.hops, -1),
+            a=torch.where(mask, a, -1),
+            b=b,
+            decay_a=left["left_a"],
+            decay_b=left["left_b"],
+            out=out,
+        )
+        return out.view(*shape, -1)
+
+    def walks(self) -> Tensor:
+        """Return the projections of walks of 0, ..., hops events, float32 `[U, 1 + hops, dim]`."""
+        dim = self.base.shape[1]
+        return torch.cat([self.base, self.memory.state], dim=1).view(len(self.base), -1, dim)
+
+    def left(self, row: Tensor, t: Tensor) -> Tensor:
+        """Return what is left at `t` of walks of one event in the given rows, float32 `[P]`."""
+        return _left(t - self.memory.last_update.index_select(0, row), self.decay)
+
+
+@dataclass(frozen=True)
+class WalkProjection:
+    """H^l = A^l R: temporal walk matrices (arXiv:2410.04013), held as rows of a `NodeMemory`.
+
+    A^l(t)[u, w] sums up the walks of l events from u back to w, at ever earlier times, each with
+    the product of exp(-decay (t - t_i)) over its events at t_i. The inner product of two rows of H
+    is that of the rows of A, up to the error of the projection.
+
+    A row holds H^1, ..., H^hops as of its `last_update` and decays when it is read. H^0 = R is
+    never stored. The events of a batch read rows as of the batch's start, as all memory does, so
+    that walks through several events of one batch are not seen.
+
+    Args:
+        dim: Width of a projection.
+        hops: Events of the longest walks, at least 1.
+        decay: Of a walk per event and second.
+        base: R: gives rows, float32 `[U, dim]`, of nodes, int64 `[U]`. None: random signs, scaled
+            by dim^-1/2.
+    """
+
+    dim: int
+    hops: int
+    decay: float
+    base: Callable[[Tensor], Tensor] | None = None
+
+    def memory(self, table: MemoryTable | None = None) -> NodeMemory:
+        """Return an empty memory for the rows, in `table` or with the model."""
+        return NodeMemory(self.hops * self.dim, 0, table)
+
+    def read(self, memory: NodeMemory, batch: Batch) -> WalkRows:
+        """Return the rows of the batch's nodes, each as of its position."""
+        nodes = batch.nodes
+        base = random_signs(nodes, self.dim) if self.base is None else self.base(nodes)
+        rows = memory.read(nodes, batch.position)
+        return WalkRows(base, rows, self.decay * batch.seconds_per_tick)
+
+    @torch.no_grad()
+    def write(self, memory: NodeMemory, batch: Batch, rows: WalkRows) -> None:
+        """Add the walks that the batch's new events make, all at once, as of the last of them.
+
+        Args:
+            memory: Where `rows` were read from.
+            batch: The batch; does nothing without new events.
+            rows: What `read` returned of it.
+        """
+        n = batch.num_new
+        if n == 0:
+            return
+        row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
+        for block in batch.blocks:  # from the top frontier down to the inputs
+            row = block.target.index_select(0, row)
+        t, end = batch.t[:n].repeat_interleave(2), batch.t[n - 1 : n]
+        other = row.view(n, 2).flip(1).flatten()
+        walks = rows.walks()
+        then = powers(rows.left(other, t), self.hops)
+        now = powers(_left(end - t, rows.decay), self.hops)
+        longer = walks[other, :-1] * then[:, :-1] * now[:, 1:]
+        mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], longer.flatten(1), "sum")
+        own = row.index_select(0, mail.row)
+        kept = (walks[own, 1:] * powers(rows.left(own, end), self.hops)[:, 1:]).flatten(1)
+        update = end.expand(len(own))
+        memory.write(
+            mail.node,
+            kept + mail.x,
+            update,
+            kept.new_empty(len(own), 0),
+            update,
+            position=batch.host.end if mail.is_last is None else batch.eid[n - 1 : n] + 1,
+            is_last=mail.is_last,
+        )
+
+
+def num_features(hops: int) -> int:
+    """Return how many distinct products two nodes' walks of 0, ..., hops events have."""
+    return (hops + 1) * (2 * hops + 3)
+
+
+def row_times(batch: Batch, pairs: Pairs) -> Tensor:
+    """Return the time of each row of the top frontier, int64 `[N]`; 0 for padding.
+
+    Args:
+        batch: The batch.
+        pairs: All its pairs.
+    """
+    t = torch.cat([batch.t, batch.t.repeat_interleave(batch.negative_dst.shape[1])])
+    out = t.new_zeros(len(batch.blocks[0].target))
+    return out.index_copy_(0, torch.cat([pairs.src_row, pairs.dst_row]), torch.cat([t, t]))
+
+
+def gram_plain(walks: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: Tensor) -> Tensor:
+    """Return the products of two nodes' walks in torch, for any device, `[P, num_features]`.
+
+    Args:
+        walks: Projections of 0, ..., hops events, float32 `[U, 1 + hops, dim]`.
+        a: Rows of the first nodes, int64 `[P]`.
+        b: Of the second.
+        left_a: What is left of walks of one event, float32 `[P]`.
+        left_b: For the second nodes.
+    """
+    hops = walks.shape[1] - 1
+    of_a = walks.index_select(0, a) * powers(left_a, hops)
+    of_b = walks.index_select(0, b) * powers(left_b, hops)
+    both = torch.cat([of_a, of_b], dim=1)
+    gram = both @ both.transpose(1, 2)
+    size = 2 * (hops + 1)
+    row, column = torch.triu_indices(size, size, device=gram.device)
+    return gram.flatten(1).index_select(1, row * size + column)
+
+
+def powers(left: Tensor, hops: int) -> Tensor:
+    """Return what is left of walks of 0, ..., hops events, float32 `[P, 1 + hops, 1]`."""
+    found = [torch.ones_like(left)]
+    for _ in range(hops):
+        found.append(found[-1] * left)
+    return torch.stack(found, dim=1).unsqueeze(-1)
+
+
+def _left(ticks: Tensor, decay: float) -> Tensor:
+    return torch.exp(ticks.clamp(min=0).to(torch.float32) * -decay)
