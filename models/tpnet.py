@@ -27,7 +27,7 @@ from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
-from tgflow.nn.walks import WalkProjection, WalkRows, row_times
+from tgflow.nn.walks import WalkProjection, WalkRows, num_features, row_times
 from tgflow.setting import Size, check_ranges
 
 WALK_DIM = 64
@@ -91,7 +91,7 @@ class TPNet(TemporalModel):
         width = walks.dim * walks.hops
         self.state = walks.memory(memory_table(width, c.memory_placement, c.memory_cache))
         dim = c.embedding_dim
-        self.walk_map = MergeLayer(walks.num_features, 0, 4 * WALK_DIM, WALK_DIM)
+        self.walk_map = MergeLayer(num_features(c.walk_length), 0, 4 * WALK_DIM, WALK_DIM)
         self.own_proj = TokenProj(
             2 * dim, LogTimeEncoding(c.time_dim), node_x_dim=c.node_x_dim,
             edge_x_dim=c.edge_x_dim, extra_dim=WALK_DIM,

@@ -31,7 +31,7 @@ def made_events(size=30, gap=3, start=0, seed=0):
 
 
 def dense(events, batch_size, end, tick=1.0):
-    """Return A^0 .. A^HOPS as of `end`: each event extends the walks before its batch, both ways."""
+    """Return A^0 .. A^HOPS as of `end`: an event extends the walks before its batch, both ways."""
     walks = torch.zeros(1 + HOPS, NODES, NODES, dtype=torch.float64)
     walks[0] = torch.eye(NODES)
     now = 0

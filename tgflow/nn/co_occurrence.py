@@ -1,4 +1,4 @@
-"""How often the neighbors of two nodes are neighbors of each of them: counts, and their encoding."""
+"""How often the neighbors of two nodes are neighbors of each: counts, and their encoding."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def co_occurrence_plain(own: Tensor, others: Tensor, mask: Tensor, pairs: Pairs)
 
 
 class CoOccurrenceEncoding(nn.Module):
-    """Sums of W_j (m(c_src) + m(c_dst)) over the tokens j of a patch, plus a bias: `[..., out_dim]`.
+    """W [m(c_src) + m(c_dst)] + b of the counts c of a patch's tokens, `[P, 2, patches, out_dim]`.
 
     Eqs. 3 and 4 of arXiv:2303.13047, with m of two layers. A count is one of few numbers, so m and
     W are multiplied once for each of them, and a patch sums up rows of that table.
