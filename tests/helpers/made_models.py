@@ -27,6 +27,9 @@ SMALL = {
     "neighbors": 4,
     "dropout": 0.0,
     "table_size": 64,
+    "channel_dim": 4,
+    "length": 6,
+    "walk_dim": 16,
 }
 """Settings of small models, each for those that have it."""
 X_DIM = 2
