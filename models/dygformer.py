@@ -114,12 +114,12 @@ class DyGFormer(TemporalModel):
         if batch.node_x is not None:
             neighbor_x = batch.node_x[block.neighbor] * mask
             tokens["node"] = batch.node_x[block.target].unsqueeze(1), neighbor_x
-        size = num * (1 + k) // self.config.patch
-        patches = [
-            proj(torch.cat(tokens[name], dim=1).view(size, proj.in_features))
-            for name, proj in self.channels.items()
-        ]
-        return torch.cat(patches, dim=1).view(num, (1 + k) // self.config.patch, -1)
+        patch = self.config.patch
+        patches = []
+        for name, proj in self.channels.items():
+            x = torch.cat(tokens[name], dim=1)
+            patches.append(proj(x.view(num, (1 + k) // patch, patch * x.shape[2])))
+        return torch.cat(patches, dim=2)
 
     def _score(self, pairs: Pairs, own: Tensor, counts: Tensor) -> Tensor:
         """Return the logits of some pairs, `[p]`."""

@@ -142,6 +142,36 @@ def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
     return out
 
 
+def co_occurrence(
+    own: Tensor, others: Tensor, mask: Tensor, src_row: Tensor, dst_row: Tensor
+) -> Tensor:
+    """Return counts as `tgflow.nn.co_occurrence.co_occurrence` does, of nodes on the CPU."""
+    out = torch.empty(len(src_row), 2, 1 + others.shape[1], 2, dtype=torch.int32)
+    _core.co_occurrence(
+        self=own,
+        other=others,
+        mask=mask.contiguous(),
+        src_row=src_row.contiguous(),
+        dst_row=dst_row.contiguous(),
+        out=out,
+    )
+    return out
+
+
+def walk_features(
+    base: Tensor, state: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: Tensor
+) -> Tensor:
+    """Return log(1 + relu(G)) of the products G of pairs of walks, `[P, features]`, on the CPU.
+
+    As `tgflow.nn.walks.gram_plain` and its arguments, with `state` float32 `[U, hops, dim]`; where
+    `a` is negative there is no pair, and zeros.
+    """
+    hops = state.shape[1]
+    out = torch.empty(len(a), (hops + 1) * (2 * hops + 3))
+    _core.walk_features(base=base, state=state, a=a, b=b, decay_a=left_a, decay_b=left_b, out=out)
+    return out
+
+
 def is_served(x: Tensor) -> bool:
     """Return whether one pass serves tensors of this type and device."""
     return x.dtype == torch.float32 and (x.is_cpu or has_device(x.device))

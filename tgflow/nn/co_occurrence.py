@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tgflow import _core
 from tgflow.batch import Batch
+from tgflow.nn import _native
 from tgflow.nn.pairs import Pairs
 
 
@@ -31,16 +31,7 @@ def co_occurrence(batch: Batch, pairs: Pairs) -> Tensor:
     others = batch.nodes.index_select(0, block.neighbor.flatten()).view(block.neighbor.shape)
     if not own.is_cpu:
         return co_occurrence_plain(own, others, block.mask, pairs)
-    out = torch.empty(pairs.num_pairs, 2, 1 + others.shape[1], 2, dtype=torch.int32)
-    _core.co_occurrence(
-        self=own,
-        other=others,
-        mask=block.mask.contiguous(),
-        src_row=pairs.src_row.contiguous(),
-        dst_row=pairs.dst_row.contiguous(),
-        out=out,
-    )
-    return out
+    return _native.co_occurrence(own, others, block.mask, pairs.src_row, pairs.dst_row)
 
 
 def co_occurrence_plain(own: Tensor, others: Tensor, mask: Tensor, pairs: Pairs) -> Tensor:

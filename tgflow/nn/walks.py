@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow import _core
 from tgflow.batch import Batch
+from tgflow.nn._native import walk_features
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.memory_table import MemoryTable
@@ -51,27 +51,21 @@ class WalkRows(NamedTuple):
         """
         shape = a.shape
         a, b, t, mask = (x.expand(shape).flatten() for x in (a, b, t, mask))
-        left = {"left_a": self.left(a, t), "left_b": self.left(b, t)}
-        if not a.is_cpu:
-            gram = gram_plain(self.walks(), a, b, **left)
-            out = gram.relu_().log1p_().masked_fill_(~mask.unsqueeze(1), 0.0)
-            return out.view(*shape, -1)
-        out = torch.empty(len(a), num_features(self.hops))
-        _core.walk_features(
-            base=self.base,
-            state=self.memory.state.view(len(self.base), self.hops, -1),
-            a=torch.where(mask, a, -1),
-            b=b,
-            decay_a=left["left_a"],
-            decay_b=left["left_b"],
-            out=out,
-        )
+        left_a, left_b = self.left(a, t), self.left(b, t)
+        if a.is_cpu:
+            state = self.memory.state.view(len(self.base), self.hops, self.base.shape[1])
+            a = torch.where(mask, a, -1)
+            return walk_features(self.base, state, a, b, left_a, left_b).view(*shape, -1)
+        gram = gram_plain(self.walks(), a, b, left_a, left_b)
+        out = gram.relu_().log1p_().masked_fill_(~mask.unsqueeze(1), 0.0)
         return out.view(*shape, -1)
 
     def walks(self) -> Tensor:
         """Return the projections of walks of 0, ..., hops events, float32 `[U, 1 + hops, dim]`."""
         dim = self.base.shape[1]
-        return torch.cat([self.base, self.memory.state], dim=1).view(len(self.base), -1, dim)
+        return torch.cat([self.base, self.memory.state], dim=1).view(
+            len(self.base), 1 + self.hops, dim
+        )
 
     def left(self, row: Tensor, t: Tensor) -> Tensor:
         """Return what is left at `t` of walks of one event in the given rows, float32 `[P]`."""
@@ -135,13 +129,15 @@ class WalkProjection:
         then = powers(rows.left(other, t), self.hops)
         now = powers(_left(end - t, rows.decay), self.hops)
         longer = walks[other, :-1] * then[:, :-1] * now[:, 1:]
-        mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], longer.flatten(1), "sum")
+        mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], longer.flatten(1), "mean")
+        receivers = torch.cat([batch.src[:n], batch.dst[:n]]).sort().values
+        begin, stop = (torch.searchsorted(receivers, mail.node, right=r) for r in (False, True))
         own = row.index_select(0, mail.row)
         kept = (walks[own, 1:] * powers(rows.left(own, end), self.hops)[:, 1:]).flatten(1)
         update = end.expand(len(own))
         memory.write(
             mail.node,
-            kept + mail.x,
+            kept + mail.x * (stop - begin).unsqueeze(1),  # sums of the messages
             update,
             kept.new_empty(len(own), 0),
             update,
