@@ -11,8 +11,9 @@ from tgflow import checkpoint as ckpt
 from tgflow.graph import TemporalGraph
 from tgflow.train import graph_parts
 from tgflow.train.config import ContinualConfig
-from tgflow.train.continual import MAX_LOST, ContinualTrainer
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
+from tgflow.train.stepper import MAX_LOST
 
 
 def trainer_of(**changes):

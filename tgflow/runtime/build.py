@@ -56,7 +56,7 @@ from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
 from tgflow.streams.transports import find_transport
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import INT64_MAX
 
 
@@ -232,7 +232,7 @@ def order_config(config: Config) -> OrderConfig:
 
 
 def _make_checkpoints(
-    trainer: ContinualTrainer,
+    trainer: StreamTrainer,
     store: CheckpointStore,
     run_log: RunLog,
     config: CheckpointConfig,

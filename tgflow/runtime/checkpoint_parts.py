@@ -17,7 +17,7 @@ from tgflow.runtime.files import RunFiles
 from tgflow.runtime.log import RunLog
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.stream_trainer import StreamTrainer
 
 
 class SavedSettings:
@@ -141,7 +141,7 @@ class SavedIngest:
     """
 
     def __init__(
-        self, ingest: Ingest, trainer: ContinualTrainer, state: IngestState | None = None
+        self, ingest: Ingest, trainer: StreamTrainer, state: IngestState | None = None
     ) -> None:
         self._ingest, self._trainer = ingest, trainer
         self._nodes = (0, 0)

@@ -11,7 +11,7 @@ from tgflow.checkpoint import CheckpointStore, CheckpointWriter, read_manifest
 from tgflow.checkpoint.parts import SectionWriter
 from tgflow.checkpoint.writer import WriterStats
 from tgflow.runtime.log import RunLog
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.stream_trainer import StreamTrainer
 
 
 class CheckpointPart(Protocol):
@@ -50,7 +50,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        trainer: ContinualTrainer,
+        trainer: StreamTrainer,
         store: CheckpointStore,
         writer: CheckpointWriter,
         run_log: RunLog,

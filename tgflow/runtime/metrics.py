@@ -21,8 +21,8 @@ from tgflow.runtime.stream import FlowControl
 from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.ingest.config import AFTER_ALL, BEFORE_ALL
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.continual import ContinualTrainer
 from tgflow.train.progress import Progress
+from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import seconds_per_tick
 
 UNIX_SINCE = 631_152_000
@@ -114,7 +114,7 @@ class IngestMetrics:
         trainer: What learns from it.
     """
 
-    def __init__(self, ingest: Ingest, trainer: ContinualTrainer) -> None:
+    def __init__(self, ingest: Ingest, trainer: StreamTrainer) -> None:
         self._ingest, self._trainer = ingest, trainer
 
     @property
@@ -170,7 +170,7 @@ class TrainerMetrics:
         trainer: The trainer.
     """
 
-    def __init__(self, trainer: ContinualTrainer) -> None:
+    def __init__(self, trainer: StreamTrainer) -> None:
         self._trainer = trainer
 
     def health(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class TrainerMetrics:
             "position": trainer.position,
             "num_skipped": trainer.progress.num_skipped,
             "num_nodes": trainer.graph.num_nodes,
-            "memory_rows": getattr(trainer.model.state, "num_rows", None),
+            "memory_rows": trainer.memory_rows,
             "busy": _busy(trainer.progress),
             **device_figures(trainer.device),
             **_store(trainer.graph),

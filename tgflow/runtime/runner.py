@@ -16,8 +16,8 @@ from tgflow.runtime.memory import MemoryLimit, is_out_of_memory
 from tgflow.runtime.stream import FlowControl, Stopped
 from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.errors import StreamError
-from tgflow.train.continual import ContinualTrainer
 from tgflow.train.observe import StepRecord
+from tgflow.train.stream_trainer import StreamTrainer
 
 Record: TypeAlias = Mapping[str, Any]
 Figures: TypeAlias = Callable[[StepRecord], Record]
@@ -49,7 +49,7 @@ class RunResult:
     state_sha256: str | None
     """Digest of model, optimizer, memory and events, and of what the run adds to them."""
     metrics: Record
-    """What `ContinualTrainer.result` returns."""
+    """What `StreamTrainer.result` returns."""
     tables: Record
     """Where features are, and what caches did, as `table_figures` returns it."""
     reports: Mapping[str, Record]
@@ -76,7 +76,7 @@ class Runner:
         warn: Told that what was learned last could not be saved, where another error ends the run.
     """
 
-    trainer: ContinualTrainer
+    trainer: StreamTrainer
     stream: Iterable[EventBatch]
     checkpoints: Checkpoints
     resumed: bool = False

@@ -6,7 +6,7 @@ from typing import Any
 
 from tgflow.runtime.files import RunFiles
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.stream_trainer import StreamTrainer
 
 FILE = "stream.json"
 
@@ -20,7 +20,7 @@ class StreamReport:
         files: Where it is written.
     """
 
-    def __init__(self, ingest: Ingest, trainer: ContinualTrainer, files: RunFiles) -> None:
+    def __init__(self, ingest: Ingest, trainer: StreamTrainer, files: RunFiles) -> None:
         self._ingest, self._trainer, self._files = ingest, trainer, files
 
     def write(self) -> dict[str, Any]:

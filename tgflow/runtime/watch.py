@@ -28,7 +28,7 @@ from tgflow.runtime.runner import Observer, RunStatus
 from tgflow.runtime.stream import FlowControl
 from tgflow.runtime.watchdog import Watchdog
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.train.continual import ContinualTrainer
+from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
 
 GRACE_SECONDS = 30.0
@@ -39,7 +39,7 @@ def make_metrics(
     status: RunStatus,
     flow: FlowControl,
     config: Config,
-    trainer: ContinualTrainer,
+    trainer: StreamTrainer,
     ingest: Ingest,
     checkpoints: Checkpoints,
     log: DurableLog | None,

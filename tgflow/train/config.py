@@ -66,6 +66,8 @@ class ContinualConfig(TrainingConfig):
 
     protocol: Literal["prequential/1"] | None = None
     """A named protocol: its settings are then the defaults, and what differs is printed."""
+    data_seed: Annotated[int, Ge(0), Setting(expert=True)] | None = None
+    """Seed of what compared runs share: negatives, replay, sampled neighbors; unset: the seed."""
     hist_negatives: Annotated[int, Ge(0)] = 0
     """Past pairs to rank each event among besides, as mrr_hist."""
     warmup: Annotated[int, Ge(0)] = 0

@@ -85,7 +85,7 @@ class Learner:
         self.grad_clip = grad_clip
         self._loss = loss_of(model.loss if loss is None else loss)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.device = device_of_model(model)
         """Where the model's parameters are; the CPU for a model without any."""
         is_cuda = self.device.type == "cuda"
         self.optimizer = torch.optim.Adam(
@@ -279,6 +279,11 @@ class Learner:
                 if self.is_lost is not None:
                     stack.enter_context(self._state.unless(self.is_lost))
             yield
+
+
+def device_of_model(model: TemporalModel) -> torch.device:
+    """Return where a model's parameters are; the CPU for a model without any."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _tensors(scores: Scores) -> list[Tensor]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -19,28 +20,39 @@ from tgflow.train.progress import Progress
 from tgflow.train.results import Results, Values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LearnedStep:
-    """What the host knows of a micro-batch that was stored, before its scores have come."""
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A micro-batch of a stream, whoever learns from it."""
 
-    places: list[BatchPlace]
-    """Of what was predicted, then of what each update learned from."""
     before: tuple[int, int, int]
     """The trainer's position, segment and index before it."""
     stop: int
     """The trainer's position after it."""
     t: int
     """Time of its last event."""
-    num_fallbacks: int
     lag_events: int
     lag_seconds: float
     arrived: float
-    ended: float
 
     @property
     def start(self) -> int:
         """The trainer's position before it."""
         return self.before[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedStep:
+    """What the host knows of a micro-batch that was stored, before its scores have come."""
+
+    of: MicroBatch
+    places: list[BatchPlace]
+    """Of what was predicted, then of what each update learned from."""
+    num_fallbacks: int
+    ended: float
+
+
+OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor], None]
+"""Gets a micro-batch, and the scores of its events and of their negatives on the host."""
 
 
 class DivergedStep(Exception):
@@ -65,13 +77,21 @@ class PendingSteps:
         num_hist: How many of the last negatives that are predicted are historical, and ranked apart
             from the others.
         warmup: Micro-batches that start before this log position are not measured.
+        on_scores: Gets the scores of what was predicted, `[B]` and `[B, m]` without the historical
+            negatives, of each micro-batch that is measured.
     """
 
     def __init__(
-        self, learner: Learner, preparation: WorkClock, num_hist: int = 0, warmup: int = 0
+        self,
+        learner: Learner,
+        preparation: WorkClock,
+        num_hist: int = 0,
+        warmup: int = 0,
+        on_scores: OnScores | None = None,
     ) -> None:
         self._learner, self._preparation = learner, preparation
         self._num_hist, self._warmup = num_hist, warmup
+        self._on_scores = on_scores
         self._results: Results[LearnedStep] = learner.new_results()
         self._records: deque[StepRecord] = deque()
 
@@ -109,8 +129,10 @@ class PendingSteps:
                 positive, negative = values[prefix + "positive"], values[prefix + "negative"]
                 self._learner.check_late(place, positive, negative, values.get(prefix + "loss"))
 
-    def _measured(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
+    def _measured(self, step: LearnedStep, positive: Tensor, negative: Tensor) -> dict[str, float]:
         num_random = negative.shape[1] - self._num_hist
+        if self._on_scores is not None:
+            self._on_scores(step.of, positive, negative[:, :num_random])
         measured = LinkMetrics(pooled=False).add(positive, negative[:, :num_random])
         if self._num_hist and len(positive):
             measured["mrr_hist"] = mrr(positive, negative[:, num_random:])
@@ -118,13 +140,13 @@ class PendingSteps:
 
     def _record(self, progress: Progress, step: LearnedStep, values: Values) -> StepRecord:
         measured: dict[str, float] = {}
-        if "positive" in values and step.start >= self._warmup:
-            measured = self._measured(values["positive"], values["negative"])
+        if "positive" in values and step.of.start >= self._warmup:
+            measured = self._measured(step, values["positive"], values["negative"])
         latest = f"{len(step.places) - 1}."
         loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None
         progress.add(
-            step.start,
-            step.stop,
+            step.of.start,
+            step.of.stop,
             measured,
             loss=loss,
             replay_ap=None if loss is None else _replay_ap(values, latest, step.places[-1].num_new),
@@ -135,18 +157,18 @@ class PendingSteps:
         )
         return StepRecord(
             index=step.places[-1].index,
-            start=step.start,
-            stop=step.stop,
-            t=step.t,
+            start=step.of.start,
+            stop=step.of.stop,
+            t=step.of.t,
             loss=loss,
             metrics=measured,
             running=progress.running.means(),
             prequential=progress.timeline.mean(),
             forgetting=progress.forgetting(),
             num_fallbacks=step.num_fallbacks,
-            lag_events=step.lag_events,
-            lag_seconds=step.lag_seconds,
-            freshness_seconds=time.perf_counter() - step.arrived,
+            lag_events=step.of.lag_events,
+            lag_seconds=step.of.lag_seconds,
+            freshness_seconds=time.perf_counter() - step.of.arrived,
             seconds=progress.step_seconds,
             events_per_second=progress.events_per_second(),
             overhead_share=progress.overhead_share(),

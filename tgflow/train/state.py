@@ -32,8 +32,20 @@ def save_state(
     changes, and views of events, which do not. Nothing is drawn, and nothing of the trainer
     changes.
     """
+    save_learner(writer, learner)
+    save_graph(writer, graph, position)
+
+
+def save_learner(writer: SectionWriter, learner: Learner) -> None:
+    """Save model, its state and the optimizer, as `load_learner` takes them."""
+    for part in _learner_parts(learner):
+        part.save(writer)
+
+
+def save_graph(writer: SectionWriter, graph: TemporalGraph, position: int) -> None:
+    """Save the first `position` events of a graph and its features, as `graph_of` takes them."""
     writer.note("graph", {"direction": graph.direction, "time_unit": graph.time_unit})
-    for part in (*_learner_parts(learner), *_graph_parts(graph, position)):
+    for part in _graph_parts(graph, position):
         part.save(writer)
 
 
@@ -67,7 +79,7 @@ def graph_of(
 
     Args:
         checkpoint: A trainer's.
-        trainer: Which trainer's it must be ("continual" or "offline"); None takes either.
+        trainer: Which trainer's it must be ("continual", "offline" or "compare"); None takes any.
         edge_x: The table to have the edge features: an empty one, wherever it is, or the one on
             disk whose rows the checkpoint counts; what that has beyond them is cut off. A cache in
             front of it holds again what it held, if it is one like then. None: host memory.

@@ -1,0 +1,302 @@
+"""Several models learn from one stream: all are asked about the same events and negatives."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from tgflow.batch import Batch
+from tgflow.checkpoint import CheckpointError
+from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.compare.contender import Contender
+from tgflow.compare.groups import GroupPlans, Stopwatch, needs_of, turns
+from tgflow.compare.lineup import Entrant, Lineup, check_lineup, device_of_lineup
+from tgflow.compare.prefixed import Prefixed
+from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
+from tgflow.plan.counts import CountHistory
+from tgflow.plan.loader import BatchSource
+from tgflow.tables.protocols import Table
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.finite import TrainingDiverged
+from tgflow.train.observe import StepRecord
+from tgflow.train.pending_steps import MicroBatch
+from tgflow.train.progress import Progress
+from tgflow.train.protocols import continual_line
+from tgflow.train.state import graph_of, save_graph
+from tgflow.train.stream_trainer import StreamTrainer
+
+
+class Comparison(StreamTrainer):
+    """Predicts, learns and stores each micro-batch with every entrant, in one pass over a stream.
+
+    All see the same micro-batches, negatives and replayed events, drawn with `config.data_seed`;
+    models whose needs agree (fanouts, strategy, memory, counts) share the batches themselves. Who
+    else takes part, and in which order, changes no bit of an entrant's scores: they are those that
+    `tgflow.ContinualTrainer` has with its seed and the same `data_seed`. One whose loss or
+    score is not finite drops out, and the others go on.
+
+    Args:
+        lineup: Who takes part.
+        graph: Grows by the stream's events; append to it nowhere else.
+        config: Settings of all; `seed` is nobody's. Without a `data_seed`, it is `seed`.
+        execution: How a GPU is used.
+
+    Raises:
+        ValueError: As `check_lineup` and `StreamTrainer`.
+    """
+
+    def __init__(
+        self,
+        lineup: Lineup,
+        graph: TemporalGraph,
+        config: ContinualConfig | None = None,
+        *,
+        execution: ExecutionConfig | None = None,
+    ) -> None:
+        check_lineup(lineup)
+        config = ContinualConfig() if config is None else config
+        if config.data_seed is None:
+            config = replace(config, data_seed=config.seed)
+        super().__init__(graph, config, execution, device_of_lineup(lineup))
+        self._groups: dict[tuple[Any, ...], _Group] = {}
+        self.contenders = [self._contender(entrant) for entrant in lineup]
+        self._origins = {each.key: each for each in self.contenders if each.learns}
+        self._queues = {each.key: deque[StepRecord]() for each in self.contenders}
+        self._ready: deque[StepRecord] = deque()
+
+    @property
+    def progress(self) -> Progress:
+        """Counters and times of the first who takes part still; all have the same events."""
+        return self._leader.stepper.progress
+
+    @property
+    def num_pending(self) -> int:
+        """Micro-batches that were learned and whose records were not yielded yet."""
+        waiting = [len(c.stepper.steps) + len(self._queues[c.key]) for c in self._active]
+        return max(waiting, default=0) + len(self._ready)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no micro-batch was learned in part by anybody who still takes part."""
+        return not any(c.stepper.learner.has_changed for c in self._active)
+
+    @property
+    def memory_rows(self) -> int | None:
+        """Rows of node memory that all hold together; None without any."""
+        rows = [getattr(c.entrant.model.state, "num_rows", None) for c in self.contenders]
+        held = [num for num in rows if num is not None]
+        return sum(held) if held else None
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that are prepared for each micro-batch, of all groups."""
+        return len(self._groups) * (1 + self.config.updates)
+
+    def result(self) -> dict[str, Any]:
+        """Return what is common to all, and `contenders`: what is not, by key; fit for JSON."""
+        c, progress = self.config, self.progress
+        test_start = progress.timeline.tail_start(c.test_share)
+        tied = self.graph.log.tied_share(self.position)
+        return {
+            "protocol": c.protocol or "prequential",
+            "protocol_line": continual_line(c, tied),
+            "tied_share": tied,
+            "visibility": c.visibility,
+            "data_seed": c.data_seed,
+            "num_events": progress.num_events,
+            "num_nodes": self.graph.num_nodes,
+            "num_groups": len(self._groups),
+            "test.start_event": test_start,
+            "epoch_seconds": progress.wall_seconds,
+            "events_per_second": progress.events_per_second(),
+            "contenders": {each.key: each.result(test_start) for each in self.contenders},
+        }
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save the stream so far once, and what each contender has of its own."""
+        self._collect(everything=True)
+        save_graph(writer, self.graph, self.position)
+        writer.note("trainer", "compare")
+        writer.note("config", asdict(self.config))
+        self._save_place(writer)
+        notes: list[dict[str, Any]] = [{"key": each.key} for each in self.contenders]
+        for number, (contender, own) in enumerate(zip(self.contenders, notes, strict=True)):
+            contender.save(Prefixed(_prefix(number), own, writer))
+        writer.note("contenders", notes)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        lineup: Lineup,
+        checkpoint: SectionReader,
+        config: ContinualConfig | None = None,
+        *,
+        execution: ExecutionConfig | None = None,
+        device: str | torch.device | Device = "cpu",
+        device_budget: int | str | None = None,
+        edge_x: Table | None = None,
+    ) -> Comparison:
+        """Return a comparison that continues where `checkpoint` was taken, with the same bits.
+
+        Args:
+            lineup: The entrants it had then, in that order; their parameters are overwritten.
+            checkpoint: From `checkpoint()`, or another reader of what `save` has written.
+            config: The settings that it had then; None takes them from the checkpoint.
+            execution: As the class.
+            device: Where the graph is to be, as `TemporalGraph` takes it.
+            device_budget: As `TemporalGraph` takes it.
+            edge_x: The table to have the edge features; None: host memory.
+
+        Raises:
+            CheckpointError: If it is not of a comparison, or of another lineup.
+        """
+        saved = ContinualConfig(**checkpoint.meta["config"])
+        empty = graph_of(checkpoint, "compare", edge_x, device=device, device_budget=device_budget)
+        found = cls(lineup, empty, saved if config is None else config, execution=execution)
+        notes = checkpoint.meta["contenders"]
+        keys = [each["key"] for each in notes]
+        if keys != [each.key for each in found.contenders]:
+            raise CheckpointError(f"the checkpoint is of a comparison of {', '.join(keys)}")
+        for number, (contender, own) in enumerate(zip(found.contenders, notes, strict=True)):
+            contender.load(Prefixed(_prefix(number), own, checkpoint))
+        found._load_place(checkpoint)
+        return found
+
+    def _contender(self, entrant: Entrant) -> Contender:
+        """Return an entrant's contender, in the group of those with its needs."""
+        model = entrant.model
+        needs = needs_of(model, self.config)
+        if needs not in self._groups:
+            shared = [g.counts for g in self._groups.values() if g.counts.asked == model.counts]
+            counts = shared[0] if shared else CountHistory(self.graph, model.counts)
+            self._groups[needs] = _Group(counts)
+        group = self._groups[needs]
+        contender = Contender(
+            entrant,
+            self.graph,
+            self.config,
+            self._execution,
+            self._preparation,
+            group.watch,
+            group.counts,
+        )
+        group.contenders.append(contender)
+        return contender
+
+    @property
+    def _active(self) -> list[Contender]:
+        return [each for each in self.contenders if each.is_active]
+
+    @property
+    def _leader(self) -> Contender:
+        return next(iter(self._active), self.contenders[0])
+
+    def _source(self) -> BatchSource:
+        groups = list(self._groups.values())
+        return GroupPlans(
+            [self._plans(group.contenders[0].entrant.model, group.counts) for group in groups],
+            [group.watch for group in groups],
+            1 + self.config.updates,
+        )
+
+    def _resume_clocks(self) -> None:
+        for each in self.contenders:
+            each.stepper.resume_clocks()
+
+    def _step(self, batch: Batch, following: Iterator[Batch]) -> Batch:
+        """Predict, learn and store one micro-batch with all, group by group."""
+        self._freeze()
+        groups = list(self._groups.values())
+        for number, turn in enumerate(turns(len(groups), self._index)):
+            if number:
+                batch = next(following)
+            members = groups[turn].contenders
+            active = [members[i] for i in turns(len(members), self._index) if members[i].is_active]
+            for each in active:
+                each.predict(batch)
+            for _ in range(self.config.updates):
+                batch = next(following)
+                for each in active:
+                    each.learn(batch)
+            for each in active:
+                if each.learns:
+                    each.store(batch)
+        return batch
+
+    def _finish(self, of: MicroBatch) -> None:
+        for each in self._active:
+            each.finish(of)
+
+    def _freeze(self) -> None:
+        """Make the copies whose time has come."""
+        due = [
+            each
+            for each in self.contenders
+            if each.is_waiting and self.position >= (each.entrant.frozen_at or 0)
+        ]
+        if due:
+            self._collect(everything=True)
+            self._join()  # records that have no share of the copies
+        for each in due:
+            each.freeze_from(self._origins[f"{each.entrant.frozen_of}/{each.entrant.seed}"])
+
+    def _collect(self, *, everything: bool) -> None:
+        """Take in what has come to the host.
+
+        Raises:
+            TrainingDiverged: If all have dropped out.
+        """
+        for each in self._active:
+            each.collect(everything=everything)
+        if not self._active:
+            reasons = [each.failure for each in self.contenders if each.failure is not None]
+            text = "; ".join(str(failure["reason"]) for failure in reasons)
+            raise TrainingDiverged(f"no model is left: {text}", (self.position, self.position))
+
+    def _records(self) -> Iterator[StepRecord]:
+        self._join()
+        while self._ready:
+            yield self._ready.popleft()
+
+    def _join(self) -> None:
+        """Make one record of those that all have of a micro-batch."""
+        active = self._active
+        for each in active:
+            self._queues[each.key].extend(each.stepper.steps.records())
+        while active and all(self._queues[each.key] for each in active):
+            records = {each.key: self._queues[each.key].popleft() for each in active}
+            self._ready.append(_joined(records))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Contenders who share batches."""
+
+    counts: CountHistory
+    contenders: list[Contender] = field(default_factory=list)
+    watch: Stopwatch = field(default_factory=Stopwatch)
+
+
+def _joined(records: dict[str, StepRecord]) -> StepRecord:
+    """Return the record of whoever is best so far, with the prequential figures of all."""
+
+    def ap(record: StepRecord) -> float:
+        return record.prequential.get("ap", 0.0)
+
+    best = max(records.values(), key=ap)
+    figures = {
+        f"{key}.{name}": record.prequential[name]
+        for key, record in records.items()
+        for name in ("ap", "mrr")
+        if name in record.prequential
+    }
+    return replace(best, prequential=best.prequential | figures)
+
+
+def _prefix(number: int) -> str:
+    return f"c{number:03d}-"

@@ -1,0 +1,207 @@
+"""One entrant in a comparison that is under way: it learns, is scored, or has dropped out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tgflow.batch import Batch
+from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.compare.groups import Stopwatch
+from tgflow.compare.lineup import Entrant
+from tgflow.compare.score_log import ScoreLog
+from tgflow.cuda.clock import WorkClock, clock_of
+from tgflow.graph import TemporalGraph
+from tgflow.plan.counts import CountHistory
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.finite import TrainingDiverged
+from tgflow.train.pending_steps import DivergedStep, MicroBatch
+from tgflow.train.progress import Progress
+from tgflow.train.state import load_learner, save_learner
+from tgflow.train.stepper import Stepper
+
+
+class Contender:
+    """An entrant, with all that belongs to it alone.
+
+    Args:
+        entrant: Who.
+        graph: What batches are of.
+        config: Settings of the comparison.
+        execution: How a GPU is used.
+        preparation: The clock of what prepares batches.
+        watch: Of the preparation of its group's batches.
+        counts: Of what it asks of the past.
+    """
+
+    def __init__(
+        self,
+        entrant: Entrant,
+        graph: TemporalGraph,
+        config: ContinualConfig,
+        execution: ExecutionConfig,
+        preparation: WorkClock,
+        watch: Stopwatch,
+        counts: CountHistory,
+    ) -> None:
+        self.entrant = entrant
+        self.config = replace(config, seed=entrant.seed, **entrant.learning)
+        self.scores = ScoreLog(graph.num_events)
+        self.stepper = Stepper(
+            entrant.model, graph, self.config, execution, preparation, self.scores.add
+        )
+        self.failure: dict[str, Any] | None = None
+        """What it dropped out for, and at which event."""
+        self.is_waiting = entrant.frozen_of is not None
+        """Whether it is a copy that is yet to be made."""
+        self._watch, self._counts = watch, counts
+        self._commits = clock_of(self.stepper.learner.device)
+        self._before = {"commit": 0.0, "preparation": 0.0}
+        """Seconds before it was resumed."""
+
+    @property
+    def key(self) -> str:
+        """Label and seed."""
+        return self.entrant.key
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it takes part now."""
+        return self.failure is None and not self.is_waiting
+
+    @property
+    def learns(self) -> bool:
+        """Whether it learns, and does not only predict and store."""
+        return self.entrant.frozen_of is None
+
+    def predict(self, batch: Batch) -> None:
+        """Score a micro-batch; one that no longer learns stores it, too."""
+        with self._dropping_out(batch):
+            self.stepper.predict(batch)
+        if not self.learns:
+            self.store(batch)
+
+    def learn(self, batch: Batch) -> None:
+        """Take one update."""
+        if self.is_active and self.learns:
+            with self._dropping_out(batch):
+                self.stepper.learn(batch)
+
+    def store(self, batch: Batch) -> None:
+        """Store the micro-batch in the model's state."""
+        if self.is_active:
+            with self._dropping_out(batch), self._commits.measuring():
+                self.stepper.store(batch)
+
+    def finish(self, of: MicroBatch) -> None:
+        """Note that the micro-batch is stored."""
+        self.stepper.finish(of)
+
+    def collect(self, *, everything: bool) -> None:
+        """Take in what has come to the host; drop out where something was not finite."""
+        try:
+            self.stepper.collect(everything=everything)
+        except DivergedStep as found:
+            self._drop_out(found.error, found.step.of.start)
+
+    def freeze_from(self, origin: Contender) -> None:
+        """Become a copy of `origin` as it is now: parameters, memory, figures and scores."""
+        origin.collect(everything=True)
+        if origin.failure is not None:
+            self.failure = origin.failure
+            return
+        held = Checkpoint({})
+        save_learner(held, origin.stepper.learner)
+        load_learner(self.stepper.learner, held)
+        self.stepper.keep_past()
+        self.stepper.progress = Progress.from_json(origin.stepper.progress.to_json())
+        self.stepper.resume_clocks()
+        self.scores.take_over(origin.scores)
+        self._before = origin._seconds()
+        self.is_waiting = False
+
+    def result(self, test_start: int) -> dict[str, Any]:
+        """Return its metrics, what it costs and how it ended, fit for JSON."""
+        model = self.entrant.model
+        return {
+            "label": self.entrant.label,
+            "seed": self.entrant.seed,
+            "frozen_of": self.entrant.frozen_of,
+            "frozen_at": self.entrant.frozen_at,
+            "failure": self.failure,
+            "num_parameters": sum(p.numel() for p in model.parameters()),
+            "microseconds": self._microseconds(),
+            "bytes": {
+                "parameters": sum(p.nbytes for p in model.parameters()),
+                "memory": _state_bytes(model),
+                "counts": self._counts.nbytes if model.counts else 0,
+            },
+            "learning": dict(self.entrant.learning),
+            **self.stepper.result(test_start),
+        }
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save all that belongs to it alone."""
+        writer.note("failure", self.failure)
+        writer.note("is_waiting", self.is_waiting)
+        writer.note("seconds", self._seconds())
+        writer.note("progress", self.stepper.progress.to_json())
+        if self.is_active:
+            save_learner(writer, self.stepper.learner)
+        self.scores.save(writer)
+
+    def load(self, reader: SectionReader) -> None:
+        """Be as it was saved.
+
+        Raises:
+            CheckpointError: If that does not fit its model.
+        """
+        self.failure, self.is_waiting = reader.meta["failure"], reader.meta["is_waiting"]
+        self._before = dict(reader.meta["seconds"])
+        self.stepper.progress = Progress.from_json(reader.meta["progress"])
+        if self.is_active:
+            load_learner(self.stepper.learner, reader)
+            self.stepper.keep_past()
+        self.scores.load(reader)
+
+    @contextmanager
+    def _dropping_out(self, batch: Batch) -> Iterator[None]:
+        try:
+            yield
+        except TrainingDiverged as error:
+            self._drop_out(error, batch.host.begin)
+
+    def _drop_out(self, error: TrainingDiverged, position: int) -> None:
+        self.failure = {"at": position, "reason": str(error)}
+
+    def _seconds(self) -> dict[str, float]:
+        return {
+            "commit": self._before["commit"] + self._commits.seconds,
+            "preparation": self._before["preparation"] + self._watch.seconds,
+        }
+
+    def _microseconds(self) -> dict[str, float]:
+        """Return what an event took: what it computed, stored, and what its batches took."""
+        progress, seconds = self.stepper.progress, self._seconds()
+        per_event = 1e6 / max(progress.num_events, 1)
+        out = {
+            "compute": progress.compute_seconds * per_event,
+            "commit": seconds["commit"] * per_event,
+            "preparation": seconds["preparation"] * per_event,
+        }
+        return out | {"all": sum(out.values())}
+
+
+def _state_bytes(model: nn.Module) -> int:
+    """Return the bytes of what a model keeps of the stream."""
+    state: Any = getattr(model, "state", None)
+    if state is None:
+        return 0
+    tensors = state.buffers() if isinstance(state, nn.Module) else state.state_dict().values()
+    return sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))

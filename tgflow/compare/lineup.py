@@ -1,0 +1,86 @@
+"""Who takes part in a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from tgflow.model import TemporalModel
+
+LEARNING = frozenset({"learning_rate", "weight_decay", "grad_clip", "loss"})
+"""Settings of a trainer in which entrants may differ: all others decide what they are shown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entrant:
+    """A model with one seed.
+
+    Args:
+        label: What the model is called; others with the label are it with other seeds.
+        seed: Of its parameters and of dropout.
+        model: With the parameters that it starts from; no other entrant's.
+        learning: Settings of its own, of those in `LEARNING`.
+        frozen_of: Of a frozen copy, the label of the model that it is a copy of: an entrant of the
+            same seed. Its own model is built alike, and takes on the other's state.
+        frozen_at: Log position from which on it learns no more, while its memory goes on.
+
+    Raises:
+        ValueError: If `learning` has another setting, or a frozen copy is of nobody or of no time.
+    """
+
+    label: str
+    seed: int
+    model: TemporalModel
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    frozen_of: str | None = None
+    frozen_at: int | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.learning) - LEARNING:
+            raise ValueError(
+                f"{self.label}: entrants may differ in {', '.join(sorted(LEARNING))}, "
+                f"got {', '.join(sorted(unknown))}"
+            )
+        if (self.frozen_of is None) != (self.frozen_at is None):
+            raise ValueError(f"{self.label}: frozen_of and frozen_at go together")
+
+    @property
+    def key(self) -> str:
+        """Label and seed, such as tgn/0."""
+        return f"{self.label}/{self.seed}"
+
+
+Lineup: TypeAlias = Sequence[Entrant]
+
+
+def check_lineup(lineup: Lineup) -> None:
+    """Refuse entrants who cannot be compared.
+
+    Raises:
+        ValueError: If there are none, two have the same label and seed, they are not on one device,
+            or a frozen copy has nobody to be copied from.
+    """
+    keys = [entrant.key for entrant in lineup]
+    if not keys:
+        raise ValueError("a comparison needs at least one model, got none")
+    if len(set(keys)) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"{twice} is there twice; give one of them another label")
+    learning = {entrant.key for entrant in lineup if entrant.frozen_of is None}
+    for entrant in lineup:
+        if entrant.frozen_of is not None and f"{entrant.frozen_of}/{entrant.seed}" not in learning:
+            raise ValueError(f"{entrant.key} is a copy of {entrant.frozen_of}, which is not there")
+    if len(places := _devices(lineup)) > 1:
+        raise ValueError(f"models must be on one device, got {', '.join(map(str, places))}")
+
+
+def device_of_lineup(lineup: Lineup) -> torch.device:
+    """Return where the models are; those without parameters are wherever the others are."""
+    return next(iter(_devices(lineup)), torch.device("cpu"))
+
+
+def _devices(lineup: Lineup) -> set[torch.device]:
+    return {p.device for entrant in lineup for p in entrant.model.parameters()}

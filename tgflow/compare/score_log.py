@@ -1,0 +1,83 @@
+"""The scores that one entrant gave to the events, in memory and in checkpoints."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgflow.checkpoint.parts import (
+    InCheckpoint,
+    SectionReader,
+    SectionWriter,
+    pieces_of,
+    put_pieces,
+)
+from tgflow.metrics import ranks
+from tgflow.train.pending_steps import MicroBatch
+
+PIECE = 1 << 18
+"""Events of a piece that a checkpoint need not write again."""
+COLUMNS = ("reciprocal_rank", "positive", "negative")
+
+
+class ScoreLog(InCheckpoint):
+    """Reciprocal rank, positive score and first negative's score of each event from `start` on.
+
+    Args:
+        start: Log position of the first event.
+    """
+
+    name = "scores"
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._rows = torch.empty(0, len(COLUMNS))
+        self._size = 0
+
+    @property
+    def rows(self) -> Tensor:
+        """float32 or, of models that score so, float64 `[N, 3]`: see `COLUMNS`; NaN: not scored."""
+        return self._rows[: self._size]
+
+    def add(self, of: MicroBatch, positive: Tensor, negative: Tensor) -> None:
+        """Take in the scores of a micro-batch, which may come after others that were skipped.
+
+        Args:
+            of: The micro-batch.
+            positive: float `[B]`, of its events and of what was replayed.
+            negative: float `[B, m]`.
+        """
+        begin, end = of.start - self._start, of.stop - self._start
+        num = end - begin
+        positive, negative = positive[:num], negative[:num]
+        self._reserve(end, positive.dtype)
+        rows = self._rows[begin:end]
+        rows[:, 0] = 1 / ranks(positive, negative)
+        rows[:, 1], rows[:, 2] = positive, negative[:, 0]
+        self._size = end
+
+    def take_over(self, other: ScoreLog) -> None:
+        """Become a copy of another log."""
+        self._start, self._rows, self._size = other._start, other.rows.clone(), other._size
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save the rows as views, which nothing changes."""
+        writer.note(self.name, {"start": self._start, "size": self._size, "piece": PIECE})
+        rows = self._rows
+        put_pieces(writer, self.name, PIECE, self._size, lambda a, b: {"rows": rows[a:b]})
+
+    def load(self, reader: SectionReader) -> None:
+        """Have the rows that were saved."""
+        noted = reader.meta[self.name]
+        pieces = pieces_of(reader, self.name, noted["piece"], noted["size"])
+        self._rows = torch.cat([piece["rows"] for piece in pieces])
+        self._start, self._size = noted["start"], noted["size"]
+
+    def _reserve(self, size: int, dtype: torch.dtype) -> None:
+        """Make room for `size` rows; those that were saved stay as they are."""
+        kind = torch.promote_types(self._rows.dtype, dtype)
+        if size <= len(self._rows) and kind == self._rows.dtype:
+            return
+        grown = torch.full((max(size, 2 * len(self._rows)), len(COLUMNS)), torch.nan, dtype=kind)
+        grown[: self._size] = self.rows
+        self._rows = grown

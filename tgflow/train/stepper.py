@@ -1,0 +1,166 @@
+"""One model over micro-batches: each is predicted, then learned, then stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from tgflow.batch import Batch
+from tgflow.cuda.clock import WorkClock
+from tgflow.graph import TemporalGraph
+from tgflow.model import Scores, TemporalModel
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.finite import BatchPlace, TrainingDiverged
+from tgflow.train.learner import Learner, StepResult
+from tgflow.train.pending_steps import (
+    LearnedStep,
+    MicroBatch,
+    OnScores,
+    PendingSteps,
+    step_values,
+)
+from tgflow.train.progress import Progress
+
+Answer = TypeVar("Answer")
+
+MAX_LOST = 20
+"""Micro-batches in a row that may be left out as not finite; then the parameters are lost."""
+
+
+class Stepper:
+    """Takes one model through micro-batches, and counts what came of it.
+
+    Of each micro-batch: `predict`, then `learn` once for each update, then `store` and `finish`.
+
+    Args:
+        model: Model to train, on its device, memory included.
+        graph: What batches are of.
+        config: Settings.
+        execution: How a GPU is used.
+        preparation: The clock of what prepares batches.
+        on_scores: Gets the scores of what was predicted, once they are on the host.
+    """
+
+    def __init__(
+        self,
+        model: TemporalModel,
+        graph: TemporalGraph,
+        config: ContinualConfig,
+        execution: ExecutionConfig,
+        preparation: WorkClock,
+        on_scores: OnScores | None = None,
+    ) -> None:
+        self.model = model
+        self.config = c = config
+        self.keep_past()
+        self.learner = Learner(
+            model,
+            seed=c.seed,
+            learning_rate=c.learning_rate,
+            weight_decay=c.weight_decay,
+            grad_clip=c.grad_clip,
+            loss=c.loss,
+            execution=execution,
+            num_nodes=lambda: graph.num_nodes,
+            checks_at_once=c.on_nan == "skip",
+        )
+        self.progress = Progress.new(c.half_life)
+        self.steps = PendingSteps(self.learner, preparation, c.hist_negatives, c.warmup, on_scores)
+        self._preparation = preparation
+        self._lost = 0
+        self._places: list[BatchPlace] = []
+        self._num_fallbacks = 0
+        self._values: dict[str, Tensor] = {}
+        self._predicted: Scores | None = None
+        self._learned: StepResult | None = None
+
+    def keep_past(self) -> None:
+        """Let the model's state keep what replayed events read of it."""
+        num_events = kept_past(self.config)
+        if self.model.state is not None and num_events:
+            self.model.state.keep_past(num_events)
+
+    def resume_clocks(self) -> None:
+        """Start to take the time."""
+        self.progress.resume(self.learner.compute_seconds, self._preparation.seconds)
+
+    def predict(self, batch: Batch) -> None:
+        """Score a micro-batch as it comes.
+
+        Raises:
+            TrainingDiverged: If a score is not finite, and that is not to be skipped.
+        """
+        self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
+        self._learned = None
+        self._predicted = scores = self._tried(self.learner.predict, batch)
+        self._values = {} if scores is None else step_values("", scores)
+
+    def learn(self, batch: Batch) -> None:
+        """Take one update from the micro-batch and what is replayed with it.
+
+        Raises:
+            TrainingDiverged: If the loss or a score is not finite, and that is not to be skipped.
+        """
+        update = len(self._places)
+        self._places.append(BatchPlace.of(batch))
+        if self._predicted is None:
+            return
+        self._learned = learned = self._tried(self.learner.learn, batch)
+        if learned is not None:
+            self._values |= step_values(f"{update}.", learned.scores, learned.loss)
+
+    def store(self, batch: Batch) -> None:
+        """Store the new events in the model's state.
+
+        Args:
+            batch: What was learned from last; or predicted, where nothing is learned.
+        """
+        if self._predicted is None:
+            return
+        scores: Scores | None = self._predicted
+        if len(self._places) > 1:
+            scores = None if self._learned is None else self._learned.scores
+        self.learner.commit(batch, scores)
+        self._lost = 0
+
+    def finish(self, of: MicroBatch) -> None:
+        """Put the micro-batch among those whose records are to come."""
+        step = LearnedStep(of, self._places, self._num_fallbacks, time.perf_counter())
+        self.steps.put(step, self._values)
+        self._values, self._predicted, self._learned = {}, None, None
+        self.learner.has_changed = False
+
+    def collect(self, *, everything: bool) -> None:
+        """Make records of what has come to the host.
+
+        Raises:
+            DivergedStep: If something was not finite, and nobody has waited for it.
+        """
+        self.steps.collect(self.progress, everything=everything)
+
+    def _tried(self, act: Callable[[Batch], Answer], batch: Batch) -> Answer | None:
+        """Return what `act` does with `batch`; None if that is not finite, and to be left out."""
+        try:
+            return act(batch)
+        except TrainingDiverged:
+            self._lost += 1
+            if self.config.on_nan == "stop" or self._lost > MAX_LOST:
+                raise
+            self.progress.num_skipped += 1
+            return None
+
+    def result(self, test_start: int) -> dict[str, Any]:
+        """Return the metrics so far; `test.*` are of the events from `test_start` on."""
+        out: dict[str, Any] = {}
+        for name, since in (("prequential", None), ("test", test_start)):
+            means = self.progress.timeline.mean(since)
+            out |= {f"{name}.{metric}": value for metric, value in means.items()}
+        return out | self.progress.summary()
+
+
+def kept_past(config: ContinualConfig) -> int:
+    """Return how many events back a model's state can be read after training with `config`."""
+    return config.replay_horizon if config.replay_ratio > 0 and config.updates > 0 else 0

@@ -1,0 +1,261 @@
+"""What trainers over a stream have in common: micro-batches come, one after the other."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import torch
+
+from tgflow.batch import Batch
+from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.cuda.clock import clock_of
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.plan.counts import CountHistory
+from tgflow.plan.inputs import check_unplanned
+from tgflow.plan.loader import BatchSource, Loader
+from tgflow.plan.lookahead import PREFETCH_BATCHES
+from tgflow.plan.negative_sources import NegativesOfBoth
+from tgflow.plan.negatives import NegativeSampler, NegativeSource
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
+from tgflow.train.observe import Callback, StepRecord
+from tgflow.train.pending_steps import MicroBatch
+from tgflow.train.plans import make_plan
+from tgflow.train.progress import Progress
+
+
+class StreamTrainer(ABC):
+    """Takes a stream in, micro-batch by micro-batch; what becomes of each is up to who inherits.
+
+    Args:
+        graph: Grows by the stream's events; append to it nowhere else.
+        config: Settings.
+        execution: How a GPU is used.
+        device: Where models are, and batches come to.
+
+    Raises:
+        ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
+            what comes next. Rows of a stream are written through to their table as they come, and
+            `policy="lru"` follows recency.
+    """
+
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        config: ContinualConfig | None,
+        execution: ExecutionConfig | None,
+        device: torch.device,
+    ) -> None:
+        check_unplanned(graph)
+        self.config = ContinualConfig() if config is None else config
+        self._execution = ExecutionConfig() if execution is None else execution
+        self.graph = graph
+        self.position = graph.num_events
+        """Events predicted, learned and stored (or history); the graph's others wait their turn."""
+        self.device = device
+        """Where models are, and batches come to."""
+        self._preparation = clock_of(device)
+        self._catches_up = False
+        self._replay_from = 0
+        """No event before this log position is replayed: the model's state has forgotten it."""
+        self._segment_start = self.position
+        self._index = 0
+
+    @property
+    @abstractmethod
+    def progress(self) -> Progress:
+        """What was done so far."""
+
+    @property
+    @abstractmethod
+    def num_pending(self) -> int:
+        """Micro-batches that were learned and whose records were not yielded yet."""
+
+    @property
+    @abstractmethod
+    def is_whole(self) -> bool:
+        """Whether no micro-batch was learned in part, as by `steps` that failed within one.
+
+        What `checkpoint` returns is a state that an undisturbed training has been in only then.
+        """
+
+    @property
+    @abstractmethod
+    def memory_rows(self) -> int | None:
+        """Rows of node memory that are held; None without any."""
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that are prepared for each micro-batch: to predict, and one for each update."""
+        return 1 + self.config.updates
+
+    @abstractmethod
+    def result(self) -> dict[str, Any]:
+        """Return the metrics so far, flat or nested, and fit for JSON."""
+
+    @abstractmethod
+    def save(self, writer: SectionWriter) -> None:
+        """Save all that is needed to continue with the same bits.
+
+        What is learned later does not change what was saved. Waits for the device, as the figures
+        of all that was learned belong to it.
+        """
+
+    @abstractmethod
+    def _source(self) -> BatchSource:
+        """Return where batches come from."""
+
+    @abstractmethod
+    def _resume_clocks(self) -> None:
+        """Start to take the time."""
+
+    @abstractmethod
+    def _step(self, batch: Batch, following: Iterator[Batch]) -> Batch:
+        """Take in one micro-batch, whose other batches come next; return the last one of them."""
+
+    @abstractmethod
+    def _finish(self, of: MicroBatch) -> None:
+        """Note that a micro-batch is stored."""
+
+    @abstractmethod
+    def _collect(self, *, everything: bool) -> None:
+        """Take in what has come to the host.
+
+        Raises:
+            TrainingDiverged: If something was not finite, and nobody has waited for it.
+        """
+
+    @abstractmethod
+    def _records(self) -> Iterator[StepRecord]:
+        """Yield the records that there are."""
+
+    def run(self, stream: Iterable[EventBatch], observer: Callback | None = None) -> dict[str, Any]:
+        """Learn from all of `stream` and return `result()`.
+
+        Args:
+            stream: Batches of any size, in order; read as needed, from another thread.
+            observer: Hears of each step.
+
+        Raises:
+            TrainingDiverged: If a loss or score is not finite.
+            BatchError: If a batch cannot be prepared.
+            ValueError: If the stream has another time unit than the graph; and what either raises,
+                such as for a time that decreases.
+        """
+        for record in self.steps(stream):
+            if observer is not None:
+                observer.on_step(record)
+        return self.result()
+
+    def steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
+        """Do what `run` does, step by step; between steps a checkpoint may be taken.
+
+        On a GPU records come up to 16 micro-batches behind, and all of them before this returns.
+        Left early, up to `lookahead` micro-batches of the stream wait in the graph: they come first
+        when this is called again.
+        """
+        self.graph.check_time_unit(stream)
+        c, num = self.config, self.num_batches
+        feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
+        ahead = PREFETCH_BATCHES if c.lookahead == "auto" else c.lookahead
+        loader = Loader.of_tasks(
+            self._source(),
+            feeder.tasks(stream),
+            num_threads=c.num_threads,
+            lookahead=ahead * num,
+            device=self.device,
+            captures=self._execution.capture,
+            clock=self._preparation,
+        )
+        self._resume_clocks()
+        with closing(iter(loader)) as batches:  # type: ignore[type-var]
+            try:
+                for batch in batches:
+                    self._finish(self._advance(self._step(batch, batches), feeder))
+                    yield from self._known()
+            except Exception:
+                yield from self.drain()  # what was learned before
+                raise
+        yield from self.drain()
+
+    def catch_up(self) -> None:
+        """Have `steps` yield what is pending before it goes on; waits for the device there."""
+        self._catches_up = True
+
+    def drain(self) -> Iterator[StepRecord]:
+        """Yield the records of micro-batches that `steps` has learned and did not yield.
+
+        There are some on a GPU only, after `steps` was left early. Waits for the device.
+        """
+        self._collect(everything=True)
+        yield from self._records()
+
+    def checkpoint(self) -> Checkpoint:
+        """Return all that `from_checkpoint` needs to continue with the same bits.
+
+        It holds the events up to `position`: resume the stream from there. Save parts of your own
+        to it, such as `Ids`, before you write it. It is a copy as of now: train on while another
+        thread writes it. Nothing is drawn and no bit of the trainer changes.
+        """
+        checkpoint = Checkpoint({})
+        self.save(checkpoint)
+        return checkpoint
+
+    def _advance(self, batch: Batch, feeder: MicroBatcher) -> MicroBatch:
+        """Move on behind the micro-batch that was just stored; return which it was."""
+        before = (self.position, self._segment_start, self._index)
+        self.position += batch.num_new
+        if batch.num_new < self.config.batch_size:  # the stream has ended in a partial one
+            self._segment_start, self._index = self.position, 0
+        else:
+            self._index += 1
+        t, t_last = int(batch.host.t[batch.num_new - 1]), self.graph.log.t_last
+        assert t_last is not None
+        return MicroBatch(
+            before=before,
+            stop=self.position,
+            t=t,
+            lag_events=self.graph.num_events - self.position,
+            lag_seconds=(t_last - t) * self.graph.seconds_per_tick,
+            arrived=feeder.arrivals.popleft(),
+        )
+
+    def _known(self) -> Iterator[StepRecord]:
+        """Yield the records of micro-batches whose scores have come to the host."""
+        everything, self._catches_up = self._catches_up, False
+        self._collect(everything=everything)
+        yield from self._records()
+
+    def _plans(self, model: TemporalModel, counts: CountHistory) -> MicroBatchPlans:
+        """Return the plans of the micro-batches to come, as `model` needs them."""
+        c, start = self.config, self._segment_start
+        replay = ExperienceReplay(
+            c.replay_ratio, c.replay_horizon, c.replay_half_life, self._replay_from
+        )
+        seed = c.seed if c.data_seed is None else c.data_seed
+        make = partial(make_plan, self.graph, model, c, seed=seed, start=start, counts=counts)
+        ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
+        if c.hist_negatives:
+            ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))
+        return MicroBatchPlans(
+            make(ranked),
+            make(NegativeSampler(), replay=replay if c.replay_ratio else None),
+        )
+
+    def _save_place(self, writer: SectionWriter) -> None:
+        """Note where in the stream this is."""
+        writer.note("segment_start", self._segment_start)
+        writer.note("index", self._index)
+        writer.note("replay_from", self._replay_from)
+
+    def _load_place(self, reader: SectionReader) -> None:
+        """Go on where `_save_place` was called, with micro-batches of the same size."""
+        self._segment_start, self._index = reader.meta["segment_start"], reader.meta["index"]
