@@ -22,6 +22,7 @@ from tgflow.cuda.devices import device_of
 from tgflow.cuda.row_lists import row_lists
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.nn import NodeMemory, aggregate
 from tgflow.nn._kernels import KernelBackend
 from tgflow.sampling import Sampler, sample_neighbors
 
@@ -49,6 +50,7 @@ def run(device: str | Device) -> None:
     gather_rows(device)
     gather_cached(device)
     train(device)
+    keep_memory(device)
     compute_models(device)
     assert graphs[0].stats().num_entries == graphs[1].stats().num_entries
 
@@ -113,6 +115,32 @@ def train(device: str | Device) -> None:
                 own.learner.model.state.keep_rows(50)
         expected, found = (torch.tensor(own.train(8)) for own in runs)
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3), (make, found, expected)
+
+
+def keep_memory(device: str | Device) -> None:
+    """Memory of both widths after few and many messages, the last ones and means."""
+    place = torch.device(device) if isinstance(device, str) else device.device
+    events = some_events(2_100)
+    for width in (8, 5):
+        x = torch.randn(4_200, width, generator=torch.Generator().manual_seed(width))
+        memories = NodeMemory(width, width), NodeMemory(width, width).to(place)
+        for memory in memories:
+            memory.keep_rows(100)
+            leave_messages(memory, events, x)
+        expected, found = (memory.state_dict() for memory in memories)
+        for name, state in expected.items():
+            assert torch.equal(found[name].cpu(), state), (name, width)
+
+
+def leave_messages(memory: NodeMemory, events: EventBatch, x: Tensor) -> None:
+    """Write what events leave for their nodes, in a large batch and in a small one."""
+    at = memory.clock.device
+    with memory.covering(100):
+        for size, aggregator in ((len(events.t), "mean"), (30, "last"), (40, "mean")):
+            columns = (events.src[:size], events.dst[:size], events.t[:size], x[: 2 * size])
+            mail = aggregate(*(column.to(at) for column in columns), aggregator)
+            rows = memory.read(mail.node, torch.full_like(mail.node, len(memory.clock)))
+            memory.write(mail.node, rows.memory + 1, mail.t, mail.x, mail.t, size, mail.is_last)
 
 
 def compute_models(device: str | Device) -> None:
