@@ -1,8 +1,12 @@
-"""Every kernel through NVRTC, CUDA's compiler at run time: needs its library, and no GPU."""
+"""Every kernel through NVRTC, CUDA's compiler at run time: needs its library, and no GPU.
+
+Like everything built for tests, what compiled is not compiled again until a file of it changes.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -11,7 +15,8 @@ import pytest
 
 from tgflow.cuda import sources
 
-CSRC = Path(__file__).parents[2] / "csrc"
+ROOT = Path(__file__).parents[2]
+CSRC = ROOT / "csrc"
 
 
 def nvrtc_library() -> str | None:
@@ -30,18 +35,25 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
-    """Return NVRTC's status, 0 for success, and what it said."""
+def load_nvrtc() -> ctypes.CDLL:
     assert LIBRARY is not None
     for builtins in Path(LIBRARY).parent.glob("libnvrtc-builtins.so.*"):
         ctypes.CDLL(str(builtins))  # NVRTC asks for it by name, and finds what is loaded
-    nvrtc = ctypes.CDLL(LIBRARY)
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    return ctypes.CDLL(LIBRARY)
+
+
+def options_of(source: Path, arch: str) -> list[str]:
+    """Return the options that CuPy gives; it adds the last two by itself."""
+    asked = [option for option in sources.options(source) if not option.startswith("-I")]
+    return [f"-arch={arch}", *asked, "-ftz=true", "--device-as-default-execution-space"]
+
+
+def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
+    """Return NVRTC's status, 0 for success, and what it said."""
+    nvrtc, program, size = load_nvrtc(), ctypes.c_void_p(), ctypes.c_size_t()
     text, name = source.read_bytes(), source.name.encode()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None) == 0
-    options = [f"-I{CSRC / 'include'}", f"-arch={arch}", "-ftz=true"]
-    options += [option for option in sources.options(source) if not option.startswith("-I")]
-    options += ["--device-as-default-execution-space"]  # CuPy adds this one and -ftz
+    options = [f"-I{CSRC / 'include'}", *options_of(source, arch)]
     array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     status = nvrtc.nvrtcCompileProgram(program, len(options), array)
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -51,9 +63,25 @@ def compile_with_nvrtc(source: Path, arch: str) -> tuple[int, str]:
     return status, log.value.decode()
 
 
+def digest_of(source: Path, arch: str) -> str:
+    """Return a hash of all that a compilation reads: compiler, options, source and headers."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    compiler = (major.value, minor.value, LIBRARY, Path(str(LIBRARY)).stat().st_size)
+    total = hashlib.sha256(repr((compiler, options_of(source, arch), source.name)).encode())
+    for path in (source, *sorted((CSRC / "include").rglob("*.hpp"))):
+        total.update(f"\0{path.relative_to(CSRC)}\0".encode() + path.read_bytes())
+    return total.hexdigest()[:16]
+
+
 @pytest.mark.parametrize("source", sorted((CSRC / "cuda").glob("*.cu")), ids=lambda p: p.name)
 @pytest.mark.parametrize("arch", ["sm_90", pytest.param("sm_80", marks=pytest.mark.slow)])
 def test_kernels_compile_at_run_time(source, arch):
+    compiled = ROOT / "build" / "nvrtc" / digest_of(source, arch)
+    if compiled.exists():
+        return
     status, log = compile_with_nvrtc(source, arch)
     assert status == 0, log
     assert "warning" not in log, log
+    compiled.parent.mkdir(parents=True, exist_ok=True)
+    compiled.touch()
