@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.effort import tries
 from tgflow.ids import NodeIds
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -50,6 +51,7 @@ def columns(ids):
         yield from (arrow.cast(pa.large_string()), arrow.cast(pa.string_view()))
 
 
+@settings(max_examples=tries(60, 10))
 @given(
     edges=st.one_of(*(st.lists(st.lists(st.tuples(s, s), max_size=40)) for s in (INTS, STRINGS))),
     unknown=st.data(),

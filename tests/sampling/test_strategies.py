@@ -1,5 +1,7 @@
 """Every sampler, with and without a filter on types, against plain Python; and its errors."""
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given
@@ -22,6 +24,7 @@ from tgflow.sampling import (
     window_neighbors,
 )
 from tgflow.testing import reference
+from tgflow.testing.reference import ReferenceGraph
 
 ALL = [
     Sampler.recent(),
@@ -56,17 +59,13 @@ def test_every_sampler_matches_reference(device, events, sampler, types, k, key,
     graph = TemporalGraph.from_events(events, device=opened(device))
     nodes, t = every_query(events)
     options = {"key": key, "as_of": as_of, "types": types}
-    expected = reference.sample_neighbors(
-        reference.ReferenceGraph(events), sampler, nodes, t, k, **options
-    )
+    expected = reference.sample_neighbors(ReferenceGraph(events), sampler, nodes, t, k, **options)
     assert_equal(sample_neighbors(graph, sampler, nodes, t, k, **options), expected)
 
 
-@for_each_device
-@pytest.mark.parametrize("half_life", cases([1, 100, 10_000], [100]))
-@pytest.mark.parametrize("types", [None, (1, 64)])
-def test_long_histories_match_reference(device, half_life, types):
-    """Many blocks a node, buckets of every size, and draws of all that there is."""
+@cache
+def long_histories(half_life: int) -> tuple[EventBatch, ReferenceGraph, torch.Tensor, torch.Tensor]:
+    """Return events, the graph of them, and nodes and times to ask for."""
     generator = torch.Generator().manual_seed(half_life)
     size = 6000
     src = torch.randint(0, 30, (size,), generator=generator) ** 3 // 900
@@ -74,23 +73,38 @@ def test_long_histories_match_reference(device, half_life, types):
     t = torch.randint(0, 40, (size,), generator=generator).float().pow(2).long().cumsum(0)
     label = torch.tensor(TYPES)[torch.randint(0, 5, (size,), generator=generator)]
     events = EventBatch(src, dst, t // 100 + 1_600_000_000, label=label)
-    graph = TemporalGraph(device=opened(device))
-    slow = reference.ReferenceGraph(events)
-    for start in range(0, size, 700):
-        graph.append(events[start : start + 700])
     nodes = torch.randint(0, 30, (40,), generator=generator)
     times = events.t[torch.randint(0, size, (40,), generator=generator)]
-    for k in (1, 10, 90):
-        for sampler in (
-            *ALL[:2],
-            Sampler.window(width=20 * half_life),
-            Sampler.decayed(half_life=half_life),
-        ):
-            options = {"key": 5, "types": types, "as_of": 5500}
-            assert_equal(
-                sample_neighbors(graph, sampler, nodes, times, k, **options),
-                reference.sample_neighbors(slow, sampler, nodes, times, k, **options),
-            )
+    return events, ReferenceGraph(events), nodes, times
+
+
+@cache
+def expected_of(
+    half_life: int, types: tuple[int, ...] | None
+) -> list[tuple[Sampler, int, Neighbors]]:
+    """Return what every sampler is to find for every k: the same on all devices."""
+    _, graph, *query = long_histories(half_life)
+    lasting = (Sampler.window(width=20 * half_life), Sampler.decayed(half_life=half_life))
+    options = {"key": 5, "types": types, "as_of": 5500}
+    return [
+        (sampler, k, reference.sample_neighbors(graph, sampler, *query, k, **options))
+        for k in (1, 10, 90)
+        for sampler in (*ALL[:2], *lasting)
+    ]
+
+
+@for_each_device
+@pytest.mark.parametrize("half_life", cases([1, 100, 10_000], [100]))
+@pytest.mark.parametrize("types", [None, (1, 64)])
+def test_long_histories_match_reference(device, half_life, types):
+    """Many blocks a node, buckets of every size, and draws of all that there is."""
+    events, _, *query = long_histories(half_life)
+    graph = TemporalGraph(device=opened(device))
+    for start in range(0, len(events), 700):
+        graph.append(events[start : start + 700])
+    for sampler, k, expected in expected_of(half_life, types):
+        found = sample_neighbors(graph, sampler, *query, k, key=5, types=types, as_of=5500)
+        assert_equal(found, expected)
 
 
 @by_name

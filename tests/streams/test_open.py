@@ -4,9 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.effort import tries
 from tgflow.events import concat
 from tgflow.ids import NodeIds
 from tgflow.streams import Source, StreamError, open_stream, write_events
@@ -60,6 +61,7 @@ def tables(draw):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
+@settings(max_examples=tries(60, 8))
 @given(columns=tables())
 def test_what_is_written_is_read_back(scratch, ending, columns):
     x = [name for name in columns if name.startswith("f")]

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.effort import tries
 from tgflow.streams import StreamError, open_files
 from tgflow.streams.errors import CODES
 
-EXAMPLES = int(os.environ.get("TGFLOW_FUZZ", "60"))
+EXAMPLES = int(os.environ.get("TGFLOW_FUZZ", tries(60, 15)))
 
 
 def read_all(path, **schema):
