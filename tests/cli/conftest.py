@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 
 import pytest
+import typer
 
 from helpers.live_runs import write_events
 from tgflow.cli import main
+
+made_once = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ def tgflow(capsys, monkeypatch, tmp_path):
     """Run `tgflow ARGS` in an empty folder; return exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TGFLOW_TRACEBACK", raising=False)
+    monkeypatch.setattr(typer.main, "get_command", made_once)  # every command, at every call
 
     def run(*args) -> Ran:
         code = main([str(arg) for arg in args])

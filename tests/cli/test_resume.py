@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from helpers import faults
-from helpers.effort import cases
+from helpers.effort import cases, slow
 from helpers.live_runs import SMALL, same_run, signal_at, write_events
 from tgflow.cli import assemble, main
 from tgflow.durable.log import DurableLog
@@ -83,8 +83,8 @@ def test_a_paced_stream_is_woken_up(tgflow, events_csv, monkeypatch):
     [
         "log.before_append:3:raise",
         "checkpoint.before_rename:2:raise",
-        "checkpoint.before_file:9:raise",
-        "checkpoint.after_rename:2:raise",
+        slow("checkpoint.before_file:9:raise"),
+        slow("checkpoint.after_rename:2:raise"),
     ],
 )
 @pytest.mark.parametrize("log", cases(["--log", "--no-log"], ["--log"]))

@@ -131,6 +131,7 @@ def test_an_own_model_is_named_by_module_and_class(tgflow, events_csv, tmp_path)
     assert "cannot build model 'mine:Yours'" in ran.err
 
 
+@pytest.mark.slow  # another command does so in test_commands.py
 def test_the_installed_module_runs_in_a_process_of_its_own(events_csv, tmp_path):
     command = [sys.executable, "-m", "tgflow", "run", "-s", events_csv, "--limit", "100", "--json"]
     command += [str(arg) for arg in SMALL]

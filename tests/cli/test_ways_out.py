@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import faults
+from helpers.effort import slow
 from helpers.live_runs import SMALL, same_run, write_events
 from tgflow.cli import continual, main
 
@@ -53,7 +54,7 @@ def checkpoints():
 # Settings
 
 
-@pytest.mark.parametrize("flags", [("--replay-ratio", 0), ("--dim", 16), ("--seed", 4)])
+@pytest.mark.parametrize("flags", [slow(("--replay-ratio", 0)), ("--dim", 16), slow(("--seed", 4))])
 def test_a_change_that_no_checkpoint_has_never_was(run, resume, whole, flags):
     assert run("--limit", 200).code == 0
     faults.arm("checkpoint.before_directory:1:raise")

@@ -71,13 +71,13 @@ def test_a_step_waits_for_nothing(device, make, has_graph):
 
 @for_each_place
 def test_records_are_at_most_so_far_behind_and_all_come(device):
-    trainer = trainer_on(place_of(device))
+    trainer = trainer_on(place_of(device), batch_size=5, mrr_negatives=2)
     seen = []
-    for record in trainer.steps(pieces(made_events(400), 64)):
+    for record in trainer.steps(pieces(made_events(100), 64)):
         seen.append(record.stop)
         assert trainer.num_pending <= MOST_BEHIND
-        assert trainer.position - record.stop <= MOST_BEHIND * 20
-    assert seen == list(range(20, 420, 20))
+        assert trainer.position - record.stop <= MOST_BEHIND * 5
+    assert seen == list(range(5, 105, 5))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def state_of(trainer):
 @for_each_place
 @pytest.mark.parametrize("learned", cases([False, True], [True]))
 def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned):
-    trainer, stops = trainer_on(place_of(device), capture=False), []
+    trainer, stops = trainer_on(place_of(device), capture=False, mrr_negatives=2), []
     trainer.model.decoder = Poisoned(trainer.model.decoder, 250, learned)
     where = rf"epoch {int(learned)}, batch 12, events \[240, 260\): the positive score of event 240"
     steps = trainer.steps(pieces(made_events(500), 64))
