@@ -117,26 +117,34 @@ def tried_in(cases):
     return {name: case for name, case in cases.items() if not (IS_QUICK and name in LARGE)}
 
 
-def judged(path):
-    """Load `path` in a fresh process: CPU seconds, growth in bytes, error."""
-    script = (
-        "import resource, sys, time, tgflow.checkpoint as c\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        "for path in sys.stdin.read().splitlines():\n"
-        "    name, before, start = 'loaded', peak(), time.process_time()\n"
-        "    try: c.load(path)\n"
-        "    except Exception as error: name = type(error).__name__ + ': ' + str(error)\n"
-        "    print(time.process_time() - start, peak() - before, name)\n"
-    )
-    paths = "\n".join(map(str, path))
-    command = [sys.executable, "-c", script]
-    out = subprocess.run(command, input=paths, capture_output=True, text=True, check=True).stdout
-    for line in out.splitlines():
-        seconds, growth, name = line.split(" ", 2)
-        yield float(seconds), int(growth), name
+JUDGE = """
+import resource, sys, time, tgflow.checkpoint as c
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+for path in sys.stdin:
+    name, before, start = 'loaded', peak(), time.process_time()
+    try: c.load(path.rstrip('\\n'))
+    except Exception as error: name = type(error).__name__ + ': ' + str(error)
+    print(time.process_time() - start, peak() - before, name, flush=True)
+"""
 
 
-def test_hostile_tensors_are_refused_in_little_time_and_memory(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def judged():
+    """Load paths in a process of their own: CPU seconds, growth in bytes, error."""
+    command, pipe = [sys.executable, "-c", JUDGE], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+
+        def judge(path):
+            process.stdin.write(f"{path}\n")
+            process.stdin.flush()
+            seconds, growth, name = process.stdout.readline().split(" ", 2)
+            return float(seconds), int(growth), name
+
+        yield lambda paths: map(judge, paths)
+        process.stdin.close()
+
+
+def test_hostile_tensors_are_refused_in_little_time_and_memory(judged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     headers = tried_in(HEADERS)
     made = [hostile(tmp_path / str(i), data) for i, data in enumerate(headers.values())]
@@ -147,7 +155,7 @@ def test_hostile_tensors_are_refused_in_little_time_and_memory(tmp_path, monkeyp
     assert not (tmp_path / "executed").exists()
 
 
-def test_hostile_manifests_are_refused_in_little_time_and_memory(tmp_path):
+def test_hostile_manifests_are_refused_in_little_time_and_memory(judged, tmp_path):
     good = tensors_file({})
     cases = {
         "a way out": {"../../x.safetensors": entry(good)},

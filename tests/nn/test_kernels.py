@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from helpers.effort import cases, tries
+from helpers.effort import IS_QUICK, cases, tries
 from helpers.emulator import KERNELS, Emulator, tensors
 from helpers.emulator.device import EmulatedDevice
 from helpers.neural import WIDTHS, AttentionCase, check_close, gru_results
@@ -130,7 +130,7 @@ def test_attention_has_right_gradients_in_float64(tmp_path, monkeypatch):
             arguments = (query, below, case.time.frequency, case.keep, case.block)
             return Attend.apply(*arguments)
 
-        assert torch.autograd.gradcheck(both, (case.query, case.below))
+        assert torch.autograd.gradcheck(both, (case.query, case.below), fast_mode=IS_QUICK)
     assert {name[-1] for name in kernels.launches} == {"1", "4"}
 
 

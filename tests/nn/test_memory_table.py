@@ -56,7 +56,7 @@ def assert_same(state: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 
 @for_each_kind
-@settings(max_examples=tries(25))
+@settings(max_examples=tries(25, 8))
 @given(steps=STEPS, data=st.data())
 def test_memory_in_a_table_is_the_plain_one(kind, steps, data):
     at, plain = home_of(kind), with_past(NodeMemory(2, 1), 7)
