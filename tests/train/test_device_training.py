@@ -138,7 +138,7 @@ def state_of(trainer):
 @for_each_place
 @pytest.mark.parametrize("learned", cases([False, True], [True]))
 def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned):
-    trainer, stops = trainer_on(place_of(device), capture=False, mrr_negatives=2), []
+    trainer, stops = trainer_on(place_of(device), capture=False), []
     trainer.model.decoder = Poisoned(trainer.model.decoder, 250, learned)
     where = rf"epoch {int(learned)}, batch 12, events \[240, 260\): the positive score of event 240"
     steps = trainer.steps(pieces(made_events(500), 64))
