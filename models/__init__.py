@@ -10,8 +10,11 @@ from tgflow.model import TemporalModel
 if TYPE_CHECKING:
     from tgflow.models.craft import CRAFT, CRAFTConfig
     from tgflow.models.dygformer import DyGFormer, DyGFormerConfig
+    from tgflow.models.edgebank import EdgeBank, EdgeBankConfig, EdgeBankTW, EdgeBankTWConfig
     from tgflow.models.graphmixer import GraphMixer, GraphMixerConfig
     from tgflow.models.jodie import JODIE, JODIEConfig
+    from tgflow.models.poptrack import PopTrack, PopTrackConfig
+    from tgflow.models.recency import Recency, RecencyConfig
     from tgflow.models.tgat import TGAT, TGATConfig
     from tgflow.models.tgn import TGN, TGNConfig
     from tgflow.models.tpnet import TPNet, TPNetConfig
@@ -41,8 +44,12 @@ class ModelEntry(NamedTuple):
 MODELS = {
     "craft": ModelEntry("craft", "CRAFT"),
     "dygformer": ModelEntry("dygformer", "DyGFormer"),
+    "edgebank": ModelEntry("edgebank", "EdgeBank"),
+    "edgebank-tw": ModelEntry("edgebank", "EdgeBankTW"),
     "graphmixer": ModelEntry("graphmixer", "GraphMixer"),
     "jodie": ModelEntry("jodie", "JODIE"),
+    "poptrack": ModelEntry("poptrack", "PopTrack"),
+    "recency": ModelEntry("recency", "Recency"),
     "tgat": ModelEntry("tgat", "TGAT"),
     "tgn": ModelEntry("tgn", "TGN"),
     "tpnet": ModelEntry("tpnet", "TPNet"),
@@ -58,10 +65,18 @@ __all__ = [
     "CRAFTConfig",
     "DyGFormer",
     "DyGFormerConfig",
+    "EdgeBank",
+    "EdgeBankConfig",
+    "EdgeBankTW",
+    "EdgeBankTWConfig",
     "GraphMixer",
     "GraphMixerConfig",
     "JODIEConfig",
     "ModelEntry",
+    "PopTrack",
+    "PopTrackConfig",
+    "Recency",
+    "RecencyConfig",
     "TGATConfig",
     "TGNConfig",
     "TPNet",

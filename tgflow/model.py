@@ -29,9 +29,9 @@ class Scores(NamedTuple):
     """Logits: the higher, the likelier the event."""
 
     positive: Tensor
-    """float32 `[B]`: the batch's events."""
+    """Float `[B]`: the batch's events. Metrics compare them with all the digits that they have."""
     negative: Tensor
-    """float32 `[B, m]`: the events that did not happen."""
+    """Float `[B, m]`: the events that did not happen."""
     carry: Any = None
     """As `Embeddings.carry`."""
 
@@ -122,6 +122,17 @@ class TemporalModel(nn.Module):
             batch: The batch.
             found: What `forward` or `embed` returned for this very batch.
         """
+
+    def settle(self) -> None:
+        """Choose by what was committed in evaluation so far, and by no later event.
+
+        An offline trainer calls it after validation, before each test, for models that choose
+        something by how well it has done. Nothing is to be done for others.
+        """
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a result says of the model itself, fit for JSON, such as what it chose."""
+        return {}
 
 
 def feature_widths(graph: TemporalGraph) -> dict[str, int]:

@@ -238,6 +238,17 @@ def test_a_ring_gives_back_what_was_put_in_order(device):
 
 
 @for_each_place
+def test_a_ring_keeps_all_digits_of_scores_that_have_more(device):
+    ring, wide = ResultRing(place_of(device)), torch.tensor([1 + 2.0**-50], dtype=torch.float64)
+    narrow = torch.tensor([0.1])
+    for label, values in enumerate(({"a": narrow}, {"a": wide, "b": narrow}, {"b": narrow})):
+        ring.put(label, {name: x.to(place_of(device)) for name, x in values.items()})
+    (_, first), (_, both), (_, last) = ring.take(everything=True)
+    assert torch.equal(both["a"], wide)
+    assert all(torch.equal(x, narrow) for x in (first["a"], both["b"], last["b"]))
+
+
+@for_each_place
 def test_a_ring_that_nobody_takes_from_says_so(device):
     ring = ResultRing(place_of(device))
     values = {"x": torch.ones(1, device=ring._device)}

@@ -78,7 +78,7 @@ class Contender:
     @property
     def learns(self) -> bool:
         """Whether it learns, and does not only predict and store."""
-        return self.entrant.frozen_of is None
+        return self.entrant.frozen_of is None and self.stepper.learner.learns
 
     def predict(self, batch: Batch) -> None:
         """Score a micro-batch; one that no longer learns stores it, too."""
@@ -143,6 +143,7 @@ class Contender:
                 "counts": self._counts.nbytes if model.counts else 0,
             },
             "learning": dict(self.entrant.learning),
+            **model.figures(),
             **self.stepper.result(test_start),
         }
 

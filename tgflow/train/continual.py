@@ -30,6 +30,8 @@ from tgflow.train.stream_trainer import StreamTrainer
 class ContinualTrainer(StreamTrainer):
     """Learns from a stream as it comes, and measures how well each event was predicted before.
 
+    A model without parameters is only measured: nothing is replayed or drawn to learn from.
+
     The graph may already hold events: they are history, neither predicted nor learned.
 
     Args:
@@ -64,6 +66,11 @@ class ContinualTrainer(StreamTrainer):
         return self._stepper.progress
 
     @property
+    def num_batches(self) -> int:
+        """Batches that are prepared for each micro-batch: to predict, and one for each update."""
+        return 1 + self._stepper.num_updates
+
+    @property
     def num_pending(self) -> int:
         """Micro-batches that were learned and whose records were not yielded yet."""
         return len(self._stepper.steps)
@@ -90,7 +97,7 @@ class ContinualTrainer(StreamTrainer):
     def _step(self, batch: Batch, following: Iterator[Batch]) -> Batch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self._stepper.predict(batch)
-        for _ in range(self.config.updates):
+        for _ in range(self._stepper.num_updates):
             batch = next(following)
             self._stepper.learn(batch)
         self._stepper.store(batch)
@@ -131,6 +138,7 @@ class ContinualTrainer(StreamTrainer):
             "visibility": c.visibility,
             "seed": c.seed,
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
+            **self.model.figures(),
             **self._counts.figures(self.position),
             "num_events": progress.num_events,
             "num_nodes": self.graph.num_nodes,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,6 +43,8 @@ class StepResult:
 
 class Learner:
     """Steps a model over batches: `predict`, `learn` and `commit`, in this order or part of it.
+
+    Of a model without parameters there is nothing to descend: `learn` only measures.
 
     Dropout (`tgflow.nn.Dropout`) is keyed by (seed, epoch, index), so a step is the same on every
     device and wherever a run was resumed. A model may also draw by torch's default generators: they
@@ -86,15 +89,18 @@ class Learner:
         self._loss = loss_of(model.loss if loss is None else loss)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self.device = device_of_model(model)
-        """Where the model's parameters are; the CPU for a model without any."""
+        """Where the model's parameters are, or else its buffers; the CPU for a model of neither."""
         is_cuda = self.device.type == "cuda"
-        self.optimizer = torch.optim.Adam(
-            self._parameters,
-            lr=learning_rate,
-            weight_decay=weight_decay,
-            fused=True,
-            capturable=is_cuda,
-        )
+        self.optimizer: torch.optim.Adam | None = None
+        """None for a model without parameters that can be learned."""
+        if self._parameters:
+            self.optimizer = torch.optim.Adam(
+                self._parameters,
+                lr=learning_rate,
+                weight_decay=weight_decay,
+                fused=True,
+                capturable=is_cuda,
+            )
         execution = ExecutionConfig() if execution is None else execution
         self._precision = _MATMUL_PRECISION[execution.precision] if is_cuda else None
         self._num_nodes = num_nodes
@@ -121,6 +127,11 @@ class Learner:
             return None
         tensors = (list) if state is None else (lambda: list(state.buffers()))
         return CapturedCalls(device_of(self.device), tensors)
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn; else one pass over the events is as good as many."""
+        return self.optimizer is not None
 
     @property
     def compute_seconds(self) -> float:
@@ -175,7 +186,7 @@ class Learner:
                 with seeded_draws(key, self.device):
                     return self._learned(batch)
             result = self._calls.call("learn", batch, self._learned, _result_tensors)
-            self.has_changed = True  # as a replay does, which says nothing of it
+            self.has_changed |= self.learns  # as a replay does, which says nothing of it
             return StepResult(result.loss.clone(), self._kept("learn", result.scores))
 
     def _learned(self, batch: Batch) -> StepResult:
@@ -193,7 +204,9 @@ class Learner:
         return Scores(scores.positive.clone(), scores.negative.clone(), scores.carry)
 
     def _descend(self, loss: Tensor) -> None:
-        """Take a step of the optimizer, unless a loss or score was not finite."""
+        """Take a step of the optimizer, unless a loss or score was not finite, or there is none."""
+        if self.optimizer is None:
+            return
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if self.grad_clip is not None:
@@ -282,8 +295,9 @@ class Learner:
 
 
 def device_of_model(model: TemporalModel) -> torch.device:
-    """Return where a model's parameters are; the CPU for a model without any."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
+    """Return where a model's parameters are, or else its buffers; the CPU without any."""
+    tensors = chain(model.parameters(), model.buffers())
+    return next((x.device for x in tensors), torch.device("cpu"))
 
 
 def _tensors(scores: Scores) -> list[Tensor]:

@@ -60,7 +60,8 @@ class OfflineTrainer:
 
     Training samples a graph of training events alone; evaluation samples the whole graph. The
     model's state starts each epoch empty, and continues from training into validation and from
-    there into the test, so that nothing evaluated leaves a trace in what training sees.
+    there into the test, so that nothing evaluated leaves a trace in what training sees. A model
+    without parameters makes one pass, whose loss is only measured.
 
     Args:
         model: Model to train, memory included.
@@ -108,6 +109,7 @@ class OfflineTrainer:
             num_nodes=lambda: graph.num_nodes,
         )
         self._preparation = clock_of(self._learner.device)
+        self._epochs = c.epochs if self._learner.learns else 1
         self._plans = OfflinePlans(graph, model, c, self.split, ids)
         self._train_plan = self._plans.training()
         num = c.mrr_negatives if c.select == "mrr" else 1
@@ -127,7 +129,7 @@ class OfflineTrainer:
             BatchError: If a batch cannot be prepared.
         """
         best = None
-        for epoch in range(self.config.epochs):
+        for epoch in range(self._epochs):
             best = self._epoch(epoch, best)
             if epoch - best.epoch >= self.config.patience:
                 break
@@ -136,10 +138,11 @@ class OfflineTrainer:
         self.model.load_state_dict(best.parameters)
         for kind in self.config.negatives:
             self._load_state(best.state)
+            self.model.settle()
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._plans.evaluation("test", kind, self.config.mrr_negatives)
             out |= _named(name, self._evaluate("test", best.epoch, plan))
-        return out
+        return out | self.model.figures()
 
     def checkpoint(self) -> Checkpoint:
         """Return model, memory, optimizer and events as they are; after `fit`, the best of them."""
@@ -247,7 +250,7 @@ class OfflineTrainer:
 
     def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
         """Return the ids of the rows that the first batch of `epoch` reads, by table."""
-        if epoch == self.config.epochs:
+        if epoch == self._epochs:
             return {}
         batch = self._train_plan.pending(epoch, 0)
         return {table.name: table.trace(batch) for table in feature_inputs(self._train_plan.graph)}

@@ -29,7 +29,7 @@ class Results(Protocol[Label]):
         """Take a step's values, float of any shape, by name; nobody changes them from now on."""
 
     def take(self, *, everything: bool = False) -> Iterator[tuple[Label, Values]]:
-        """Yield in order the steps whose values have come to the host, float32 on the CPU.
+        """Yield in order the steps whose values have come to the host.
 
         Args:
             everything: Wait for all of them.
@@ -69,7 +69,7 @@ class ReadyResults(Generic[Label]):
 class _Waiting(Generic[Label]):
     label: Label
     number: int
-    shapes: dict[str, torch.Size]
+    likes: dict[str, tuple[torch.Size, torch.dtype]]
 
 
 class ResultRing(Generic[Label]):
@@ -95,19 +95,21 @@ class ResultRing(Generic[Label]):
         return len(self._waiting)
 
     def put(self, label: Label, values: Values) -> None:
-        """Take a step's values; does not synchronize, unless they are more than any step's so far.
+        """Take a step's values; does not synchronize, unless they are more than any step's so far,
+        or the first ones in float64.
 
         Raises:
             RuntimeError: If more than `MOST_BEHIND` steps wait to be taken.
         """
         if len(self._waiting) > MOST_BEHIND:
             raise RuntimeError(f"{len(self._waiting)} steps wait in a ring; take them first")
-        flat = torch.cat([x.detach().float().flatten() for x in values.values()])
-        if len(flat) > self._ring.shape[1]:
-            self._widen(len(flat))
+        flat = torch.cat([x.detach().flatten() for x in values.values()])
+        dtype = torch.promote_types(flat.dtype, self._ring.dtype)
+        if len(flat) > self._ring.shape[1] or dtype != self._ring.dtype:
+            self._widen(max(len(flat), self._ring.shape[1]), dtype)
         self._ring[self._count % SLOTS, : len(flat)].copy_(flat)
-        shapes = {name: x.shape for name, x in values.items()}
-        self._waiting.append(_Waiting(label, self._count, shapes))
+        likes = {name: (x.shape, x.dtype) for name, x in values.items()}
+        self._waiting.append(_Waiting(label, self._count, likes))
         self._count += 1
         if self._count % FETCH_EVERY == 0:
             self._fetch()
@@ -146,10 +148,10 @@ class ResultRing(Generic[Label]):
 
     def _values(self, waiting: _Waiting[Label]) -> Values:
         row = self._host[waiting.number % SLOTS]
-        sizes = [math.prod(shape) for shape in waiting.shapes.values()]
+        sizes = [math.prod(shape) for shape, _ in waiting.likes.values()]
         parts = torch.split(row[: sum(sizes)].clone(), sizes)
-        pairs = zip(waiting.shapes.items(), parts, strict=True)
-        return {name: part.view(shape) for (name, shape), part in pairs}
+        pairs = zip(waiting.likes.items(), parts, strict=True)
+        return {name: part.to(dtype).view(shape) for (name, (shape, dtype)), part in pairs}
 
     def _fetch(self) -> None:
         """Copy the steps since the last copy to the host, behind the work that is queued."""
@@ -166,17 +168,17 @@ class ResultRing(Generic[Label]):
         self._copies.append((self._count, done))
         self._fetched = self._count
 
-    def _widen(self, width: int) -> None:
-        """Make room for steps of more values, once those before are on the host."""
+    def _widen(self, width: int, dtype: torch.dtype) -> None:
+        """Make room for steps of more or wider values, once those before are on the host."""
         self._fetch()
         while self._copies:
             self._settle()
         old = self._host
-        self._ring = torch.empty(SLOTS, width, device=self._device)
-        self._host = _host_memory(width, self._device)
+        self._ring = torch.empty(SLOTS, width, dtype=dtype, device=self._device)
+        self._host = _host_memory(width, dtype, self._device)
         self._host[:, : old.shape[1]] = old
 
 
-def _host_memory(width: int, device: torch.device) -> Tensor:
+def _host_memory(width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a row for each slot in host memory that a device copies to by itself."""
-    return torch.empty(SLOTS, width, pin_memory=device.type == "cuda")
+    return torch.empty(SLOTS, width, dtype=dtype, pin_memory=device.type == "cuda")

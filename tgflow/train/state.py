@@ -50,7 +50,8 @@ def save_graph(writer: SectionWriter, graph: TemporalGraph, position: int) -> No
 
 
 def _learner_parts(learner: Learner) -> list[Part]:
-    return [*_model_parts(learner.model), Optimizer(learner.optimizer)]
+    optimizer = [] if learner.optimizer is None else [Optimizer(learner.optimizer)]
+    return [*_model_parts(learner.model), *optimizer]
 
 
 def _model_parts(model: TemporalModel) -> list[Part]:

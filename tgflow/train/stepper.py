@@ -55,7 +55,6 @@ class Stepper:
     ) -> None:
         self.model = model
         self.config = c = config
-        self.keep_past()
         self.learner = Learner(
             model,
             seed=c.seed,
@@ -67,6 +66,9 @@ class Stepper:
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",
         )
+        self.num_updates = c.updates if self.learner.learns else 0
+        """Updates of each micro-batch: none for a model without parameters."""
+        self.keep_past()
         self.progress = Progress.new(c.half_life)
         self.steps = PendingSteps(self.learner, preparation, c.hist_negatives, c.warmup, on_scores)
         self._preparation = preparation
@@ -79,7 +81,7 @@ class Stepper:
 
     def keep_past(self) -> None:
         """Let the model's state keep what replayed events read of it."""
-        num_events = kept_past(self.config)
+        num_events = kept_past(self.config) if self.num_updates else 0
         if self.model.state is not None and num_events:
             self.model.state.keep_past(num_events)
 

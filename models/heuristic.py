@@ -1,0 +1,92 @@
+"""What rules without parameters share: candidates, of which the one that was best so far scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import Batch
+from tgflow.counts import Count, Counts
+from tgflow.model import Embeddings, Scores, TemporalModel
+from tgflow.nn.choice import Choice, average_precisions
+
+PairDirection = Literal["forward", "both"]
+"""Which events of two nodes are a pair's: those in its direction, or those in either."""
+NEVER = -(2.0**65)
+"""The score of a pair of which nothing is known, where others have scores below 0."""
+
+
+class Heuristic(TemporalModel):
+    """Scores pairs by a rule: the one there is, or the one of several that was best so far.
+
+    Scores are float64.
+
+    Args:
+        candidates: The rules; `rate` knows what they mean.
+        counts: What they read.
+    """
+
+    strategy = "recent"
+    fanouts = ()
+    state: Choice | None
+
+    def __init__(self, candidates: Sequence[Any], counts: Sequence[Count]) -> None:
+        super().__init__()
+        self.candidates, self.counts = tuple(candidates), tuple(counts)
+        self.state = Choice(len(self.candidates)) if len(self.candidates) > 1 else None
+        never = torch.tensor(NEVER, dtype=torch.float64)
+        self.register_buffer("never", never, persistent=False)  # it says where the model is
+        self.never: Tensor
+
+    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
+        """Return the scores of pairs by a candidate, float64 of the shape of their counts."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> Scores:
+        """Return the scores of the batch's events and of their negatives; changes no state."""
+        leads = torch.tensor([0]) if self.state is None else self.state.of_batch(batch)
+        first, *others = sorted(set(leads.tolist()))
+        found = self.rate(batch, batch.counts, first)
+        for other in others:  # of replayed events, when another was the best
+            is_other = (leads == other).to(found.device).unsqueeze(1)
+            found = found.where(~is_other, self.rate(batch, batch.counts, other))
+        return Scores(found[:, 0], found[:, 1:])
+
+    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
+        """Count how well each candidate has ranked the new events, unless in training."""
+        if self.state is None or self.training or not len(batch) or not batch.negative_dst.shape[1]:
+            return
+        head = [_head(each, batch.num_new) for each in batch.counts]
+        rated = torch.stack([self.rate(batch, head, i) for i in range(len(self.candidates))])
+        self.state.add(average_precisions(rated[:, :, 0], rated[:, :, 1]), batch.host.end)
+
+    def settle(self) -> None:
+        """Keep the candidate that is the best one now."""
+        if self.state is not None:
+            self.state.settle()
+
+    def figures(self) -> dict[str, Any]:
+        """Return the `rule` in use: the latest one."""
+        return {"rule": self.candidates[0 if self.state is None else self.state.lead]}
+
+
+def pair_counts(direction: PairDirection) -> list[Count]:
+    """Return the counts of a pair's events."""
+    return [Count("pair")] + [Count("reverse")] * (direction == "both")
+
+
+def _head(counts: Counts, num: int) -> Counts:
+    """Return the counts of the first events and of their first negatives."""
+    return Counts(*(None if x is None else x[:num, :2] for x in counts))  # type: ignore[arg-type]
+
+
+def latest_age(counts: Sequence[Counts]) -> Tensor:
+    """Return the age of the latest event of all counts, -1 where there is none."""
+    first, *others = [each.age for each in counts]
+    for age in others:
+        sooner = torch.minimum(first, age)
+        first = torch.where(sooner < 0, torch.maximum(first, age), sooner)
+    return first

@@ -1,0 +1,65 @@
+"""PopTrack: Temporal graph models fail to capture global temporal dynamics, 2023, arXiv:2309.15730.
+
+Daniluk, Dąbrowski.
+
+Differs from the paper:
+    * Counts decay with every event before the query, at the same rate as the paper's, which decay
+      after every batch of 200; with `visibility="batch"` they are those of the batch's start.
+    * A decay that is not given is the one whose average precision, summed over the batches so far,
+      is highest; before a test, over validation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Gt, Lt
+from torch import Tensor
+
+from tgflow.batch import Batch
+from tgflow.counts import Count, Counts
+from tgflow.models.heuristic import Heuristic
+from tgflow.setting import check_ranges
+
+DECAYS = (0.3, 0.6, 0.9, 0.94, 0.97, 0.99, 0.999)
+"""Per 200 events, tried where no decay is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopTrackConfig:
+    """Settings of PopTrack."""
+
+    decay: Annotated[float, Gt(0), Lt(1)] | None = None
+    """What is left of a count after 200 events; unset: the best one of 0.3 to 0.999."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+class PopTrack(Heuristic):
+    """How often the destination was seen, where earlier events count less.
+
+    Args:
+        config: Settings.
+    """
+
+    config_type = PopTrackConfig
+
+    def __init__(self, config: PopTrackConfig | None = None) -> None:
+        c = PopTrackConfig() if config is None else config
+        decays = DECAYS if c.decay is None else [c.decay]
+        events = [200 * math.log(2) / -math.log(decay) for decay in decays]
+        super().__init__(decays, [Count("dst", half_life=n, clock="events") for n in events])
+
+    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
+        """Return the decayed counts of the destinations."""
+        decayed = counts[candidate].decayed
+        assert decayed is not None
+        return decayed
+
+    def figures(self) -> dict[str, Any]:
+        """Return the `decay` in use, per 200 events."""
+        return {"decay": super().figures()["rule"]}

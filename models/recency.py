@@ -1,0 +1,111 @@
+"""Recency and popularity: On the Power of Heuristics in Temporal Graphs, 2025, arXiv:2502.04910.
+
+Differs from the paper:
+    * Everything before a query counts, also what is of its own batch. With `visibility="batch"` it
+      is what was before the batch.
+    * Scores compare events of different queries too, as AP does: they are by ages, not by times.
+    * Events between two nodes count in either direction, unless `direction="forward"`.
+    * A rule that is not given is the one whose average precision, summed over the batches so far,
+      is highest; before a test, over validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import Batch
+from tgflow.counts import Count, Counts
+from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_counts
+from tgflow.setting import check_ranges
+
+Rule = Literal["LR>GR", "LR>GP", "LR>LP", "LP>GR", "LP>GP", "LR", "LP", "GR", "GP"]
+RULES: tuple[Rule, ...] = ("LR>GR", "LR>GP", "LR>LP", "GR", "GP")
+"""What is tried where no rule is given."""
+_UNIT = 2.0**-64  # brings ages in ticks below 1, without rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecencyConfig:
+    """Settings of the rules of recency and popularity."""
+
+    rule: Rule | None = None
+    """What decides, and what decides where that is equal: LR, how long ago the pair was seen; LP,
+    how often; GR and GP, the same of its destination. Unset: the best one."""
+    direction: PairDirection = "both"
+    """both: events between the two in either direction; forward: in that of the pair."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+class Recency(Heuristic):
+    """The order of pairs by a rule: exactly, and as scores that one order of all pairs has.
+
+    Pairs that were seen score from -1 to 0, others less, and of whom nothing is known the least.
+
+    Args:
+        config: Settings.
+    """
+
+    config_type = RecencyConfig
+
+    def __init__(self, config: RecencyConfig | None = None) -> None:
+        c = RecencyConfig() if config is None else config
+        self.direction = c.direction
+        rules = RULES if c.rule is None else [c.rule]
+        super().__init__(rules, [Count("dst"), *pair_counts(c.direction)])
+
+    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
+        """Return the pairs' scores by a rule."""
+        first, _, second = self.candidates[candidate].partition(">")
+        key, seen = self._key(batch, counts, first)
+        if not second:
+            return torch.where(seen, _leading(first, key, 0.0), self.never)
+        other, other_seen = self._key(batch, counts, second)
+        share = torch.where(other_seen, _share(second, other), 0.0)
+        following = torch.where(other_seen, _following(second, other), self.never)
+        return torch.where(seen, _leading(first, key, share), following)
+
+    def _key(self, batch: Batch, counts: Sequence[Counts], key: str) -> tuple[Tensor, Tensor]:
+        """Return the ages in ticks or the numbers of a key, float64, and where there are any."""
+        if key[0] == "G":
+            value, seen = (counts[0].age if key[1] == "R" else counts[0].num), counts[0].num > 0
+        elif key == "LR":
+            value = latest_age(counts[1:])
+            seen = value >= 0
+        else:
+            value = _num_met(batch, counts[1:])
+            seen = value > 0
+        return value.double(), seen
+
+
+def _num_met(batch: Batch, counts: Sequence[Counts]) -> Tensor:
+    """Return how many events there are between the two, those of a node with itself once."""
+    pair, *reverse = [each.num for each in counts]
+    if not reverse:
+        return pair
+    rows, columns = pair.shape
+    src = torch.cat([batch.src.unsqueeze(1), batch.negative_src], dim=1)[:rows, :columns]
+    dst = torch.cat([batch.dst.unsqueeze(1), batch.negative_dst], dim=1)[:rows, :columns]
+    return pair + reverse[0].where(src != dst, 0)
+
+
+def _leading(key: str, value: Tensor, share: Tensor | float) -> Tensor:
+    """Return scores from -1 to 0 that order by a key, and where it is equal by a share below 1."""
+    return (share - 1 - value) * _UNIT if key[1] == "R" else -1 / (1 + value + share)
+
+
+def _following(key: str, value: Tensor) -> Tensor:
+    """Return scores from -2^64 to -1 that order by a key."""
+    return -1 - value if key[1] == "R" else -1 - 2**20 / (1 + value)
+
+
+def _share(key: str, value: Tensor) -> Tensor:
+    """Return numbers of (0, 1) that order by a key."""
+    share = 1 / (1 + torch.log2(1 + value))
+    return share if key[1] == "R" else 1 - share

@@ -1,0 +1,172 @@
+"""Rules without parameters, against what a look at every event before a query says."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
+from tgflow.graph import TemporalGraph
+from tgflow.models import EdgeBankTW, EdgeBankTWConfig, Recency, RecencyConfig
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.offline import OfflineTrainer
+
+STREAM = made_events(60)
+WITH_LOOPS = changed(STREAM, dst=torch.where(torch.arange(60) % 7 == 0, STREAM.src, STREAM.dst))
+RULES = ["LR>GR", "LR>GP", "LR>LP", "LP>GR", "LP>GP", "LR", "LP", "GR", "GP"]
+
+
+def pairs_of(batch):
+    """Yield each event's time, and its pair followed by those of its negatives."""
+    for row, t in enumerate(batch.t.tolist()):
+        negatives = zip(
+            batch.negative_src[row].tolist(), batch.negative_dst[row].tolist(), strict=True
+        )
+        yield t, [(int(batch.src[row]), int(batch.dst[row])), *negatives]
+
+
+def before(events, t):
+    rows = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)
+    return [row for row in rows if row[2] < t]
+
+
+def key(events, name, pair, t, direction):
+    """Return what a rule orders by, the higher the likelier: minus infinity for never."""
+    wanted = {pair, pair[::-1]} if direction == "both" else {pair}
+    times = [
+        at
+        for u, v, at in before(events, t)
+        if (v == pair[1] if name[0] == "G" else (u, v) in wanted)
+    ]
+    if not times:
+        return -math.inf
+    return float(max(times) - t) if name[1] == "R" else float(len(times))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("direction", ["both", "forward"])
+def test_rule_orders_all_pairs_of_all_queries_lexicographically(rule, direction):
+    model = Recency(RecencyConfig(rule=rule, direction=direction))
+    scored = []
+    for batch in batches_of(plan_for(model, WITH_LOOPS)):
+        scores = model(batch)
+        assert scores.positive.dtype == torch.float64
+        rows = torch.cat([scores.positive[:, None], scores.negative], dim=1).tolist()
+        for (t, pairs), found in zip(pairs_of(batch), rows, strict=True):
+            for pair, score in zip(pairs, found, strict=True):
+                keys = [key(WITH_LOOPS, name, pair, t, direction) for name in rule.split(">")]
+                scored.append((keys, score))
+    for (a, x), (b, y) in itertools.pairwise(sorted(scored)):
+        assert x < y if a < b else x == y
+
+
+def test_order_is_exact_for_ages_that_differ_by_a_tick_in_centuries():
+    model, late = Recency(RecencyConfig(rule="LR>GR")), 2**52
+    events = changed(STREAM[:3], src=torch.tensor([0, 0, 0]), dst=torch.tensor([1, 2, 1]))
+    events = changed(events, t=torch.tensor([0, 1, late]))
+    batch = plan_for(model, events, batch_size=3, num_negatives=2).batch(0, 0)
+    row = dict(zip(batch.negative_dst[2].tolist(), model(batch).negative[2].tolist(), strict=True))
+    assert model(batch).positive[2] < row[2]
+
+
+class PlainEdgeBank:
+    """EdgeBank as TGB defines it: what was stored, batch by batch, and scored before."""
+
+    def __init__(self, window=math.inf):
+        self.window, self.seen = window, {}
+
+    def score(self, pair, t):
+        return float(pair in self.seen and t - self.seen[pair] <= self.window)
+
+    def store(self, batch):
+        for u, v, t in zip(batch.src.tolist(), batch.dst.tolist(), batch.t.tolist(), strict=True):
+            self.seen[u, v] = t
+
+
+@pytest.mark.parametrize("window", [math.inf, 20.0, 60.0])
+def test_edgebank_is_that_of_tgb(window):
+    model, plain = made_model("edgebank"), PlainEdgeBank(window)
+    if window < math.inf:
+        model = EdgeBankTW(EdgeBankTWConfig(window=window))
+    values = set()
+    for batch in batches_of(plan_for(model, STREAM, visibility="batch")):
+        expected = [[plain.score(pair, t) for pair in pairs] for t, pairs in pairs_of(batch)]
+        scores = model(batch)
+        assert torch.cat([scores.positive[:, None], scores.negative], dim=1).tolist() == expected
+        values |= set(itertools.chain(*expected))
+        plain.store(batch)
+    assert values == {0.0, 1.0}
+
+
+def test_poptrack_counts_with_decay_at_every_event():
+    model = made_model("poptrack", decay=0.3)
+    for batch in batches_of(plan_for(model, STREAM)):
+        for (t, pairs), found in zip(pairs_of(batch), model(batch).negative.tolist(), strict=True):
+            past = before(STREAM, t)
+            for (_, v), score in zip(pairs[1:], found, strict=True):
+                ages = [len(past) - i for i, row in enumerate(past) if row[1] == v]
+                assert score == pytest.approx(sum(0.3 ** (age / 200) for age in ages))
+
+
+def popular(size):
+    """A stream without repeated pairs, most of whose destinations are one of two."""
+    src = torch.arange(size) % 50
+    dst = torch.where(torch.arange(size) % 5 == 0, 52 + torch.arange(size) % 7, 50 + src % 2)
+    return changed(made_events(size), src=100 + torch.arange(size), dst=dst)
+
+
+def test_the_best_rule_so_far_scores_and_is_named():
+    model = made_model("recency")
+    result = ContinualTrainer(
+        model, TemporalGraph("undirected", 2), ContinualConfig(batch_size=20)
+    ).run([popular(400)])
+    merits = model.state.state_dict()["merits"]
+    assert result["rule"] == model.candidates[int(merits.argmax())]
+    assert result["rule"] in ("GP", "GR", "LR>GP")
+    assert result["num_parameters"] == 0
+    means = dict.fromkeys(model.candidates, 0.0)
+    for name in means:
+        given = made_model("recency", rule=name)
+        graph = TemporalGraph("undirected", 2)
+        run = ContinualTrainer(given, graph, ContinualConfig(batch_size=20)).run([popular(400)])
+        means[name] = run["prequential.ap"]
+    assert (merits / 20).tolist() == pytest.approx(list(means.values()))
+
+
+def offline(model, **settings):
+    graph = TemporalGraph.from_events(popular(400), "undirected")
+    config = OfflineConfig(batch_size=20, epochs=7, **settings)
+    return OfflineTrainer(model, graph, config)
+
+
+def test_offline_training_makes_one_pass_and_chooses_on_validation_alone():
+    model = made_model("recency")
+    trainer = offline(model, negatives=("random", "historical"))
+    result = trainer.fit()
+    assert (result["num_epochs"], result["num_parameters"]) == (1, 0)
+    found = {name: offline(made_model("recency", rule=name)).fit() for name in model.candidates}
+    best = max(found, key=lambda name: found[name]["val.ap"])
+    assert result["rule"] == best
+    assert result["test.ap"] == found[best]["test.ap"]
+    assert "optimizer" not in trainer.checkpoint().sections
+
+
+def test_nothing_is_replayed_or_drawn_for_a_model_without_parameters(monkeypatch):
+    trainer = ContinualTrainer(
+        made_model("edgebank"), TemporalGraph("undirected", 2), ContinualConfig(batch_size=20)
+    )
+    plans, drawn = trainer._source(), []
+    monkeypatch.setattr(trainer, "_source", lambda: plans)
+    monkeypatch.setattr(plans.learn, "draw", drawn.append)
+    records = list(trainer.steps([STREAM]))
+    assert [record.loss for record in records] == [None] * 3
+    assert not drawn
+
+
+def test_a_rule_leads_as_of_each_replayed_event():
+    model = made_model("recency")
+    model.state.add(torch.tensor([0, 1, 0, 0, 0.0], dtype=torch.float64), 20)
+    assert model.state.of_batch(plan_for(model, STREAM).batch(0, 0)).tolist() == [0]
+    assert model.state.of_batch(plan_for(model, STREAM).batch(0, 1)).tolist() == [1]
