@@ -1,4 +1,4 @@
-"""Features of pairs: their exact history in 14 columns, and a decoder that reads them."""
+"""Features of pairs: their exact history in 24 columns, and a decoder that reads them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.strategies import graph_events, skewed_events
 from tgflow.graph import TemporalGraph
 from tgflow.models import MODELS
 from tgflow.nn import LinkDecoder, PairFeatures
-from tgflow.nn.decoder import PAIR_GAIN
+from tgflow.nn.decoder import PAIR_GAIN, SKIP_GAIN
 from tgflow.plan import NegativeSampler
 
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
@@ -36,26 +36,54 @@ def test_features_are_the_history_of_the_pair_in_seconds() -> None:
     batch = plan.batch(0, 4)
     assert (int(batch.negative_src), int(batch.negative_dst)) in [(1, 0), (2, 1)]
     event, negative = PairFeatures()(batch)
-    expected = [*columns(2, 6.0), *columns(1, 6.5), log1p(3), log1p(5.0) / 16]
+    expected = [*columns(2, 6.0), *columns(1, 6.5), *columns(3, 6.0), *columns(3, 5.0)]
     torch.testing.assert_close(event, torch.tensor(expected))
     if int(batch.negative_src) == 1:
-        expected = [*columns(1, 6.5), *columns(2, 6.0), log1p(1), log1p(6.5) / 16]
+        expected = [*columns(1, 6.5), *columns(2, 6.0), *columns(3, 6.0), *columns(1, 6.5)]
     else:
-        expected = [*columns(1, 5.0), *columns(0, None), log1p(3), log1p(5.0) / 16]
+        expected = [*columns(1, 5.0), *columns(0, None), *columns(1, 5.0), *columns(3, 5.0)]
     torch.testing.assert_close(negative, torch.tensor(expected))
 
 
-def test_a_decoder_adds_the_features_before_the_nonlinearity() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_decoder_adds_the_features_before_the_nonlinearity_and_to_the_logit(
+    dtype: torch.dtype,
+) -> None:
     graph = TemporalGraph.from_events(skewed_events(100, 9))
     batch = plan_of(graph, counts=PairFeatures.counts, negatives=NegativeSampler(num=3)).batch(0, 5)
-    decoder, z = LinkDecoder(6, pair_dim=PairFeatures.dim), torch.randn(len(batch.nodes) + 90, 6)
+    decoder = LinkDecoder(6, pair_dim=PairFeatures.dim).to(dtype)
+    z = torch.randn(len(batch.nodes) + 90, 6, dtype=dtype)
     scores = decoder(z, batch)
     src = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
     dst = torch.cat([batch.dst_row, batch.negative_dst_row.flatten()])
+    pair_x = decoder.pair_features(batch).to(dtype)
     hidden = decoder.src_proj(z[src]) + decoder.dst_proj(z[dst])
-    hidden = hidden + PAIR_GAIN * decoder.pair_proj(decoder.pair_features(batch))
-    logits = decoder.out(F.relu(hidden)).squeeze(-1)
-    torch.testing.assert_close(torch.cat([scores.positive, scores.negative.flatten()]), logits)
+    hidden = hidden + PAIR_GAIN * decoder.pair_proj(pair_x)
+    logits = decoder.out(F.relu(hidden)) + SKIP_GAIN * decoder.pair_skip(pair_x)
+    found = torch.cat([scores.positive, scores.negative.flatten()])
+    torch.testing.assert_close(found, logits.squeeze(-1))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms"])
+def test_an_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
+    """The pair's latest event in either direction decides, then the destination's."""
+    ticks = 1000 if unit == "ms" else 1
+    past = (6, 3, 50), (0, 2, 100), (6, 5, 1000), (3, 0, 8000), (6, 4, 9000), (0, 1, 9990)
+    events = graph_events(*((src, dst, t * ticks) for src, dst, t in (*past, (0, 9, 10_000))))
+    graph = TemporalGraph.from_events(events, time_unit=unit)
+    batch = plan_of(
+        graph, batch_size=7, counts=PairFeatures.counts, negatives=NegativeSampler(num=99)
+    ).batch(0, 0)
+    skip = LinkDecoder(6, pair_dim=PairFeatures.dim).pair_skip
+    assert skip is not None
+    with torch.no_grad():
+        logits = SKIP_GAIN * skip(PairFeatures()(batch)).view(-1)
+    by_dst = dict(zip(batch.negative_dst[-1].tolist(), logits[-99:].tolist(), strict=True))
+    by_dst[9] = float(logits[6])
+    assert sorted(by_dst, key=by_dst.__getitem__, reverse=True) == [1, 3, 2, 4, 0, 5, 9]
+    assert by_dst[9] == 0.0  # nothing is known
+    p = d = log1p(9900) / 16
+    assert by_dst[2] == pytest.approx(6 * (1 - p) + 3 * (0.7 - d), rel=1e-5)
 
 
 def test_without_counts_there_is_a_way_out() -> None:
@@ -65,7 +93,7 @@ def test_without_counts_there_is_a_way_out() -> None:
         ValueError, match="pair features need 3 counts of the past, the batch has 0"
     ):
         LinkDecoder(6, pair_dim=PairFeatures.dim)(torch.zeros(99, 6), batch)
-    with pytest.raises(ValueError, match=r"pair_dim must be 0 or .*, 14, got 7"):
+    with pytest.raises(ValueError, match=r"pair_dim must be 0 or .*, 24, got 7"):
         LinkDecoder(6, pair_dim=7)
 
 
@@ -76,4 +104,6 @@ def test_models_ask_for_what_their_decoder_reads(name: str) -> None:
     assert plain.counts == ()
     assert with_pairs.counts == PairFeatures.counts
     names = {name for name, _ in with_pairs.named_parameters()}
-    assert names - {name for name, _ in plain.named_parameters()} == {"decoder.pair_proj.weight"}
+    assert names - {name for name, _ in plain.named_parameters()} == {
+        f"decoder.{name}" for name in ("pair_proj.weight", "pair_skip.weight", "pair_skip.bias")
+    }

@@ -17,11 +17,12 @@ _LOG_SCALE = 1 / 16
 
 
 class PairFeatures(nn.Module):
-    """What the log knows of each pair (u, v) that a batch scores: 14 columns, zeros for never.
+    """What the log knows of each pair (u, v) that a batch scores: 24 columns, zeros for never.
 
-    Of events from u to v, and then of those from v to u: whether there are any, log(1 + number),
-    log(1 + age of the latest) / 16, and exp(-age / 1 h), exp(-age / 1 d), exp(-age / 1 w); ages in
-    seconds. Of events to v from anywhere: log(1 + number), log(1 + age) / 16.
+    Six each of events from u to v, of those from v to u, of those in either direction, and of those
+    to v from anywhere: whether there are any, log(1 + number), log(1 + age of the latest) / 16, and
+    exp(-age / 1 h), exp(-age / 1 d), exp(-age / 1 w); ages in seconds. An event of a node with
+    itself has both directions.
 
     It has no parameters. A model that reads it lists `PairFeatures.counts` first of its `counts`.
 
@@ -31,7 +32,7 @@ class PairFeatures(nn.Module):
 
     counts: ClassVar[tuple[Count, ...]] = (Count("pair"), Count("reverse"), Count("dst"))
     """What the plan must count."""
-    dim: ClassVar[int] = 14
+    dim: ClassVar[int] = 24
     """Columns."""
 
     def __init__(self) -> None:
@@ -40,11 +41,23 @@ class PairFeatures(nn.Module):
         self.register_buffer("rates", rates, persistent=False)
         self.rates: Tensor
 
+    @staticmethod
+    def recency() -> Tensor:
+        """Return 24 weights that score pairs by recency, as logits, float32 `[24]`.
+
+        6 (1 - p) + 3 (0.7 - d), where p and d are log(1 + age) / 16 of the latest event of the pair
+        in either direction and of that of the destination; a term is 0 if there is none, so that
+        nothing is held against those who are not known yet. A second ago they come to 6 and 2, and
+        to 0 103 days and 20 hours ago.
+        """
+        pair, dst = [6.0, 0.0, -6.0, 0.0, 0.0, 0.0], [2.1, 0.0, -3.0, 0.0, 0.0, 0.0]
+        return torch.tensor([*(0.0,) * 12, *pair, *dst])
+
     def forward(self, batch: Batch) -> Tensor:
         """Return the features of the batch's events and then of its negatives.
 
         Returns:
-            float32 `[B * (1 + m), 14]`; does not synchronize.
+            float32 `[B * (1 + m), 24]`; does not synchronize.
 
         Raises:
             ValueError: If the batch has no such counts.
@@ -56,12 +69,19 @@ class PairFeatures(nn.Module):
                 f"{len(counts)}: make its plan with counts=model.counts, and list "
                 "PairFeatures.counts first in the model's counts"
             )
-        num = torch.stack([count.num for count in counts], dim=-1)
-        age = torch.stack([count.age for count in counts], dim=-1)
-        seconds = age.clamp(min=0).float().mul_(batch.seconds_per_tick)
+        pair, reverse, dst = counts
+        either = pair.num + reverse.num, _latest(pair.age, reverse.age)
+        num = torch.stack([pair.num, reverse.num, either[0], dst.num], dim=-1)
+        age = torch.stack([pair.age, reverse.age, either[1], dst.age], dim=-1)
         seen = (num > 0).float()
-        logs = torch.stack([num.float().log1p_(), seconds.log1p().mul_(_LOG_SCALE)], dim=-1)
-        recency = torch.exp(-seconds[..., :2, None] * self.rates).mul_(seen[..., :2, None])
-        pairs = torch.cat([seen[..., :2, None], logs[..., :2, :], recency], dim=-1)
-        found = torch.cat([pairs.flatten(-2), logs[..., 2, :]], dim=-1)
+        seconds = age.clamp(min=0).float().mul_(batch.seconds_per_tick)
+        logs = num.float().log1p_(), seconds.log1p().mul_(_LOG_SCALE)
+        recency = torch.exp(-seconds.unsqueeze(-1) * self.rates).mul_(seen.unsqueeze(-1))
+        found = torch.cat([torch.stack([seen, *logs], dim=-1), recency], dim=-1).flatten(-2)
         return torch.cat([found[:, 0], found[:, 1:].flatten(0, 1)])
+
+
+def _latest(age: Tensor, other: Tensor) -> Tensor:
+    """Return the lower of two ages, where -1 is none."""
+    lower = torch.minimum(age, other)
+    return torch.where(lower < 0, torch.maximum(age, other), lower)
