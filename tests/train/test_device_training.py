@@ -152,10 +152,12 @@ def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned
 
 @for_each_place
 def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
-    trainer = trainer_on(place_of(device), mrr_negatives=2)
+    trainer, stops = trainer_on(place_of(device), mrr_negatives=2), []
     trainer.model.decoder = PoisonedThere(trainer.model.decoder, 250)
+    steps = trainer.steps(pieces(made_events(300), 64))
     with pytest.raises(TrainingDiverged, match=r"batch 12, events \[240, 260\)"):
-        records_of(trainer, made_events(300))
+        stops.extend(record.stop for record in steps)
+    assert stops == list(range(20, 260, 20))  # also those that come with the stream's end
     assert trainer.position == 240
 
 

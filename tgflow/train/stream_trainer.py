@@ -195,8 +195,10 @@ class StreamTrainer(ABC):
 
         There are some on a GPU only, after `steps` was left early. Waits for the device.
         """
-        self._collect(everything=True)
-        yield from self._records()
+        try:
+            self._collect(everything=True)
+        finally:  # what was learned before something that is not finite
+            yield from self._records()
 
     def checkpoint(self) -> Checkpoint:
         """Return all that `from_checkpoint` needs to continue with the same bits.
