@@ -43,12 +43,12 @@ def compared(*lineup, events=EVENTS, config=CONFIG):
 
 
 def rows(found):
-    return {each.key: each.scores.rows for each in found.contenders}
+    return {each.key: each.scores.rows for each in found.participants}
 
 
 def figures(found):
     """Return what came of each, without what the clock decides, or in which steps memory grew."""
-    results = found.result()["contenders"]
+    results = found.result()["participants"]
     return {key: untimed(drop(each, "microseconds", "bytes")) for key, each in results.items()}
 
 
@@ -92,7 +92,7 @@ def test_models_with_the_same_needs_share_batches():
     found = compared(tgn(0), tgat(0), tgn(1), tgn(0, "other"))
     assert found.result()["num_groups"] == 2
     assert found.num_batches == 4
-    microseconds = found.result()["contenders"]["tgn/1"]["microseconds"]
+    microseconds = found.result()["participants"]["tgn/1"]["microseconds"]
     assert all(microseconds[name] > 0 for name in ("compute", "commit", "preparation"))
     parts = ("compute", "commit", "preparation")
     assert microseconds["all"] == pytest.approx(sum(microseconds[name] for name in parts))
@@ -126,7 +126,7 @@ def diverging(seed=0):
 
 def test_one_that_diverges_drops_out_and_the_others_go_on():
     found = compared(tgn(0), diverging(), tgat(0))
-    failure = found.result()["contenders"]["bad/0"]["failure"]
+    failure = found.result()["participants"]["bad/0"]["failure"]
     assert failure["at"] == 60
     assert "positive score" in failure["reason"]
     assert len(rows(found)["bad/0"]) == 60
@@ -147,7 +147,7 @@ def test_a_frozen_copy_learns_no_more_and_stores_on():
     assert not torch.equal(frozen[80:], learning[80:])
     before = comparison(tgn(0))
     before.run(pieces(EVENTS[:60], 60))
-    kept = before.contenders[0].entrant.model.state_dict()
+    kept = before.participants[0].entrant.model.state_dict()
     for name, parameter in copy.model.named_parameters():
         assert torch.equal(parameter, kept[name]), name
     assert int(copy.model.state.clock[:, -1].max()) == 130  # all is stored
@@ -162,7 +162,7 @@ def interrupted(make, tmp_path, stop_after):
     ckpt.save(tmp_path / "saved", found.checkpoint())
     rest = EVENTS[found.position :]
     saved = ckpt.load(tmp_path / "saved")
-    lineup = [each.entrant for each in make().contenders]
+    lineup = [each.entrant for each in make().participants]
     resumed = Comparison.from_checkpoint(lineup, saved)
     resumed.run(pieces(rest, 64))
     return resumed

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tgflow.cli import bench, convert, doctor, errors, info, playback, run, train
+from tgflow.cli import bench, compare, convert, doctor, errors, info, playback, run, train
 from tgflow.cli.options import help_text
 
 app = typer.Typer(
@@ -50,7 +50,7 @@ def _common(
 
 LEARN, LOOK = "Learn", "Look and check"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    LEARN: {"run": run.run, "train": train.train},
+    LEARN: {"run": run.run, "train": train.train, "compare": compare.compare},
     LOOK: {
         "playback": playback.playback,
         "info": info.info,

@@ -209,7 +209,7 @@ def make_model(
         ConfigError: If there is no such model, or its settings do not fit together.
     """
     name = config.model.name
-    kind = _own_model(name) if ":" in name else _known_model(name)
+    kind = own_model(name) if ":" in name else _known_model(name)
     stated = model_settings(config.model)
     derived = {"edge_x_dim": edge_x_dim}
     with torch.random.fork_rng(devices=[]):
@@ -250,8 +250,12 @@ def _known_model(name: str) -> type[TemporalModel]:
     return kind
 
 
-def _own_model(name: str) -> Any:
-    """Import `module:Class` from the working directory or the path."""
+def own_model(name: str) -> Any:
+    """Import `module:Class` from the working directory or the path.
+
+    Raises:
+        ConfigError: If there is none.
+    """
     module, _, attribute = name.partition(":")
     sys.path.insert(0, os.getcwd())
     try:

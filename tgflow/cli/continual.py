@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,19 +70,11 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
     )
     console = Console(stderr=True)
     with directory:
-        run_log = RunLog(directory.path / "run.log", config.operate.log_format, _printer(console))
-        try:
+        run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
+        with failing_run(directory.path, run_log, "run"):
             result = open_run(directory, inputs, run_log, flow, console).run()
             metrics = _metrics(result, config, threads, device)
             _write_report(directory.files, metrics, result, config)
-        except Exception as error:
-            text = explain(error)
-            if exit_code(error) == IO:
-                way_out = f"tgflow run --resume --out {directory.path}"
-                text += f"; once that is fixed, resume with: {way_out}"
-            run_log.error("end", text, exit_code=exit_code(error))
-            mark_reported(error)
-            raise
         run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
         run_log.close()
     if as_json:
@@ -89,7 +83,28 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
         _summary(metrics, result, directory)
 
 
-def _printer(console: Console) -> Callable[[str], None]:
+@contextmanager
+def failing_run(path: Path, run_log: RunLog, command: str) -> Iterator[None]:
+    """Log the error that ends a run, with the way out.
+
+    Args:
+        path: The run's directory.
+        run_log: Gets what is logged.
+        command: What resumes it.
+    """
+    try:
+        yield
+    except Exception as error:
+        text = explain(error)
+        if exit_code(error) == IO:
+            way_out = f"tgflow {command} --resume --out {path}"
+            text += f"; once that is fixed, resume with: {way_out}"
+        run_log.error("end", text, exit_code=exit_code(error))
+        mark_reported(error)
+        raise
+
+
+def printer(console: Console) -> Callable[[str], None]:
     """Return what prints a line as it is, above a live display."""
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 

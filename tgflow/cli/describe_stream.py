@@ -12,6 +12,7 @@ from torch import Tensor
 from tgflow.cli import assemble
 from tgflow.config import Config
 from tgflow.events import EventBatch, concat
+from tgflow.presets import measure
 from tgflow.report.formatting import duration, stream_time
 from tgflow.report.table_text import print_table
 from tgflow.streams import playback
@@ -30,6 +31,7 @@ def describe_stream(config: Config, as_json: bool) -> None:
         "bipartite": source.ids.bipartite,
         "x_dim": source.x_dim,
         **facts(events),
+        "family": measure(events, seconds_per_tick(source.unit)).line() if len(events) else None,
     }
     if as_json:
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
@@ -86,6 +88,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
             ("time", f"{show(first)} to {show(last)}{span}"),
             ("repeated pairs", f"{found['repeat_share']:.1%} of events"),
             ("tied times", f"{found['tie_share']:.1%} of events"),
+            ("kind", found["family"]),
             ("degree", ", ".join(f"{name} {n:,}" for name, n in found["degree"].items())),
         ]
     rows.append(("self-loops", f"{found['self_loops']:,}"))

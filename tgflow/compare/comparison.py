@@ -12,9 +12,9 @@ import torch
 from tgflow.batch import Batch
 from tgflow.checkpoint import CheckpointError
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
-from tgflow.compare.contender import Contender
 from tgflow.compare.groups import GroupPlans, Stopwatch, needs_of, turns
 from tgflow.compare.lineup import Entrant, Lineup, check_lineup, device_of_lineup
+from tgflow.compare.participant import Participant
 from tgflow.compare.prefixed import Prefixed
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
@@ -64,9 +64,9 @@ class Comparison(StreamTrainer):
             config = replace(config, data_seed=config.seed)
         super().__init__(graph, config, execution, device_of_lineup(lineup))
         self._groups: dict[tuple[Any, ...], _Group] = {}
-        self.contenders = [self._contender(entrant) for entrant in lineup]
-        self._origins = {each.key: each for each in self.contenders if each.learns}
-        self._queues = {each.key: deque[StepRecord]() for each in self.contenders}
+        self.participants = [self._participant(entrant) for entrant in lineup]
+        self._origins = {each.key: each for each in self.participants if each.learns}
+        self._queues = {each.key: deque[StepRecord]() for each in self.participants}
         self._ready: deque[StepRecord] = deque()
 
     @property
@@ -88,7 +88,7 @@ class Comparison(StreamTrainer):
     @property
     def memory_rows(self) -> int | None:
         """Rows of node memory that all hold together; None without any."""
-        rows = [getattr(c.entrant.model.state, "num_rows", None) for c in self.contenders]
+        rows = [getattr(c.entrant.model.state, "num_rows", None) for c in self.participants]
         held = [num for num in rows if num is not None]
         return sum(held) if held else None
 
@@ -98,7 +98,7 @@ class Comparison(StreamTrainer):
         return len(self._groups) * (1 + self.config.updates)
 
     def result(self) -> dict[str, Any]:
-        """Return what is common to all, and `contenders`: what is not, by key; fit for JSON."""
+        """Return what is common to all, and `participants`: what is not, by key; fit for JSON."""
         c, progress = self.config, self.progress
         test_start = progress.timeline.tail_start(c.test_share)
         tied = self.graph.log.tied_share(self.position)
@@ -114,20 +114,20 @@ class Comparison(StreamTrainer):
             "test.start_event": test_start,
             "epoch_seconds": progress.wall_seconds,
             "events_per_second": progress.events_per_second(),
-            "contenders": {each.key: each.result(test_start) for each in self.contenders},
+            "participants": {each.key: each.result(test_start) for each in self.participants},
         }
 
     def save(self, writer: SectionWriter) -> None:
-        """Save the stream so far once, and what each contender has of its own."""
+        """Save the stream so far once, and what each participant has of its own."""
         self._collect(everything=True)
         save_graph(writer, self.graph, self.position)
         writer.note("trainer", "compare")
         writer.note("config", asdict(self.config))
         self._save_place(writer)
-        notes: list[dict[str, Any]] = [{"key": each.key} for each in self.contenders]
-        for number, (contender, own) in enumerate(zip(self.contenders, notes, strict=True)):
-            contender.save(Prefixed(_prefix(number), own, writer))
-        writer.note("contenders", notes)
+        notes: list[dict[str, Any]] = [{"key": each.key} for each in self.participants]
+        for number, (participant, own) in enumerate(zip(self.participants, notes, strict=True)):
+            participant.save(Prefixed(_prefix(number), own, writer))
+        writer.note("participants", notes)
 
     @classmethod
     def from_checkpoint(
@@ -158,17 +158,17 @@ class Comparison(StreamTrainer):
         saved = ContinualConfig(**checkpoint.meta["config"])
         empty = graph_of(checkpoint, "compare", edge_x, device=device, device_budget=device_budget)
         found = cls(lineup, empty, saved if config is None else config, execution=execution)
-        notes = checkpoint.meta["contenders"]
+        notes = checkpoint.meta["participants"]
         keys = [each["key"] for each in notes]
-        if keys != [each.key for each in found.contenders]:
+        if keys != [each.key for each in found.participants]:
             raise CheckpointError(f"the checkpoint is of a comparison of {', '.join(keys)}")
-        for number, (contender, own) in enumerate(zip(found.contenders, notes, strict=True)):
-            contender.load(Prefixed(_prefix(number), own, checkpoint))
+        for number, (participant, own) in enumerate(zip(found.participants, notes, strict=True)):
+            participant.load(Prefixed(_prefix(number), own, checkpoint))
         found._load_place(checkpoint)
         return found
 
-    def _contender(self, entrant: Entrant) -> Contender:
-        """Return an entrant's contender, in the group of those with its needs."""
+    def _participant(self, entrant: Entrant) -> Participant:
+        """Return an entrant's participant, in the group of those with its needs."""
         model = entrant.model
         needs = needs_of(model, self.config)
         if needs not in self._groups:
@@ -176,7 +176,7 @@ class Comparison(StreamTrainer):
             counts = shared[0] if shared else CountHistory(self.graph, model.counts)
             self._groups[needs] = _Group(counts)
         group = self._groups[needs]
-        contender = Contender(
+        participant = Participant(
             entrant,
             self.graph,
             self.config,
@@ -185,27 +185,27 @@ class Comparison(StreamTrainer):
             group.watch,
             group.counts,
         )
-        group.contenders.append(contender)
-        return contender
+        group.participants.append(participant)
+        return participant
 
     @property
-    def _active(self) -> list[Contender]:
-        return [each for each in self.contenders if each.is_active]
+    def _active(self) -> list[Participant]:
+        return [each for each in self.participants if each.is_active]
 
     @property
-    def _leader(self) -> Contender:
-        return next(iter(self._active), self.contenders[0])
+    def _leader(self) -> Participant:
+        return next(iter(self._active), self.participants[0])
 
     def _source(self) -> BatchSource:
         groups = list(self._groups.values())
         return GroupPlans(
-            [self._plans(group.contenders[0].entrant.model, group.counts) for group in groups],
+            [self._plans(group.participants[0].entrant.model, group.counts) for group in groups],
             [group.watch for group in groups],
             1 + self.config.updates,
         )
 
     def _resume_clocks(self) -> None:
-        for each in self.contenders:
+        for each in self.participants:
             each.stepper.resume_clocks()
 
     def _step(self, batch: Batch, following: Iterator[Batch]) -> Batch:
@@ -215,7 +215,7 @@ class Comparison(StreamTrainer):
         for number, turn in enumerate(turns(len(groups), self._index)):
             if number:
                 batch = next(following)
-            members = groups[turn].contenders
+            members = groups[turn].participants
             active = [members[i] for i in turns(len(members), self._index) if members[i].is_active]
             for each in active:
                 each.predict(batch)
@@ -236,7 +236,7 @@ class Comparison(StreamTrainer):
         """Make the copies whose time has come."""
         due = [
             each
-            for each in self.contenders
+            for each in self.participants
             if each.is_waiting and self.position >= (each.entrant.frozen_at or 0)
         ]
         if due:
@@ -254,7 +254,7 @@ class Comparison(StreamTrainer):
         for each in self._active:
             each.collect(everything=everything)
         if not self._active:
-            reasons = [each.failure for each in self.contenders if each.failure is not None]
+            reasons = [each.failure for each in self.participants if each.failure is not None]
             text = "; ".join(str(failure["reason"]) for failure in reasons)
             raise TrainingDiverged(f"no model is left: {text}", (self.position, self.position))
 
@@ -275,10 +275,10 @@ class Comparison(StreamTrainer):
 
 @dataclass(slots=True)
 class _Group:
-    """Contenders who share batches."""
+    """Participants who share batches."""
 
     counts: CountHistory
-    contenders: list[Contender] = field(default_factory=list)
+    participants: list[Participant] = field(default_factory=list)
     watch: Stopwatch = field(default_factory=Stopwatch)
 
 

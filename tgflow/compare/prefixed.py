@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Prefixed:
-    """The sections of one contender among those of a checkpoint.
+    """The sections of one participant among those of a checkpoint.
 
     Args:
         prefix: Before the names of its sections.

@@ -201,6 +201,26 @@ class OperateConfig:
         check_ranges(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareConfig:
+    """A comparison of models."""
+
+    models: str = "auto"
+    """Which, with commas between: names, NAME+pairs for one that reads the exact history of pairs,
+    LABEL=NAME for one with settings of its own, or module:Class; auto: a line-up of baselines and
+    models; quick: what is done in minutes."""
+    seeds: Annotated[int, Ge(1)] = 3
+    """Seeds of each model that has parameters, from --seed on."""
+    frozen_at: Annotated[float, Gt(0)] | None = None
+    """Also copies of the models that learn no more from here on: a share of the events below 1, or
+    a number of events."""
+    preset: Literal["auto", "none", "repeat", "recommendation", "discrete", "sparse"] = "auto"
+    """Settings by the kind of stream, which auto measures; what is set otherwise stays."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A section of the settings.
@@ -243,6 +263,9 @@ class Config:
     )
     offline: Annotated[OfflineConfig, Section("Learning", "from_now")] = field(
         default_factory=OfflineConfig
+    )
+    compare: Annotated[CompareConfig, Section("Comparison", "fixed")] = field(
+        default_factory=CompareConfig
     )
     tables: Annotated[TablesConfig, Section("Features: where they are kept", "any_time")] = field(
         default_factory=TablesConfig

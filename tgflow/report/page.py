@@ -240,6 +240,25 @@ def _page(
     training: TrainingConfig,
     more: str = "",
 ) -> str:
+    body = f"""<dl class="tiles">{tiles_html(tiles)}</dl>
+<div class="charts">{"".join(render_chart(chart) for chart in charts)}</div>
+{more}<h2>Protocol</h2>
+<div class="card">{table_html(_protocol(flat, training))}</div>
+<h2>Settings</h2>
+<div class="card settings">{_settings_html(config, training)}</div>"""
+    return page_html(kind, title, lead, body, str(flat.get("machine.tgflow", "")))
+
+
+def page_html(kind: str, title: str, lead: str, body: str, version: str) -> str:
+    """Return a page that needs nothing else.
+
+    Args:
+        kind: What it is about, in two words.
+        title: Its heading.
+        lead: What to know before reading it.
+        body: HTML of all the rest.
+        version: Of the tgflow that made what it shows.
+    """
     here = files("tgflow.report")
     css = here.joinpath("page.css").read_text(encoding="utf-8")
     js = here.joinpath("page.js").read_text(encoding="utf-8")
@@ -258,13 +277,8 @@ def _page(
 <h1>{escape(title)}</h1>
 <p>{escape(lead)}</p>
 </header>
-<dl class="tiles">{_tiles_html(tiles)}</dl>
-<div class="charts">{"".join(render_chart(chart) for chart in charts)}</div>
-{more}<h2>Protocol</h2>
-<div class="card">{_table(_protocol(flat, training))}</div>
-<h2>Settings</h2>
-<div class="card settings">{_settings_html(config, training)}</div>
-<footer>Written by tgflow {escape(str(flat.get("machine.tgflow", "")))}. All figures are in
+{body}
+<footer>Written by tgflow {escape(version)}. All figures are in
 metrics.json; <code>--config config.toml</code> starts the same run again.</footer>
 </main>
 <script>{js}</script>
@@ -273,7 +287,8 @@ metrics.json; <code>--config config.toml</code> starts the same run again.</foot
 """
 
 
-def _tiles_html(tiles: Sequence[Tile]) -> str:
+def tiles_html(tiles: Sequence[Tile]) -> str:
+    """Return headline figures as HTML."""
     parts = []
     for i, (name, value, note) in enumerate(tiles):
         text = re.sub(r" ([a-zA-Zµ]+) ?", r"<small>\1</small>", escape(value))
@@ -327,17 +342,17 @@ def _stream_html(stream: Record) -> str:
     for code, partition, count, first, last, example in rejections(stream):
         places = f"{count} in partition {partition}, first {first}, last {last}"
         rows.append((f"rejected: {code}", f"{places}; {example}"))
-    return f'<h2>Stream</h2><div class="card">{_table(rows)}</div>'
+    return f'<h2>Stream</h2><div class="card">{table_html(rows)}</div>'
 
 
 def _settings_html(config: Config, training: TrainingConfig) -> str:
     parts = []
     other = "offline" if training is config.continual else "continual"
     for section, settings in plain(config).items():
-        if section == other:
+        if section in (other, "compare"):
             continue
         rows = [(k, "not set" if is_unset(v) else _shown(v)) for k, v in settings.items()]
-        parts.append(f"<section><h3>[{section}]</h3>{_table(rows)}</section>")
+        parts.append(f"<section><h3>[{section}]</h3>{table_html(rows)}</section>")
     return "".join(parts)
 
 
@@ -351,6 +366,7 @@ def _shown(value: object) -> str:
     return str(value) or "–"
 
 
-def _table(rows: Sequence[tuple[str, str]]) -> str:
+def table_html(rows: Sequence[tuple[str, str]]) -> str:
+    """Return names and values as HTML; they are texts and nothing else."""
     cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows)
     return f"<table>{cells}</table>"

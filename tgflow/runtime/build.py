@@ -21,6 +21,7 @@ from tgflow.checkpoint import (
     RowsLost,
 )
 from tgflow.choices import Direction
+from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
 from tgflow.config.model import model_label
 from tgflow.config.schema import CheckpointConfig
@@ -67,16 +68,18 @@ class RunInputs:
     Args:
         source: Where events come from, not started.
         direction: How they become edges.
-        model: The model, its first parameters drawn by the seed.
+        model: The model, its first parameters drawn by the seed; or the models to compare.
         threads: CPU threads in use.
         device: Where the model is.
     """
 
     source: PartitionedSource
     direction: Direction
-    model: TemporalModel
+    model: TemporalModel | Lineup
     threads: int
     device: torch.device = CPU
+    title: str | None = None
+    """What learns, in words; None: the name of the model."""
 
 
 def open_run(
@@ -158,10 +161,12 @@ def _compose(
     metrics = make_metrics(
         status := RunStatus(), flow, config, trainer, ingest, checkpoints, log, directory
     )
-    serve_metrics(metrics, directory, source.name, run_log, opened)
+    name = inputs.title or model_label(config.model)
+    title = inputs.title or name.upper()
+    serve_metrics(metrics, directory, name, source.name, run_log, opened)
     watchdog = make_watchdog(directory, metrics, flow, run_log)
-    display, show = make_display(config, console, stream.num_events, run_log)
-    _log_start(directory, source.name, trainer.position, build, run_log)
+    display, show = make_display(config, title, console, stream.num_events, run_log)
+    _log_start(directory, name, source.name, trainer.position, build, run_log)
     return Runner(
         trainer,
         stream,
@@ -269,7 +274,12 @@ def _make_figures(
 
 
 def _log_start(
-    directory: RunDirectory, source: str, position: int, build: dict[str, Any], run_log: RunLog
+    directory: RunDirectory,
+    name: str,
+    source: str,
+    position: int,
+    build: dict[str, Any],
+    run_log: RunLog,
 ) -> None:
     what = f"resumes at event {position:,}" if directory.resumed else "starts"
     text = f"{model_label(directory.config.model)} {what}, stream {source}"

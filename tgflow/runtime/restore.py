@@ -10,6 +10,8 @@ import torch
 from tgflow.checkpoint import Checkpoint, CheckpointStore
 from tgflow.checkpoint.parts import Ids
 from tgflow.choices import Direction
+from tgflow.compare.comparison import Comparison
+from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
@@ -25,6 +27,7 @@ from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
 from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
 
 BUILD = ("tgflow", "torch", "python", "system")
@@ -111,18 +114,18 @@ def check_build(
 def make_trainer(
     source: PartitionedSource,
     direction: Direction,
-    model: TemporalModel,
+    model: TemporalModel | Lineup,
     directory: RunDirectory,
     checkpoint: Checkpoint | None,
     run_log: RunLog,
     gpu: Device | None = None,
-) -> ContinualTrainer:
+) -> StreamTrainer:
     """Return the trainer of a run: of a checkpoint, with all that the checkpoint holds.
 
     Args:
         source: Where events come from.
         direction: How they become edges.
-        model: On its device.
+        model: On its device; or the models to compare.
         directory: The run's.
         checkpoint: What to resume from; None starts.
         run_log: Hears of a model that starts afresh.
@@ -142,7 +145,16 @@ def make_trainer(
         graph = TemporalGraph(
             direction, time_unit=source.unit, edge_x=table, device=device, device_budget=budget
         )
-        return ContinualTrainer(model, graph, config, execution=execution)
+        if isinstance(model, TemporalModel):
+            return ContinualTrainer(model, graph, config, execution=execution)
+        return Comparison(model, graph, config, execution=execution)
+    where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
+    if not isinstance(model, TemporalModel):
+        compared = Comparison.from_checkpoint(
+            model, checkpoint, config, execution=execution, **where
+        )
+        compared.graph.check_time_unit(source)
+        return compared
     keep_model = directory.effect != "fixed_model"
     if not keep_model:
         run_log.warning("other model", "model, optimizer and memory start afresh, as was allowed")
@@ -152,9 +164,7 @@ def make_trainer(
         config,
         execution=execution,
         keep_model=keep_model,
-        device=device,
-        device_budget=budget,
-        edge_x=table,
+        **where,
     )
     trainer.graph.check_time_unit(source)
     return trainer

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from rich.console import Console
 
 from tgflow.config import Config
-from tgflow.config.model import model_label
 from tgflow.durable.log import DurableLog
 from tgflow.report.display import Display
 from tgflow.runtime.checkpoints import Checkpoints
@@ -66,14 +65,19 @@ def make_watchdog(
 
 
 def serve_metrics(
-    metrics: RunMetrics, directory: RunDirectory, source: str, run_log: RunLog, opened: ExitStack
+    metrics: RunMetrics,
+    directory: RunDirectory,
+    name: str,
+    source: str,
+    run_log: RunLog,
+    opened: ExitStack,
 ) -> None:
     """Serve metrics over HTTP until `opened` is closed, if the settings name a port."""
     operate = directory.config.operate
     if operate.metrics_port is None:
         return
     labels = {
-        "model": model_label(directory.config.model),
+        "model": name,
         "stream": source,
         "run": str(directory.path),
     }
@@ -84,12 +88,12 @@ def serve_metrics(
 
 
 def make_display(
-    config: Config, console: Console, num_events: int | None, run_log: RunLog
+    config: Config, name: str, console: Console, num_events: int | None, run_log: RunLog
 ) -> tuple[AbstractContextManager[object], Observer]:
     """Return what shows the micro-batches to people, or logs them now and then for machines."""
     if config.operate.log_format == "json":
         return nullcontext(), ProgressLog(run_log).update
-    title = f"{model_label(config.model).upper()} learning from {config.stream.path}"
+    title = f"{name} learning from {config.stream.path}"
     display = Display(console, title, num_events)
     return display, display.update
 

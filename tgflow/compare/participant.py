@@ -27,7 +27,7 @@ from tgflow.train.state import load_learner, save_learner
 from tgflow.train.stepper import Stepper
 
 
-class Contender:
+class Participant:
     """An entrant, with all that belongs to it alone.
 
     Args:
@@ -110,7 +110,7 @@ class Contender:
         except DivergedStep as found:
             self._drop_out(found.error, found.step.of.start)
 
-    def freeze_from(self, origin: Contender) -> None:
+    def freeze_from(self, origin: Participant) -> None:
         """Become a copy of `origin` as it is now: parameters, memory, figures and scores."""
         origin.collect(everything=True)
         if origin.failure is not None:
@@ -123,7 +123,8 @@ class Contender:
         self.stepper.progress = Progress.from_json(origin.stepper.progress.to_json())
         self.stepper.resume_clocks()
         self.scores.take_over(origin.scores)
-        self._before = origin._seconds()
+        now = origin._seconds()  # whose group, and its watch, are the same
+        self._before = now | {"preparation": now["preparation"] - self._watch.seconds}
         self.is_waiting = False
 
     def result(self, test_start: int) -> dict[str, Any]:

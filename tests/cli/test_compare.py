@@ -1,0 +1,171 @@
+"""`tgflow compare`: what it leaves, how it resumes, which models it takes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.live_runs import write_events
+from helpers.records import untimed
+from tgflow.cli import main
+from tgflow.cli.lineup import AUTO, chosen
+from tgflow.compare.outcome import Outcome
+from tgflow.config import ConfigError, load_config
+from tgflow.events import EventBatch
+from tgflow.models import MODELS
+from tgflow.presets import Family, measure, settings_of
+
+SMALL = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--seeds", 1)
+
+
+def metrics_of(path):
+    return json.loads((path / "metrics.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A comparison over 400 events: its directory."""
+    folder = tmp_path_factory.mktemp("compared")
+    events = write_events(folder / "made.csv")
+    out = folder / "out"
+    models = "jodie,tgn+pairs,slow=jodie"
+    code = main(
+        [
+            *("compare", "-s", str(events), "--models", models, "-o", str(out)),
+            *("--model-set", "slow.learning_rate=0.0001", "--frozen-at", "0.5"),
+            *map(str, SMALL),
+        ]
+    )
+    assert code == 0
+    return out
+
+
+def test_it_leaves_figures_scores_and_a_page(compared):
+    metrics = metrics_of(compared)
+    keys = ["jodie/0", "jodie frozen/0", "tgn+pairs/0", "tgn+pairs frozen/0", "slow/0",
+            "slow frozen/0"]  # fmt: skip
+    assert list(metrics["participants"]) == keys
+    assert metrics["participants"]["jodie frozen/0"]["frozen_at"] == 200
+    assert metrics["participants"]["slow/0"]["learning"] == {"learning_rate": 0.0001}
+    assert metrics["num_groups"] == 2
+    outcome = Outcome.read(compared)
+    assert all(scores.shape == (400, 3) for scores in outcome.scores.values())
+    page = (compared / "report.html").read_text()
+    assert "6 models on made" in page
+    assert "What it is worth to go on learning" in page
+    assert "preset" in metrics["preset_line"]
+
+
+def test_a_model_has_the_figures_of_its_run(compared, tgflow):
+    path = str(compared.parent / "made.csv")
+    tgflow("run", "-s", path, "-m", "tgn", "--pair-features", *SMALL[:-2], "-o", "alone")
+    alone = untimed(metrics_of(Path("alone")))
+    mine = untimed(metrics_of(compared)["participants"]["tgn+pairs/0"])
+    for name in ("prequential.ap", "prequential.auc", "prequential.mrr", "test.ap", "running.ap"):
+        assert mine[name] == alone[name], name
+
+
+def test_the_page_is_drawn_again(compared, tgflow):
+    page = (compared / "report.html").read_bytes()
+    (compared / "report.html").unlink()
+    assert tgflow("compare", "--report", compared).code == 0
+    assert (compared / "report.html").read_bytes() == page
+    ran = tgflow("compare", "--report", "nowhere")
+    assert ran.code == 66
+    assert "nowhere has no comparison" in ran.err
+
+
+def test_a_comparison_that_was_stopped_resumes_to_the_same_bits(compared, tgflow):
+    path = compared.parent / "made.csv"
+    models = ("--models", "jodie,tgn+pairs,slow=jodie", "--frozen-at", 200)
+    slow = ("--model-set", "slow.learning_rate=0.0001")
+    flags = ("compare", "-s", path, *models, *SMALL, *slow, "-o", "out")
+    assert tgflow(*flags, "--limit", 150).code == 0
+    resumed = tgflow("compare", "-o", "out", "--resume", "--limit", 400)
+    assert resumed.code == 0, resumed.err
+    found = Outcome.read(Path("out"))
+    for key, scores in Outcome.read(compared).scores.items():
+        assert (found.scores[key] == scores).all(), key
+
+
+def settings(models, **flags):
+    return load_config(flags={"compare.models": models, **flags})
+
+
+@pytest.mark.parametrize(
+    ("models", "more", "message"),
+    [
+        ("nothing", {}, "there is no model 'nothing'"),
+        ("tpnet+pairs", {}, "tpnet has no \\+pairs"),
+        ("tgn,tgn", {}, "tgn is there twice; give one a label of its own: other=tgn"),
+        (" , ", {}, "--models: which"),
+        ("tgn", {"model.settings": {"tgat.dim": 3}}, "tgat does not take part"),
+        ("tgn", {"model.settings": {"colour": 3}}, "none of the models has a setting 'colour'"),
+    ],
+)
+def test_wrong_models_are_named_with_the_way_out(models, more, message):
+    with pytest.raises(ConfigError, match=message):
+        chosen(settings(models, **more), None)
+
+
+def test_each_model_gets_the_settings_that_it_has():
+    config = settings(
+        "tgn,small=tgn+pairs,craft",
+        **{"model.dim": 8, "model.settings": {"table_size": 64, "small.memory_dim": 4}},
+    )
+    tgn, small, craft = chosen(config, None)
+    assert tgn.settings == {"pair_features": False, **dict.fromkeys(
+        ("memory_dim", "time_dim", "embedding_dim"), 8)}  # fmt: skip
+    assert small.settings["memory_dim"] == 4
+    assert small.settings["pair_features"] is True
+    assert craft.settings == {"embedding_dim": 8, "table_size": 64}
+
+
+def test_auto_is_a_line_up_of_what_there_is():
+    names = [choice.label for choice in chosen(settings("auto"), None)]
+    assert names == [name for name in AUTO if name.removesuffix("+pairs") in MODELS]
+    assert "tgn+pairs" in names
+
+
+def stream(src, dst, t):
+    return EventBatch(torch.as_tensor(src), torch.as_tensor(dst), torch.as_tensor(t))
+
+
+def family_of(src, dst, t):
+    return measure(stream(src, dst, t), 1.0).family
+
+
+def test_the_kind_of_a_stream_is_measured():
+    many = torch.arange(1000)
+    assert family_of(many % 7, 7 + many % 5, many // 100) == "discrete"
+    assert family_of(2 * many, 2 * many + 1, many) == "sparse"
+    assert family_of(many % 40, 40 + many // 5 % 600, many) == "recommendation"
+    assert family_of(many % 7, (many + 1) % 7, many) == "repeat"
+    facts = measure(stream([0, 1, 0, 2], [1, 0, 2, 3], [0, 5, 5, 20]), 2.0)
+    assert (facts.repeat, facts.new, facts.num_times) == (0.25, 0.75, 3)
+    assert facts.step_seconds == 20.0
+    assert not facts.bipartite
+
+
+def test_presets_set_what_models_have_and_flags_win():
+    facts = measure(
+        stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1
+    )
+    assert facts.family == "discrete"
+    [choice] = chosen(settings("tpnet"), facts)
+    assert choice.preset == {"walk_decay": math.log(2) / 20}
+    [choice] = chosen(settings("tpnet", **{"model.settings": {"walk_decay": 0.5}}), facts)
+    assert choice.settings["walk_decay"] == 0.5
+    assert choice.preset == {}
+    for family in Family.__args__:
+        for name, values in settings_of(family, facts).items():
+            known = set(MODELS[name].config.__dataclass_fields__) | {"loss"}
+            assert set(values) <= known, (family, name)
+
+
+def test_info_says_of_which_kind_a_stream_is(tgflow, events_csv):
+    assert "repeat: " in tgflow("info", events_csv).out

@@ -1,0 +1,186 @@
+"""What a comparison says follows from the scores of each event; files bring them back."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score
+
+from helpers.made_streams import made_events
+from tgflow.compare.analysis import Analysis, batch_aps, divergence, running_means
+from tgflow.compare.facts import event_facts
+from tgflow.compare.outcome import Outcome
+from tgflow.compare.page import comparison_page
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.runtime.files import to_json
+
+SIZE = 600
+
+
+def graph_of(events):
+    graph = TemporalGraph("undirected")
+    graph.append(events)
+    return graph
+
+
+def participant(label, seed, *, cost=1.0, failure=None, frozen_of=None):
+    parts = {"compute": cost, "commit": 0.0, "preparation": 0.0, "all": cost}
+    return {
+        "label": label,
+        "seed": seed,
+        "failure": failure,
+        "frozen_of": frozen_of,
+        "num_parameters": 10,
+        "microseconds": parts,
+        "bytes": {"parameters": 40, "memory": 0, "counts": 0},
+    }
+
+
+def made_outcome():
+    """Return a comparison of a good and a bad model, a frozen copy, and one that dropped out."""
+    rng = np.random.default_rng(0)
+    facts = event_facts(graph_of(made_events(SIZE, x_dim=0)), 0, SIZE)
+    participants, scores = {}, {}
+    for label, gain, cost, frozen_of in (
+        ("good", 2.0, 50.0, None),
+        ("bad", 0.3, 5.0, None),
+        ("good frozen", 1.0, 20.0, "good"),
+    ):
+        for seed in (0, 1):
+            negative = rng.standard_normal((SIZE, 20))
+            positive = rng.standard_normal(SIZE) + gain
+            rank = 1 + (negative > positive[:, None]).sum(1)
+            key = f"{label}/{seed}"
+            scores[key] = np.stack([1 / rank, positive, negative[:, 0]], axis=1)
+            participants[key] = participant(label, seed, cost=cost, frozen_of=frozen_of)
+    scores["<b>lost</b>/0"] = np.where(np.arange(SIZE)[:, None] < 100, scores["bad/0"], np.nan)
+    participants["<b>lost</b>/0"] = participant(
+        "<b>lost</b>", 0, failure={"at": 100, "reason": "the loss is nan"}
+    )
+    summary = {"participants": participants, "stream": "made.csv", "batch_size": 50}
+    return Outcome(facts, scores, summary)
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    return made_outcome()
+
+
+@pytest.fixture(scope="module")
+def analysis(outcome):
+    return Analysis(outcome, 50, num_resamples=200)
+
+
+def test_facts_are_of_what_was_strictly_earlier():
+    columns = [0, 1, 0, 2, 0], [1, 0, 1, 1, 1], [10, 20, 20, 20, 80]
+    facts = event_facts(graph_of(EventBatch(*map(torch.tensor, columns))), 0, 5)
+    assert facts["num_pair"].tolist() == [0, 0, 1, 0, 2]
+    assert facts["num_reverse"].tolist() == [0, 1, 0, 0, 1]
+    assert facts["num_src"].tolist() == [0, 1, 1, 0, 3]
+    assert facts["num_dst"].tolist() == [0, 1, 1, 1, 4]
+    assert facts["pair_age"].tolist() == [-1, 10, 10, -1, 60]
+    assert facts["tied"].tolist() == [False, False, True, True, False]
+
+
+def test_files_bring_all_back(outcome, tmp_path):
+    outcome.write(tmp_path)
+    (tmp_path / "metrics.json").write_text(to_json(outcome.summary))
+    found = Outcome.read(tmp_path)
+    assert found.summary == outcome.summary
+    for name, column in outcome.facts.items():
+        assert np.array_equal(found.facts[name], column), name
+    for key, rows in outcome.scores.items():
+        assert np.array_equal(found.scores[key], rows, equal_nan=True), key
+
+
+def test_one_that_dropped_out_takes_no_events_from_the_others(analysis):
+    assert analysis.num_events == SIZE
+    assert list(analysis.keys) == ["good", "bad", "good frozen"]
+    assert list(analysis.failures()) == ["<b>lost</b>/0"]
+
+
+def test_the_better_one_leads_and_is_told_apart(analysis):
+    assert list(analysis.mrr.means) == ["good", "good frozen", "bad"]
+    assert list(analysis.ap.means) == ["good", "good frozen", "bad"]
+    assert analysis.mrr.letters["good"] == "a"
+    assert "a" not in analysis.mrr.letters["bad"]
+
+
+def test_who_is_better_than_all_that_cost_no_more(analysis):
+    assert analysis.pareto() == ["bad", "good frozen", "good"]
+
+
+def test_average_precision_is_that_of_scikit_learn_batch_by_batch():
+    rng = np.random.default_rng(1)
+    positive, negative = rng.integers(0, 9, 130) / 4 + 0.5, rng.integers(0, 9, 130) / 4
+    found = batch_aps(positive, negative, 50)
+    for number, start in enumerate((0, 50, 100)):
+        p, n = positive[start : start + 50], negative[start : start + 50]
+        labels = [1] * len(p) + [0] * len(n)
+        wanted = average_precision_score(labels, np.concatenate([p, n]))
+        assert found[number] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_slices_part_the_events(analysis):
+    num = {each.name: each.num for each in analysis.slices}
+    kinds = ("pair repeated", "reversed only", "new pair of known nodes", "one node new",
+             "both nodes new")  # fmt: skip
+    assert sum(num.get(kind, 0) for kind in kinds) == num["all events"] == SIZE
+    assert sum(n for name, n in num.items() if name.startswith("source of")) == SIZE
+    ages = sum(n for name, n in num.items() if name.startswith("pair ") and name.endswith("ago"))
+    assert ages == num["pair repeated"] + num.get("reversed only", 0)
+    whole = analysis.slices[0]
+    assert whole.mrr["good"].mean == pytest.approx(analysis.mrr.means["good"].mean)
+    assert whole.mrr["good"].low < whole.mrr["good"].mean < whole.mrr["good"].high
+
+
+def test_drift_is_by_windows_of_as_many_events(analysis):
+    sizes = [window.stop - window.start for window in analysis.windows()]
+    assert len(sizes) == 20
+    assert sum(sizes) == SIZE
+    assert max(sizes) - min(sizes) <= 1
+    drift = analysis.drift(1.0)
+    assert drift["repeats"][0] < drift["repeats"][-1]
+    assert drift["new nodes"][0] > 0
+    assert all(0 <= share <= 1 for share in drift["shift"][1:])
+    assert analysis.by_window("good").shape == (2, 20)
+
+
+def test_the_divergence_of_samples():
+    assert divergence(np.array([1, 2]), np.array([2, 1])) == 0
+    assert divergence(np.array([1, 1]), np.array([2, 2])) == pytest.approx(1)
+
+
+def test_running_means_by_hand():
+    assert running_means([1, 2, 3, 6], 2).tolist() == [1, 1.5, 2.5, 4.5]
+
+
+def test_the_page_holds_what_it_promises(analysis):
+    page = comparison_page(analysis)
+    for title in (
+        "Leaderboard", "Mean reciprocal rank", "Accuracy against cost", "Differences", "Slices",
+        "Drift", "What it is worth to go on learning", "What the stream is like", "Protocol",
+    ):  # fmt: skip
+        assert title in page, title
+    assert "3 models on made: good is ahead" in page
+    assert "&lt;b&gt;lost&lt;/b&gt;/0 dropped out at event 100: the loss is nan" in page
+    assert "<b>lost" not in page
+    assert not re.search(r"(src|href)=|https?://|@import", page)  # it needs nothing else
+    board = page[page.index("Leaderboard") : page.index("Accuracy against cost")]
+    for label, interval in analysis.mrr.means.items():
+        assert f"<td>{label}</td><td>{interval.mean:.4f}" in board
+    assert page.count('class="dot c') == 3
+    assert page == comparison_page(analysis)
+
+
+def test_a_page_of_one_model_and_few_events():
+    facts = event_facts(graph_of(made_events(3, x_dim=0)), 0, 3)
+    scores = {"one/0": np.array([[1.0, 0.5, 0.1], [0.5, 0.2, 0.3], [1.0, 0.9, 0.3]])}
+    summary = {"participants": {"one/0": participant("one", 0)}, "batch_size": 200}
+    page = comparison_page(Analysis(Outcome(facts, scores, summary), 200, num_resamples=20))
+    assert "1 models" not in page
+    assert "one" in page

@@ -1,0 +1,140 @@
+"""Intervals that hold what they say, pairs that are told apart when they should be, and letters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tgflow.compare.significance import (
+    Resampling,
+    block_length,
+    compare_means,
+    holm,
+    letters,
+)
+
+
+def wandering(rng, size, memory=0.9):
+    """Return noise in which neighbors are alike, of variance 1."""
+    noise = rng.standard_normal(size)
+    out = np.empty(size)
+    last = rng.standard_normal()
+    for i, step in enumerate(noise):
+        last = memory * last + np.sqrt(1 - memory**2) * step
+        out[i] = last
+    return out
+
+
+def test_two_copies_of_a_model_differ_by_exactly_nothing():
+    values = np.random.default_rng(0).random((3, 5_000))
+    found = compare_means({"one": values, "two": values.copy()}, num_resamples=200)
+    [difference] = found.differences
+    interval = difference.interval
+    assert (interval.mean, interval.low, interval.high) == (0.0, 0.0, 0.0)
+    assert difference.chance == 0.5
+    assert difference.p_holm == 1.0
+    assert found.letters == {"one": "a", "two": "a"}
+
+
+def test_a_better_model_is_found():
+    rng = np.random.default_rng(1)
+    common = np.stack([wandering(rng, 6_000) for _ in range(3)])
+    better = common + 0.02 + 0.05 * rng.standard_normal(common.shape)
+    found = compare_means({"plain": common, "better": better}, num_resamples=400)
+    [difference] = found.differences
+    assert (difference.first, difference.second) == ("better", "plain")
+    assert difference.is_significant
+    assert 0 < difference.interval.low < 0.02 < difference.interval.high
+    assert found.letters == {"better": "a", "plain": "b"}
+    # unpaired, it would be lost in the noise that both have
+    assert found.means["better"].low < found.means["plain"].high
+
+
+def test_blocks_are_long_and_at_least_thirty():
+    assert block_length(60_000) == 1_000
+    assert block_length(6_000) == 200
+    assert block_length(7) == 1
+    found = compare_means({"one": np.zeros((1, 6_000))}, num_resamples=10)
+    assert (found.block, found.num_blocks) == (200, 30)
+
+
+def test_the_order_of_models_changes_nothing():
+    rng = np.random.default_rng(2)
+    scores = {name: rng.random((2, 900)) for name in "abc"}
+    one = compare_means(scores, num_resamples=100)
+    assert one == compare_means(dict(reversed(scores.items())), num_resamples=100)
+
+
+def coverage(runs, size, num_resamples):
+    """Return how often the interval of a difference holds the true one."""
+    hits = 0
+    for run in range(runs):
+        rng = np.random.default_rng(run)
+        first, second = wandering(rng, size) + 0.1, wandering(rng, size)
+        found = compare_means(
+            {"first": first[None], "second": second[None]}, num_resamples=num_resamples, seed=run
+        )
+        interval = found.between("first", "second").interval
+        sign = 1 if found.differences[0].first == "first" else -1
+        hits += interval.low <= sign * 0.1 <= interval.high
+    return hits / runs
+
+
+def test_the_interval_holds_the_difference_about_as_often_as_it_says():
+    assert 0.85 <= coverage(40, 3_000, 200) <= 1.0
+
+
+@pytest.mark.slow
+def test_the_interval_holds_the_difference_as_often_as_it_says():
+    assert 0.92 <= coverage(600, 6_000, 1_000) <= 0.98
+
+
+def test_single_events_would_promise_too_much():
+    """Blocks of one event take neighbors for strangers, so the interval is too short."""
+    values = wandering(np.random.default_rng(3), 6_000)[None]
+    means = {
+        block: compare_means({"x": values}, block=block, num_resamples=300).means["x"]
+        for block in (1, 200)
+    }
+    assert means[200].high - means[200].low > 2.5 * (means[1].high - means[1].low)
+
+
+def test_what_has_no_weight_does_not_count():
+    values = np.stack([np.arange(100.0)])
+    weights = (np.arange(100) < 50).astype(float)
+    drawn = Resampling(100, 1, 200).means(values, weights)
+    assert drawn.max() < 50
+    assert drawn.mean() == pytest.approx(24.5, abs=1)
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_letters_by_hand():
+    assert letters("abc", {("a", "c")}) == {"a": "a", "b": "ab", "c": "b"}
+    assert letters("abc", {("a", "b"), ("a", "c"), ("b", "c")}) == {"a": "a", "b": "b", "c": "c"}
+    assert letters("ab", set()) == {"a": "a", "b": "a"}
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 6), st.data())
+def test_two_share_a_letter_exactly_if_they_are_not_told_apart(num, data):
+    names = [str(i) for i in range(num)]
+    pairs = [(x, y) for x in names for y in names if x < y]
+    apart = set(data.draw(st.lists(st.sampled_from(pairs), unique=True)))
+    found = letters(names, apart)
+    for first, second in pairs:
+        shared = set(found[first]) & set(found[second])
+        assert bool(shared) == ((first, second) not in apart)
+
+
+def test_values_of_other_events_are_refused():
+    with pytest.raises(ValueError, match="same events"):
+        compare_means({"one": np.zeros((1, 4)), "two": np.zeros((1, 5))})
+    with pytest.raises(ValueError, match="nothing to resample"):
+        compare_means({"one": np.zeros((1, 0))})

@@ -1,0 +1,239 @@
+"""From the scores of every event to what a page says: leaders, differences, slices, drift."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgflow.compare.outcome import Outcome
+from tgflow.compare.significance import (
+    RESAMPLES,
+    Interval,
+    Resampling,
+    Significance,
+    Values,
+    block_length,
+    compare_means,
+)
+
+NUM_WINDOWS = 20
+_HOUR = 3600.0
+AGES = {
+    "pair up to 1 h ago": (0.0, _HOUR),
+    "pair up to 1 day ago": (_HOUR, 24 * _HOUR),
+    "pair up to 1 week ago": (24 * _HOUR, 168 * _HOUR),
+    "pair longer ago": (168 * _HOUR, np.inf),
+}
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some of the events, and how well each model ranked them."""
+
+    name: str
+    num: int
+    mrr: dict[str, Interval]
+    ap: dict[str, float]
+
+
+class Analysis:
+    """What can be said of the models of a comparison that came to its end.
+
+    Only events that all of them scored count, so that all differences are of the same events.
+
+    Args:
+        outcome: The comparison.
+        batch_size: Events over which an average precision is taken.
+        num_resamples: Of the bootstrap.
+    """
+
+    def __init__(self, outcome: Outcome, batch_size: int, num_resamples: int = RESAMPLES) -> None:
+        self.outcome = outcome
+        self.batch_size = batch_size
+        self._num_resamples = num_resamples
+        participants = outcome.summary["participants"]
+        self.keys: dict[str, list[str]] = {}
+        """Those that came to the end, by label."""
+        for key, each in participants.items():
+            if each["failure"] is None and np.isfinite(outcome.scores[key]).any():
+                self.keys.setdefault(each["label"], []).append(key)
+        scored = [
+            np.isfinite(outcome.scores[key][:, 0]) for keys in self.keys.values() for key in keys
+        ]
+        self.counts: Mask = np.logical_and.reduce(scored) if scored else np.zeros(0, bool)
+        """Which events count."""
+        self.facts = {name: column[self.counts] for name, column in outcome.facts.items()}
+        self.num_events = int(self.counts.sum())
+
+    @cached_property
+    def reciprocal_ranks(self) -> dict[str, Values]:
+        """By label `[S, N]`."""
+        return {label: self._column(label, 0) for label in self.keys}
+
+    @cached_property
+    def mrr(self) -> Significance:
+        """Of the reciprocal ranks of events."""
+        return compare_means(self.reciprocal_ranks, num_resamples=self._num_resamples)
+
+    @cached_property
+    def ap(self) -> Significance:
+        """Of the average precision of batches, in blocks of as many events."""
+        values = {label: self._batch_aps(label, slice(None)) for label in self.keys}
+        block = max(1, block_length(self.num_events) // self.batch_size)
+        return compare_means(values, block=block, num_resamples=self._num_resamples)
+
+    @cached_property
+    def slices(self) -> list[Slice]:
+        """The events by what is known of them; those without an event are left out."""
+        resampling = Resampling(self.num_events, block_length(self.num_events), self._num_resamples)
+        return [self._slice(name, mask, resampling) for name, mask in self._masks() if mask.any()]
+
+    def windows(self) -> list[slice]:
+        """Return where events are cut into 20 windows of about as many events."""
+        cuts = np.linspace(0, self.num_events, min(NUM_WINDOWS, self.num_events) + 1).astype(int)
+        return [slice(a, b) for a, b in itertools.pairwise(cuts)]
+
+    def by_window(self, label: str) -> Values:
+        """Return the mean reciprocal rank of each seed in each window, `[S, W]`."""
+        ranks = self.reciprocal_ranks[label]
+        return np.stack([ranks[:, window].mean(axis=1) for window in self.windows()], axis=1)
+
+    def drift(self, seconds_per_tick: float) -> dict[str, list[float]]:
+        """Return what the stream is like in each window, whoever predicts it.
+
+        `repeats`, `new nodes`, `ties`: shares of the events; `events a day`; `shift`: the
+        Jensen-Shannon divergence, in bits, of its destinations from those of the window before.
+        """
+        facts, windows = self.facts, self.windows()
+        new = (facts["num_src"] == 0) | (facts["num_dst"] == 0)
+        out: dict[str, list[float]] = {
+            "repeats": [float((facts["num_pair"][w] > 0).mean()) for w in windows],
+            "new nodes": [float(new[w].mean()) for w in windows],
+            "ties": [float(facts["tied"][w].mean()) for w in windows],
+        }
+        days = [(facts["t"][w][-1] - facts["t"][w][0]) * seconds_per_tick / 86_400 for w in windows]
+        sizes = [w.stop - w.start for w in windows]
+        out["events a day"] = [
+            n / max(d, 1e-9) if d > 0 else np.nan for n, d in zip(sizes, days, strict=True)
+        ]
+        parts = [facts["dst"][w] for w in windows]
+        out["shift"] = [np.nan] + [divergence(a, b) for a, b in itertools.pairwise(parts)]
+        return out
+
+    def deviation(self, label: str, column: str) -> float | None:
+        """Return the sample deviation over seeds of a participant's own figure; None of one."""
+        values = [self.figure(key, column) for key in self.keys[label]]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+    def figure(self, key: str, name: str) -> float:
+        """Return a figure that a participant has in the summary; NaN if it has not."""
+        return float(self.outcome.summary["participants"][key].get(name, np.nan))
+
+    def cost(self, label: str) -> float:
+        """Return the microseconds that an event takes, the mean over seeds."""
+        every = self.outcome.summary["participants"]
+        return float(np.mean([every[key]["microseconds"]["all"] for key in self.keys[label]]))
+
+    def pareto(self) -> list[str]:
+        """Return who is better than all that cost no more, the cheapest first."""
+        best, out = -np.inf, []
+        for label in sorted(self.keys, key=lambda each: (self.cost(each), each)):
+            if self.mrr.means[label].mean > best:
+                best = self.mrr.means[label].mean
+                out.append(label)
+        return out
+
+    def failures(self) -> dict[str, Mapping[str, Any]]:
+        """Return who dropped out, and why."""
+        every = self.outcome.summary["participants"]
+        return {key: each["failure"] for key, each in every.items() if each["failure"]}
+
+    def _column(self, label: str, number: int) -> Values:
+        scores = self.outcome.scores
+        return np.stack(
+            [scores[key][self.counts, number].astype(np.float64) for key in self.keys[label]]
+        )
+
+    def _batch_aps(self, label: str, rows: Any) -> Values:
+        positive, negative = self._column(label, 1)[:, rows], self._column(label, 2)[:, rows]
+        pairs = zip(positive, negative, strict=True)
+        return np.stack([batch_aps(p, n, self.batch_size) for p, n in pairs])
+
+    def _slice(self, name: str, mask: Mask, resampling: Resampling) -> Slice:
+        weights = mask.astype(float)
+        mrr, ap = {}, {}
+        for label, ranks in self.reciprocal_ranks.items():
+            drawn = resampling.means(ranks, weights)
+            mrr[label] = Interval.of(ranks[:, mask].mean(), drawn[np.isfinite(drawn)])
+            ap[label] = float(self._batch_aps(label, mask).mean())
+        return Slice(name, int(mask.sum()), mrr, ap)
+
+    def _masks(self) -> Iterator[tuple[str, Mask]]:
+        f = self.facts
+        new_src, new_dst = f["num_src"] == 0, f["num_dst"] == 0
+        known = ~new_src & ~new_dst
+        seen, reverse = f["num_pair"] > 0, f["num_reverse"] > 0
+        yield "all events", np.ones(self.num_events, bool)
+        yield "pair repeated", seen
+        yield "reversed only", reverse & ~seen
+        yield "new pair of known nodes", known & ~seen & ~reverse
+        yield "one node new", new_src ^ new_dst
+        yield "both nodes new", new_src & new_dst
+        for name, (low, high) in AGES.items():
+            yield name, (f["pair_age"] > low) & (f["pair_age"] <= high)
+        yield from _quarters(f["num_src"])
+
+
+def _quarters(degree: NDArray[Any]) -> Iterator[tuple[str, Mask]]:
+    """Yield the events by how many events their source had before, in four parts."""
+    cuts = np.quantile(degree, [0.25, 0.5, 0.75]).astype(int) if len(degree) else []
+    bounds = [-1, *sorted({int(cut) for cut in cuts}), np.iinfo(np.int64).max]
+    for low, high in itertools.pairwise(bounds):
+        last = high == bounds[-1]
+        span = f"more than {low:,}" if last else f"{low + 1:,} to {high:,}"
+        yield f"source of {span} events", (degree > low) & (degree <= high)
+
+
+def batch_aps(positive: Values, negative: Values, batch_size: int) -> Values:
+    """Return the average precision of each batch of consecutive events, the last one partial.
+
+    The mean over positives of the precision at their score, which is scikit-learn's definition
+    where equal scores are one step.
+    """
+    out = []
+    for start in range(0, len(positive), batch_size):
+        p, n = positive[start : start + batch_size], negative[start : start + batch_size]
+        above = len(p) - np.searchsorted(np.sort(p), p)
+        false = len(n) - np.searchsorted(np.sort(n), p)
+        out.append(float((above / (above + false)).mean()))
+    return np.array(out)
+
+
+def divergence(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return the Jensen-Shannon divergence of two samples of names, in bits, from 0 to 1."""
+    names, where = np.unique(np.concatenate([first, second]), return_inverse=True)
+    p = np.bincount(where[: len(first)], minlength=len(names)) / max(len(first), 1)
+    q = np.bincount(where[len(first) :], minlength=len(names)) / max(len(second), 1)
+    middle = (p + q) / 2
+    return (_relative_entropy(p, middle) + _relative_entropy(q, middle)) / 2
+
+
+def _relative_entropy(p: Values, q: Values) -> float:
+    held = p > 0
+    return float((p[held] * np.log2(p[held] / q[held])).sum())
+
+
+def running_means(values: Sequence[float] | Values, size: int) -> Values:
+    """Return the mean of each value and of up to `size - 1` before it."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    stop = np.arange(1, len(sums))
+    start = np.maximum(0, stop - size)
+    means: Values = (sums[stop] - sums[start]) / (stop - start)
+    return means

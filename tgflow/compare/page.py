@@ -1,0 +1,286 @@
+"""report.html of a comparison: one page that needs neither network nor JavaScript."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from tgflow.compare.analysis import Analysis, running_means
+from tgflow.compare.significance import Interval
+from tgflow.report.chart import Chart, Line, render_chart
+from tgflow.report.formatting import compact, num_bytes, score
+from tgflow.report.page import page_html, table_html, tiles_html
+from tgflow.report.scatter import Point, Scatter, render_scatter
+
+MAX_POINTS = 480
+
+
+def comparison_page(analysis: Analysis) -> str:
+    """Return the page of a comparison.
+
+    Args:
+        analysis: Of at least one model that came to the end.
+    """
+    summary = analysis.outcome.summary
+    stream = str(summary.get("stream", "")).replace("\\", "/").rsplit("/", 1)[-1].split(".")[0]
+    best = next(iter(analysis.mrr.means))
+    seeds = max(len(keys) for keys in analysis.keys.values())
+    num = len(analysis.keys)
+    title = f"{f'{num} models' if num > 1 else best} on {stream or 'a stream'}"
+    title += f": {best} is ahead" if num > 1 else ""
+    lead = (
+        f"Every model was asked about the same {analysis.num_events:,} events and the same "
+        f"negatives, {'each with one seed' if seeds == 1 else f'with up to {seeds} seeds'}. "
+        "Intervals hold 95 % of resamples of blocks of "
+        f"{analysis.mrr.block:,} consecutive events ({analysis.mrr.num_blocks} blocks); models "
+        "that share a letter are not told apart at 5 %, all pairs together."
+    )
+    parts = [
+        f'<dl class="tiles">{tiles_html(_tiles(analysis, best))}</dl>',
+        _section("Leaderboard", _leaderboard(analysis)),
+        f'<div class="charts">{"".join(_charts(analysis))}</div>',
+        _section("Differences", _differences(analysis)),
+        _section("Slices", _slices(analysis)),
+        _section("Protocol", table_html(_protocol(analysis))),
+    ]
+    version = str(summary.get("machine", {}).get("tgflow", ""))
+    return page_html("comparison", title, lead, "\n".join(parts), version)
+
+
+def colors(analysis: Analysis) -> dict[str, int]:
+    """Return the color of each model, the same in all charts."""
+    return {label: 1 + number % 8 for number, label in enumerate(analysis.mrr.means)}
+
+
+def _section(title: str, html: str) -> str:
+    return f'<h2>{escape(title)}</h2>\n<div class="card">{html}</div>'
+
+
+def _tiles(analysis: Analysis, best: str) -> list[tuple[str, str, str]]:
+    best_ap = next(iter(analysis.ap.means))
+    costs = {label: analysis.cost(label) for label in analysis.keys}
+    cheapest = min(costs, key=lambda label: costs[label])
+    summary = analysis.outcome.summary
+    tiles = [
+        ("Best MRR", score(analysis.mrr.means[best].mean), best),
+        (
+            "Best AP",
+            score(analysis.ap.means[best_ap].mean),
+            best_ap,
+        ),
+        ("Cheapest", f"{compact(costs[cheapest])} µs", f"an event: {cheapest}"),
+        ("Events", compact(analysis.num_events), "that all models scored"),
+    ]
+    if surprise := summary.get("peak_rss_bytes"):
+        tiles.append(("Peak memory", num_bytes(surprise), "resident, all models together"))
+    return tiles
+
+
+def _leaderboard(analysis: Analysis) -> str:
+    head = ("model", "MRR", "", "AP", "", "seeds", "µs an event", "state", "parameters")
+    rows = []
+    for label, interval in analysis.mrr.means.items():
+        every = analysis.outcome.summary["participants"]
+        first = every[analysis.keys[label][0]]
+        rows.append(
+            (
+                label,
+                _with_interval(interval) + _spread(analysis.reciprocal_ranks[label].mean(axis=1)),
+                escape(analysis.mrr.letters[label]),
+                _with_interval(analysis.ap.means[label]),
+                escape(analysis.ap.letters[label]),
+                str(len(analysis.keys[label])),
+                f"{compact(analysis.cost(label))}{_small(_cost_parts(first['microseconds']))}",
+                num_bytes(sum(first["bytes"].values())),
+                f"{first['num_parameters']:,}",
+            )
+        )
+    dropped = "".join(
+        f"<p>{escape(key)} dropped out at event {failure['at']:,}: {escape(failure['reason'])}</p>"
+        for key, failure in analysis.failures().items()
+    )
+    return _table(head, rows) + dropped
+
+
+def _cost_parts(microseconds: Mapping[str, float]) -> str:
+    names = {"compute": "compute", "commit": "store", "preparation": "prepare"}
+    return ", ".join(f"{names[k]} {compact(v)}" for k, v in microseconds.items() if k in names)
+
+
+def _spread(means: Any) -> str:
+    return _small(f"± {np.std(means, ddof=1):.4f} over seeds") if len(means) > 1 else ""
+
+
+def _small(text: str) -> str:
+    return f"<small>{escape(text)}</small>"
+
+
+def _with_interval(interval: Interval) -> str:
+    return f"{score(interval.mean)}{_small(f'{interval.low:.4f} to {interval.high:.4f}')}"
+
+
+def _charts(analysis: Analysis) -> Iterable[str]:
+    yield render_chart(_curves(analysis))
+    yield render_scatter(_costs(analysis))
+    windows = [float(window.stop) for window in analysis.windows()]
+    yield render_chart(_by_window(analysis, windows))
+    frozen = _frozen(analysis, windows)
+    if frozen is not None:
+        yield render_chart(frozen)
+    drift = analysis.drift(float(analysis.outcome.summary.get("seconds_per_tick", 1.0)))
+    shares = {name: drift[name] for name in ("repeats", "new nodes", "ties", "shift")}
+    lines = [_line(name, windows, y, c) for c, (name, y) in enumerate(shares.items(), 1)]
+    note = "shares of the events; shift: of destinations from the window before, in bits"
+    yield render_chart(_chart("What the stream is like", note, lines))
+    days = [_line("events a day", windows, drift["events a day"], 1)]
+    yield render_chart(_chart("Events a day", "by window", days, show_y=compact, low=0.0))
+
+
+def _chart(
+    title: str,
+    note: str,
+    lines: Sequence[Line],
+    *,
+    wide: bool = False,
+    low: float | None = None,
+    show_y: Callable[[float], str] = lambda y: f"{y:.3g}",
+) -> Chart:
+    return Chart(title, note, lines, compact, show_y, "events", low, None, wide)
+
+
+def _line(
+    name: str, x: Sequence[float], y: Iterable[float], color: int, style: str = "bold"
+) -> Line:
+    return Line(name, x, [None if math.isnan(v) else float(v) for v in y], color, style)
+
+
+def _curves(analysis: Analysis) -> Chart:
+    """Return the running mean reciprocal rank of all models."""
+    size = max(1, analysis.num_events // 25)
+    places = np.unique(np.linspace(0, analysis.num_events - 1, MAX_POINTS).astype(int))
+    x = [float(place + 1) for place in places]
+    lines = [
+        _line(
+            label,
+            x,
+            running_means(analysis.reciprocal_ranks[label].mean(axis=0), size)[places],
+            color,
+            "bold" if number < 8 else "dashed",
+        )
+        for number, (label, color) in enumerate(colors(analysis).items())
+    ]
+    note = f"mean of the last {size:,} events and over seeds; predicted before they were learned"
+    return _chart("Mean reciprocal rank", note, lines, wide=True)
+
+
+def _costs(analysis: Analysis) -> Scatter:
+    mrr, color = analysis.mrr.means, colors(analysis)
+    points = [
+        Point(label, max(analysis.cost(label), 1e-3), mrr[label].mean, color[label])
+        for label in mrr
+    ]
+    return Scatter(
+        "Accuracy against cost",
+        "MRR; dashed: who is better than all that cost no more",
+        points,
+        analysis.pareto(),
+        "microseconds an event (compute + store + prepare), logarithmic",
+        compact,
+        lambda y: f"{y:.3g}",
+    )
+
+
+def _by_window(analysis: Analysis, windows: Sequence[float]) -> Chart:
+    lines = []
+    for label, color in colors(analysis).items():
+        by_seed = analysis.by_window(label)
+        lines.append(_line(label, windows, by_seed.mean(axis=0), color))
+        if len(by_seed) > 1:
+            lines += [
+                _line(f"{label}, a seed", windows, edge, color, "faint")
+                for edge in (by_seed.min(axis=0), by_seed.max(axis=0))
+            ]
+    return _chart("Drift", f"MRR by window of {len(windows)}; faint: best and worst seed", lines)
+
+
+def _frozen(analysis: Analysis, windows: Sequence[float]) -> Chart | None:
+    """Return what it is worth to go on learning, by window; None without frozen copies."""
+    every = analysis.outcome.summary["participants"]
+    lines = []
+    for label, color in colors(analysis).items():
+        origin = every[analysis.keys[label][0]]["frozen_of"]
+        if origin in analysis.keys and len(analysis.keys[origin]) == len(analysis.keys[label]):
+            gap = (analysis.by_window(origin) - analysis.by_window(label)).mean(axis=0)
+            lines.append(_line(origin, windows, gap, color))
+    if not lines:
+        return None
+    note = "MRR of a model less that of its frozen copy, whose memory goes on"
+    return _chart("What it is worth to go on learning", note, lines)
+
+
+def _differences(analysis: Analysis) -> str:
+    head = ("better", "than", "by, in MRR", "chance that it is", "p, Holm", "by, in AP", "p, Holm")
+    rows = []
+    for each in analysis.mrr.differences:
+        other = analysis.ap.between(each.first, each.second)
+        sign = 1 if other.first == each.first else -1
+        by = sorted((sign * other.interval.low, sign * other.interval.high))
+        rows.append(
+            (
+                each.first,
+                escape(each.second),
+                _with_interval(each.interval),
+                f"{each.chance:.3f}",
+                f"{each.p_holm:.4f}",
+                _with_interval(Interval(sign * other.interval.mean, by[0], by[1])),
+                f"{other.p_holm:.4f}",
+            )
+        )
+    return _table(head, rows)
+
+
+def _slices(analysis: Analysis) -> str:
+    labels = list(analysis.mrr.means)
+    rows = []
+    for each in analysis.slices:
+        best = max(each.mrr[label].mean for label in labels)
+        cells = []
+        for label in labels:
+            mark = ' class="best"' if each.mrr[label].mean == best else ""
+            interval = each.mrr[label]
+            cells.append(
+                f"<span{mark}>{score(interval.mean)}</span>"
+                + _small(f"{interval.low:.3f} to {interval.high:.3f}; AP {each.ap[label]:.3f}")
+            )
+        rows.append((each.name, f"{each.num:,}", *cells))
+    return _table(("slice", "events", *labels), rows)
+
+
+def _protocol(analysis: Analysis) -> list[tuple[str, str]]:
+    summary = analysis.outcome.summary
+    machine = ", ".join(f"{key} {value}" for key, value in summary.get("machine", {}).items())
+    rows = [
+        ("Protocol", str(summary.get("protocol_line", ""))),
+        ("Negatives", f"the same for all, drawn with data_seed {summary.get('data_seed')}"),
+        ("Preset", str(summary.get("preset_line", ""))),
+        ("Cost", "each model's own compute and store, and its batches as if prepared for it alone"),
+        ("AP", f"over batches of {analysis.batch_size} events, one negative each"),
+        ("Machine", machine),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table whose first column is text, and whose other cells are HTML."""
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    cells = "".join(
+        f"<tr><td>{escape(first)}</td>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<table class="wide-table"><thead><tr>{names}</tr></thead><tbody>{cells}</tbody></table>'
+    )

@@ -1,0 +1,241 @@
+"""Whether one model is better than another: paired block bootstrap, and Holm's correction.
+
+Events that follow each other are alike, so what is resampled is blocks of consecutive events: the
+circular moving-block bootstrap (Politis and Romano, 1992). All models are resampled alike, so that
+a difference is one of the same events; seeds are resampled in the outer loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values: TypeAlias = NDArray[np.float64]
+
+BLOCK = 1_000
+"""Consecutive events of a block."""
+LEAST_BLOCKS = 30
+"""Where there are fewer, blocks are shorter."""
+RESAMPLES = 2_000
+LEVEL = 0.05
+_NORMAL = 1.96
+"""The quantile of the normal distribution that goes with `LEVEL`."""
+_AT_ONCE = 1 << 22
+"""Block sums that are looked up at once."""
+
+
+def block_length(num: int, wanted: int = BLOCK) -> int:
+    """Return how many consecutive values make a block: `wanted`, or fewer for 30 blocks."""
+    return max(1, min(wanted, num // LEAST_BLOCKS))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean, and where 95 % of the resampled means are."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, mean: float, resampled: Values) -> Interval:
+        """Return the percentile interval of resampled means."""
+        low, high = np.quantile(resampled, [LEVEL / 2, 1 - LEVEL / 2])
+        return cls(float(mean), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much better the first model is than the second."""
+
+    first: str
+    second: str
+    interval: Interval
+    chance: float
+    """Share of the resamples in which the first is better; ties count one half."""
+    p: float
+    """Two-sided, of no difference."""
+    p_holm: float
+    """The same, corrected for all pairs that are compared."""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the two are told apart at 5 %, all pairs together."""
+        return self.p_holm < LEVEL
+
+
+class Resampling:
+    """The same draws of blocks and seeds for everything that is compared.
+
+    Args:
+        num: Values in a row, at least 1.
+        length: Values of a block.
+        num_resamples: How many draws.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: If there are no values.
+    """
+
+    def __init__(
+        self, num: int, length: int, num_resamples: int = RESAMPLES, seed: int = 0
+    ) -> None:
+        if num < 1:
+            raise ValueError("there is nothing to resample")
+        self.num, self.length = num, min(length, num)
+        generator = np.random.default_rng(seed)
+        self.num_blocks = math.ceil(num / self.length)
+        self._starts = generator.integers(num, size=(num_resamples, self.num_blocks))
+        self._seeds = generator.random((num_resamples, 64))
+
+    def means(self, values: Values, weights: Values | None = None) -> Values:
+        """Return the mean of each resample, `[R]`, as far from the mean of all as means are.
+
+        NaN where weights of a resample are all 0.
+
+        Args:
+            values: `[S, N]`: by seed, at most 64 of them.
+            weights: `[N]`, 0 for values that are left out; None: all count alike.
+        """
+        weight = np.ones(self.num) if weights is None else weights
+        count = self._sums(weight)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            by_seed = np.stack([self._sums(row * weight) / count for row in values])
+        num_seeds = len(values)
+        drawn = (self._seeds[:, :num_seeds] * num_seeds).astype(np.int64).T
+        chosen: Values = np.take_along_axis(by_seed, drawn, axis=0).mean(axis=0)
+        center = float((values * weight).sum(axis=1).mean() / max(weight.sum(), 1e-300))
+        return center + self._stretch * (chosen - center)
+
+    @property
+    def _stretch(self) -> float:
+        """By what means are farther from theirs than resamples, as blocks are few.
+
+        Resamples of k blocks vary by (k - 1) / k of what means do, and their quantiles are those of
+        a normal distribution, not of Student's with k - 1 degrees of freedom.
+        """
+        free = max(self.num_blocks - 1, 1)
+        return math.sqrt(1 + 1 / free) * (1 + (_NORMAL**2 + 1) / (4 * free))
+
+    def _sums(self, values: Values) -> Values:
+        """Return the sum of all blocks of each resample, `[R]`; blocks go on at the beginning."""
+        around = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[: self.length]]))])
+        block = around[self.length :] - around[: -self.length]
+        rows = max(1, _AT_ONCE // self.num_blocks)
+        parts = [
+            block[self._starts[i : i + rows]].sum(axis=1) for i in range(0, len(self._starts), rows)
+        ]
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Significance:
+    """What can be said of the means of some models."""
+
+    means: dict[str, Interval]
+    """By model, the best one first."""
+    differences: list[Difference]
+    """Of every pair, the better one first."""
+    letters: dict[str, str]
+    """Models that share a letter are not told apart."""
+    block: int
+    num_blocks: int
+
+    def between(self, first: str, second: str) -> Difference:
+        """Return the difference of a pair, whichever is named first."""
+        return next(d for d in self.differences if {d.first, d.second} == {first, second})
+
+
+def compare_means(
+    scores: Mapping[str, Values],
+    *,
+    block: int | None = None,
+    num_resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Significance:
+    """Return how the means of models differ.
+
+    Args:
+        scores: By model `[S, N]`: of each seed and event, the higher, the better. Models may have
+            different numbers of seeds; those that have as many are paired by them.
+        block: Values of a block; None: as `block_length` says.
+        num_resamples: How many resamples.
+        seed: Of the resamples.
+
+    Raises:
+        ValueError: If there are no values, or not as many of all models.
+    """
+    sizes = {values.shape[1] for values in scores.values()}
+    if len(sizes) != 1:
+        raise ValueError(f"models must have values of the same events, got {sorted(sizes)}")
+    num = sizes.pop()
+    resampling = Resampling(num, block or block_length(num), num_resamples, seed)
+    resampled = {label: resampling.means(values) for label, values in scores.items()}
+    means = {label: float(values.mean()) for label, values in scores.items()}
+    order = sorted(scores, key=lambda label: (-means[label], label))
+    differences = _differences(order, means, resampled)
+    apart = {(d.first, d.second) for d in differences if d.is_significant}
+    return Significance(
+        {label: Interval.of(means[label], resampled[label]) for label in order},
+        differences,
+        letters(order, apart),
+        resampling.length,
+        resampling.num_blocks,
+    )
+
+
+def _differences(
+    order: Sequence[str], means: Mapping[str, float], resampled: Mapping[str, Values]
+) -> list[Difference]:
+    found: list[tuple[str, str, Interval, float, float]] = []
+    for first, second in combinations(order, 2):
+        drawn = resampled[first] - resampled[second]
+        above, below = (drawn > 0).sum(), (drawn < 0).sum()
+        ties = len(drawn) - above - below
+        chance = (above + ties / 2) / len(drawn)
+        p = min(1.0, 2 * (min(above, below) + ties + 1) / (len(drawn) + 1))
+        interval = Interval.of(means[first] - means[second], drawn)
+        found.append((first, second, interval, float(chance), float(p)))
+    corrected = holm([each[-1] for each in found])
+    return [Difference(*each, q) for each, q in zip(found, corrected, strict=True)]
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Return p-values corrected for being several (Holm, 1979), in their order, at most 1."""
+    out, highest = [0.0] * len(ps), 0.0
+    for rank, number in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
+        highest = max(highest, min(1.0, (len(ps) - rank) * ps[number]))
+        out[number] = highest
+    return out
+
+
+def letters(order: Sequence[str], apart: set[tuple[str, str]]) -> dict[str, str]:
+    """Return letters such that two share one exactly if they are not told apart (Piepho, 2004).
+
+    Args:
+        order: Who, the best first, who has an "a".
+        apart: Pairs that are told apart, in any order.
+    """
+    groups: list[set[str]] = [set(order)]
+    for first, second in apart:
+        split = [group for group in groups if {first, second} <= group]
+        groups = [group for group in groups if group not in split]
+        for part in (part for group in split for part in (group - {first}, group - {second})):
+            if not any(part <= group for group in groups):
+                groups = [group for group in groups if not group < part] + [part]
+    place = {label: number for number, label in enumerate(order)}
+    groups.sort(key=lambda group: sorted(place[label] for label in group))
+    return {
+        label: "".join(_letter(i) for i, group in enumerate(groups) if label in group)
+        for label in order
+    }
+
+
+def _letter(number: int) -> str:
+    return chr(ord("a") + number) if number < 26 else f"({number})"
