@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tgflow.model import TemporalModel
 
 if TYPE_CHECKING:
+    from tgflow.models.counts import SmoothedCounts, SmoothedCountsConfig
     from tgflow.models.craft import CRAFT, CRAFTConfig
     from tgflow.models.dygformer import DyGFormer, DyGFormerConfig
     from tgflow.models.edgebank import EdgeBank, EdgeBankConfig, EdgeBankTW, EdgeBankTWConfig
@@ -42,6 +43,7 @@ class ModelEntry(NamedTuple):
 
 
 MODELS = {
+    "counts": ModelEntry("counts", "SmoothedCounts"),
     "craft": ModelEntry("craft", "CRAFT"),
     "dygformer": ModelEntry("dygformer", "DyGFormer"),
     "edgebank": ModelEntry("edgebank", "EdgeBank"),
@@ -77,6 +79,8 @@ __all__ = [
     "PopTrackConfig",
     "Recency",
     "RecencyConfig",
+    "SmoothedCounts",
+    "SmoothedCountsConfig",
     "TGATConfig",
     "TGNConfig",
     "TPNet",

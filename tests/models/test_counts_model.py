@@ -1,0 +1,114 @@
+"""The count model's features, against the paper's equations on a scan of every event before."""
+
+import math
+
+import pytest
+import torch
+
+from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
+from tgflow.events import EventBatch
+
+STREAM = made_events(24)
+EVERYTHING = {"base": True, "window": True, "recency": True, "scales": True, "ages": True}
+TAU = 50.0
+SIZE = 7
+
+
+def decayed(times, t):
+    return sum(math.exp(-(t - at) / TAU) for at in times)
+
+
+class Past:
+    """What the equations read of the events before a time."""
+
+    def __init__(self, events, t, depth):
+        rows = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)
+        self.t, self.depth = t, depth
+        self.events = [row for row in rows if row[2] < t]
+        self.last, self.following, self.window, self.new = {}, [], [], []
+        for u, v, at in self.events:
+            before = self.last.setdefault(u, [])
+            if before and (before[-1], v) not in [pair[:2] for pair in self.following]:
+                self.new.append(v)
+            self.following += [(before[-1], v, at)] if before else []
+            self.window += [(p, v, at) for p in before[-depth:]]
+            before.append(v)
+
+    def c(self, events, *wanted):
+        pairs = [(x, y) for x, y in wanted]
+        return decayed(
+            [at for u, v, at in events if any(x in (u, None) and y in (v, None) for x, y in pairs)],
+            self.t,
+        )
+
+
+def features(past, u, z, *, base, window, recency, scales, both, ages, scale):
+    c, events = past.c, past.events
+    p = (c(events, (None, z)) + 1) / (c(events, (None, None)) + SIZE)
+    share = (past.new.count(z) + 1) / (len(past.new) + SIZE) if base else p
+    pair = [(u, z)] + [(z, u)] * both
+    times = [at for a, b, at in events if (a, b) in pair]
+    met = sum(decayed([at for a, b, at in events if (a, b) == each], past.t) for each in pair)
+    known = c(events, (u, None)) + both * c(events, (None, u))
+    found = [math.log(p), math.log((met + share) / (known + 1))]
+    last = past.last.get(u, [])[::-1][: past.depth]
+    for k in range(past.depth):
+        if k >= len(last):
+            found.append(0.0)
+            continue
+        row = c(past.following, (last[k], None))
+        found.append(math.log((c(past.following, (last[k], z)) + share) / (row + 1)))
+    if window:
+        after = sum(c(past.window, (v, z)) for v in last)
+        row = sum(c(past.window, (v, None)) for v in last)
+        found.append(math.log((after + share) / (row + 1)))
+    seen = [at for _, b, at in events if b == z]
+    for s in (scale, scale / 10, scale * 10)[: 3 if scales else 1]:
+        found.append(math.exp(-(past.t - max(times)) / s) if times else 0.0)
+    if recency:
+        found.append(math.exp(-(past.t - max(seen)) / scale) if seen else 0.0)
+    if ages:
+        found += [math.log1p(past.t - max(x)) / 16 if x else 2.0 for x in (times, seen)]
+    return found
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("extras", [{}, EVERYTHING])
+def test_features_are_those_of_the_equations_at_every_prefix(extras, both):
+    settings = dict.fromkeys(EVERYTHING, False) | extras | {"both": both, "scale": 30.0}
+    model = made_model(
+        "counts", depth=3, half_life=TAU * math.log(2), num_destinations=SIZE, **settings
+    )
+    for batch in batches_of(plan_for(model, STREAM)):
+        found = model.features(batch.counts, 1.0)
+        for row in range(len(batch)):
+            past, u = Past(STREAM, int(batch.t[row]), 3), int(batch.src[row])
+            for column, z in enumerate([int(batch.dst[row]), *batch.negative_dst[row].tolist()]):
+                expected = features(past, u, z, **settings)
+                assert found[row, column].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_table_worked_by_hand():
+    """Source 0 went to 5, 6, 5, and source 1 to 5, all a moment ago: the next is 6 or 5."""
+    src, dst = torch.tensor([0, 0, 0, 1, 0]), torch.tensor([5, 6, 5, 5, 6])
+    events = EventBatch(src, dst, torch.tensor([0, 1, 2, 3, 4]), torch.ones(5, 2))
+    model = made_model("counts", depth=2, half_life=1e12, num_destinations=2)
+    batch = plan_for(model, changed(events), batch_size=5, num_negatives=1).batch(0, 0)
+    found = model.features(batch.counts, 1.0)[4, 0].exp()
+    share = (1 + 1) / (4 + 2)
+    expected = [
+        share,
+        (1 + share) / (3 + 1),  # 1 of 3 events of source 0
+        (1 + share) / (1 + 1),  # after 5, the last one: 6 once, of 1
+        (0 + share) / (1 + 1),  # after 6, the one before: 5 once
+        math.exp(math.exp(-3 / 86_400)),  # 6 was seen 3 s ago
+    ]
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "num"),
+    [({}, 9), ({"window": True, "recency": True, "scales": True}, 13), ({"both": True}, 9)],
+)
+def test_it_has_as_many_parameters_as_the_paper_says(settings, num):
+    assert sum(p.numel() for p in made_model("counts", **settings).parameters()) == num
