@@ -15,7 +15,7 @@ from rich.console import Console
 from tgflow.cli import assemble
 from tgflow.cli.continual import failing_run, printer
 from tgflow.cli.errors import NO_INPUT, CliError
-from tgflow.cli.lineup import Choice, chosen, entrants, freezing_point, stream_facts
+from tgflow.cli.lineup import ModelChoice, chosen, entrants, freezing_point, stream_facts
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.facts import event_facts
@@ -124,7 +124,7 @@ def draw_again(path: Path) -> None:
     Console(soft_wrap=True, highlight=False).print(f"{path / 'report.html'} is drawn", markup=False)
 
 
-def _preset_line(config: Config, facts: StreamFacts | None, choices: list[Choice]) -> str:
+def _preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
     if facts is None:
         return "no preset"
     wanted = config.compare.preset

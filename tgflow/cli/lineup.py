@@ -30,7 +30,7 @@ FROZEN = " frozen"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModelChoice:
     """A model as it is named on the command line, with all of its settings."""
 
     label: str
@@ -40,7 +40,7 @@ class Choice:
     """Those of its settings that the preset has set."""
 
 
-def chosen(config: Config, facts: StreamFacts | None) -> list[Choice]:
+def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
     """Return the models to compare, with their settings.
 
     Args:
@@ -74,7 +74,7 @@ def _base(name: str) -> str:
     return name.removesuffix(PAIRS)
 
 
-def _named(text: str) -> Choice:
+def _named(text: str) -> ModelChoice:
     label, equals, name = text.partition("=")
     name = name if equals else label
     base = _base(name)
@@ -86,7 +86,7 @@ def _named(text: str) -> Choice:
     if name != base and PAIR_FEATURES not in _known(base):
         raise ConfigError(f"--models: {base} has no +pairs: it does not read the history of pairs")
     settings = {PAIR_FEATURES: name != base} if PAIR_FEATURES in _known(base) else {}
-    return Choice(label.rpartition(":")[2], base, settings)
+    return ModelChoice(label.rpartition(":")[2], base, settings)
 
 
 def _known(name: str) -> set[str]:
@@ -116,11 +116,11 @@ def _split(config: Config, labels: list[str]) -> tuple[dict[str, dict[str, Any]]
 
 def _with_settings(
     config: Config,
-    choice: Choice,
+    choice: ModelChoice,
     facts: StreamFacts | None,
     common: Mapping[str, Any],
     own: Mapping[str, Any],
-) -> Choice:
+) -> ModelChoice:
     known = _known(choice.name) | set(LEARNING)
     preset: dict[str, Any] = {}
     if facts is not None:
@@ -150,7 +150,7 @@ def freezing_point(config: Config) -> int | None:
 
 def entrants(
     config: Config,
-    choices: list[Choice],
+    choices: list[ModelChoice],
     x_dim: int,
     device: torch.device,
     frozen_at: int | None,
@@ -176,7 +176,7 @@ def entrants(
 
 
 def _entrant(
-    config: Config, choice: Choice, seed: int, x_dim: int, device: torch.device
+    config: Config, choice: ModelChoice, seed: int, x_dim: int, device: torch.device
 ) -> Entrant:
     learning = {key: choice.settings[key] for key in choice.settings if key in LEARNING}
     training = replace(config.continual, seed=seed)
@@ -185,7 +185,7 @@ def _entrant(
 
 
 def make_choice(
-    config: Config, choice: Choice, training: TrainingConfig, x_dim: int, device: torch.device
+    config: Config, choice: ModelChoice, training: TrainingConfig, x_dim: int, device: torch.device
 ) -> Any:
     """Return a model, its first parameters drawn with the seed of `training`."""
     settings = {key: value for key, value in choice.settings.items() if key not in LEARNING}
