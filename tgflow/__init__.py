@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tgflow.checkpoint import Checkpoint as Checkpoint
     from tgflow.checkpoint import load as load
     from tgflow.checkpoint import save as save
+    from tgflow.compare.comparison import Comparison as Comparison
+    from tgflow.compare.lineup import Entrant as Entrant
+    from tgflow.compare.significance import compare_means as compare_means
     from tgflow.counts import Count as Count
     from tgflow.counts import Counts as Counts
     from tgflow.events import NO_NODE as NO_NODE

@@ -92,6 +92,29 @@ def test_a_comparison_that_was_stopped_resumes_to_the_same_bits(compared, tgflow
         assert (found.scores[key] == scores).all(), key
 
 
+def test_an_offline_protocol_compares_on_the_test(compared, tgflow):
+    path = compared.parent / "made.csv"
+    flags = ("--models", "recency,jodie", "--protocol", "dyglib/1", "--epochs", 1, *SMALL)
+    ran = tgflow("compare", "-s", path, *flags, "-o", "offline")
+    assert ran.code == 0, ran.err
+    summary = metrics_of(Path("offline"))
+    assert "dyglib/1: 70/15/15" in summary["protocol_line"]
+    outcome = Outcome.read(Path("offline"))
+    start, rows = summary["test.start_event"], outcome.scores["jodie/0"]
+    assert rows.shape == (400 - start, 3)
+    alone = tgflow("train", "-s", path, "-m", "jodie", *flags[2:-2], "-o", "alone")
+    assert alone.code == 0, alone.err
+    for name in ("test.ap", "test.mrr", "val.ap"):
+        assert summary["participants"]["jodie/0"][name] == metrics_of(Path("alone"))[name]
+    assert float(rows[:, 0].mean()) == pytest.approx(
+        summary["participants"]["jodie/0"]["test.mrr"], abs=1e-6
+    )
+    assert "2 models on made" in Path("offline/report.html").read_text()
+    refused = tgflow("compare", "-s", path, *flags, "--frozen-at", 0.5, "-o", "other")
+    assert refused.code == 2
+    assert "--frozen-at: --protocol dyglib/1 trains offline" in refused.err
+
+
 def settings(models, **flags):
     return load_config(flags={"compare.models": models, **flags})
 

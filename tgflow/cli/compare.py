@@ -8,12 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from tgflow.cli.options import with_config
-from tgflow.config import Config
+from tgflow.config import Config, fields
 
+CONTINUAL = tuple(
+    field.key
+    for field in fields()
+    if field.key.startswith("continual.") and field.name != "protocol"  # it is compare's
+)
 SETTINGS = (
-    "stream", "compare", "order", "checks", "graph", "continual",
-    "model.dim", "model.heads", "model.neighbors", "model.layers", "model.dropout",
-    "model.precision", "model.settings",
+    "stream", "compare", "order", "checks", "graph", *CONTINUAL, "offline.epochs",
+    "offline.patience", "model.dim", "model.heads", "model.neighbors", "model.layers",
+    "model.dropout", "model.precision", "model.settings",
     "tables", "run", "checkpoint", "operate",
 )  # fmt: skip
 OUTPUT = "Output"
@@ -62,11 +67,15 @@ def compare(
     events.arrow (what is known of each event), metrics.json and a report.html: who is ahead and
     whether that is chance, what an event costs, where each is good, and how all drift.
 
+    With --protocol dyglib/1 or tgb/1 each model is trained offline, in epochs, and what is compared
+    is the test.
+
     [bold]Examples[/bold]
 
       tgflow compare --stream events.csv --models jodie,tgn,tgn+pairs --seeds 3
       tgflow compare -s events.csv --models tgn,small=tgn --model-set small.memory_dim=32
       tgflow compare -s events.csv --models tgn,graphmixer --frozen-at 0.5
+      tgflow compare -s events.csv --models tgn,jodie --protocol dyglib/1
       tgflow compare -s events.csv --out runs/compared --resume
       tgflow compare --report runs/compared
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from tgflow.cli.lineup import ModelChoice, chosen, entrants, freezing_point, str
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.facts import event_facts
+from tgflow.compare.offline import compare_offline
 from tgflow.compare.outcome import SUMMARY, Outcome
 from tgflow.compare.page import comparison_page
-from tgflow.config import Config
+from tgflow.config import Config, ConfigError
+from tgflow.graph import TemporalGraph
 from tgflow.presets import StreamFacts
 from tgflow.report.formatting import compact, score
 from tgflow.report.table_text import print_stream, print_summary
@@ -30,12 +32,19 @@ from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables
 from tgflow.runtime.files import RunFiles, to_json
-from tgflow.runtime.gpu import describe_device, device_figures, use_device
+from tgflow.runtime.gpu import (
+    describe_device,
+    device_figures,
+    execution_config,
+    graph_gpu,
+    use_device,
+)
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.runner import RunResult
 from tgflow.runtime.signals import StopSignals
 from tgflow.runtime.stream import FlowControl
+from tgflow.train.config import OfflineConfig, TrainingConfig
 from tgflow.units import seconds_per_tick
 
 FILES = {
@@ -57,10 +66,12 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
     """
     if quick:
         config = replace(config, compare=replace(config.compare, models="quick"))
+    if config.compare.protocol in ("dyglib/1", "tgb/1"):
+        compare_trained(config, options, as_json=as_json)
+        return
     flow = FlowControl()
     with StopSignals(flow.stop_for):
-        name = assemble.run_name(config).removesuffix(config.model.name) + "compare"
-        directory = RunDirectory.find(config, name, options)
+        directory = RunDirectory.find(config, _name(config), options)
         try:
             _compare(directory, as_json, flow)
         finally:
@@ -106,6 +117,67 @@ def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
         _summary(analysis, result, directory)
 
 
+def compare_trained(config: Config, options: ResumeOptions, *, as_json: bool) -> None:
+    """Train models offline on the stream of `config`, and compare them on its last part.
+
+    Raises:
+        ConfigError: If it is to resume, or to freeze copies, which only a stream can.
+    """
+    for flag, is_set in (("--resume", options.resume), ("--frozen-at", config.compare.frozen_at)):
+        if is_set:
+            raise ConfigError(
+                f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
+            )
+    config = replace(config, offline=_offline(config, options.stated or {}))
+    device, threads = use_device(config), assemble.use_threads(config)
+    source = assemble.open_source(config)
+    check_tables(config, source.x_dim, live=False)
+    files = RunFiles.choose(config.run.out, _name(config))
+    facts = None if config.compare.preset == "none" else stream_facts(config)
+    choices = chosen(config, facts)
+    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device))
+    console = Console(stderr=True)
+    preset = _preset_line(config, facts, choices)
+    console.print(preset, markup=False, highlight=False, soft_wrap=True)
+    files.make()
+    files.write_config(config)
+
+    def say(key: str, result: Mapping[str, Any]) -> None:
+        console.print(f"{key}  test AP {score(result.get('test.ap', np.nan))}", markup=False)
+
+    offline = replace(config, continual=replace(config.continual, seed=config.offline.seed))
+    lineup = entrants(offline, choices, source.x_dim, device, None)
+    outcome = compare_offline(
+        lineup,
+        graph,
+        config.offline,
+        execution=execution_config(config),
+        ids=source.ids,
+        on_result=say,
+    )
+    common = _common(config, graph, preset, threads, device)
+    summary = {**common, **outcome.summary, "batch_size": config.offline.batch_size}
+    outcome = replace(outcome, summary=summary)
+    analysis = _write(files, outcome, config.offline.batch_size)
+    if as_json:
+        sys.stdout.write(to_json(outcome.summary, indent=2) + "\n")
+    else:
+        _print_leaders(analysis, files.path)
+
+
+def _offline(config: Config, stated: Mapping[str, Any]) -> OfflineConfig:
+    """Return the settings of offline training: what is said of learning is said of it, too."""
+    names = (key.removeprefix("continual.") for key in stated if key.startswith("continual."))
+    common = {field.name for field in fields(TrainingConfig)}
+    values = {name: getattr(config.continual, name) for name in names if name in common}
+    return replace(config.offline, **values)
+
+
+def _name(config: Config) -> str:
+    """Return what a comparison is called where nobody named it."""
+    return assemble.run_name(config).removesuffix(config.model.name) + "compare"
+
+
 def draw_again(path: Path) -> None:
     """Draw the page of a comparison that was made before.
 
@@ -149,22 +221,31 @@ def _outcome(
     scores = {each.key: _padded(each.scores.rows.numpy(), stop) for each in trainer.participants}
     stream = result.reports["stream"]
     summary = {
-        "command": "compare",
-        "stream": config.stream.path,
+        **_common(config, trainer.graph, preset, threads, device),
         **result.metrics,
         "batch_size": config.continual.batch_size,
-        "preset_line": preset,
-        "seconds_per_tick": seconds_per_tick(trainer.graph.time_unit),
         "interrupted": result.stopped,
         "state_sha256": result.state_sha256,
         "num_waiting": stream.get("num_waiting", 0),
         "tables": result.tables,
+    }
+    return Outcome(event_facts(trainer.graph, 0, stop), scores, summary)
+
+
+def _common(
+    config: Config, graph: TemporalGraph, preset: str, threads: int, device: torch.device
+) -> dict[str, Any]:
+    """Return what the figures of every comparison say of stream and machine."""
+    return {
+        "command": "compare",
+        "stream": config.stream.path,
+        "preset_line": preset,
+        "seconds_per_tick": seconds_per_tick(graph.time_unit),
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
         **device_figures(device),
         "machine": describe() | describe_device(device),
     }
-    return Outcome(event_facts(trainer.graph, 0, stop), scores, summary)
 
 
 def _padded(rows: Any, size: int) -> Any:
@@ -184,6 +265,15 @@ def _write(files: RunFiles, outcome: Outcome, batch_size: int) -> Analysis:
 
 
 def _summary(analysis: Analysis, result: RunResult, directory: RunDirectory) -> None:
+    _print_leaders(analysis, directory.path)
+    print_stream(result.reports["stream"], directory.path / "dead-letters")
+    if result.stopped:
+        console = Console(soft_wrap=True, highlight=False)
+        console.print(f"stopped; resume with: tgflow compare --resume --out {directory.path}")
+
+
+def _print_leaders(analysis: Analysis, path: Path) -> None:
+    """Print the leaderboard, and who dropped out."""
     summary: Mapping[str, Any] = analysis.outcome.summary
     rows = []
     if analysis.num_events:
@@ -201,15 +291,12 @@ def _summary(analysis: Analysis, result: RunResult, directory: RunDirectory) -> 
     print_summary(
         ("model", "MRR", "95 %", "AP", "µs an event"),
         rows,
-        f"{summary['num_events']:,} events, {summary['num_nodes']:,} nodes, "
-        f"{compact(summary['events_per_second'])} events/s with all models; models that share a "
-        f"letter are not told apart\n{summary['protocol_line']}",
-        directory.path,
+        f"{analysis.num_events:,} events are compared, of {summary['num_events']:,} among "
+        f"{summary['num_nodes']:,} nodes; models that share a letter are not told apart\n"
+        f"{summary['protocol_line']}",
+        path,
         FILES,
     )
     console = Console(soft_wrap=True, highlight=False)
     for key, failure in analysis.failures().items():
         console.print(f"{key} dropped out: {failure['reason']}", markup=False)
-    print_stream(result.reports["stream"], directory.path / "dead-letters")
-    if result.stopped:
-        console.print(f"stopped; resume with: tgflow compare --resume --out {directory.path}")

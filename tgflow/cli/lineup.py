@@ -12,7 +12,7 @@ import torch
 from tgflow.cli import assemble
 from tgflow.compare.lineup import LEARNING, Entrant
 from tgflow.config import Config, ConfigError
-from tgflow.config.model import PAIR_FEATURES, model_settings
+from tgflow.config.model import PAIR_FEATURES, WIDTHS, model_settings
 from tgflow.events import concat
 from tgflow.models import MODELS
 from tgflow.presets import MEASURED, StreamFacts, measure, settings_of
@@ -57,7 +57,8 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
             f"--models: {twice[0]} is there twice; give one a label of its own: other={twice[0]}"
         )
     own, common = _split(config, labels)
-    if unused := [key for key in common if not any(key in _known(c.name) for c in found)]:
+    known = set(WIDTHS).union(*(_known(choice.name) for choice in found))
+    if unused := [key for key in common if key not in known]:
         raise ConfigError(f"--model-set: none of the models has a setting {unused[0]!r}")
     return [_with_settings(config, choice, facts, common, own[choice.label]) for choice in found]
 

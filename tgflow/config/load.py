@@ -104,7 +104,13 @@ def _put(table: dict[str, Any], key: str, value: Any) -> None:
 
 def _add_protocol_settings(table: dict[str, Any]) -> None:
     """Add the settings of the protocol that is named; what is set otherwise stays."""
-    for section in table.values():
+    compared = table.get("compare")
+    if isinstance(compared, dict) and compared.get("protocol") in PROTOCOLS:
+        name = str(compared["protocol"])
+        trainer = "continual" if name.startswith("prequential") else "offline"
+        table.setdefault(trainer, {}).setdefault("protocol", name)
+    sections = [section for part, section in table.items() if part != "compare"]
+    for section in sections:
         if isinstance(section, dict) and isinstance(name := section.get("protocol"), str):
             for key, value in PROTOCOLS.get(name, {}).items():
                 section.setdefault(key, value)

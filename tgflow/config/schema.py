@@ -209,6 +209,9 @@ class CompareConfig:
     """Which, with commas between: names, NAME+pairs for one that reads the exact history of pairs,
     LABEL=NAME for one with settings of its own, or module:Class; auto: a line-up of baselines and
     models; quick: what is done in minutes."""
+    protocol: Literal["prequential/1", "dyglib/1", "tgb/1"] | None = None
+    """A named protocol: its settings are then the defaults, and what differs is printed; dyglib/1
+    and tgb/1 train offline, in epochs, and compare on the test."""
     seeds: Annotated[int, Ge(1)] = 3
     """Seeds of each model that has parameters, from --seed on."""
     frozen_at: Annotated[float, Gt(0)] | None = None

@@ -13,8 +13,10 @@ WIDTH, HEIGHT = 620, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 172, 74, 52
 LABEL_GAP = 16
 """Least distance between the names at the lines' ends."""
-LIGHT = ("#ffffff", "#16181d", "#5d6470", "#e4e7ec", "#3557d6", "#0d9373", "#c2571a", "#8a3fc0")
-DARK = ("#171a21", "#eceff4", "#98a1b0", "#2a303b", "#7d9bff", "#3fcfa6", "#f2985c", "#c58bf2")
+LIGHT = ("#ffffff", "#16181d", "#5d6470", "#e4e7ec", "#3557d6", "#0d9373", "#c2571a", "#8a3fc0",
+         "#b8860b", "#d6336c", "#1c7ed6", "#495057")  # fmt: skip
+DARK = ("#171a21", "#eceff4", "#98a1b0", "#2a303b", "#7d9bff", "#3fcfa6", "#f2985c", "#c58bf2",
+        "#e6c04a", "#ff8fb3", "#74c0fc", "#adb5bd")  # fmt: skip
 """Page, ink, soft ink, grid, and the lines' colors."""
 
 

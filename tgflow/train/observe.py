@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Stage = Literal["train", "val", "test"]
 
@@ -90,6 +93,18 @@ class Callback:
 
     def on_batch(self, record: BatchRecord) -> None:
         """Hear of a batch of `OfflineTrainer`."""
+
+    def on_test_scores(
+        self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
+    ) -> None:
+        """Hear of the scores of a batch of the test of `OfflineTrainer`, on the host.
+
+        Args:
+            negatives: Their kind.
+            eid: Log positions, int64 `[B]`.
+            positive: float `[B]`.
+            negative: float `[B, m]`.
+        """
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Hear of an epoch of `OfflineTrainer`."""

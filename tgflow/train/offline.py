@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from tgflow.plan.plan import Plan
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.evaluate import INDUCTIVE, evaluate, scores_of
+from tgflow.train.evaluate import INDUCTIVE, Scored, evaluate, scores_of
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
@@ -32,6 +32,9 @@ from tgflow.train.offline_plans import OfflinePlans
 from tgflow.train.protocols import offline_line
 from tgflow.train.split import chronological_split
 from tgflow.train.state import save_state
+
+HearScores: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
+"""Gets log positions, and the scores of the events and of their negatives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +144,8 @@ class OfflineTrainer:
             self.model.settle()
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._plans.evaluation("test", kind, self.config.mrr_negatives)
-            out |= _named(name, self._evaluate("test", best.epoch, plan))
+            hear = partial(self._observer.on_test_scores, kind)
+            out |= _named(name, self._evaluate("test", best.epoch, plan, hear))
         return out | self.model.figures()
 
     def checkpoint(self) -> Checkpoint:
@@ -214,10 +218,12 @@ class OfflineTrainer:
             yield from known()
         yield from known(everything=True)
 
-    def _evaluate(self, stage: Stage, epoch: int, plan: Plan) -> dict[str, float]:
+    def _evaluate(
+        self, stage: Stage, epoch: int, plan: Plan, hear: HearScores | None = None
+    ) -> dict[str, float]:
         apart = self._evaluate_apart(stage, plan) if self.config.inductive == "apart" else {}
         notify = self._notifier(stage, epoch, plan)
-        found = self._measured(plan, notify)
+        found = self._measured(plan, notify, hear)
         if self.config.inductive == "apart":
             found = {name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
         return found | apart
@@ -236,7 +242,9 @@ class OfflineTrainer:
         self._load_state(before)
         return {INDUCTIVE + name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
 
-    def _measured(self, plan: Plan, notify: Callable[[BatchPlace], None]) -> dict[str, float]:
+    def _measured(
+        self, plan: Plan, notify: Callable[[BatchPlace], None], hear: HearScores | None = None
+    ) -> dict[str, float]:
         """Predict and store the events of a plan, in parts if they have many negatives."""
         batches: BatchSource = plan
         parts, most = None, self.config.max_pairs
@@ -246,6 +254,8 @@ class OfflineTrainer:
             batches = parted = PartedPlan(plan, most, with_storing=with_state)
             parts = parted.parts
         scored = scores_of(self._learner, self._load(batches, 0), parts)
+        if hear is not None:
+            scored = _heard(scored, hear)
         return evaluate(scored, self.split.touches_new, plan.batch_size, notify)
 
     def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
@@ -310,6 +320,13 @@ class OfflineTrainer:
 
     def _is_published_split(self) -> bool:
         return (self.config.val_ratio, self.config.test_ratio) == (0.15, 0.15)
+
+
+def _heard(scored: Iterator[Scored], hear: HearScores) -> Iterator[Scored]:
+    """Yield what is scored once somebody has heard of it."""
+    for place, positive, negative in scored:
+        hear(place.host.eid, positive, negative)
+        yield place, positive, negative
 
 
 def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:

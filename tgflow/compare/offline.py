@@ -1,0 +1,128 @@
+"""Models trained offline one after the other, and compared on the same test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tgflow.compare.facts import event_facts
+from tgflow.compare.lineup import Entrant
+from tgflow.compare.outcome import Outcome
+from tgflow.compare.score_log import COLUMNS
+from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.metrics import ranks
+from tgflow.train.config import ExecutionConfig, OfflineConfig
+from tgflow.train.finite import TrainingDiverged
+from tgflow.train.observe import Callback
+from tgflow.train.offline import OfflineTrainer
+
+
+def compare_offline(
+    lineup: Iterable[Entrant],
+    graph: TemporalGraph,
+    config: OfflineConfig,
+    *,
+    execution: ExecutionConfig | None = None,
+    ids: NodeIds | None = None,
+    on_result: Callable[[str, dict[str, Any]], None] = lambda key, result: None,
+) -> Outcome:
+    """Train each entrant and return how all scored the events of the test.
+
+    The split, the new nodes and the negatives are the same for all, as `config.data_seed` says. One
+    whose loss is not finite drops out, and the others go on. Of several kinds of negatives the
+    first is compared.
+
+    Args:
+        lineup: Who takes part; drawn one by one, so that each model may be made when it is needed.
+        graph: All events.
+        config: Settings of all; `seed` is each entrant's own.
+        execution: How a GPU is used.
+        ids: Of the stream, for fixed negatives.
+        on_result: Hears of each that is done, by key.
+    """
+    scores: dict[str, NDArray[Any]] = {}
+    participants: dict[str, Any] = {}
+    start = common = None
+    for entrant in lineup:
+        own = replace(config, seed=entrant.seed, **entrant.learning)
+        heard = _TestScores(config.negatives[0])
+        trainer = OfflineTrainer(entrant.model, graph, own, heard, execution=execution, ids=ids)
+        if start is None:
+            start = trainer.split.test_start
+        try:
+            result, failure = trainer.fit(), None
+            common = common or result
+        except TrainingDiverged as error:
+            result, failure = {}, {"at": error.events[0], "reason": str(error)}
+        scores[entrant.key] = heard.rows(start, graph.num_events)
+        participants[entrant.key] = _participant(entrant, result, failure)
+        on_result(entrant.key, result)
+    if common is None or start is None:
+        raise TrainingDiverged("no model is left", (0, graph.num_events))
+    shared = ("protocol", "protocol_line", "tied_share", "visibility", "num_nodes", "negatives")
+    summary = {name: common[name] for name in shared} | {
+        "data_seed": config.data_seed,
+        "num_events": graph.num_events,
+        "test.start_event": start,
+        "participants": participants,
+    }
+    return Outcome(event_facts(graph, start, graph.num_events), scores, summary)
+
+
+class _TestScores(Callback):
+    """Keeps the scores of a test.
+
+    Args:
+        kind: The negatives that they are of.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def on_test_scores(
+        self, negatives: str, eid: Tensor, positive: Tensor, negative: Tensor
+    ) -> None:
+        """Take in what a batch of the test came to."""
+        if negatives == self._kind:
+            rank = 1 / ranks(positive, negative)
+            self._parts.append((eid, rank, positive, negative[:, 0]))
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the scores of the events at `[start, stop)`, `[N, 3]`; NaN: not scored."""
+        out = np.full((stop - start, len(COLUMNS)), np.nan)
+        for eid, *columns in self._parts:
+            out[eid.numpy() - start] = np.stack([column.double().numpy() for column in columns], 1)
+        return out
+
+
+def _participant(
+    entrant: Entrant, result: dict[str, Any], failure: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return what a summary says of an entrant; an event costs what one of an epoch does."""
+    each = 1e6 / result["events_per_second"] if result else float("nan")
+    overhead = each * result["overhead_share"] if result else float("nan")
+    model = entrant.model
+    return {
+        "label": entrant.label,
+        "seed": entrant.seed,
+        "frozen_of": None,
+        "frozen_at": None,
+        "failure": failure,
+        "num_parameters": sum(p.numel() for p in model.parameters()),
+        "microseconds": {
+            "compute": each - overhead,
+            "commit": 0.0,
+            "preparation": overhead,
+            "all": each,
+        },
+        "bytes": {"parameters": sum(p.nbytes for p in model.parameters())},
+        "learning": dict(entrant.learning),
+        **result,
+    }
