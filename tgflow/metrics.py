@@ -33,10 +33,7 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
     """
     if not positive.numel() or not negative.numel():
         return UNDEFINED
-    true_count, false_count = _counts_by_threshold(positive, negative)
-    gained = torch.diff(true_count, prepend=true_count.new_zeros(1))
-    precision = true_count / (true_count + false_count)
-    return float((gained * precision).sum() / positive.numel())
+    return _average_precision(*_counts_by_threshold(positive, negative), positive.numel())
 
 
 def roc_auc(positive: Tensor, negative: Tensor) -> float:
@@ -46,11 +43,8 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
     """
     if not positive.numel() or not negative.numel():
         return UNDEFINED
-    true_count, false_count = _counts_by_threshold(positive, negative)
-    true_before = true_count - torch.diff(true_count, prepend=true_count.new_zeros(1))
-    passed = torch.diff(false_count, prepend=false_count.new_zeros(1))
     pairs = positive.numel() * negative.numel()
-    return float((passed * (true_count + true_before)).sum() / (2 * pairs))
+    return _roc_auc(*_counts_by_threshold(positive, negative), pairs)
 
 
 def ranks(positive: Tensor, negative: Tensor) -> Tensor:
@@ -170,7 +164,11 @@ class LinkMetrics:
             return {}
         rank = ranks(positive, negative)
         first = negative[:, 0]
-        batch = {"ap": average_precision(positive, first), "auc": roc_auc(positive, first)}
+        counts = _counts_by_threshold(positive, first)  # sorts, which both are made of
+        batch = {
+            "ap": _average_precision(*counts, len(positive)),
+            "auc": _roc_auc(*counts, len(positive) ** 2),
+        }
         self._num_events += len(positive)
         self._num_batches += 1
         self._count(batch, 1)
@@ -217,6 +215,18 @@ def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Ten
     parts = torch.split(flat, [x.numel() for x in scores])
     shaped = [part.view(x.shape) for part, x in zip(parts, scores, strict=True)]
     return list(zip(shaped[::2], shaped[1::2], strict=True))
+
+
+def _average_precision(true_count: Tensor, false_count: Tensor, num_positive: int) -> float:
+    gained = torch.diff(true_count, prepend=true_count.new_zeros(1))
+    precision = true_count / (true_count + false_count)
+    return float((gained * precision).sum() / num_positive)
+
+
+def _roc_auc(true_count: Tensor, false_count: Tensor, num_pairs: int) -> float:
+    true_before = true_count - torch.diff(true_count, prepend=true_count.new_zeros(1))
+    passed = torch.diff(false_count, prepend=false_count.new_zeros(1))
+    return float((passed * (true_count + true_before)).sum() / (2 * num_pairs))
 
 
 def _counts_by_threshold(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
