@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import CRAFT, MODELS, TGATConfig, TGNConfig
+from tgflow.streams import open_stream, playback
+from tgflow.train import ContinualTrainer
 
 EMBEDDING = [name for name, entry in MODELS.items() if "embed" in vars(entry.model)]
 for_each_encoder = pytest.mark.parametrize("name", EMBEDDING)
@@ -194,3 +197,16 @@ def test_an_encoder_serves_any_decoder(name):
     assert embeddings.z.shape[1] == 8
     assert torch.equal(model.decoder(embeddings.z, batch).positive, scores.positive)
     model.commit(batch, embeddings)  # for a task that has no scores
+
+
+@pytest.mark.slow
+def test_pairs_history_beats_the_rule_that_it_starts_from() -> None:
+    stream = Path(__file__).parents[2] / "examples" / "data" / "collegemsg.csv.gz"
+    found = []
+    for name, settings in (("recency", {"rule": "LR>GR"}), ("tgn", {"pair_features": True})):
+        torch.manual_seed(0)
+        model = MODELS[name].model(MODELS[name].config(**settings))
+        events = playback(open_stream(stream, time_unit="s"), limit=6000)
+        found.append(ContinualTrainer(model, TemporalGraph()).run(events)["prequential.ap"])
+    rule, with_pairs = found
+    assert with_pairs > rule + 0.02
