@@ -65,7 +65,9 @@ class Comparison(StreamTrainer):
         super().__init__(graph, config, execution, device_of_lineup(lineup))
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self.participants = [self._participant(entrant) for entrant in lineup]
-        self._origins = {each.key: each for each in self.participants if each.learns}
+        self._origins = {
+            each.key: each for each in self.participants if each.entrant.frozen_of is None
+        }
         self._queues = {each.key: deque[StepRecord]() for each in self.participants}
         self._ready: deque[StepRecord] = deque()
 
@@ -95,7 +97,7 @@ class Comparison(StreamTrainer):
     @property
     def num_batches(self) -> int:
         """Batches that are prepared for each micro-batch, of all groups."""
-        return len(self._groups) * (1 + self.config.updates)
+        return sum(group.num_batches for group in self._groups.values())
 
     def result(self) -> dict[str, Any]:
         """Return what is common to all, and `participants`: what is not, by key; fit for JSON."""
@@ -201,7 +203,7 @@ class Comparison(StreamTrainer):
         return GroupPlans(
             [self._plans(group.participants[0].entrant.model, group.counts) for group in groups],
             [group.watch for group in groups],
-            1 + self.config.updates,
+            [group.num_batches for group in groups],
         )
 
     def _resume_clocks(self) -> None:
@@ -219,12 +221,12 @@ class Comparison(StreamTrainer):
             active = [members[i] for i in turns(len(members), self._index) if members[i].is_active]
             for each in active:
                 each.predict(batch)
-            for _ in range(self.config.updates):
+            for _ in range(groups[turn].num_batches - 1):
                 batch = next(following)
                 for each in active:
                     each.learn(batch)
             for each in active:
-                if each.learns:
+                if each.num_updates:
                     each.store(batch)
         return batch
 
@@ -280,6 +282,11 @@ class _Group:
     counts: CountHistory
     participants: list[Participant] = field(default_factory=list)
     watch: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches for each micro-batch: to predict, and for updates if somebody takes any."""
+        return 1 + max(each.num_updates for each in self.participants)
 
 
 def _joined(records: dict[str, StepRecord]) -> StepRecord:

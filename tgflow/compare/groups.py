@@ -44,18 +44,18 @@ class Stopwatch:
 class GroupPlans:
     """The plans of all groups, side by side, as one source for a loader.
 
-    A micro-batch has `num_batches` of each group: epoch `i * num_batches + e` is epoch `e` of the
-    group whose turn is `i`-th, see `turns`.
+    A micro-batch has some batches of each group: its epochs are those of the group whose turn
+    is first, then those of the second, and so on; see `turns`.
 
     Args:
         groups: The plans of each.
         watches: Those of the groups.
-        num_batches: Batches of a group for each micro-batch.
+        sizes: Batches of each group for a micro-batch.
     """
 
     groups: Sequence[MicroBatchPlans]
     watches: Sequence[Stopwatch]
-    num_batches: int
+    sizes: Sequence[int]
 
     @property
     def gpu(self) -> Device | None:
@@ -78,8 +78,11 @@ class GroupPlans:
         )
 
     def _which(self, epoch: int, index: int) -> tuple[int, int]:
-        turn, epoch = divmod(epoch, self.num_batches)
-        return turns(len(self.groups), index)[turn], epoch
+        for group in turns(len(self.groups), index):
+            if epoch < self.sizes[group]:
+                return group, epoch
+            epoch -= self.sizes[group]
+        raise IndexError(f"a micro-batch has {sum(self.sizes)} batches")
 
 
 def turns(num: int, index: int) -> list[int]:

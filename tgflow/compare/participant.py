@@ -76,20 +76,20 @@ class Participant:
         return self.failure is None and not self.is_waiting
 
     @property
-    def learns(self) -> bool:
-        """Whether it learns, and does not only predict and store."""
-        return self.entrant.frozen_of is None and self.stepper.learner.learns
+    def num_updates(self) -> int:
+        """Updates that it takes from a micro-batch: none if it only predicts and stores."""
+        return 0 if self.entrant.frozen_of is not None else self.stepper.num_updates
 
     def predict(self, batch: Batch) -> None:
-        """Score a micro-batch; one that no longer learns stores it, too."""
+        """Score a micro-batch; one that does not learn stores it, too."""
         with self._dropping_out(batch):
             self.stepper.predict(batch)
-        if not self.learns:
+        if not self.num_updates:
             self.store(batch)
 
     def learn(self, batch: Batch) -> None:
         """Take one update."""
-        if self.is_active and self.learns:
+        if self.is_active and self.num_updates:
             with self._dropping_out(batch):
                 self.stepper.learn(batch)
 

@@ -106,9 +106,9 @@ def _add_protocol_settings(table: dict[str, Any]) -> None:
     """Add the settings of the protocol that is named; what is set otherwise stays."""
     compared = table.get("compare")
     if isinstance(compared, dict) and compared.get("protocol") in PROTOCOLS:
-        name = str(compared["protocol"])
-        trainer = "continual" if name.startswith("prequential") else "offline"
-        table.setdefault(trainer, {}).setdefault("protocol", name)
+        wanted = str(compared["protocol"])
+        trainer = "continual" if wanted.startswith("prequential") else "offline"
+        table.setdefault(trainer, {}).setdefault("protocol", wanted)
     sections = [section for part, section in table.items() if part != "compare"]
     for section in sections:
         if isinstance(section, dict) and isinstance(name := section.get("protocol"), str):
