@@ -31,6 +31,7 @@ def compared(place):
     return found.result()["participants"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [apart, cuda])
 def test_a_device_compares_as_the_cpu_does(device):
     here, there = compared("cpu"), compared(place_of(device))
