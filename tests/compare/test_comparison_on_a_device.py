@@ -1,4 +1,4 @@
-"""A comparison on a device: the same figures, batches freed in turn, one that diverges found late."""
+"""A comparison on a device: the same figures, batches freed in turn, figures some steps behind."""
 
 from __future__ import annotations
 
