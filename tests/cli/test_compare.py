@@ -60,6 +60,10 @@ def test_it_leaves_figures_scores_and_a_page(compared):
     assert "preset" in metrics["preset_line"]
 
 
+def test_info_says_how_it_is_resumed(compared, tgflow):
+    assert f"tgflow compare --resume --out {compared}" in tgflow("info", compared).out
+
+
 def test_a_model_has_the_figures_of_its_run(compared, tgflow):
     path = str(compared.parent / "made.csv")
     tgflow("run", "-s", path, "-m", "tgn", "--pair-features", *SMALL[:-2], "-o", "alone")

@@ -46,7 +46,8 @@ def describe_run(path: Path, as_json: bool) -> None:
         print_stream(found["stream"], path / "dead-letters")
     if found["checkpoints"] and not (found["health"] or {}).get("alive"):
         console = Console(soft_wrap=True, highlight=False)
-        console.print(Text(f"resume with: tgflow run --resume --out {path}", "bold"))
+        command = "compare" if found["checkpoints"][0]["trainer"] == "compare" else "run"
+        console.print(Text(f"resume with: tgflow {command} --resume --out {path}", "bold"))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -74,9 +75,11 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
         if path.name.startswith("."):
             continue
         entry: dict[str, Any] = {"name": path.name, "bytes": _size(path), "problem": None}
+        entry["trainer"] = None
         try:
             manifest = read_manifest(path)
             entry["position"] = manifest["meta"]["position"]
+            entry["trainer"] = manifest["meta"]["trainer"]
             entry["state_sha256"] = manifest["state_sha256"]
             entry["age_seconds"] = time.time() - (path / "manifest.json").stat().st_mtime
             load(path)
