@@ -146,8 +146,8 @@ def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
     trainer, recorder = trainer_of(epochs=50, patience=2)
     original, answers = trainer._evaluate, iter([0.9, 0.3, 0.2, 0.1])
 
-    def judged(stage, epoch, plan):
-        measured = original(stage, epoch, plan)
+    def judged(stage, epoch, plan, *hear):
+        measured = original(stage, epoch, plan, *hear)
         return measured | {"ap": next(answers)} if stage == "val" else measured
 
     monkeypatch.setattr(trainer, "_evaluate", judged)
