@@ -18,7 +18,7 @@ from tgflow.cli.errors import MEMORY
 from tgflow.cuda.devices import device_of
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
-from tgflow.plan import Plan
+from tgflow.plan.spec import PlanSpec
 from tgflow.runtime import restore
 from tgflow.train import learner, results
 
@@ -128,7 +128,7 @@ def whole(tmp_path_factory):
     [
         (learner.Learner, "_descend", None, 20),
         slow(learner.Learner, "predict", None, 20),
-        slow(Plan, "batch", None, 10),  # of which a micro-batch has two
+        slow(PlanSpec, "draw", None, 10),  # of which a micro-batch has two
         slow(TemporalGraph, "append", NO_ROOM, 20),
         slow(torch.optim.Adam, "step", None, None),
         slow(TGN, "commit", None, None),
@@ -141,7 +141,9 @@ def test_memory_that_ends_loses_nothing(
         ends_memory(patched, owner, name, 2, error)
         ran = run(*ON_GPU)
     assert ran.code == MEMORY
-    assert ("device_budget" if error else "--device-budget, --edge-budget or --batch") in ran.err
+    assert (
+        "smaller --device-budget" if error else "--device-budget, --edge-budget or --batch"
+    ) in ran.err
     checkpoints = [path.name for path in Path("out/checkpoints").glob("ckpt-*")]
     if kept is None:
         assert not checkpoints

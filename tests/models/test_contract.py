@@ -210,4 +210,4 @@ def test_a_device_learns_what_the_cpu_learns(name, device):
     losses = [[r.loss for r in each if r.loss is not None] for each in (found, expected)]
     assert len(losses[0]) == (len(found) if name in LEARNING else 0)
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    assert found[-1].prequential == pytest.approx(expected[-1].prequential, rel=1e-2)
+    assert found[-1].prequential == pytest.approx(expected[-1].prequential, rel=2e-2)

@@ -54,6 +54,7 @@ def planned(model: TemporalModel, graph: TemporalGraph) -> Plan:
         strategy="recent",
         replay=ExperienceReplay(ratio=0.5),
         with_memory=model.state is not None,
+        counts=model.counts,
     )
 
 
@@ -62,7 +63,8 @@ def learn(model: TemporalModel, batch: Batch) -> tuple[Scores, dict[str, Tensor]
     model.zero_grad()
     with DropoutKeys(model).keyed(3):
         scores = model(batch)
-    (F.softplus(-scores.positive).mean() + F.softplus(scores.negative).mean()).backward()
+    if any(True for _ in model.parameters()):
+        (F.softplus(-scores.positive).mean() + F.softplus(scores.negative).mean()).backward()
     model.commit(batch, scores)
     gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
     return scores, {name: one.clone() for name, one in gradients.items()}

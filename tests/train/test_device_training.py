@@ -220,7 +220,8 @@ def test_offline_training_on_a_device(device, make):
         results_of[str(at)] = OfflineTrainer(model, graph, config).fit()
     expected, found = results_of.values()
     for name in ("test.ap", "test.mrr", "inductive.test.ap", "val.ap"):
-        assert found[name] == pytest.approx(expected[name], abs=0.02), name
+        # of some ten events, two that change places are .02
+        assert found[name] == pytest.approx(expected[name], abs=0.04), name
 
 
 @for_each_place

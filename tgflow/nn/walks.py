@@ -134,7 +134,7 @@ class WalkProjection:
         begin, stop = (torch.searchsorted(receivers, mail.node, right=r) for r in (False, True))
         own = row.index_select(0, mail.row)
         kept = (walks[own, 1:] * powers(rows.left(own, end), self.hops)[:, 1:]).flatten(1)
-        update = end.expand(len(own))
+        update = end.repeat(len(own))
         memory.write(
             mail.node,
             kept + mail.x * (stop - begin).unsqueeze(1),  # sums of the messages
