@@ -6,7 +6,8 @@ namespace {
 using tgflow::WalkPairs;
 using tgflow::WalkRows;
 
-/// Raises IndexError unless rows are below `num_rows`; those of `a` may be negative, and then `b` is not read.
+/// Raises IndexError unless rows are below `num_rows`; those of `a` may be negative, and then `b` is not
+/// read.
 void check_pairs(const WalkPairs& pairs, int64_t num_rows) {
   for (int64_t p = 0; p < pairs.num_pairs; ++p) {
     if (pairs.a[p] < 0) continue;

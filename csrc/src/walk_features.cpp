@@ -17,8 +17,8 @@ constexpr int64_t kLane = 8;   // floats of a vector
 
 /// Each row's projections side by side, padded with zeros to whole vectors, and their products.
 struct Packed {
-  int64_t sides;  ///< Projections of a row: 1 + hops.
-  int64_t width;  ///< Floats of a projection.
+  int64_t sides;                 ///< Projections of a row: 1 + hops.
+  int64_t width;                 ///< Floats of a projection.
   std::unique_ptr<float[]> x;    ///< [N, sides, width]
   std::unique_ptr<float[]> own;  ///< [N, sides, sides]: products of a row's projections with each other.
 

@@ -29,7 +29,9 @@ TEST(tokens_are_counted_in_both_sequences) {
                             reinterpret_cast<const bool*>(mask.data())};
   std::vector<int32_t> out(kRows * 4 * kLength, -7);
   co_occurrence(sequences, src.data(), dst.data(), kRows, out.data());
-  const auto token = [&](int64_t row, int64_t i) { return i == 0 ? self[row] : other[row * kOthers + i - 1]; };
+  const auto token = [&](int64_t row, int64_t i) {
+    return i == 0 ? self[row] : other[row * kOthers + i - 1];
+  };
   const auto there = [&](int64_t row, int64_t i) { return i == 0 || mask[row * kOthers + i - 1] != 0; };
   for (int64_t p = 0; p < kRows; ++p) {
     const int64_t rows[2] = {src[p], dst[p]};

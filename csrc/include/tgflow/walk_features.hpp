@@ -14,7 +14,8 @@ struct WalkRows {
   const float* state;  ///< [N, hops * dim], by hops; as of some time of each row.
 };
 
-/// Pairs of rows, each with what is left of its walks of one event; of those of l events it is the l-th power.
+/// Pairs of rows, each with what is left of its walks of one event; of those of l events it is the l-th
+/// power.
 struct WalkPairs {
   int64_t num_pairs;
   const int64_t* a;  ///< [P], negative for a pair that is not there.
