@@ -20,6 +20,15 @@ def test_row_of_a_run_says_what_was_typed(tmp_path):
     assert (row.value, row.target, row.params["stream"]) == (0.93, 0.929, "enron")
 
 
+def test_row_of_a_continual_run_is_prequential(tmp_path):
+    found = {"stream": "data/enron.csv.gz", "model": "tgn+pairs", "num_events": 125_235}
+    (tmp_path / "metrics.json").write_text(json.dumps(found | {"prequential.ap": 0.95}))
+    (tmp_path / "config.toml").write_text('[stream]\ntime_unit = "d"\n')
+    row = row_of_run(tmp_path)
+    assert (row.name, row.value) == ("prequential AP", 0.95)
+    assert row.params["settings"] == "--time-unit d"
+
+
 def test_newer_rows_take_the_place_of_older_ones():
     def row(value, settings):
         params = {"stream": "enron", "model": "counts", "settings": settings}

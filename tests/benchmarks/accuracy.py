@@ -1,10 +1,11 @@
-"""Keeps what `tgflow train` has reached among the results, by what it left behind: nobody types it.
+"""Keeps what `tgflow train` and `tgflow run` have reached among the results: nobody types it.
 
     tgflow train --data enron.csv.gz --model recency --threads 1 --out runs/enron-recency
     python -m benchmarks.accuracy runs/*-recency
     python -m benchmarks.report
 
-A run takes the place of the row of the same stream, model and settings.
+It reads what runs left behind. A run takes the place of the row of the same stream, model and
+settings.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.results import FOLDER, commit, load, record
 from tgflow.bench.row import Row
 from tgflow.config import Config, load_config
 
-COMMAND = "tgflow train --data STREAM --model MODEL --threads 1 ..."
+COMMAND = "tgflow train --data STREAM (or run --stream STREAM) --model MODEL --threads 1 ..."
 TARGETS = {
     ("collegemsg", "edgebank"): 0.756,
     ("wikipedia", "edgebank"): 0.896,
@@ -38,9 +39,17 @@ TARGETS = {
 
 
 def row_of_run(directory: Path) -> Row:
-    """Return the test AP of a run of `tgflow train`, with what else is to be typed for it."""
+    """Return the AP that a run reached, with what else is to be typed for it."""
     found = json.loads((directory / "metrics.json").read_text(encoding="utf-8"))
     stream = Path(found["stream"]).name.split(".")[0]
+    if "prequential.ap" in found:
+        params = {
+            "stream": stream,
+            "model": found["model"],
+            "events": found["num_events"],
+            "settings": " ".join(_of_stream(load_config(directory / "config.toml"))),
+        }
+        return Row("prequential AP", found["prequential.ap"], "", params)
     params = {
         "stream": stream,
         "model": found["model"],
@@ -54,9 +63,7 @@ def row_of_run(directory: Path) -> Row:
 
 def _settings(config: Config, learns: bool) -> str:
     c = config.offline
-    unit, direction = config.stream.time_unit, config.graph.direction
-    flags = [f"--time-unit {unit}"] if unit != "s" else []
-    flags += [f"--direction {direction}"] if direction != "undirected" else []
+    flags = _of_stream(config)
     flags += [f"--visibility {c.visibility}"] if c.visibility != "event" else []
     if learns:
         flags += [f"--learning-rate {c.learning_rate:g}", f"--epochs {c.epochs}"]
@@ -67,13 +74,19 @@ def _settings(config: Config, learns: bool) -> str:
     return " ".join(flags)
 
 
+def _of_stream(config: Config) -> list[str]:
+    unit, direction = config.stream.time_unit, config.graph.direction
+    flags = [f"--time-unit {unit}"] if unit != "s" else []
+    return flags + ([f"--direction {direction}"] if direction != "undirected" else [])
+
+
 def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     """Return all rows; of those with the same stream, model and settings the last one."""
-    rows = {tuple(row.params.get(name) for name in _KEY): row for row in [*old, *new]}
+    rows = {(row.name, *(row.params.get(name) for name in _KEY)): row for row in [*old, *new]}
     return list(rows.values())
 
 
-_KEY = ("stream", "model", "settings")
+_KEY = ("stream", "model", "events", "settings")
 
 
 def main(directories: Sequence[str]) -> None:
