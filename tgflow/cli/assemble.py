@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -21,7 +21,10 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
-from tgflow.runtime.gpu import CPU
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.edge_table import check_own
+from tgflow.runtime.features import check_tables
+from tgflow.runtime.gpu import CPU, use_device
 from tgflow.runtime.machine import num_cores
 from tgflow.runtime.transports import section_of
 from tgflow.sampling import Sampler
@@ -270,6 +273,35 @@ def own_model(name: str) -> Any:
         raise ConfigError(f"cannot build model {name!r}: {error}") from None
     finally:
         sys.path.pop(0)
+
+
+class LiveInputs(NamedTuple):
+    """What a run that learns from a stream begins with."""
+
+    source: PartitionedSource
+    """Where events come from, not started."""
+    direction: Direction
+    """How they become edges."""
+    device: torch.device
+    threads: int
+    """CPU threads in use."""
+
+
+def open_live(directory: RunDirectory) -> LiveInputs:
+    """Check the settings of a run against each other and its stream, and open what it begins with.
+
+    Raises:
+        ConfigError: If settings contradict each other, or do not fit the stream.
+    """
+    config = directory.config
+    check_together(config)
+    device = use_device(config)
+    threads = use_threads(config)
+    source = open_partitioned(config)
+    check_tables(config, source.x_dim, live=True)
+    check_own(directory)
+    direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction
+    return LiveInputs(source, direction, device, threads)
 
 
 def use_threads(config: Config) -> int:

@@ -29,7 +29,6 @@ from tgflow.report.formatting import compact, score
 from tgflow.report.table_text import print_stream, print_summary
 from tgflow.runtime.build import RunInputs, open_run
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables
 from tgflow.runtime.files import RunFiles, to_json
 from tgflow.runtime.gpu import (
@@ -80,18 +79,13 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
 
 def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
     config = directory.config
-    assemble.check_together(config)
-    device = use_device(config)
-    threads = assemble.use_threads(config)
-    source = assemble.open_partitioned(config)
-    check_tables(config, source.x_dim, live=True)
-    check_own(directory)
+    source, direction, device, threads = assemble.open_live(directory)
     facts = None if config.compare.preset == "none" else stream_facts(config)
     choices = chosen(config, facts)
     lineup = list(entrants(config, choices, source.x_dim, device, freezing_point(config)))
     inputs = RunInputs(
         source,
-        "bipartite" if source.ids.bipartite else config.graph.direction,
+        direction,
         lineup,
         threads,
         device,

@@ -21,10 +21,8 @@ from tgflow.report.page import continual_report
 from tgflow.report.table_text import RUN_FILES, print_feature_tables, print_stream, print_summary
 from tgflow.runtime.build import RunInputs, open_run
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.edge_table import check_own
-from tgflow.runtime.features import check_tables
 from tgflow.runtime.files import RunFiles, read_records, to_json
-from tgflow.runtime.gpu import describe_device, device_figures, use_device
+from tgflow.runtime.gpu import describe_device, device_figures
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.runner import RunResult
@@ -55,15 +53,10 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
 
 def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
     config = directory.config
-    assemble.check_together(config)
-    device = use_device(config)
-    threads = assemble.use_threads(config)
-    source = assemble.open_partitioned(config)
-    check_tables(config, source.x_dim, live=True)
-    check_own(directory)
+    source, direction, device, threads = assemble.open_live(directory)
     inputs = RunInputs(
         source,
-        "bipartite" if source.ids.bipartite else config.graph.direction,
+        direction,
         assemble.make_model(config, config.continual, source.x_dim, device),
         threads,
         device,
