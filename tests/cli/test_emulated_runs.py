@@ -13,7 +13,7 @@ from helpers.devices import needs_apart, place_of
 from helpers.effort import slow
 from helpers.emulator import tensors
 from helpers.live_runs import write_features
-from tgflow.cli import continual, offline
+from tgflow.cli import assemble, offline
 from tgflow.cli.errors import MEMORY
 from tgflow.cuda.devices import device_of
 from tgflow.graph import TemporalGraph
@@ -34,7 +34,7 @@ def gpu(monkeypatch):
     """Let `--device cuda` be the emulated device, and return it."""
     place = place_of("apart")
     made = results._host_memory
-    for command in (continual, offline):
+    for command in (assemble, offline):
         monkeypatch.setattr(
             command,
             "use_device",
