@@ -34,11 +34,12 @@ ALLOWED = {
     },
 }
 # From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
-GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units"]
+GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units", "tgflow.peers"]
 LAYERS = {
     "tgflow.graph": [
         *("tgflow.graph", "tgflow.cuda", "tgflow.tables", "tgflow.events", "tgflow.sampler"),
     ],
+    "tgflow.peers": ["tgflow.peers"],
     "tgflow.cuda": ["tgflow.cuda"],
     "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
     "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],

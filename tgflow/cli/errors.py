@@ -17,7 +17,7 @@ EXIT_CODES = {
     MEMORY: "the memory limit, or no memory",
     LOCKED: "another process has the run",
     IO: "reading or writing failed",
-    UNAVAILABLE: "the source cannot be reached: try again",
+    UNAVAILABLE: "the source or another rank cannot be reached: try again",
     CORRUPT: "log, checkpoint or source damaged",
     UNTRUSTED: "a file that is not trusted",
 }
@@ -31,6 +31,8 @@ _CODES = {
     "SourceMismatch": NO_INPUT,
     "SourceCorrupt": CORRUPT,
     "SourceUnavailable": UNAVAILABLE,
+    "PeerLost": UNAVAILABLE,
+    "RanksDisagree": INTERNAL,
     "Unbalanced": INTERNAL,
     "TrainingDiverged": INTERNAL,
     "MemoryLimit": MEMORY,
@@ -54,7 +56,8 @@ _CODES = {
     "ValueError": DATA,
 }
 """By the names of classes, the nearest ancestor counting: to import them would take seconds."""
-
+_EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
+"""Of code 70, and no fault of ours."""
 
 _GPU_WAY_OUT = (
     "set a smaller --device-budget, --edge-budget or --batch-size, or --edge-table uva; "
@@ -130,4 +133,4 @@ def table() -> str:
 
 
 def _is_explained(error: BaseException) -> bool:
-    return isinstance(error, CliError) or type(error).__name__ == "TrainingDiverged"
+    return isinstance(error, CliError) or type(error).__name__ in _EXPLAINED

@@ -1,0 +1,76 @@
+"""Who owns which id: exactly one rank, evenly, and in whole parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.peers import PARTS, Shard
+
+worlds = st.integers(1, PARTS)
+
+
+@given(world=worlds, num_ids=st.integers(0, 400))
+def test_every_id_has_one_owner_and_owners_have_dense_local_ids_in_order(world, num_ids):
+    ids = torch.arange(num_ids)
+    owners = torch.zeros(num_ids, dtype=torch.int64)
+    for rank in range(world):
+        shard = Shard(rank, world)
+        owned = ids[shard.owns(ids)]
+        assert torch.equal(shard.local(owned), torch.arange(len(owned)))
+        assert torch.equal(shard.ids(shard.local(owned)), owned)
+        assert shard.count(num_ids) == len(owned)
+        owners[owned] += 1
+    assert owners.eq(1).all()
+
+
+@given(world=worlds, num_ids=st.integers(0, 10**6))
+def test_counts_of_ids_differ_by_one_part_at_most(world, num_ids):
+    counts = [Shard(rank, world).count(num_ids) for rank in range(world)]
+    assert sum(counts) == num_ids
+    assert max(counts) - min(counts) <= -(-num_ids // PARTS)
+
+
+@given(world=worlds)
+def test_ranks_own_whole_consecutive_parts_and_none_has_none(world):
+    parts = [Shard(rank, world).parts for rank in range(world)]
+    assert [part for owned in parts for part in owned] == list(range(PARTS))
+    assert min(map(len, parts)) >= 1
+    for rank, owned in enumerate(parts):
+        assert {Shard(rank, world).owner(part) for part in owned} == {rank}
+
+
+@given(world=worlds, other=worlds)
+def test_another_world_moves_parts_and_splits_none(world, other):
+    ids = torch.arange(3 * PARTS)
+    now, then = Shard(0, world).owner(ids), Shard(0, other).owner(ids)
+    for part in range(PARTS):
+        assert len(now[ids % PARTS == part].unique()) == 1
+        assert len(then[ids % PARTS == part].unique()) == 1
+
+
+def test_the_shard_of_one_process_owns_all_under_their_own_ids():
+    ids = torch.arange(1000)
+    assert Shard().owns(ids).all()
+    assert torch.equal(Shard().local(ids), ids)
+
+
+def test_nobody_owns_what_is_no_id():
+    missing = torch.tensor([-1])
+    assert not any(Shard(rank, 3).owns(missing) for rank in range(3))
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "text"),
+    [
+        (0, 65, "a world has 1 to 64 ranks, got 65"),
+        (0, 0, "a world has 1 to 64 ranks, got 0"),
+        (2, 2, "rank must be from 0 to 1, got 2"),
+        (-1, 2, "rank must be from 0 to 1, got -1"),
+    ],
+)
+def test_a_rank_that_no_world_has_is_refused(rank, world, text):
+    with pytest.raises(ValueError, match=text):
+        Shard(rank, world)

@@ -1,0 +1,283 @@
+"""The ranks that learn together, as plans, trainers and models know them; and what each one owns.
+
+A *rank* is a process of a *world*. Here is the protocol that they send tensors by, the world of one
+process, which sends nothing, and the arithmetic of ownership. `tgflow.distributed` joins worlds of
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, overload
+
+import torch
+from torch import Tensor
+
+PARTS = 64
+"""Into so many parts ids are divided, whatever the world: part = id % PARTS. A rank owns whole
+ones, so another world moves parts and splits none. No world is larger."""
+
+Group = Literal["train", "plan", "feed"]
+"""Which collectives come in one order: those of a group, called by one thread per rank."""
+
+
+class PeerLost(RuntimeError):
+    """Another rank ended, hangs, or cannot be reached: this one can only end and be restarted."""
+
+
+class RanksDisagree(RuntimeError):
+    """Ranks that must hold or send the same do not: nothing that is learned from here on counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The ids that a rank owns, by arithmetic: rank = (id % PARTS) * world // PARTS.
+
+    Dense ids, given in order of appearance, are spread evenly: no rank has more than another by
+    more than one part. Owned ids have *local* ids, which are dense and in the order of the ids.
+
+    Example:
+        >>> shard = Shard(rank=1, world=2)  # parts 32 to 63
+        >>> shard.local(torch.tensor([32, 63, 96])).tolist()
+        [0, 31, 32]
+
+    Raises:
+        ValueError: If `world` is not from 1 to `PARTS`, or `rank` not below it.
+    """
+
+    rank: int = 0
+    world: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.world <= PARTS:
+            raise ValueError(f"a world has 1 to {PARTS} ranks, got {self.world}; start fewer")
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"rank must be from 0 to {self.world - 1}, got {self.rank}")
+
+    @property
+    def parts(self) -> range:
+        """The parts that this rank owns: never none."""
+        first, stop = (-(-rank * PARTS // self.world) for rank in (self.rank, self.rank + 1))
+        return range(first, stop)
+
+    @overload
+    def owner(self, ids: int) -> int: ...
+    @overload
+    def owner(self, ids: Tensor) -> Tensor: ...
+    def owner(self, ids: int | Tensor) -> int | Tensor:
+        """Return the rank of each id, each at least 0: int64 of the shape of `ids`."""
+        return ids % PARTS * self.world // PARTS
+
+    def owns(self, ids: Tensor) -> Tensor:
+        """Return whether this rank owns each id: bool of the shape of `ids`, False below 0."""
+        return (self.owner(ids) == self.rank) & (ids >= 0)
+
+    def local(self, ids: Tensor) -> Tensor:
+        """Return the local ids of owned ids, int64 of the shape of `ids`."""
+        parts = self.parts
+        return ids // PARTS * len(parts) + ids % PARTS - parts.start
+
+    def ids(self, local: Tensor) -> Tensor:
+        """Return the ids that have these local ids: what `local` undoes."""
+        parts = self.parts
+        return local // len(parts) * PARTS + local % len(parts) + parts.start
+
+    def count(self, num_ids: int) -> int:
+        """Return how many of the ids below `num_ids` this rank owns."""
+        whole, rest = divmod(num_ids, PARTS)
+        parts = self.parts
+        return whole * len(parts) + min(max(rest - parts.start, 0), len(parts))
+
+
+@dataclass(slots=True)
+class Flow:
+    """What collectives of one kind have cost this rank."""
+
+    calls: int = 0
+    bytes: int = 0
+    """Sent to other ranks; what a rank keeps for itself does not count."""
+    seconds: float = 0.0
+    """From the call to its return: waiting for others, mostly."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What a rank has sent and waited so far, by kind. A kind belongs to one thread."""
+
+    flows: dict[str, Flow] = field(default_factory=dict)
+
+    def count(self, kind: str, num_bytes: int, seconds: float) -> None:
+        """Count one call that sent `num_bytes` and took `seconds`."""
+        flow = self.flows.setdefault(kind, Flow())
+        flow.calls += 1
+        flow.bytes += num_bytes
+        flow.seconds += seconds
+
+    def itemize(self, kind: str, num_bytes: Mapping[str, int]) -> None:
+        """Count bytes that a call of `kind` sent under kinds of their own, and not under it."""
+        for name, size in num_bytes.items():
+            self.flows.setdefault(name, Flow()).bytes += size
+            self.flows[kind].bytes -= size
+
+    @property
+    def bytes(self) -> int:
+        """Sent in all."""
+        return sum(flow.bytes for flow in [*self.flows.values()])
+
+    @property
+    def seconds(self) -> float:
+        """Waited in all, by all threads together."""
+        return sum(flow.seconds for flow in [*self.flows.values()])
+
+
+class Peers(Protocol):
+    """The ranks of a world, and this one among them. All of it waits for the other ranks.
+
+    Every rank calls the same collectives of a group in the same order, and knows the sizes of what
+    it receives: sizes that differ between ranks may end the process. Tensors are on the CPU, or all
+    on this rank's device; what comes from a device is sent from there.
+
+    Every call raises:
+        PeerLost: If another rank is gone or hangs, at once after the first such call.
+        ValueError: If arguments do not fit the world or each other; nothing was sent.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Which rank this is; rank 0 leads."""
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def shard(self) -> Shard:
+        """What this rank owns."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent and waited so far."""
+
+    @property
+    def failure(self) -> PeerLost | None:
+        """Why nothing can be sent any more; None while it can."""
+
+    def exchange(
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        kind: str,
+        group: Group = "train",
+    ) -> None:
+        """Send a buffer to each rank, and fill one from each: an all-to-all.
+
+        Args:
+            sends: uint8 `[n]` for each rank, this one included; any may be empty.
+            receives: uint8 `[n]` from each rank, contiguous; written to.
+            kind: What it is counted as in `traffic`.
+            group: Whose order it is part of.
+        """
+
+    def gather(
+        self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
+    ) -> Tensor:
+        """Return the chunks of all ranks, one after the other: an all-gather.
+
+        Args:
+            mine: This rank's chunk, any dtype, `[sizes[rank]]`.
+            sizes: Elements of each rank's chunk; any may be 0.
+            kind: What it is counted as in `traffic`.
+            group: Whose order it is part of.
+
+        Returns:
+            `[sum(sizes)]` of the dtype and device of `mine`.
+        """
+
+    def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
+        """Overwrite `tensor`, contiguous, by that of rank 0.
+
+        Args:
+            tensor: Any shape and dtype, the same on all ranks; read on rank 0.
+            kind: What it is counted as in `traffic`.
+            group: Whose order it is part of.
+        """
+
+    def close(self) -> None:
+        """Leave the world; does not wait, and nothing can be sent afterwards."""
+
+
+class Alone:
+    """The world of one process: nothing is sent, and nothing is counted."""
+
+    rank = 0
+    world = 1
+    shard = Shard()
+    failure: PeerLost | None = None
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    def exchange(
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        kind: str,
+        group: Group = "train",
+    ) -> None:
+        """Copy what is sent to what is received. See `Peers.exchange`."""
+        check_buffers(self, sends, receives)
+        receives[0].copy_(sends[0])
+
+    def gather(
+        self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
+    ) -> Tensor:
+        """Return `mine`, copied. See `Peers.gather`."""
+        check_chunks(self, mine, sizes)
+        return mine.clone()
+
+    def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
+        """Leave `tensor` as it is. See `Peers.broadcast`."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def check_buffers(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> None:
+    """Refuse what `Peers.exchange` cannot send.
+
+    Raises:
+        ValueError: If there is not one buffer for each rank, one is no flat uint8, or this rank
+            sends itself another size than it receives.
+    """
+    for name, buffers in (("sends", sends), ("receives", receives)):
+        if len(buffers) != peers.world:
+            raise ValueError(
+                f"{name} must have one buffer for each of {peers.world} ranks, got {len(buffers)}"
+            )
+        for rank, buffer in enumerate(buffers):
+            if buffer.dtype != torch.uint8 or buffer.ndim != 1 or not buffer.is_contiguous():
+                raise ValueError(
+                    f"{name}[{rank}] must be a contiguous uint8 [n], got {buffer.dtype} "
+                    f"{list(buffer.shape)}; take tensor.view(torch.uint8)"
+                )
+    sent, received = len(sends[peers.rank]), len(receives[peers.rank])
+    if sent != received:
+        raise ValueError(f"rank {peers.rank} sends itself {sent} bytes and receives {received}")
+
+
+def check_chunks(peers: Peers, mine: Tensor, sizes: Sequence[int]) -> None:
+    """Refuse what `Peers.gather` cannot send.
+
+    Raises:
+        ValueError: If there is not one size for each rank, or `mine` has another one than is said.
+    """
+    if len(sizes) != peers.world:
+        raise ValueError(f"sizes must have one for each of {peers.world} ranks, got {len(sizes)}")
+    if mine.shape != (sizes[peers.rank],):
+        raise ValueError(
+            f"mine must have the shape [{sizes[peers.rank]}] that sizes has for rank "
+            f"{peers.rank}, got {list(mine.shape)}"
+        )
