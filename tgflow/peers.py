@@ -26,6 +26,10 @@ class PeerLost(RuntimeError):
     """Another rank ended, hangs, or cannot be reached: this one can only end and be restarted."""
 
 
+class WorldError(ValueError):
+    """A world that cannot be: too large, or of ranks that were started differently."""
+
+
 class RanksDisagree(RuntimeError):
     """Ranks that must hold or send the same do not: nothing that is learned from here on counts."""
 
@@ -43,7 +47,7 @@ class Shard:
         [0, 31, 32]
 
     Raises:
-        ValueError: If `world` is not from 1 to `PARTS`, or `rank` not below it.
+        WorldError: If `world` is not from 1 to `PARTS`, or `rank` not below it.
     """
 
     rank: int = 0
@@ -51,9 +55,9 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 1 <= self.world <= PARTS:
-            raise ValueError(f"a world has 1 to {PARTS} ranks, got {self.world}; start fewer")
+            raise WorldError(f"a world has 1 to {PARTS} ranks, got {self.world}; start fewer")
         if not 0 <= self.rank < self.world:
-            raise ValueError(f"rank must be from 0 to {self.world - 1}, got {self.rank}")
+            raise WorldError(f"rank must be from 0 to {self.world - 1}, got {self.rank}")
 
     @property
     def parts(self) -> range:

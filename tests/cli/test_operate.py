@@ -161,6 +161,7 @@ def test_every_setting_has_an_effect_and_every_error_a_code():
         ("tgflow.train.learner", "TrainingDiverged", 70),
         ("tgflow.peers", "RanksDisagree", 70),
         ("tgflow.peers", "PeerLost", 75),
+        ("tgflow.peers", "WorldError", 2),
         ("tgflow.runtime.memory", "MemoryLimit", 71),
         ("tgflow.runtime.restore", "StrictResume", 2),
         ("tgflow.durable.errors", "Locked", 73),

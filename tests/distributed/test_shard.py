@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.peers import PARTS, Shard
+from tgflow.peers import PARTS, Shard, WorldError
 
 worlds = st.integers(1, PARTS)
 
@@ -72,5 +72,5 @@ def test_nobody_owns_what_is_no_id():
     ],
 )
 def test_a_rank_that_no_world_has_is_refused(rank, world, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(WorldError, match=text):
         Shard(rank, world)

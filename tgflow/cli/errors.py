@@ -39,6 +39,7 @@ _CODES = {
     "MemoryError": MEMORY,
     "OutOfMemoryError": MEMORY,
     "StrictResume": USAGE,
+    "WorldError": USAGE,
     "NoTopicError": NO_INPUT,
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
