@@ -44,6 +44,9 @@ DEVELOPERS = {
     "train": Benchmark(
         "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True
     ),
+    "reliability": Benchmark(
+        "benchmarks.reliability", "kills, crash states, faults and a soak, none with a loss", True
+    ),
 }
 
 

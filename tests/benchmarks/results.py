@@ -32,10 +32,12 @@ class Result:
 def record(name: str, command: str, rows: Sequence[Row], folder: Path = FOLDER) -> Path:
     """Write the rows of a benchmark that ran just now on this machine; returns the file."""
     head = {"machine": machine(), "date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit()}
-    plain = [row.to_json() for row in rows]
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    lines.append(f' "command": {json.dumps(command)},\n "rows": [')
+    plain = ",\n".join("  " + json.dumps(row.to_json()) for row in rows)  # a row a line, to compare
+    text = "\n".join(["{", *lines, plain, " ]", "}"])
     folder.mkdir(exist_ok=True)
     file = folder / f"{name}.json"
-    text = json.dumps({**head, "command": command, "rows": plain}, indent=1)
     file.write_text(text + "\n", encoding="utf-8")
     return file
 

@@ -53,19 +53,25 @@ def check_log(state, directory):
 
 @pytest.mark.parametrize("sync_every", [1, 3])
 @pytest.mark.parametrize("segment_bytes", [900, 1 << 20])
-def test_every_crash_state_of_the_log_is_old_or_new(tmp_path, sync_every, segment_bytes):
+def test_every_crash_state_of_the_log_is_old_or_new(
+    record_property, tmp_path, sync_every, segment_bytes
+):
     root = tmp_path / "log"
     root.mkdir()
     fs = RecordingFs(root)
     settings = {"segment_bytes": segment_bytes, "sync_every": sync_every, "drop_at": 7}
     write_log(fs, range(9), **settings).close()
     fs.note("synced 8")
-    assert explore(fs, check_log, tmp_path / "copy") > 50
+    num = explore(fs, check_log, tmp_path / "copy")
+    record_property("crash states of the log", num)
+    assert num > 50
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("when", [1, 2, 4])
-def test_every_crash_state_of_a_log_whose_disk_fails_is_old_or_new(tmp_path, code, when):
+def test_every_crash_state_of_a_log_whose_disk_fails_is_old_or_new(
+    record_property, tmp_path, code, when
+):
     """A sync fails, and with it perhaps the data is lost: what follows is written elsewhere."""
     root = tmp_path / "log"
     root.mkdir()
@@ -80,7 +86,9 @@ def test_every_crash_state_of_a_log_whose_disk_fails_is_old_or_new(tmp_path, cod
         with pytest.raises(OSError, match=os.strerror(code)):
             DurableLog(root, fs=fs)
     write_log(fs, range(6), segment_bytes=1 << 20, sync_every=2, drop_at=-1).close()
-    assert explore(fs, check_log, tmp_path / "copy") > 60
+    num = explore(fs, check_log, tmp_path / "copy")
+    record_property("crash states of the log", num)
+    assert num > 60
 
 
 def test_every_crash_state_of_recovery_is_recovered(tmp_path):
@@ -133,7 +141,7 @@ def check_store(state, directory):
     assert torch.cat([*pieces, loaded.sections["tail"]["t"]]).tolist() == list(range(step))
 
 
-def test_every_crash_state_of_checkpoints_is_old_or_new(tmp_path):
+def test_every_crash_state_of_checkpoints_is_old_or_new(record_property, tmp_path):
     root = tmp_path / "checkpoints"
     root.mkdir()
     fs = RecordingFs(root)
@@ -145,10 +153,12 @@ def test_every_crash_state_of_checkpoints_is_old_or_new(tmp_path):
     same = checkpoint(5)
     same.sections["model"]["b"] = torch.ones(1)  # the same step, but not the same content
     store.save(5, same)
-    assert explore(fs, check_store, tmp_path / "copy") > 100
+    num = explore(fs, check_store, tmp_path / "copy")
+    record_property("crash states of checkpoints", num)
+    assert num > 100
 
 
-def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(tmp_path):
+def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(record_property, tmp_path):
     root = tmp_path / "checkpoints"
     store = CheckpointStore(root, keep=2)
     for step in (3, 4):
@@ -168,7 +178,9 @@ def test_every_crash_state_of_replacing_and_setting_aside_is_old_or_new(tmp_path
         assert max(of(state, "saved")) <= step
         assert loaded.sections["model"]["w"].tolist() == [step] * 5
 
-    assert explore(fs, check, tmp_path / "copy", known=2) > 40
+    num = explore(fs, check, tmp_path / "copy", known=2)
+    record_property("crash states of checkpoints", num)
+    assert num > 40
 
 
 def test_the_enumeration_finds_a_writer_that_does_not_sync(tmp_path):

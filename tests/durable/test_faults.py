@@ -45,7 +45,10 @@ def run(child, **request):
 
 @pytest.mark.parametrize("kind", cases(KINDS, ["kill"]))
 @pytest.mark.parametrize("point", faults.DURABLE)
-def test_a_fault_at_any_point_leaves_the_old_or_the_new(child, tmp_path, point, kind):
+def test_a_fault_at_any_point_leaves_the_old_or_the_new(
+    child, record_property, tmp_path, point, kind
+):
+    record_property("faults", len(COUNTS))
     for count in COUNTS:
         spec = f"{FIRST.get(point, '')}{point}:{count}:{kind}"
         directory = tmp_path / str(count)

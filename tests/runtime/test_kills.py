@@ -43,11 +43,12 @@ def undisturbed(tmp_path, flags):
     return campaign
 
 
-def disturb(campaign, kills):
+def disturb(campaign, kills, record_property):
     while campaign.kills < kills and campaign.kill_once():
         pass
     campaign.finish()
     assert campaign.kills >= min(kills, 1), campaign
+    record_property("kills", campaign.kills)
 
 
 def compare(left, right):
@@ -60,7 +61,7 @@ def compare(left, right):
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
 @pytest.mark.parametrize("more", [["--log"], ["--no-log"], ["--log", *ON_DISK]])
-def test_killed_over_a_file(tmp_path, more):
+def test_killed_over_a_file(record_property, tmp_path, more):
     kills = max(1, KILLS // 4)
     lines = [
         ",".join(str(row[key]) for key in ("src", "dst", "t")) + f",{i % 97},{i % 31}"
@@ -74,13 +75,13 @@ def test_killed_over_a_file(tmp_path, more):
     assert reference.rows()["malformed"]
     assert reference.rows()["late"]
     campaign = Campaign(tmp_path / "killed", flags, SEED)
-    disturb(campaign, kills)
+    disturb(campaign, kills, record_property)
     compare(reference, campaign)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
-def test_killed_over_kafka(tmp_path):
+def test_killed_over_kafka(record_property, tmp_path):
     broker_module = pytest.importorskip("tgflow.testing.broker")
     pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
     with broker_module.MockBroker() as broker:
@@ -93,7 +94,7 @@ def test_killed_over_kafka(tmp_path):
         assert reference.rows()["malformed"]
         assert reference.rows()["late"]
         campaign = Campaign(tmp_path / "killed", flags, SEED)
-        disturb(campaign, KILLS)
+        disturb(campaign, KILLS, record_property)
         compare(reference, campaign)
 
 

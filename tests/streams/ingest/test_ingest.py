@@ -62,7 +62,8 @@ def test_a_late_event_is_an_error_if_so_chosen():
 
 @pytest.mark.parametrize("with_log", [True, False])
 @pytest.mark.parametrize("seed", cases(range(10), range(2)))
-def test_no_interleaving_and_no_crash_changes_the_sequence(seed, with_log):
+def test_no_interleaving_and_no_crash_changes_the_sequence(record_property, seed, with_log):
+    record_property("interleavings", NUM_INTERLEAVINGS // 20)
     for rng in (random.Random(f"{seed} {i}") for i in range(NUM_INTERLEAVINGS // 20)):
         event_ids = rng.choice([0, 0, 10])
         partitions = made_partitions(rng, max_rows=rng.choice([5, 20, 60]), event_ids=event_ids)

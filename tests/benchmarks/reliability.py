@@ -1,0 +1,113 @@
+"""What the campaigns went through without a difference: kills, crash states, faults, a soak.
+
+A failure is an error, not a row. The tests are those of `make test-all`, with more kills.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tgflow.bench.options import Options
+from tgflow.bench.row import Params, Row
+
+TESTS = Path(__file__).parents[1]
+CAMPAIGNS = (
+    "runtime/test_kills.py",
+    "durable/test_crash_states.py",
+    "durable/test_faults.py",
+    "streams/ingest/test_ingest.py",
+)
+KILLS, QUICK_KILLS = 50, 4
+"""Over Kafka; a quarter of them over each kind of run over a file."""
+SOAK_MINUTES, QUICK_SOAK_MINUTES = 20, 1
+_KILLED = "kill -9 at random, final state the same bits"
+ROWS: dict[tuple[str, str], tuple[str, Params, str, float | None]] = {
+    ("killed_over_kafka", "kills"): (_KILLED, {"over": "Kafka"}, "kills", KILLS),
+    ("killed_over_a_file", "kills"): (_KILLED, {"over": "a file"}, "kills", None),
+    ("interleaving", "interleavings"): (
+        "interleavings of partitions, with crashes, no difference", {}, "interleavings", 2000
+    ),
+    ("", "crash states of the log"): (
+        "crash states, old or new", {"of": "the log"}, "states", None
+    ),
+    ("", "crash states of checkpoints"): (
+        "crash states, old or new", {"of": "checkpoints"}, "states", None
+    ),
+    ("", "faults"): ("fault points x kill, enospc, eio, raise, old or new", {}, "faults", None),
+}  # fmt: skip
+"""The row that a property adds up to, by a part of the test's name and the property's."""
+
+
+def run(options: Options) -> list[Row]:
+    """Run the campaigns, then the soak."""
+    options.say("reliability: the campaigns")
+    properties = campaign_properties(QUICK_KILLS if options.quick else KILLS)
+    options.say("reliability: a soak at full rate")
+    soaked = soak(QUICK_SOAK_MINUTES if options.quick else SOAK_MINUTES)
+    return [*campaign_rows(properties), soaked]
+
+
+def campaign_properties(kills: int) -> Counter[tuple[str, str]]:
+    """Run the campaigns' tests; return what they recorded, added up by test and property.
+
+    Raises:
+        RuntimeError: If a test fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        asked = [*CAMPAIGNS, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        counts = {"TGFLOW_KILLS": str(kills), "HYPOTHESIS_PROFILE": "ci"}
+        _run(["-m", "pytest", *asked], counts)
+        return properties_of(report)
+
+
+def properties_of(report: Path) -> Counter[tuple[str, str]]:
+    """Return the properties in a report of JUnit's form, added up by test and name."""
+    found: Counter[tuple[str, str]] = Counter()
+    for case in ElementTree.parse(report).iter("testcase"):
+        for each in case.iter("property"):
+            found[case.attrib["name"], each.attrib["name"]] += int(each.attrib["value"])
+    return found
+
+
+def campaign_rows(properties: Counter[tuple[str, str]]) -> Iterator[Row]:
+    """Yield a row for each kind of disturbance that there was."""
+    for (test, name), (title, params, unit, target) in ROWS.items():
+        there = [n for (of, which), n in properties.items() if which == name and test in of]
+        if there:
+            yield Row(title, sum(there), unit, params, target)
+
+
+def soak(minutes: float) -> Row:
+    """Run for a while at full rate, killed again and again, and account for every row.
+
+    Raises:
+        RuntimeError: If something grew or was lost.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "soak.json"
+        _run(["soak.py", "--minutes", str(minutes), "--out", str(out)], {})
+        found = json.loads(out.read_text(encoding="utf-8"))
+    params: Params = {"kills": found["kills"], "events": found["events"]}
+    return Row("soak at full rate, every row accounted for", minutes, "minutes", params)
+
+
+def _run(arguments: list[str], environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stdout[-4000:]}{done.stderr}")
