@@ -10,15 +10,24 @@ Dim = int | str
 
 
 class Arguments:
-    """The tensors of one call, all on one device: that of its argument `name`.
+    """The tensors of one call, all on one device.
 
-    Raises:
-        TypeError: If that is no tensor.
+    Args:
+        device: Where they must be.
     """
 
-    def __init__(self, name: str, tensor: Tensor) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @classmethod
+    def beside(cls, name: str, tensor: Tensor) -> Arguments:
+        """Return the arguments of a call on the device of its argument `name`.
+
+        Raises:
+            TypeError: If that is no tensor.
+        """
         _check_type(name, tensor)
-        self._device = tensor.device
+        return cls(tensor.device)
 
     def address(self, name: str, tensor: Tensor, dtype: torch.dtype, *shape: Dim) -> int:
         """Return the address of a contiguous tensor of this type and shape, on the device.

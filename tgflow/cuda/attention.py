@@ -109,7 +109,7 @@ def attend(
     Raises:
         ValueError: If a tensor is of another dtype, shape or device, or widths do not add up.
     """
-    device = Arguments("mask", given["mask"])
+    device = Arguments.beside("mask", given["mask"])
     a = _checked(device, given)
     shape = (a.num_heads, a.num_targets)
     out = _AttentionOut(
@@ -145,7 +145,7 @@ def attend_backward(
     Raises:
         ValueError: If a tensor is of another dtype, shape or device, or widths do not add up.
     """
-    device = Arguments("mask", given["mask"])
+    device = Arguments.beside("mask", given["mask"])
     a = _checked(device, given)
     shape, width = (a.num_heads, a.num_targets), _width(a)
     wanted = device.address("grad_query", grad_query, _REAL, *given["query"].shape)

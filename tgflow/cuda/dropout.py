@@ -44,7 +44,7 @@ def keep_factors(kernels: Kernels, *, key: Tensor, rate: float, out: Tensor) -> 
     """
     if not 0 <= rate < 1:
         raise ValueError(f"rate must be at least 0 and less than 1, got {rate}")
-    given = Arguments("key", key)
+    given = Arguments.beside("key", key)
     addresses = (
         given.address("key", key, torch.int64, 1),
         given.address("out", out, torch.float32, "rows", "size"),

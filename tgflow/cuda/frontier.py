@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.device import Device
 
 _THREADS = 256
@@ -119,8 +120,9 @@ def expand_frontier(
     """
     num, k = len(targets.nodes), nodes.shape[1]
     items = _targets(gpu, targets, by_time=by_time, by_position=by_position)
-    items.slot_node = _address("nodes", nodes, (num, k), gpu)
-    items.slot_t = _address("t", t, (num, k), gpu)
+    given = Arguments(gpu.device)
+    items.slot_node = given.address("nodes", nodes, torch.int64, num, k)
+    items.slot_t = given.address("t", t, torch.int64, num, k)
     items.num_slots, items.k = num * k, k
     mask = torch.empty(num, k, dtype=torch.bool, device=gpu.device)
     dt = torch.empty(num, k, dtype=torch.float32, device=gpu.device)
@@ -142,7 +144,8 @@ def unique_events(gpu: Device, eids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         are in use, int64 `[]`.
     """
     size = len(eids)
-    items = _Items(slot_node=_address("eids", eids, (size,), gpu), num_slots=size, k=1)
+    address = Arguments(gpu.device).address("eids", eids, torch.int64, size)
+    items = _Items(slot_node=address, num_slots=size, k=1)
     rows, row = _made_distinct(gpu, items, size, False, _Rows(base=1))
     return rows.nodes, row, rows.num_used
 
@@ -152,13 +155,15 @@ def _with_position(queries: TargetRows, by_position: bool) -> bool:
 
 
 def _targets(gpu: Device, queries: TargetRows, *, by_time: bool, by_position: bool) -> _Items:
-    size = len(queries.nodes)
-    position = queries.position if by_position else None
+    size, given = len(queries.nodes), Arguments(gpu.device)
+    position, num_used = queries.position if by_position else None, queries.num_used
     return _Items(
-        node=_address("nodes", queries.nodes, (size,), gpu),
-        t=_address("t", queries.t, (size,), gpu),
-        position=0 if position is None else _address("position", position, (size,), gpu),
-        num_used=0 if queries.num_used is None else _address("num_used", queries.num_used, (), gpu),
+        node=given.address("nodes", queries.nodes, torch.int64, size),
+        t=given.address("t", queries.t, torch.int64, size),
+        position=0
+        if position is None
+        else given.address("position", position, torch.int64, size),
+        num_used=0 if num_used is None else given.address("num_used", num_used, torch.int64),
         num_targets=size,
         k=1,
         by_time=int(by_time),
@@ -201,18 +206,3 @@ def _none(gpu: Device, base: int, with_position: bool) -> tuple[DistinctRows, Te
     num_used = torch.full((), base, dtype=torch.int64, device=gpu.device)
     rows = DistinctRows(nodes, zeros, zeros.clone() if with_position else None, num_used)
     return rows, zeros.new_empty(0)
-
-
-def _address(name: str, column: Tensor, shape: tuple[int, ...], gpu: Device) -> int:
-    """Return where an int64 tensor's elements are, once it is what a kernel takes it for.
-
-    Raises:
-        ValueError: If it has another dtype, shape or device, or is not contiguous.
-    """
-    fits = column.dtype is torch.int64 and column.shape == shape and column.device == gpu.device
-    if not fits or not column.is_contiguous():
-        raise ValueError(
-            f"{name} must be contiguous int64 {list(shape)} on {gpu.device}, "
-            f"got {column.dtype} {list(column.shape)} on {column.device}"
-        )
-    return column.data_ptr()

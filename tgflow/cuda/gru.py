@@ -45,7 +45,7 @@ def gru_forward(
     Raises:
         ValueError: If a tensor is of another dtype, shape or device.
     """
-    given = Arguments("memory", memory)
+    given = Arguments.beside("memory", memory)
     gru = _checked(given, memory, own)
     pointers = _addresses(given, gru, gates=gates, out=out)
     _launch(kernels, "gru_forward", gru, *pointers)
@@ -75,7 +75,7 @@ def gru_backward(
     Raises:
         ValueError: If a tensor is of another dtype, shape or device.
     """
-    given = Arguments("memory", memory)
+    given = Arguments.beside("memory", memory)
     gru = _checked(given, memory, own)
     pointers = _addresses(
         given, gru, gates=gates, grad_out=grad_out, grad_gates=grad_gates, grad_own=grad_own

@@ -63,7 +63,7 @@ class LastMessages:
     """bool `[2B]`: marks it."""
 
     def __init__(self, kernels: Kernels, src: Tensor, dst: Tensor, t: Tensor) -> None:
-        size, given = 2 * len(src), Arguments("src", src)
+        size, given = 2 * len(src), Arguments.beside("src", src)
         self._kernels = kernels
         if size > FEW_MESSAGES:
             receiver = torch.stack([src, dst], dim=1).flatten()
@@ -96,7 +96,7 @@ class LastMessages:
             ValueError: If it is of another dtype, shape or device.
         """
         size = self._columns.size
-        given = Arguments("node", self.node)
+        given = Arguments.beside("node", self.node)
         address = given.address("messages", messages, torch.float32, size, "D")
         out = torch.empty_like(messages)
         if out.numel() > 0:

@@ -159,7 +159,7 @@ def read_versions(
         ValueError: If a tensor is of another dtype, shape or device.
     """
     size = len(nodes)
-    given = Arguments("nodes", nodes)
+    given = Arguments.beside("nodes", nodes)
     columns, ring = _columns(given, buffers, rows, size), _ring(given, buffers)
     out = nodes.new_empty(size, columns.width, dtype=torch.float32) if rows is None else rows
     clock = nodes.new_empty(size, _CLOCK_WIDTH)
@@ -205,7 +205,7 @@ def write_versions(
         ValueError: If a tensor is of another dtype, shape or device.
     """
     size = len(nodes)
-    given = Arguments("nodes", nodes)
+    given = Arguments.beside("nodes", nodes)
     columns, ring = _columns(given, buffers, rows, size), _ring(given, buffers)
     updates = _updates(given, nodes, versions, columns.width)
     if is_last is not None:

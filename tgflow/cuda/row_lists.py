@@ -34,7 +34,7 @@ class RowLists(NamedTuple):
 
     def struct(self) -> RowListsStruct:
         """Return the lists as kernels take them."""
-        given = Arguments("start", self.start)
+        given = Arguments.beside("start", self.start)
         return RowListsStruct(
             given.address("start", self.start, torch.int64, "rows"),
             given.address("slot", self.slot, torch.int64, "S"),
@@ -85,7 +85,7 @@ def sum_rows(kernels: Kernels, *, rows: Tensor, lists: RowLists, out: Tensor) ->
     Raises:
         ValueError: If a tensor is of another dtype, shape or device.
     """
-    given = Arguments("rows", rows)
+    given = Arguments.beside("rows", rows)
     address = given.address("rows", rows, torch.float32, "S", "D")
     size, width = rows.shape
     if len(lists.slot) != size:
