@@ -252,9 +252,11 @@ def test_other_numbers_of_threads_are_reported_and_strictly_refused(tgflow, whol
     ran = tgflow("run", "-o", "whole", "--resume", "--threads", 2)
     assert ran.code == 0
     assert "threads was 1, is 2: results may differ" in ran.err
-    ran = tgflow("run", "-o", "whole", "--resume", "--threads", 1, "--strict-resume")
+    before = (whole / "config.toml").read_bytes()
+    ran = tgflow("run", "-o", "whole", "--resume", "--threads", 1, "--strict-resume", "--keep", 2)
     assert ran.code == 2
     assert "threads was 2, is 1" in ran.err
+    assert (whole / "config.toml").read_bytes() == before
 
 
 def test_without_resume_a_run_is_not_touched(tgflow, events_csv, whole):

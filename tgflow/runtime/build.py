@@ -129,6 +129,7 @@ def _compose(
     build = current_build(inputs.threads, inputs.device)
     start = Start.of(newest)
     check_build(start.build, build, config, run_log)
+    directory.accept_settings()
     log = None
     if config.checkpoint.log:
         log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)

@@ -124,8 +124,8 @@ class RunDirectory:
         self.files.make()
         if self._lock is None:
             self._lock = RunLock(self.path / LOCK)
-        # which also shows whether one can write here; what counts is written by `commit_settings`
-        self.files.write_config(self.config if self._saved is None else self._not_counting())
+        # which also shows whether one can write here
+        self.files.write_config(self.config if self._saved is None else self._saved)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -150,6 +150,17 @@ class RunDirectory:
         saved = _saved(self.path, counting)
         self.changed = _changes(self.path, saved, self.config, self._options)
         self._saved, self._is_committed = saved, False
+
+    def accept_settings(self) -> None:
+        """Write config.toml with the changed settings that do not count: the run goes on.
+
+        What counts is written by `commit_settings`.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if self._saved is not None:
+            self.files.write_config(self._not_counting())
 
     def commit_settings(self) -> None:
         """Write config.toml with all settings: a checkpoint now stands for them.
