@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,15 +12,19 @@ from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from helpers.records import untimed
 from tgflow import checkpoint as ckpt
 from tgflow.checkpoint import CheckpointError
+from tgflow.compare import groups
 from tgflow.compare.comparison import Comparison
+from tgflow.compare.groups import Stopwatch
 from tgflow.compare.lineup import Entrant
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
-from tgflow.models import EdgeBank, Recency
+from tgflow.models import EdgeBank, PopTrack, Recency
 from tgflow.models.tgn import TGN
+from tgflow.plan.negatives import PairHistory
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.finite import TrainingDiverged
+from tgflow.train.microbatch import PREDICT
 
 CONFIG = ContinualConfig(batch_size=20, mrr_negatives=5, learning_rate=1e-2, seed=7)
 EVENTS = made_events(130)
@@ -99,9 +104,53 @@ def test_models_with_the_same_needs_share_batches():
     assert microseconds["all"] == pytest.approx(sum(microseconds[name] for name in parts))
 
 
+def pair_features(label="tgn+pairs"):
+    return Entrant(label, 0, small_tgn(pair_features=True))
+
+
+def test_models_share_batches_whatever_they_count_of_the_past():
+    def lineup():
+        rules = [Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank())]
+        return [*rules, Entrant("poptrack", 0, PopTrack()), tgn(0), pair_features()]
+
+    together = compared(*lineup())
+    assert together.result()["num_groups"] == 2
+    for entrant in lineup():
+        assert torch.equal(rows(compared(entrant))[entrant.key], rows(together)[entrant.key])
+    results = together.result()["participants"]
+    counted = {key: each["bytes"]["counts"] for key, each in results.items()}
+    assert 0 == counted["tgn/0"] < counted["edgebank/0"] < counted["recency/0"]
+
+
+def test_pairs_of_the_log_are_read_once_for_all(monkeypatch):
+    read = []
+    grow = PairHistory._grow
+
+    def counting(self, position):
+        before = len(self._index)
+        grow(self, position)
+        read.append(len(self._index) - before)
+
+    monkeypatch.setattr(PairHistory, "_grow", counting)
+    compared(tgn(0), tgat(0), Entrant("recency", 0, Recency()))
+    assert sum(read) == len(EVENTS)
+
+
+def test_a_model_is_charged_for_its_part_of_what_is_prepared(monkeypatch):
+    clock = itertools.count()  # a second goes by whenever somebody looks
+    monkeypatch.setattr(groups.time, "thread_time", lambda: next(clock))
+    watch = Stopwatch()
+    for epoch in (PREDICT, 1):
+        with watch.preparing(epoch):
+            assert watch.count(lambda: "answers") == "answers"
+    assert watch.seconds(0, learns=False) == 2  # 3 seconds, of which one was counting
+    assert watch.seconds(1, learns=False) == 3
+    assert watch.seconds(0.5, learns=True) == 5
+
+
 def test_nothing_is_prepared_for_models_that_learn_nothing():
     found = compared(Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank()), tgn(0))
-    assert found.num_batches == 1 + 1 + 2
+    assert found.num_batches == 1 + 2
     for key, model in (("recency/0", Recency()), ("edgebank/0", EdgeBank())):
         own = replace(CONFIG, seed=0, data_seed=7)
         alone = ContinualTrainer(model, TemporalGraph("undirected", 2), own)

@@ -1,4 +1,4 @@
-"""Runs of `tgflow run` in processes of their own, that are killed at random and go on."""
+"""Runs of the command line in processes of their own, that are killed at random and go on."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ class Campaign:
 
     Args:
         out: Its directory.
-        flags: Of `tgflow run`, but for --out and --resume.
+        flags: Of the command, but for --out and --resume.
         seed: Seeds when it is killed.
+        command: Of tgflow: run or compare.
     """
 
     out: Path
     flags: list[str]
     seed: int = 0
+    command: str = "run"
     faults: str = ""
     """Armed in the process, as `helpers.faults.arm` takes them."""
     kills: int = 0
@@ -41,7 +43,7 @@ class Campaign:
     def start(self) -> subprocess.Popen[str]:
         """Begin, or go on."""
         program = ["-m", "helpers.faults", self.faults] if self.faults else ["-m", "tgflow"]
-        command = [sys.executable, *program, "run", *self.flags]
+        command = [sys.executable, *program, self.command, *self.flags]
         command += ["--out", str(self.out), "--resume"]
         return subprocess.Popen(
             command,

@@ -10,10 +10,12 @@ import os
 import random
 import time
 
+import numpy as np
 import pytest
 
 from helpers.campaign import Campaign
-from helpers.live_runs import same_run
+from helpers.live_runs import figures, same_run
+from tgflow.compare.outcome import Outcome
 
 KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
 SEED = int(os.environ.get("TGFLOW_SEED", "1"))
@@ -77,6 +79,27 @@ def test_killed_over_a_file(record_property, tmp_path, more):
     campaign = Campaign(tmp_path / "killed", flags, SEED)
     disturb(campaign, kills, record_property)
     compare(reference, campaign)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 30 * KILLS)
+def test_a_comparison_is_killed(tmp_path):
+    kills = max(1, KILLS // 2)
+    stream = tmp_path / "made.csv"
+    lines = [f"{i % 9},{10 + i * i % 7},{i}" for i in range(BATCH * 8 * kills)]
+    stream.write_text("src,dst,t\n" + "\n".join(lines) + "\n")
+    models = ["--models", "recency,jodie,tgn+pairs", "--seeds", "1", "--frozen-at", "100"]
+    flags = ["-s", str(stream), *models, *SMALL, *KEPT]
+    reference = Campaign(tmp_path / "undisturbed", flags, command="compare")
+    reference.finish()
+    campaign = Campaign(tmp_path / "killed", flags, SEED, command="compare")
+    disturb(campaign, kills)
+    whole, found = (Outcome.read(each.out) for each in (reference, campaign))
+    assert found.summary["state_sha256"] == whole.summary["state_sha256"]
+    assert found.scores.keys() == whole.scores.keys()
+    for key, scores in whole.scores.items():
+        assert np.array_equal(found.scores[key], scores, equal_nan=True), key
+    assert figures(campaign.out)[2] == figures(reference.out)[2]  # the records of all micro-batches
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ import torch
 from tgflow.batch import Batch
 from tgflow.checkpoint import CheckpointError
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
-from tgflow.compare.groups import GroupPlans, Stopwatch, needs_of, turns
+from tgflow.compare.groups import GroupCounts, GroupPlans, Stopwatch, needs_of, turns
 from tgflow.compare.lineup import Entrant, Lineup, check_lineup, device_of_lineup
 from tgflow.compare.participant import Participant
 from tgflow.compare.prefixed import Prefixed
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.plan.counts import CountHistory
+from tgflow.model import TemporalModel
 from tgflow.plan.loader import BatchSource
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
@@ -35,10 +35,10 @@ class Comparison(StreamTrainer):
     """Predicts, learns and stores each micro-batch with every entrant, in one pass over a stream.
 
     All see the same micro-batches, negatives and replayed events, drawn with `config.data_seed`;
-    models whose needs agree (fanouts, strategy, memory, counts) share the batches themselves. Who
-    else takes part, and in which order, changes no bit of an entrant's scores: they are those that
-    `tgflow.ContinualTrainer` has with its seed and the same `data_seed`. One whose loss or
-    score is not finite drops out, and the others go on.
+    models whose needs agree (fanouts, strategy, memory) share the batches themselves, with the
+    counts of all of them. Who else takes part, and in which order, changes no bit of an entrant's
+    scores: they are those that `tgflow.ContinualTrainer` has with its seed and the same
+    `data_seed`. One whose loss or score is not finite drops out, and the others go on.
 
     Args:
         lineup: Who takes part.
@@ -63,7 +63,7 @@ class Comparison(StreamTrainer):
         if config.data_seed is None:
             config = replace(config, data_seed=config.seed)
         super().__init__(graph, config, execution, device_of_lineup(lineup))
-        self._groups: dict[tuple[Any, ...], _Group] = {}
+        self._groups = self._grouped(lineup)
         self.participants = [self._participant(entrant) for entrant in lineup]
         self._origins = {
             each.key: each for each in self.participants if each.entrant.frozen_of is None
@@ -116,7 +116,9 @@ class Comparison(StreamTrainer):
             "test.start_event": test_start,
             "epoch_seconds": progress.wall_seconds,
             "events_per_second": progress.events_per_second(),
-            "participants": {each.key: each.result(test_start) for each in self.participants},
+            "participants": {
+                each.key: each.result(test_start, self.position) for each in self.participants
+            },
         }
 
     def save(self, writer: SectionWriter) -> None:
@@ -169,15 +171,21 @@ class Comparison(StreamTrainer):
         found._load_place(checkpoint)
         return found
 
+    def _grouped(self, lineup: Lineup) -> dict[tuple[Any, ...], _Group]:
+        """Return the groups of those whose needs agree, empty as yet."""
+        models: dict[tuple[Any, ...], list[TemporalModel]] = {}
+        for entrant in lineup:
+            needs = needs_of(entrant.model, self.config)
+            models.setdefault(needs, []).append(entrant.model)
+        groups = {}
+        for needs, members in models.items():
+            watch = Stopwatch()
+            groups[needs] = _Group(GroupCounts(self.graph, members, watch), watch)
+        return groups
+
     def _participant(self, entrant: Entrant) -> Participant:
         """Return an entrant's participant, in the group of those with its needs."""
-        model = entrant.model
-        needs = needs_of(model, self.config)
-        if needs not in self._groups:
-            shared = [g.counts for g in self._groups.values() if g.counts.asked == model.counts]
-            counts = shared[0] if shared else CountHistory(self.graph, model.counts)
-            self._groups[needs] = _Group(counts)
-        group = self._groups[needs]
+        group = self._groups[needs_of(entrant.model, self.config)]
         participant = Participant(
             entrant,
             self.graph,
@@ -219,15 +227,17 @@ class Comparison(StreamTrainer):
                 batch = next(following)
             members = groups[turn].participants
             active = [members[i] for i in turns(len(members), self._index) if members[i].is_active]
-            for each in active:
-                each.predict(batch)
+            own = [each.own(batch) for each in active]
+            for each, of_each in zip(active, own, strict=True):
+                each.predict(of_each)
             for _ in range(groups[turn].num_batches - 1):
                 batch = next(following)
-                for each in active:
-                    each.learn(batch)
-            for each in active:
+                own = [each.own(batch) for each in active]
+                for each, of_each in zip(active, own, strict=True):
+                    each.learn(of_each)
+            for each, of_each in zip(active, own, strict=True):
                 if each.num_updates:
-                    each.store(batch)
+                    each.store(of_each)
         return batch
 
     def _finish(self, of: MicroBatch) -> None:
@@ -279,9 +289,9 @@ class Comparison(StreamTrainer):
 class _Group:
     """Participants who share batches."""
 
-    counts: CountHistory
+    counts: GroupCounts
+    watch: Stopwatch
     participants: list[Participant] = field(default_factory=list)
-    watch: Stopwatch = field(default_factory=Stopwatch)
 
     @property
     def num_batches(self) -> int:

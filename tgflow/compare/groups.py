@@ -4,40 +4,94 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.cuda.device import Device
+from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.plan.counts import CountHistory
 from tgflow.plan.device_batches import DeviceBatches
 from tgflow.train.config import ContinualConfig
-from tgflow.train.microbatch import MicroBatchPlans
+from tgflow.train.microbatch import PREDICT, MicroBatchPlans
+
+
+Answer = TypeVar("Answer")
 
 
 def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:
-    """Return what a model's batches depend on, beside what all models of a comparison share."""
+    """Return what a model's batches depend on, beside what all models of a comparison share.
+
+    What it counts of the past is no part of it: a batch may hold more counts than a model reads.
+    """
     strategy = config.strategy or model.strategy
-    return model.fanouts, strategy, model.state is not None, model.counts
+    return model.fanouts, strategy, model.state is not None
 
 
-@dataclass(slots=True)
 class Stopwatch:
     """Seconds for which threads were busy with preparing a group's batches."""
 
-    seconds: float = 0.0
-    _adding: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self._adding = threading.Lock()
+        self._batch = threading.local()
+        # [to predict, to learn from]
+        self._preparing = [0.0, 0.0]
+        self._counting = [0.0, 0.0]
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Enclose what is to be added; for any thread."""
+    def preparing(self, epoch: int) -> Iterator[None]:
+        """Enclose the preparation of a batch of `epoch`; for any thread."""
+        self._batch.counting = 0.0
         begin = time.thread_time()
         yield
+        seconds, counting = time.thread_time() - begin, self._batch.counting
+        kind = int(epoch != PREDICT)
         with self._adding:
-            self.seconds += time.thread_time() - begin
+            self._preparing[kind] += seconds - counting
+            self._counting[kind] += counting
+
+    def count(self, look_up: Callable[[], Answer]) -> Answer:
+        """Return what counts of the past are looked up for a batch that is being prepared."""
+        begin = time.thread_time()
+        found = look_up()
+        self._batch.counting = getattr(self._batch, "counting", 0.0) + time.thread_time() - begin
+        return found
+
+    def seconds(self, share: float, *, learns: bool) -> float:
+        """Return what was spent for a model.
+
+        Args:
+            share: The part of the counts that it reads.
+            learns: Whether batches to learn from are prepared for it, too.
+        """
+        kinds = slice(None) if learns else slice(1)
+        return sum(self._preparing[kinds]) + share * sum(self._counting[kinds])
+
+
+class GroupCounts(CountHistory):
+    """The counts of all models of a group: each of them once, whoever reads it.
+
+    Args:
+        graph: As `CountHistory`.
+        models: Who asks.
+        watch: Takes the time.
+    """
+
+    def __init__(
+        self, graph: TemporalGraph, models: Iterable[TemporalModel], watch: Stopwatch
+    ) -> None:
+        super().__init__(graph, tuple(dict.fromkeys(c for model in models for c in model.counts)))
+        self._watch = watch
+
+    def answer(self, *args: Any, **options: Any) -> Tensor:
+        """Return all answers about a batch's pairs, as `CountHistory` does."""
+        return self._watch.count(lambda: super(GroupCounts, self).answer(*args, **options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +122,7 @@ class GroupPlans:
     def batch(self, epoch: int, index: int) -> Batch:
         """Return a batch of the group whose turn it is."""
         group, epoch = self._which(epoch, index)
-        with self.watches[group].measuring():
+        with self.watches[group].preparing(epoch):
             return self.groups[group].batch(epoch, index)
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
@@ -108,7 +162,7 @@ class _GroupBatches:
     def make(self, epoch: int, index: int) -> Batch:
         """Return a batch of the group whose turn it is."""
         group, epoch = self._plans._which(epoch, index)
-        with self._plans.watches[group].measuring():
+        with self._plans.watches[group].preparing(epoch):
             batch = self._made[group].make(epoch, index)
         self._out[id(batch.host)] = self._made[group]
         return batch

@@ -13,7 +13,7 @@ from torch import nn
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
-from tgflow.compare.groups import Stopwatch
+from tgflow.compare.groups import GroupCounts, Stopwatch
 from tgflow.compare.lineup import Entrant
 from tgflow.compare.score_log import ScoreLog
 from tgflow.cuda.clock import WorkClock, clock_of
@@ -37,7 +37,7 @@ class Participant:
         execution: How a GPU is used.
         preparation: The clock of what prepares batches.
         watch: Of the preparation of its group's batches.
-        counts: Of what it asks of the past.
+        counts: What its group asks of the past.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Participant:
         execution: ExecutionConfig,
         preparation: WorkClock,
         watch: Stopwatch,
-        counts: CountHistory,
+        counts: GroupCounts,
     ) -> None:
         self.entrant = entrant
         self.config = replace(config, seed=entrant.seed, **entrant.learning)
@@ -60,7 +60,9 @@ class Participant:
         """What it dropped out for, and at which event."""
         self.is_waiting = entrant.frozen_of is not None
         """Whether it is a copy that is yet to be made."""
-        self._watch, self._counts = watch, counts
+        self._watch, self._counts, self._graph = watch, counts, graph
+        self._which = [counts.asked.index(each) for each in entrant.model.counts]
+        self._reads_all = self._which == [*range(len(counts.asked))]
         self._commits = clock_of(self.stepper.learner.device)
         self._before = {"commit": 0.0, "preparation": 0.0}
         """Seconds before it was resumed."""
@@ -79,6 +81,12 @@ class Participant:
     def num_updates(self) -> int:
         """Updates that it takes from a micro-batch: none if it only predicts and stores."""
         return 0 if self.entrant.frozen_of is not None else self.stepper.num_updates
+
+    def own(self, batch: Batch) -> Batch:
+        """Return a batch of its group with the counts that its model reads, in its order."""
+        if self._reads_all:
+            return batch
+        return replace(batch, counts=tuple(batch.counts[i] for i in self._which))
 
     def predict(self, batch: Batch) -> None:
         """Score a micro-batch; one that does not learn stores it, too."""
@@ -123,12 +131,17 @@ class Participant:
         self.stepper.progress = Progress.from_json(origin.stepper.progress.to_json())
         self.stepper.resume_clocks()
         self.scores.take_over(origin.scores)
-        now = origin._seconds()  # whose group, and its watch, are the same
-        self._before = now | {"preparation": now["preparation"] - self._watch.seconds}
+        now = origin._seconds()
+        self._before = now | {"preparation": now["preparation"] - self._preparing()}
         self.is_waiting = False
 
-    def result(self, test_start: int) -> dict[str, Any]:
-        """Return its metrics, what it costs and how it ended, fit for JSON."""
+    def result(self, test_start: int, position: int) -> dict[str, Any]:
+        """Return its metrics, what it costs and how it ended, fit for JSON.
+
+        Args:
+            test_start: Log position from which on events count for `test.*`.
+            position: Log position after the last event that was stored.
+        """
         model = self.entrant.model
         return {
             "label": self.entrant.label,
@@ -141,7 +154,7 @@ class Participant:
             "bytes": {
                 "parameters": sum(p.nbytes for p in model.parameters()),
                 "memory": _state_bytes(model),
-                "counts": self._counts.nbytes if model.counts else 0,
+                "counts": self._counted_bytes(position),
             },
             "learning": dict(self.entrant.learning),
             **model.figures(),
@@ -185,8 +198,19 @@ class Participant:
     def _seconds(self) -> dict[str, float]:
         return {
             "commit": self._before["commit"] + self._commits.seconds,
-            "preparation": self._before["preparation"] + self._watch.seconds,
+            "preparation": self._before["preparation"] + self._preparing(),
         }
+
+    def _preparing(self) -> float:
+        """Return the seconds that its batches have taken in this process, as if for it alone."""
+        share = len(self._which) / max(len(self._counts.asked), 1)
+        return self._watch.seconds(share, learns=self.num_updates > 0)
+
+    def _counted_bytes(self, position: int) -> int:
+        """Return the bytes of its counts, as if for it alone."""
+        own = self.entrant.model.counts
+        counts = self._counts if self._reads_all else CountHistory(self._graph, own)
+        return counts.figures(position).get("counts_bytes", 0)
 
     def _microseconds(self) -> dict[str, float]:
         """Return what an event took: what it computed, stored, and what its batches took."""

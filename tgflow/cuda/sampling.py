@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgflow import _core
 from tgflow.choices import Strategy
+from tgflow.cuda.arguments import Arguments
 from tgflow.cuda.device import Device
 from tgflow.cuda.structs import NeighborRows, QueryArgs, SampleParams, SamplerArgs
 
@@ -72,13 +73,7 @@ def params_address(params: Tensor | None, device: torch.device) -> int:
     """
     if params is None:
         return 0
-    fits = params.dtype is torch.int64 and params.shape == (_PARAMS_WORDS,)
-    if not fits or params.device != device or not params.is_contiguous():
-        raise ValueError(
-            f"params must be contiguous int64 [{_PARAMS_WORDS}] on {device}, "
-            f"got {params.dtype} {list(params.shape)} on {params.device}"
-        )
-    return params.data_ptr()
+    return Arguments(device).address("params", params, torch.int64, _PARAMS_WORDS)
 
 
 def sample(

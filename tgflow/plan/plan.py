@@ -50,6 +50,8 @@ class Plan(PlanSpec):
             answers are in `Batch.counts`, in this order. They are of all events of the log, also of
             those that `TemporalGraph.retain` forgets as neighbors. A `CountHistory` of the graph
             may be shared by several plans, which saves memory.
+        pairs: What negatives are drawn from, of the graph's log, to share it with other plans; None
+            is one of its own.
 
     Raises:
         ValueError: If an argument is out of range, the graph's `node_x` has got rows of nodes that

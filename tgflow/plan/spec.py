@@ -85,6 +85,7 @@ class PlanSpec:
         replay: ExperienceReplay | None = None,
         with_memory: bool,
         counts: Sequence[Count] | CountHistory = (),
+        pairs: PairHistory | None = None,
     ) -> None:
         _check(batch_size, fanouts, visibility)
         if only is not None and (replay is not None or start or stop is not None):
@@ -105,7 +106,7 @@ class PlanSpec:
         self.only = only
         self.replay = replay
         self.with_memory = with_memory
-        self._history = PairHistory(graph.log)
+        self._history = PairHistory(graph.log) if pairs is None else pairs
         self.counts = _count_history(graph, counts)
 
     def __len__(self) -> int:

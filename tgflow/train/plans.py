@@ -8,7 +8,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.negatives import NegativeSource
+from tgflow.plan.negatives import NegativeSource, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import TrainingConfig
@@ -26,6 +26,7 @@ def make_plan(
     only: Tensor | None = None,
     replay: ExperienceReplay | None = None,
     counts: CountHistory | None = None,
+    pairs: PairHistory | None = None,
 ) -> Plan:
     """Return the plan of the events of `graph` at `[start, stop)` for a model and its settings.
 
@@ -41,6 +42,7 @@ def make_plan(
         only: Log positions of the only events, instead of `start` and `stop`.
         replay: Past events to add to each batch.
         counts: Of the model's counts, to share them with other plans of the graph.
+        pairs: Of the graph's pairs, to share them likewise.
     """
     return Plan(
         graph,
@@ -57,4 +59,5 @@ def make_plan(
         replay=replay,
         with_memory=model.state is not None,
         counts=model.counts if counts is None else counts,
+        pairs=pairs,
     )

@@ -22,7 +22,7 @@ from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negative_sources import NegativesOfBoth
-from tgflow.plan.negatives import NegativeSampler, NegativeSource
+from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
@@ -63,6 +63,7 @@ class StreamTrainer(ABC):
         self.device = device
         """Where models are, and batches come to."""
         self._preparation = clock_of(device)
+        self._pairs = PairHistory(graph.log)
         self._catches_up = False
         self._replay_from = 0
         """No event before this log position is replayed: the model's state has forgotten it."""
@@ -243,7 +244,10 @@ class StreamTrainer(ABC):
             c.replay_ratio, c.replay_horizon, c.replay_half_life, self._replay_from
         )
         seed = c.seed if c.data_seed is None else c.data_seed
-        make = partial(make_plan, self.graph, model, c, seed=seed, start=start, counts=counts)
+        make = partial(
+            make_plan, self.graph, model, c, seed=seed, start=start, counts=counts,
+            pairs=self._pairs,
+        )  # fmt: skip
         ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
         if c.hist_negatives:
             ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))
