@@ -5,8 +5,8 @@
     python -m benchmarks.report                                        write the tables only
 
 A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is a file of
-benchmarks/results; `headlines` is the page's first table, and `gpu` that of the goals on a GPU,
-where `make gpu` keeps its rows beside these.
+benchmarks/results; `headlines` is the page's first table, `libraries` and `models` are the README's,
+and `gpu` is that of the goals on a GPU, where `make gpu` keeps its rows beside these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks import gpu_goals
+from benchmarks import accuracy, gpu_goals
 from benchmarks.__main__ import DEVELOPERS
 from benchmarks.crossed import CROSSINGS, crossed_table
 from benchmarks.results import FOLDER, Result, load, record
@@ -142,6 +142,7 @@ def filled(page: str, folder: Path = FOLDER) -> str:
         tables = {
             "headlines": headline_table,
             "libraries": library_table,
+            "models": accuracy.headline_table,
             "gpu": on_gpu,
         }
         lines = tables[name](results) if name in tables else result_tables(results[name])
