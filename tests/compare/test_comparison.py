@@ -110,16 +110,19 @@ def pair_features(label="tgn+pairs"):
 
 def test_models_share_batches_whatever_they_count_of_the_past():
     def lineup():
-        rules = [Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank())]
-        return [*rules, Entrant("poptrack", 0, PopTrack()), tgn(0), pair_features()]
+        rules = [Entrant("recency", 0, Recency()), Entrant("poptrack", 0, PopTrack())]
+        return [*rules, tgn(0), pair_features()]
 
     together = compared(*lineup())
     assert together.result()["num_groups"] == 2
     for entrant in lineup():
-        assert torch.equal(rows(compared(entrant))[entrant.key], rows(together)[entrant.key])
-    results = together.result()["participants"]
-    counted = {key: each["bytes"]["counts"] for key, each in results.items()}
-    assert 0 == counted["tgn/0"] < counted["edgebank/0"] < counted["recency/0"]
+        alone = compared(entrant)
+        assert torch.equal(rows(alone)[entrant.key], rows(together)[entrant.key])
+        counted, own = (
+            each.result()["participants"][entrant.key]["bytes"]["counts"]
+            for each in (together, alone)
+        )
+        assert counted == pytest.approx(own, rel=0.3)  # lists grow by leaps
 
 
 def test_pairs_of_the_log_are_read_once_for_all(monkeypatch):
@@ -150,7 +153,7 @@ def test_a_model_is_charged_for_its_part_of_what_is_prepared(monkeypatch):
 
 def test_nothing_is_prepared_for_models_that_learn_nothing():
     found = compared(Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank()), tgn(0))
-    assert found.num_batches == 1 + 2
+    assert found.num_batches == 1 + 1 + 2
     for key, model in (("recency/0", Recency()), ("edgebank/0", EdgeBank())):
         own = replace(CONFIG, seed=0, data_seed=7)
         alone = ContinualTrainer(model, TemporalGraph("undirected", 2), own)

@@ -16,6 +16,7 @@ COSTS = frozenset(
         "us/step",
         "of the budget",
         "of all's",
+        "of theirs",
         "ns/event",
         "bytes/entry",
         "of the room",
