@@ -42,7 +42,9 @@ DEVELOPERS = {
         "benchmarks.checkpoint", "what checkpoints cost a training that continues", True
     ),
     "compare": Benchmark(
-        "benchmarks.compare", "comparisons, beside what their models compute and runs one by one", True
+        "benchmarks.compare",
+        "comparisons, beside what their models compute and runs one by one",
+        True,
     ),
     "train": Benchmark(
         "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True

@@ -5,8 +5,8 @@
     python -m benchmarks.report                                        write the tables only
 
 A table stands between `<!-- rows: NAME -->` and `<!-- end -->`, where NAME is a file of
-benchmarks/results; `headlines` is the page's first table, `libraries` and `models` are the README's,
-and `gpu` is that of the goals on a GPU, where `make gpu` keeps its rows beside these.
+benchmarks/results; `headlines` is the page's first table, `libraries` and `models` are those of the
+README, and `gpu` that of the goals on a GPU, where `make gpu` keeps its rows beside these.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from tgflow.plan.device_batches import DeviceBatches
 from tgflow.train.config import ContinualConfig
 from tgflow.train.microbatch import PREDICT, MicroBatchPlans
 
-
 Answer = TypeVar("Answer")
 
 

@@ -160,9 +160,7 @@ def _targets(gpu: Device, queries: TargetRows, *, by_time: bool, by_position: bo
     return _Items(
         node=given.address("nodes", queries.nodes, torch.int64, size),
         t=given.address("t", queries.t, torch.int64, size),
-        position=0
-        if position is None
-        else given.address("position", position, torch.int64, size),
+        position=0 if position is None else given.address("position", position, torch.int64, size),
         num_used=0 if num_used is None else given.address("num_used", num_used, torch.int64),
         num_targets=size,
         k=1,
