@@ -2,7 +2,8 @@
 
 Average precision and ROC AUC compare each positive with one negative, as DyGLib does: its published
 figures are means over batches (`LinkMetrics.result()["ap"]`), not over events (`"ap_pooled"`).
-MRR and Hits@k rank one positive among its own `m` negatives, as TGB does.
+MRR and Hits@k rank one positive among its own `m` negatives, as TGB does; NDCG@k is its measure of a
+forecast of many gains.
 """
 
 from __future__ import annotations
@@ -92,6 +93,51 @@ def hits_at_k(positive: Tensor, negative: Tensor, k: int) -> float:
     if not negative.numel():
         return UNDEFINED
     return float((ranks(positive, negative) <= k).double().mean())
+
+
+def ndcg_at_k(scores: Tensor, gains: Tensor, k: int) -> float:
+    """Return how near the order by scores is to the order by gains: DCG@k over the ideal one's.
+
+    Equal scores share what their places are worth, as scikit-learn's `ndcg_score` has it.
+
+    Args:
+        scores: float `[B, n]`: by which each row is ordered, the highest first.
+        gains: float `[B, n]`: what is gained by each, at least 0.
+        k: Places that count.
+
+    Returns:
+        The mean over rows, in [0, 1]; a row without any gain counts 0. `UNDEFINED` without rows.
+        Synchronizes. O(B n log n).
+
+    Raises:
+        ValueError: If `k < 1`, a score is NaN, a gain is negative or NaN, or the shapes differ.
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    if scores.dim() != 2 or scores.shape != gains.shape:
+        shapes = f"{list(scores.shape)} and {list(gains.shape)}"
+        raise ValueError(f"ndcg_at_k needs scores [B, n] and gains [B, n], got {shapes}")
+    if not scores.numel():
+        return UNDEFINED
+    if scores.isnan().any() or not (gains >= 0).all():
+        raise ValueError("ndcg_at_k needs scores that are no NaN, and gains of at least 0")
+    ordered, order = scores.sort(dim=1, descending=True)
+    gains = gains.double()
+    place = torch.arange(2, scores.shape[1] + 2, device=scores.device).double()
+    worth = place.log2().reciprocal().where(place < k + 2, 0.0)
+    found = (_mean_of_ties(ordered, gains.gather(1, order)) * worth).sum(1)
+    ideal = (gains.sort(dim=1, descending=True).values * worth).sum(1)
+    return float((found / ideal).where(ideal > 0, 0.0).mean())
+
+
+def _mean_of_ties(ordered: Tensor, values: Tensor) -> Tensor:
+    """Return `values` with those of equal scores replaced by their mean, `[B, n]` as all."""
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    tie = is_first.cumsum(1) - 1
+    sums = torch.zeros_like(values).scatter_add_(1, tie, values)
+    sizes = torch.zeros_like(values).scatter_add_(1, tie, torch.ones_like(values))
+    return (sums / sizes).gather(1, tie)
 
 
 class LinkMetrics:

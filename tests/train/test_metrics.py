@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, ndcg_score, roc_auc_score
 
 from tgflow import metrics
 
@@ -40,6 +40,26 @@ def test_ap_and_auc_match_scikit_learn_on_many_scores():
     assert metrics.roc_auc(positive, negative) == pytest.approx(
         roc_auc_score(labels, values), abs=1e-12
     )
+
+
+rows_of_four = st.lists(st.integers(0, 3), min_size=4, max_size=4)
+
+
+@given(rows=st.lists(st.tuples(rows_of_four, rows_of_four), min_size=1), k=st.integers(1, 5))
+def test_ndcg_matches_scikit_learn_with_ties(rows, k):
+    scores, gains = zip(*rows, strict=True)
+    ours = metrics.ndcg_at_k(torch.tensor(scores).float(), torch.tensor(gains), k)
+    assert ours == pytest.approx(ndcg_score(gains, scores, k=k), abs=1e-12)
+
+
+def test_ndcg_by_hand_and_what_it_refuses():
+    scores, gains = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[0.0, 1.0, 0.0]])
+    assert metrics.ndcg_at_k(scores, gains, 10) == pytest.approx(1 / math.log2(3))
+    assert metrics.ndcg_at_k(scores, gains, 1) == 0
+    assert math.isnan(metrics.ndcg_at_k(scores[:0], gains[:0], 1))
+    for wrong in ((scores, gains, 0), (scores, gains[0], 1), (scores, gains - 1, 1)):
+        with pytest.raises(ValueError, match="k must be|needs scores"):
+            metrics.ndcg_at_k(*wrong)
 
 
 def test_ranks_take_the_middle_of_ties():
