@@ -58,7 +58,7 @@ def test_ndcg_by_hand_and_what_it_refuses():
     assert metrics.ndcg_at_k(scores, gains, 1) == 0
     assert math.isnan(metrics.ndcg_at_k(scores[:0], gains[:0], 1))
     for wrong in ((scores, gains, 0), (scores, gains[0], 1), (scores, gains - 1, 1)):
-        with pytest.raises(ValueError, match="k must be|needs scores"):
+        with pytest.raises(ValueError, match=r"k must be|needs scores"):
             metrics.ndcg_at_k(*wrong)
 
 
