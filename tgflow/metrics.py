@@ -2,8 +2,8 @@
 
 Average precision and ROC AUC compare each positive with one negative, as DyGLib does: its published
 figures are means over batches (`LinkMetrics.result()["ap"]`), not over events (`"ap_pooled"`).
-MRR and Hits@k rank one positive among its own `m` negatives, as TGB does, which measures forecasts of
-many gains by NDCG@k.
+MRR and Hits@k rank one positive among its own `m` negatives, as TGB does, which measures forecasts
+of many gains by NDCG@k.
 """
 
 from __future__ import annotations
