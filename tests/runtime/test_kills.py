@@ -83,7 +83,7 @@ def test_killed_over_a_file(record_property, tmp_path, more):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
-def test_a_comparison_is_killed(tmp_path):
+def test_a_comparison_is_killed(record_property, tmp_path):
     kills = max(1, KILLS // 2)
     stream = tmp_path / "made.csv"
     lines = [f"{i % 9},{10 + i * i % 7},{i}" for i in range(BATCH * 8 * kills)]
@@ -93,7 +93,7 @@ def test_a_comparison_is_killed(tmp_path):
     reference = Campaign(tmp_path / "undisturbed", flags, command="compare")
     reference.finish()
     campaign = Campaign(tmp_path / "killed", flags, SEED, command="compare")
-    disturb(campaign, kills)
+    disturb(campaign, kills, record_property)
     whole, found = (Outcome.read(each.out) for each in (reference, campaign))
     assert found.summary["state_sha256"] == whole.summary["state_sha256"]
     assert found.scores.keys() == whole.scores.keys()
