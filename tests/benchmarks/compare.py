@@ -42,7 +42,8 @@ def run(options: Options) -> list[Row]:
             options.say(f"compare: {models}")
             rounds = [measured(names, events) for _ in range(options.rounds)]
             params: Params = {"stream": name, "events": len(events), "models": models}
-            rows += rows_of(*map(statistics.median, zip(*rounds, strict=True)), params)
+            of_theirs, of_runs = (statistics.median(each) for each in zip(*rounds, strict=True))
+            rows += rows_of(of_theirs, of_runs, params)
     return rows
 
 
