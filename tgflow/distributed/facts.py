@@ -1,0 +1,142 @@
+"""What each rank says of itself when it joins, and whether a world can be made of it."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any, Self
+
+import torch
+
+from tgflow._native import num_threads
+from tgflow.distributed.launch import Launch
+from tgflow.distributed.roster import Member, this_machine
+
+MOST_BYTES = 1 << 20
+"""Of what one rank says; more is refused unread."""
+
+_WAYS_OUT = {
+    "CPU capability": "set ATEN_CPU_CAPABILITY to the same for all of them",
+    "threads": "set threads to the same for all of them",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One rank: who it is, and all that must or should be alike.
+
+    Args:
+        member: Who it is.
+        world: How many ranks it expects.
+        settings: What was set, by key; plain values.
+        versions: What it runs, by name.
+        computing: What the last bits of its results depend on, by name.
+        device: Which CUDA device it computes on, as no other device is called; None: the CPU.
+    """
+
+    member: Member
+    world: int
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    computing: Mapping[str, str]
+    device: str | None
+
+    @classmethod
+    def here(cls, launch: Launch, settings: Mapping[str, Any], device: torch.device) -> Self:
+        """Return the facts of this process."""
+        return cls(
+            member=Member.here(launch.rank),
+            world=launch.world,
+            settings=json.loads(json.dumps(dict(settings), default=str)),
+            versions={
+                "tgflow": version("tgflow-learn"),
+                "torch": torch.__version__,
+                "Python": platform.python_version(),
+            },
+            computing={
+                "CPU capability": torch.backends.cpu.get_cpu_capability(),
+                "threads": f"{torch.get_num_threads()} and {num_threads()}",
+            },
+            device=_device_name(device),
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return them as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return what `to_bytes` made into `data`.
+
+        Raises:
+            ValueError: If it is something else, or too long.
+        """
+        if len(data) > MOST_BYTES:
+            raise ValueError(
+                f"{len(data)} bytes are more than the {MOST_BYTES} that a rank may say"
+            )
+        try:
+            found = json.loads(data)
+            return cls(**found | {"member": Member(**found["member"])})
+        except (TypeError, LookupError) as error:
+            raise ValueError(f"a rank did not say what it is: {error!r}") from None
+
+
+def _device_name(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return None
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return f"{this_machine()} {torch.cuda.get_device_properties(index).uuid}"
+
+
+def find_disagreement(everyone: Sequence[Facts]) -> str | None:
+    """Return the first thing that must be alike and is not, with the way out; None without one."""
+    first = everyone[0]
+    for other in everyone[1:]:
+        rank = other.member.rank
+        for key, theirs, ours in _differences(other.versions, first.versions):
+            return (
+                f"rank {rank} runs {key} {theirs} and rank 0 runs {ours}; install the same "
+                "for all ranks"
+            )
+        for key, theirs, ours in _differences(other.settings, first.settings):
+            return (
+                f"rank {rank} has {key}={theirs!r} and rank 0 has {key}={ours!r}; start all ranks "
+                "with the same settings"
+            )
+        if other.world != first.world:
+            return (
+                f"rank {rank} is one of {other.world} ranks and rank 0 one of {first.world}; start "
+                "them together"
+            )
+    return None
+
+
+def find_other_bits(everyone: Sequence[Facts]) -> str | None:
+    """Return why the last bits may not be those of one process, with the way out; else None."""
+    first = everyone[0]
+    for other in everyone[1:]:
+        for key, theirs, ours in _differences(other.computing, first.computing):
+            return (
+                f"rank {other.member.rank} computes with {key} {theirs} and rank 0 with {ours}, so "
+                f"results are not those of one process bit for bit; {_WAYS_OUT[key]}"
+            )
+    return None
+
+
+def have_own_devices(everyone: Sequence[Facts]) -> bool:
+    """Return whether each rank has a CUDA device to itself, as NCCL needs."""
+    devices = [facts.device for facts in everyone]
+    return None not in devices and len({*devices}) == len(devices)
+
+
+def _differences(
+    theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (key, their value, our value) where two mappings differ, by key."""
+    for key in sorted({*theirs, *ours}):
+        if theirs.get(key) != ours.get(key):
+            yield key, theirs.get(key), ours.get(key)

@@ -1,0 +1,123 @@
+"""Tensors of known shapes in one buffer for each rank, under a header that says what they are."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tgflow.peers import Group, Peers, RanksDisagree
+
+Spec = tuple[torch.dtype, tuple[int, ...]]
+"""Dtype and shape of one tensor."""
+HEADER_BYTES = 16
+_ALIGNMENT = 8
+
+
+class Layout:
+    """Which tensors a parcel holds, and where: the same is known to who sends and who receives.
+
+    Args:
+        kind: What the parcel is, such as "step".
+        specs: Dtype and shape of each tensor by its name, in the order of the parcel.
+    """
+
+    def __init__(self, kind: str, specs: Mapping[str, Spec]) -> None:
+        self.kind = kind
+        self.specs = specs
+        self._places: dict[str, slice] = {}
+        end = HEADER_BYTES
+        for name, (dtype, shape) in specs.items():
+            start = -(-end // _ALIGNMENT) * _ALIGNMENT
+            end = start + prod(shape) * dtype.itemsize
+            self._places[name] = slice(start, end)
+        self.num_bytes = end
+        """Of a parcel, header included."""
+        described = (
+            f"{kind} {[(name, str(dtype), *shape) for name, (dtype, shape) in specs.items()]}"
+        )
+        self._signature = zlib.crc32(described.encode())
+
+    @property
+    def item_bytes(self) -> dict[str, int]:
+        """Bytes of each tensor, by name: header and alignment belong to none."""
+        return {name: place.stop - place.start for name, place in self._places.items()}
+
+    def pack(self, step: int, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return the parcel of `step`, uint8 `[num_bytes]` on the device of the tensors."""
+        device = next(iter(tensors.values())).device if tensors else None
+        parcel = torch.zeros(self.num_bytes, dtype=torch.uint8, device=device)
+        parcel[:HEADER_BYTES].copy_(torch.tensor([self._signature, step]).view(torch.uint8))
+        for name, place in self._places.items():
+            parcel[place].copy_(tensors[name].detach().contiguous().reshape(-1).view(torch.uint8))
+        return parcel
+
+    def unpack(self, step: int, parcel: Tensor, sender: int) -> dict[str, Tensor]:
+        """Return the tensors of a parcel by name, views of it. Waits for a device to read a header.
+
+        Raises:
+            RanksDisagree: If it is not the parcel of `step`, or is laid out differently.
+        """
+        signature, sent = parcel[:HEADER_BYTES].view(torch.int64).tolist()
+        if signature != self._signature:
+            raise RanksDisagree(
+                f"rank {sender} sent other tensors than those of {self.kind!r} {step}: the ranks "
+                "have not the same code or settings"
+            )
+        if sent != step:
+            raise RanksDisagree(f"rank {sender} is at {self.kind} {sent} and this one at {step}")
+        return {
+            name: parcel[place].view(self.specs[name][0]).view(self.specs[name][1])
+            for name, place in self._places.items()
+        }
+
+
+def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
+    """Return dtype and shape of each tensor."""
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def exchange_parcels(
+    peers: Peers,
+    kind: str,
+    step: int,
+    sends: Sequence[Mapping[str, Tensor]],
+    expected: Sequence[Mapping[str, Spec]],
+    *,
+    group: Group = "train",
+) -> list[dict[str, Tensor]]:
+    """Send tensors to each rank and return those of each: one collective for all of them.
+
+    In `peers.traffic` each tensor counts under its own name, headers under `kind`.
+
+    Args:
+        peers: The ranks.
+        kind: What the parcels are.
+        step: Which of its kind: a micro-batch, counted alike by all ranks.
+        sends: Tensors for each rank by name, this one included, all on one device.
+        expected: Dtypes and shapes of what each rank sends here. They must be right: gloo ends the
+            process where sizes differ.
+        group: Whose order it is part of.
+
+    Returns:
+        The tensors of each rank by name, in memory of their own.
+
+    Raises:
+        RanksDisagree: If a rank is at another step or sent other tensors of the same size.
+        PeerLost: If another rank is gone.
+    """
+    outgoing = [Layout(kind, specs_of(tensors)) for tensors in sends]
+    incoming = [Layout(kind, specs) for specs in expected]
+    parcels = [layout.pack(step, each) for layout, each in zip(outgoing, sends, strict=True)]
+    arrived = [parcels[0].new_empty(layout.num_bytes) for layout in incoming]
+    peers.exchange(parcels, arrived, kind=kind, group=group)
+    for rank, layout in enumerate(outgoing):
+        if rank != peers.rank:
+            peers.traffic.itemize(kind, layout.item_bytes)
+    return [
+        layout.unpack(step, parcel, rank)
+        for rank, (layout, parcel) in enumerate(zip(incoming, arrived, strict=True))
+    ]

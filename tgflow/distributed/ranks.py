@@ -1,0 +1,196 @@
+"""A world of many ranks over `torch.distributed`: `tgflow.peers.Peers` with somebody to send to."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tgflow.distributed.roster import Member, find_lost
+from tgflow.peers import (
+    Group,
+    PeerLost,
+    Shard,
+    Traffic,
+    WorldError,
+    check_buffers,
+    check_chunks,
+)
+
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+class Ranks:
+    """This rank among others. `tgflow.join` makes it; see `tgflow.peers.Peers` for its methods.
+
+    Everything goes over gloo, what is on a device by way of host memory; but what the group "train"
+    sends from CUDA devices goes over NCCL, if the world has it. Such a call does not wait for the
+    device, and its seconds are those of the launch.
+
+    It is the default process group of `torch.distributed` in its process, so there is one at a
+    time. All ranks construct it together.
+
+    Args:
+        store: Where they find each other; it belongs to this world alone.
+        rank: This rank.
+        world: How many ranks there are.
+        timeout: Seconds after which a rank that does not answer is lost.
+        interface: Name of the network interface to listen on, as `lo`; None: gloo's choice.
+        nccl: Whether tensors on CUDA devices go over NCCL; alike on all ranks, each with a device
+            of its own.
+        members: All ranks, to name the one that is lost.
+
+    Raises:
+        PeerLost: If the others do not come within `timeout`.
+        WorldError: If the process is in another world already.
+    """
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        world: int,
+        *,
+        timeout: float,
+        interface: str | None = None,
+        nccl: bool = False,
+        members: Sequence[Member] = (),
+    ) -> None:
+        self.shard = Shard(rank, world)
+        self.rank = rank
+        self.world = world
+        self.store = store
+        """Keys and values that all ranks see; for what is not in step, from any thread."""
+        self.traffic = Traffic()
+        self.failure: PeerLost | None = None
+        self._others = [member for member in members if member.rank != rank]
+        self._nccl = nccl
+        self._groups = self._open(timedelta(seconds=timeout), interface)
+
+    def _open(
+        self, timeout: timedelta, interface: str | None
+    ) -> dict[Group, dist.ProcessGroup | None]:
+        """Connect to all others, once for each group."""
+        if dist.is_initialized():
+            raise WorldError(
+                "this process has a default process group of torch.distributed already; join once, "
+                "and leave out init_process_group"
+            )
+        backend = "cpu:gloo,cuda:nccl" if self._nccl else "gloo"
+        with _listening_on(interface), self._losing_peers():
+            dist.init_process_group(
+                backend, store=self.store, rank=self.rank, world_size=self.world, timeout=timeout
+            )
+            others = {name: dist.new_group(backend="gloo", timeout=timeout) for name in _BESIDE}
+            return {"train": dist.group.WORLD, **others}
+
+    def exchange(
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        kind: str,
+        group: Group = "train",
+    ) -> None:
+        """Send a buffer to each rank, and fill one from each. See `Peers.exchange`."""
+        check_buffers(self, sends, receives)
+        sent, received = ([len(each) for each in buffers] for buffers in (sends, receives))
+        arrived = self._all_to_all(torch.cat(list(sends)), sent, received, kind, group)
+        for buffer, part in zip(receives, arrived.split(received), strict=True):
+            buffer.copy_(part)
+
+    def gather(
+        self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
+    ) -> Tensor:
+        """Return the chunks of all ranks, one after the other. See `Peers.gather`."""
+        check_chunks(self, mine, sizes)
+        flat = mine.contiguous().view(torch.uint8)
+        # Chunks may differ in length, which gloo's all-gather refuses and its all-to-all does not.
+        sent = [len(flat)] * self.world
+        received = [size * mine.element_size() for size in sizes]
+        return self._all_to_all(flat.repeat(self.world), sent, received, kind, group).view(
+            mine.dtype
+        )
+
+    def _all_to_all(
+        self, flat: Tensor, sent: list[int], received: list[int], kind: str, group: Group
+    ) -> Tensor:
+        """Send consecutive parts of `flat` to the ranks; return what they sent, in their order."""
+        here = self._carried(flat, group)
+        arrived = here.new_empty(sum(received))
+        with self._counted(kind, sum(sent) - sent[self.rank]):
+            dist.all_to_all_single(arrived, here, received, sent, group=self._groups[group])
+        return arrived.to(flat.device)
+
+    def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
+        """Overwrite `tensor` by that of rank 0. See `Peers.broadcast`."""
+        if not tensor.is_contiguous():
+            raise ValueError("tensor must be contiguous; take tensor.contiguous()")
+        if tensor.numel() == 0:
+            return
+        flat = tensor.detach().reshape(-1).view(torch.uint8)
+        here = self._carried(flat, group)
+        with self._counted(kind, len(flat) * (self.world - 1) if self.rank == 0 else 0):
+            dist.broadcast(here, src=0, group=self._groups[group])
+        if here is not flat:
+            flat.copy_(here)
+
+    def close(self) -> None:
+        """Leave the world. See `Peers.close`."""
+        if self._groups:
+            self._groups = {}
+            if self.failure is None:
+                self.failure = PeerLost("this rank has left the world")
+            dist.destroy_process_group()
+
+    def _carried(self, flat: Tensor, group: Group) -> Tensor:
+        """Return `flat` where what carries it can read it: the one choice of a backend."""
+        by_nccl = self._nccl and group == "train" and flat.is_cuda
+        return flat if by_nccl else flat.cpu()
+
+    @contextmanager
+    def _counted(self, kind: str, num_bytes: int) -> Iterator[None]:
+        """Enclose one collective."""
+        start = time.perf_counter()
+        with self._losing_peers():
+            yield
+        self.traffic.count(kind, num_bytes, time.perf_counter() - start)
+
+    @contextmanager
+    def _losing_peers(self) -> Iterator[None]:
+        """Raise whatever goes wrong between ranks as `PeerLost`, and from then on at once."""
+        if self.failure is not None:
+            raise PeerLost(str(self.failure))
+        try:
+            yield
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            text = f"rank {self.rank} lost another one: {find_lost(self._others)}; {first}"
+            if self.failure is None:
+                self.failure = PeerLost(text)
+            raise PeerLost(text) from error
+
+
+_BESIDE: tuple[Group, ...] = ("plan", "feed")
+
+
+@contextmanager
+def _listening_on(interface: str | None) -> Iterator[None]:
+    """Let gloo and NCCL open their sockets on this interface: they read it from the environment."""
+    before = {name: os.environ.get(name) for name in _INTERFACE_VARIABLES}
+    try:
+        if interface is not None:
+            os.environ.update(dict.fromkeys(_INTERFACE_VARIABLES, interface))
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,98 @@
+"""The canonical sum over ranks: chunk c of every subtree's sum goes to rank c, and back to all.
+
+Of a vector of L float32 a rank sends 2 * 4 L * (N - 1) / N bytes on average, as a ring all-reduce
+does, if each rank's slices are one subtree; but the order of the additions is that of one process,
+which no all-reduce has: its order depends on world and length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tgflow.distributed.parcel import Spec, exchange_parcels
+from tgflow.peers import Peers
+from tgflow.schedule import SliceSchedule
+from tgflow.tree_sum import TreeSum, subtrees
+
+GRADIENT = "gradient"
+"""What the sums are called in parcels and in `Traffic`."""
+
+
+class Reduction:
+    """Sums one vector per slice to one vector for all, in two collectives.
+
+    `sends` and `specs` are made for a parcel that holds other tensors too; `finish` does the rest.
+
+    Args:
+        peers: The ranks.
+        slices: Into so many a batch is cut, at least as many as there are ranks.
+        length: Elements of a slice's vector, the same for all.
+
+    Example:
+        >>> reduction = Reduction(peers, slices=4, length=len(gradient))
+        >>> tree = TreeSum(4)
+        >>> for number in reduction.slices:
+        ...     tree.add(range(number, number + 1), gradient_of(number))
+        >>> total = reduction.sum(step, tree)  # the same bits on all ranks, and on one
+
+    Raises:
+        WorldError: If there are more ranks than slices.
+    """
+
+    def __init__(self, peers: Peers, slices: int, length: int) -> None:
+        schedule = SliceSchedule(slices, peers.world)
+        owned = [schedule.slices_of(rank) for rank in range(peers.world)]
+        self.slices = owned[peers.rank]
+        """Those that this rank computes."""
+        self._peers = peers
+        self._roots = [subtrees(each, slices) for each in owned]
+        self._leaves = slices
+        bounds = [length * rank // peers.world for rank in range(peers.world + 1)]
+        self._sizes = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+
+    def sends(self, tree: TreeSum) -> list[Tensor]:
+        """Return what each rank is to get, float `[R, C]`: the sums of R subtrees, C elements each.
+
+        Args:
+            tree: Holds the vectors of `slices`, all on one device.
+        """
+        assert [leaves for leaves, _ in tree.roots] == self._roots[self._peers.rank]
+        sums = torch.stack([values for _, values in tree.roots])
+        return list(sums.split(self._sizes, dim=1))
+
+    def specs(self, dtype: torch.dtype = torch.float32) -> list[Spec]:
+        """Return dtype and shape of what comes from each rank."""
+        size = self._sizes[self._peers.rank]
+        return [(dtype, (len(roots), size)) for roots in self._roots]
+
+    def finish(self, received: Sequence[Tensor]) -> Tensor:
+        """Add what each rank sent, in order, and return the whole sum: all-gathered, `[length]`.
+
+        Args:
+            received: float `[R, C]` from each rank, as `specs` says; overwritten.
+        """
+        tree = TreeSum(self._leaves)
+        for roots, sums in zip(self._roots, received, strict=True):
+            for leaves, values in zip(roots, sums, strict=True):
+                tree.add(leaves, values)
+        return self._peers.gather(tree.total(), self._sizes, kind=GRADIENT)
+
+    def sum(self, step: int, tree: TreeSum) -> Tensor:
+        """Return the sum over all slices of all ranks, `[length]`, where nothing else is sent.
+
+        Args:
+            step: Counted alike by all ranks.
+            tree: Holds the vectors of `slices`, all on one device.
+        """
+        sends = self.sends(tree)
+        parcels = exchange_parcels(
+            self._peers,
+            "sum",
+            step,
+            [{GRADIENT: each} for each in sends],
+            [{GRADIENT: spec} for spec in self.specs(sends[0].dtype)],
+        )
+        return self.finish([parcel[GRADIENT] for parcel in parcels])
