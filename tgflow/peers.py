@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, overload
+from typing import TYPE_CHECKING, Literal, Protocol, overload
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # whoever supervises ranks needs no torch
+    from torch import Tensor
 
 PARTS = 64
 """Into so many parts ids are divided, whatever the world: part = id % PARTS. A rank owns whole
@@ -256,6 +256,8 @@ def check_buffers(peers: Peers, sends: Sequence[Tensor], receives: Sequence[Tens
         ValueError: If there is not one buffer for each rank, one is no flat uint8, or this rank
             sends itself another size than it receives.
     """
+    import torch
+
     for name, buffers in (("sends", sends), ("receives", receives)):
         if len(buffers) != peers.world:
             raise ValueError(

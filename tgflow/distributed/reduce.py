@@ -8,6 +8,7 @@ which no all-reduce has: its order depends on world and length.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class Reduction:
         self._roots = [subtrees(each, slices) for each in owned]
         self._leaves = slices
         bounds = [length * rank // peers.world for rank in range(peers.world + 1)]
-        self._sizes = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+        self._sizes = [stop - start for start, stop in pairwise(bounds)]
 
     def sends(self, tree: TreeSum) -> list[Tensor]:
         """Return what each rank is to get, float `[R, C]`: the sums of R subtrees, C elements each.

@@ -1,0 +1,242 @@
+"""Ranks of one host: who is restarted, how often, after how long, and what a signal does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tgflow.distributed import supervise as module
+from tgflow.distributed.supervise import backoff_seconds, supervise
+from tgflow.peers import WorldError
+
+RANK = """
+import os, pathlib, signal, sys, time
+folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
+
+def note(name, text=""):
+    with (folder / name).open("a") as file:
+        file.write(f"{text}\\n")
+
+def wait_for(name):
+    while not (folder / name).exists():
+        time.sleep(0.005)
+
+starts = folder / f"starts-{rank}"
+attempt = len(starts.read_text().split()) if starts.exists() else 0
+note(f"starts-{rank}", os.environ["TGFLOW_MEETING"])
+"""
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """How long there was a pause before each restart; none takes any time."""
+    found = []
+
+    def wait(stop, seconds):
+        found.append(seconds)
+        return stop.asked != 0
+
+    monkeypatch.setattr(module._Stop, "wait", wait)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path, pauses, monkeypatch):
+    """Supervise two ranks that do what a script says; a hung one is given little time."""
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.3)
+
+    def go(script, nproc=2, **options):
+        return supervise(lambda: command(script, tmp_path), nproc, **options)
+
+    return go
+
+
+def command(script, folder):
+    return [sys.executable, "-S", "-c", RANK + script, str(folder)]
+
+
+def starts(folder, rank=0):
+    return len((folder / f"starts-{rank}").read_text().split())
+
+
+def test_ranks_know_who_they_are_and_meet_in_a_directory_of_their_own(run, tmp_path):
+    names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE"
+    script = f"""
+note(f"who-{{rank}}", " ".join(os.environ[name] for name in {names!r}.split()))
+assert list(pathlib.Path(os.environ["TGFLOW_MEETING"]).iterdir()) == [] or rank
+sys.exit(75 if attempt == 0 else 0)
+"""
+    assert run(script, nproc=3) == 0
+    for rank in range(3):
+        assert (tmp_path / f"who-{rank}").read_text().splitlines() == [f"{rank} {rank} 3 3"] * 2
+    first, second = (tmp_path / "starts-0").read_text().split()
+    assert first != second
+    assert (tmp_path / "starts-2").read_text().split() == [first, second]
+    assert not Path(first).exists()
+    assert not Path(second).exists()
+
+
+@pytest.mark.parametrize("code", [71, 74, 75, -9, -6, -11, -15])
+def test_what_another_try_may_mend_is_restarted(run, tmp_path, code):
+    end = f"os.kill(os.getpid(), {-code})" if code < 0 else f"sys.exit({code})"
+    assert run(f"if attempt == 0 and rank == 1: {end}\nsys.exit(75 if attempt == 0 else 0)") == 0
+    assert [starts(tmp_path, rank) for rank in range(2)] == [2, 2]
+
+
+@pytest.mark.parametrize("code", [1, 2, 65, 66, 70, 73, 76, 77])
+def test_other_codes_end_all_at_once_and_are_passed_on(run, tmp_path, code):
+    lines = []
+    script = f"sys.exit({code} if rank == 1 else 75)"
+    assert run(script, say=lines.append) == code
+    assert starts(tmp_path) == 1
+    assert lines == [f"rank 1 ended with {code}"]
+
+
+def test_the_rank_that_was_killed_is_named_and_not_those_that_lost_it(run):
+    lines = []
+    script = "if rank == 1: os.kill(os.getpid(), 9)\nsys.exit(75)"
+    assert run(script, max_restarts=1, say=lines.append) == 128 + 9
+    assert lines == [
+        "rank 1 was killed by SIGKILL; all ranks restart in 1 s (1 of 1)",
+        "rank 1 was killed by SIGKILL; 1 restarts achieved nothing",
+    ]
+
+
+def test_pauses_double_and_restarts_end(run, pauses, tmp_path):
+    assert run("sys.exit(74)", max_restarts=3) == 74
+    assert pauses == [1, 2, 4]
+    assert starts(tmp_path) == 4
+    assert [backoff_seconds(n) for n in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_restarts_count_from_the_latest_progress(run, pauses, tmp_path):
+    script = "sys.exit(0 if attempt == 4 else 75)"
+    assert run(script, max_restarts=1, progress=lambda: starts_so_far(tmp_path)) == 0
+    assert pauses == [1, 1, 1, 1]
+
+
+def starts_so_far(folder):
+    return (folder / "starts-0").exists() and starts(folder)
+
+
+def test_each_start_asks_for_its_command(tmp_path, pauses):
+    scripts = iter(["sys.exit(75)", "note('resumed')"])
+    assert supervise(lambda: command(next(scripts), tmp_path), 2) == 0
+    assert (tmp_path / "resumed").exists()
+
+
+def test_a_rank_that_hangs_is_killed_and_all_restart(run, tmp_path):
+    script = "time.sleep(60 * (rank == 1 and attempt == 0)); sys.exit(0 if attempt else 75)"
+    assert run(script) == 0
+    assert starts(tmp_path, rank=1) == 2
+
+
+def test_what_rank_0_has_done_is_done(run, tmp_path):
+    assert run("time.sleep(60 * rank)") == 0
+    assert starts(tmp_path) == 1
+
+
+def test_ranks_that_end_before_rank_0_are_not_waited_for_in_vain(run):
+    assert run("time.sleep(0.6 * (rank == 0))") == 0
+
+
+def when_there_are(names, folder, do):
+    """Call `do` in a thread as soon as there are all these files."""
+
+    def watch():
+        while not all((folder / name).exists() for name in names):
+            time.sleep(0.005)
+        do()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def terminate_this():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+READY = "signal.signal(signal.SIGTERM, lambda *_: {handler}); note(f'ready-{rank}')\n"
+BOTH = ["ready-0", "ready-1"]
+
+
+def test_sigterm_goes_to_rank_0_which_ends_all(run, tmp_path):
+    script = READY.format(rank="{rank}", handler="note(f'stop-{rank}')") + "wait_for('stop-0')"
+    when_there_are(BOTH, tmp_path, terminate_this)
+    assert run(script) == 0
+    assert starts(tmp_path) == 1
+    assert not (tmp_path / "stop-1").exists()
+
+
+def test_sigterm_before_rank_0_listens_is_an_end_like_any_other(run, tmp_path):
+    when_there_are(BOTH, tmp_path, terminate_this)
+    assert run("note(f'ready-{rank}'); time.sleep(60)") == 0
+    assert starts(tmp_path) == 1
+
+
+def test_while_it_stops_nothing_is_restarted(run, tmp_path):
+    script = READY.format(rank="{rank}", handler="sys.exit(75)") + "time.sleep(60 * (rank == 0))"
+    when_there_are(BOTH, tmp_path, terminate_this)
+    assert run(script) == 75
+    assert starts(tmp_path) == 1
+
+
+def test_a_second_sigterm_kills(run, tmp_path):
+    script = READY.format(rank="{rank}", handler="note('asked')") + "time.sleep(60)"
+    when_there_are(BOTH, tmp_path, terminate_this)
+    when_there_are(["asked"], tmp_path, terminate_this)
+    assert run(script) == 128 + signal.SIGTERM
+
+
+def test_sigterm_between_two_tries_ends_the_waiting(tmp_path):
+    when_there_are(["starts-0", "starts-1"], tmp_path, lambda: (time.sleep(0.3), terminate_this()))
+    start = time.monotonic()
+    assert supervise(lambda: command("sys.exit(75)", tmp_path), 2) in (0, 75)
+    assert time.monotonic() - start < 10
+    assert starts(tmp_path) == 1
+
+
+def test_handlers_of_signals_are_given_back(run):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    assert run("") == 0
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_ranks_end_with_whoever_supervises_them_and_that_needs_no_torch(tmp_path):
+    ranks = command(READY.format(rank="{rank}", handler="note(f'stop-{rank}')") + "", tmp_path)
+    ranks[3] += "wait_for(f'stop-{rank}'); note(f'ended-{rank}')"
+    code = (
+        "import sys; from tgflow.distributed.supervise import supervise; "
+        "assert 'torch' not in sys.modules; supervise(lambda: sys.argv[1:], 2)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, *ranks])
+    wait_for(tmp_path, BOTH)
+    process.kill()
+    process.wait()
+    wait_for(tmp_path, ["ended-0", "ended-1"])
+
+
+def wait_for(folder, names):
+    deadline = time.monotonic() + 30
+    while not all((folder / name).exists() for name in names):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("nproc", "environ", "text"),
+    [
+        (0, {}, "a world has 1 to 64 ranks, got 0"),
+        (65, {}, "a world has 1 to 64 ranks, got 65"),
+        (2, {"RANK": "1", "WORLD_SIZE": "4"}, "nproc=2 starts ranks, .* is rank 1 of 4 already"),
+    ],
+)
+def test_worlds_that_cannot_be_started_are_refused(nproc, environ, text):
+    with pytest.raises(WorldError, match=text):
+        supervise(lambda: ["true"], nproc, environ=environ)

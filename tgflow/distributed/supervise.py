@@ -1,0 +1,183 @@
+"""The ranks of one host, started and restarted by what their exit codes mean: `--nproc`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Self
+
+from tgflow.distributed.rank_processes import RankProcesses
+from tgflow.peers import Shard, WorldError
+
+UNREACHABLE = 75
+RESTARTED = (71, 74, UNREACHABLE)
+"""Memory, reading or writing, out of reach: what another try may mend. Of the codes of `tgflow`,
+whoever ends with another one has said for good that it cannot go on."""
+GRACE_SECONDS = 10.0
+"""For the other ranks to end by themselves after one has ended: who waits for it notices at once,
+who hangs does not."""
+_LONGEST_PAUSE = 60.0
+_PAUSE = 0.02
+
+
+def supervise(
+    command: Callable[[], Sequence[str]],
+    nproc: int,
+    *,
+    max_restarts: int = 10,
+    progress: Callable[[], object] = lambda: None,
+    say: Callable[[str], None] = lambda text: None,
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Run a command as `nproc` ranks until they are done; restart all of them if one is lost.
+
+    Ranks that end by a signal, or with a code of `RESTARTED`, are started again, all together,
+    after 1 s, 2 s, 4 s and so on up to 60 s; with another code all end at once. The first SIGTERM
+    or SIGINT goes to rank 0, which ends all; a second one kills them. Waits; it belongs into the
+    main thread of a process that has no other ones.
+
+    Args:
+        command: Returns program and arguments, asked before each start: a later one may resume.
+        nproc: How many ranks, 1 to 64.
+        max_restarts: How often in a row to restart without any progress in between.
+        progress: Returns what changes when something was achieved: the newest checkpoint's name.
+        say: Is given one line about each restart and end.
+        environ: The environment of the ranks; None: this process's.
+
+    Returns:
+        0 if rank 0 has ended so, or a signal ended the ranks with all of it kept; else the code
+        that the ranks ended with, 128 + n for signal n.
+
+    Raises:
+        WorldError: If `nproc` is no number of ranks, or this process is a rank itself.
+    """
+    environ = os.environ if environ is None else environ
+    Shard(0, nproc)
+    if "WORLD_SIZE" in environ:
+        raise WorldError(
+            f"nproc={nproc} starts ranks, and this process is rank {environ.get('RANK')} of "
+            f"{environ['WORLD_SIZE']} already; leave out nproc, or torchrun"
+        )
+    restarts, reached = 0, progress()
+    with _Stop() as stop:
+        while True:
+            end = _run_once(command(), nproc, environ, stop)
+            now = progress()
+            if now != reached:
+                restarts, reached = 0, now
+            if stop.asked or not end.may_be_restarted or restarts == max_restarts:
+                break
+            seconds = backoff_seconds(restarts)
+            restarts += 1
+            say(f"{end.text}; all ranks restart in {seconds:g} s ({restarts} of {max_restarts})")
+            if stop.wait(seconds):
+                return 0
+    if end.text:
+        say(f"{end.text}; {restarts} restarts achieved nothing" if restarts else end.text)
+    return end.code
+
+
+def backoff_seconds(restarts: int) -> float:
+    """Return how long to wait before the next start, after so many in a row."""
+    return min(2.0**restarts, _LONGEST_PAUSE)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How an attempt ended: its code, whether another may do better, and why, in words."""
+
+    code: int
+    may_be_restarted: bool
+    text: str = ""
+
+
+def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], stop: _Stop) -> _End:
+    """Run all ranks until they have ended, or do not follow the one that decides it."""
+    deadline = None
+    with RankProcesses(command, nproc, environ) as ranks:
+        while not ranks.wait(_PAUSE) and not stop.insists:
+            stop.forward(ranks)
+            if deadline is None and _is_decided(ranks.codes):
+                deadline = time.monotonic() + GRACE_SECONDS
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        codes = ranks.codes
+    if stop.insists:
+        return _End(128 + stop.asked, may_be_restarted=False, text="all ranks are killed")
+    return _judge(codes, is_stopping=stop.asked != 0)
+
+
+def _is_decided(codes: Sequence[int | None]) -> bool:
+    """Return whether ranks that still run have nothing to wait for: rank 0 is done, or one lost."""
+    return codes[0] is not None or any(codes)
+
+
+def _judge(codes: Sequence[int | None], *, is_stopping: bool) -> _End:
+    """Return what the codes of all ranks mean; None is that of a rank that did not end."""
+    for rank, code in enumerate(codes):
+        if code is not None and code > 0 and code not in RESTARTED:
+            return _End(code, may_be_restarted=False, text=f"rank {rank} ended with {code}")
+    was_stopped = is_stopping and codes[0] in (-signal.SIGTERM, -signal.SIGINT)
+    if codes[0] == 0 or was_stopped:
+        return _End(0, may_be_restarted=False)
+    rank = min(range(len(codes)), key=lambda each: _precedence(codes[each]))
+    code = codes[rank]
+    if code is None:
+        return _End(UNREACHABLE, may_be_restarted=True, text=f"rank {rank} hung")
+    if code < 0:
+        text = f"rank {rank} was killed by {signal.Signals(-code).name}"
+        return _End(128 - code, may_be_restarted=True, text=text)
+    return _End(code, may_be_restarted=True, text=f"rank {rank} ended with {code}")
+
+
+def _precedence(code: int | None) -> int:
+    """Return the place of an end among those of all ranks: the cause comes before what follows."""
+    if code is None:
+        return 2
+    if code == 0:
+        return 4
+    return 0 if code < 0 else 3 if code == UNREACHABLE else 1
+
+
+class _Stop:
+    """While entered, the first SIGTERM or SIGINT is passed to rank 0, and a second one kills."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        """The first signal, or 0."""
+        self.insists = False
+        """Whether there was a second one."""
+        self._was_forwarded = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            self.insists = True
+        else:
+            self.asked = number
+
+    def forward(self, ranks: RankProcesses) -> None:
+        """Send the first signal on to rank 0, once."""
+        if self.asked and not self._was_forwarded:
+            ranks.signal(signal.SIGTERM, rank=0)
+            self._was_forwarded = True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for this long, or until there is a signal; return whether there is one."""
+        deadline = time.monotonic() + seconds
+        while not self.asked and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+        return self.asked != 0
