@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tgflow.compare.significance import compare_means as compare_means
     from tgflow.counts import Count as Count
     from tgflow.counts import Counts as Counts
+    from tgflow.distributed.join import join as join
     from tgflow.events import NO_NODE as NO_NODE
     from tgflow.events import EventBatch as EventBatch
     from tgflow.graph import EventLog as EventLog
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tgflow.models import JODIEConfig as JODIEConfig
     from tgflow.models import TGATConfig as TGATConfig
     from tgflow.models import TGNConfig as TGNConfig
+    from tgflow.peers import Peers as Peers
     from tgflow.plan import ExperienceReplay as ExperienceReplay
     from tgflow.plan import Loader as Loader
     from tgflow.plan import NegativeSampler as NegativeSampler

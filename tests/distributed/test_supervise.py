@@ -162,12 +162,16 @@ def terminate_this():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-READY = "signal.signal(signal.SIGTERM, lambda *_: {handler}); note(f'ready-{rank}')\n"
+def ready(handler):
+    """A script that says so when SIGTERM does no longer end it."""
+    return f"signal.signal(signal.SIGTERM, lambda *_: {handler}); note(f'ready-{{rank}}')\n"
+
+
 BOTH = ["ready-0", "ready-1"]
 
 
 def test_sigterm_goes_to_rank_0_which_ends_all(run, tmp_path):
-    script = READY.format(rank="{rank}", handler="note(f'stop-{rank}')") + "wait_for('stop-0')"
+    script = ready("note(f'stop-{rank}')") + "wait_for('stop-0')"
     when_there_are(BOTH, tmp_path, terminate_this)
     assert run(script) == 0
     assert starts(tmp_path) == 1
@@ -181,14 +185,14 @@ def test_sigterm_before_rank_0_listens_is_an_end_like_any_other(run, tmp_path):
 
 
 def test_while_it_stops_nothing_is_restarted(run, tmp_path):
-    script = READY.format(rank="{rank}", handler="sys.exit(75)") + "time.sleep(60 * (rank == 0))"
+    script = ready("sys.exit(75)") + "time.sleep(60 * (rank == 0))"
     when_there_are(BOTH, tmp_path, terminate_this)
     assert run(script) == 75
     assert starts(tmp_path) == 1
 
 
 def test_a_second_sigterm_kills(run, tmp_path):
-    script = READY.format(rank="{rank}", handler="note('asked')") + "time.sleep(60)"
+    script = ready("note('asked')") + "time.sleep(60)"
     when_there_are(BOTH, tmp_path, terminate_this)
     when_there_are(["asked"], tmp_path, terminate_this)
     assert run(script) == 128 + signal.SIGTERM
@@ -209,7 +213,7 @@ def test_handlers_of_signals_are_given_back(run):
 
 
 def test_ranks_end_with_whoever_supervises_them_and_that_needs_no_torch(tmp_path):
-    ranks = command(READY.format(rank="{rank}", handler="note(f'stop-{rank}')") + "", tmp_path)
+    ranks = command(ready("note(f'stop-{rank}')"), tmp_path)
     ranks[3] += "wait_for(f'stop-{rank}'); note(f'ended-{rank}')"
     code = (
         "import sys; from tgflow.distributed.supervise import supervise; "

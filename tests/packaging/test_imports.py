@@ -35,11 +35,27 @@ ALLOWED = {
 }
 # From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
 GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units", "tgflow.peers"]
+# Plans, trainers and models may know of ranks the protocol, and what is written over it alone;
+# process groups, and whoever starts them, are for those who put the rooms together.
+OVER_PEERS = ("parcel", "reduce", "control")
 LAYERS = {
     "tgflow.graph": [
         *("tgflow.graph", "tgflow.cuda", "tgflow.tables", "tgflow.events", "tgflow.sampler"),
     ],
     "tgflow.peers": ["tgflow.peers"],
+    "tgflow.tree_sum": ["tgflow.tree_sum"],
+    "tgflow.schedule": ["tgflow.schedule"],
+    **{
+        f"tgflow.distributed.{name}": [
+            *(f"tgflow.distributed.{other}" for other in OVER_PEERS),
+            *("tgflow.tree_sum", "tgflow.schedule"),
+        ]
+        for name in OVER_PEERS
+    },
+    "tgflow.distributed.supervise": [
+        "tgflow.distributed.rank_processes",
+        "tgflow.distributed.launch",
+    ],
     "tgflow.cuda": ["tgflow.cuda"],
     "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
     "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],
@@ -168,6 +184,22 @@ def test_no_rooms_import_each_other_in_a_circle():
 
 def room_of(module):
     return ".".join(module.split(".")[:2])
+
+
+def test_only_joined_ranks_know_process_groups():
+    for _, name, path in modules():
+        known = imports(name, path)
+        if not within(name, ["tgflow.distributed"]):
+            groups = {module for module in known if within(module, ["torch.distributed"])}
+            assert not groups, f"{name} imports {groups}"
+        if not within(name, ["tgflow.distributed", *COMPOSERS]) and name != "tgflow":
+            rooms = known_rooms(known, "tgflow.distributed")
+            assert rooms <= {*OVER_PEERS}, f"{name} imports {rooms} of tgflow.distributed"
+
+
+def known_rooms(modules, package):
+    """Return the modules of a package among `modules`, by their names in it."""
+    return {m.removeprefix(f"{package}.") for m in modules if m.startswith(f"{package}.")}
 
 
 def test_tgflow_knows_neither_streams_nor_models():

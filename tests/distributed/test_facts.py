@@ -1,0 +1,102 @@
+"""What ranks say of themselves, and what keeps them from being a world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tgflow.distributed.facts import (
+    MOST_BYTES,
+    Facts,
+    find_disagreement,
+    find_other_bits,
+    have_own_devices,
+)
+from tgflow.distributed.launch import Launch
+from tgflow.distributed.roster import Member
+
+
+def facts_of(rank, **changes):
+    launch = Launch(rank, 3, local_world=3)
+    facts = Facts.here(launch, {"batch_size": 200, "model": "tgn"}, torch.device("cpu"))
+    return replace(facts, member=Member(rank, f"h{rank}", "machine", 100 + rank), **changes)
+
+
+def test_facts_survive_being_sent():
+    facts = facts_of(2)
+    assert Facts.from_bytes(facts.to_bytes()) == facts
+    assert find_disagreement([facts_of(rank) for rank in range(3)]) is None
+    assert find_other_bits([facts_of(rank) for rank in range(3)]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"settings": {"batch_size": 100, "model": "tgn"}},
+            "rank 2 has batch_size=100 and rank 0 has batch_size=200; start all ranks with the "
+            "same settings",
+        ),
+        (
+            {"settings": {"model": "tgn"}},
+            "rank 2 has batch_size=None and rank 0 has batch_size=200; start all ranks with the "
+            "same settings",
+        ),
+        (
+            {"settings": {"batch_size": 200, "model": "tgat"}},
+            "rank 2 has model='tgat' and rank 0 has model='tgn'; start all ranks with the same "
+            "settings",
+        ),
+        (
+            {"world": 4},
+            "rank 2 is one of 4 ranks and rank 0 one of 3; start them together",
+        ),
+    ],
+)
+def test_what_must_be_alike_is_named_with_rank_key_and_both_values(changes, text):
+    assert find_disagreement([facts_of(0), facts_of(1), facts_of(2, **changes)]) == text
+
+
+def test_other_versions_are_named():
+    versions = facts_of(0).versions
+    other = facts_of(1, versions=versions | {"tgflow": "9.0"})
+    assert find_disagreement([facts_of(0), other]) == (
+        f"rank 1 runs tgflow 9.0 and rank 0 runs {versions['tgflow']}; install the same for all "
+        "ranks"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "way_out"), [("CPU capability", "ATEN_CPU_CAPABILITY"), ("threads", "set threads")]
+)
+def test_what_changes_the_last_bits_is_named_and_no_disagreement(key, way_out):
+    ours = facts_of(0).computing
+    other = facts_of(1, computing=ours | {key: "other"})
+    assert find_disagreement([facts_of(0), other]) is None
+    text = find_other_bits([facts_of(0), other])
+    assert text.startswith(f"rank 1 computes with {key} other and rank 0 with {ours[key]}")
+    assert way_out in text
+
+
+def test_nccl_is_for_ranks_with_a_device_each():
+    devices = [["m a", "m b"], ["m a", "m a"], ["m a", None], [None, None]]
+    assert [
+        have_own_devices([facts_of(rank, device=name) for rank, name in enumerate(names)])
+        for names in devices
+    ] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b" " * (MOST_BYTES + 1), "1048577 bytes are more than the 1048576"),
+        (b"[]", "a rank did not say what it is"),
+        (b'{"member": {}}', "a rank did not say what it is"),
+        (b"\xff", "codec can't decode"),
+    ],
+)
+def test_what_are_no_facts_is_refused(data, text):
+    with pytest.raises(ValueError, match=text):
+        Facts.from_bytes(data)

@@ -1,0 +1,283 @@
+"""Ranks find each other, whatever dead ones left behind, and refuse to be a world of strangers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import tgflow
+from helpers.worlds import run_apart
+from tgflow.distributed import handshake
+from tgflow.peers import Alone, PeerLost, WorldError
+
+
+def in_directory(folder, rank, world):
+    return {"RANK": rank, "WORLD_SIZE": world, "TGFLOW_MEETING": folder}
+
+
+def by_agent(port, rank, world, restarts):
+    return {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+        "TORCHELASTIC_RESTART_COUNT": restarts,
+    }
+
+
+def join_with(environ, delay=0.0, **options):
+    """Join after `delay` seconds; return the ranks that were reached."""
+    os.environ.update({name: str(value) for name, value in environ.items()})
+    time.sleep(delay)
+    peers = tgflow.join(**{"timeout": 20.0} | options)
+    mine = torch.tensor([peers.rank])
+    found = peers.gather(mine, [1] * peers.world, kind="rank").tolist()
+    peers.close()
+    return found
+
+
+def join_as(rank, environs, options=()):
+    """Join as the world says; return what happens."""
+    try:
+        return join_with(environs[rank], **(options[rank] if options else {}))
+    except (WorldError, PeerLost) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def outcomes_of(environs, options=()):
+    return [each.result for each in run_apart(len(environs), join_as, environs, options)]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_one_process_is_alone_and_waits_for_nobody(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert isinstance(tgflow.join(), Alone)
+    with pytest.raises(ValueError, match="timeout must be above 0, got 0"):
+        tgflow.join(timeout=0)
+
+
+def test_ranks_of_one_host_meet_in_a_directory(tmp_path):
+    environs = [in_directory(tmp_path, rank, 3) for rank in range(3)]
+    assert outcomes_of(environs) == [[0, 1, 2]] * 3
+
+
+def test_rank_0_opens_the_address_that_all_were_given():
+    port = free_port()
+    environs = [
+        {"RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for rank in range(2)
+    ]
+    assert outcomes_of(environs) == [[0, 1]] * 2
+
+
+def say_where(folder, port, nonce):
+    address = {"host": "127.0.0.1", "port": port, "nonce": nonce}
+    (folder / "rank-0.json").write_text(json.dumps(address))
+
+
+def old_store(nonce):
+    """The store of a rank 0 that has not ended yet."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store.set("nonce", nonce)
+    return store
+
+
+def ended(folder):
+    say_where(folder, free_port(), "old")
+
+
+def replaced(folder):
+    """Where the old rank 0 was, another store is now."""
+    store = old_store("other")
+    say_where(folder, store.port, "old")
+    return store
+
+
+def alive(folder):
+    """The old rank 0 is there, and so was this rank before it was restarted."""
+    store = old_store("old")
+    store.add("joined/1", 1)
+    say_where(folder, store.port, "old")
+    return store
+
+
+def dying(folder):
+    """The old rank 0 is there and lacks this rank, but ends before there is a world."""
+    store = [old_store("old")]
+    say_where(folder, store[0].port, "old")
+    threading.Timer(0.5, store.clear).start()
+
+
+def stranger(folder):
+    """Something listens there that is no store and says nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    say_where(folder, listener.getsockname()[1], "old")
+    return listener
+
+
+def join_late(rank, environs):
+    """Join; rank 0 comes when the others have found what lies there."""
+    handshake._ANSWER_SECONDS = 0.3
+    return join_with(environs[rank], delay=0.0 if rank else 1.0)
+
+
+@pytest.mark.parametrize("what", [ended, replaced, alive, dying, stranger])
+def test_stale_addresses_are_not_followed(what, tmp_path):
+    kept = what(tmp_path)
+    environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
+    assert [each.result for each in run_apart(2, join_late, environs)] == [[0, 1]] * 2
+    del kept
+
+
+def test_counts_of_restarts_may_differ_and_old_addresses_lie_in_the_agents_store():
+    agent = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for restarts in ([0, 0], [2, 1]):
+        environs = [by_agent(agent.port, rank, 2, restarts[rank]) for rank in range(2)]
+        assert outcomes_of(environs) == [[0, 1]] * 2
+
+
+def test_a_missing_rank_is_named_by_all(tmp_path):
+    environs = [in_directory(tmp_path, rank, 4) for rank in (0, 1, 3)]
+    text = "PeerLost: 3 of 4 ranks joined within 1.5 s; missing: 2"
+    assert outcomes_of(environs, [{"timeout": 1.5}] * 3) == [text] * 3
+
+
+def test_without_rank_0_the_others_give_up(tmp_path):
+    [text] = outcomes_of([in_directory(tmp_path, 1, 2)], [{"timeout": 0.5}])
+    assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
+
+
+def test_an_agent_that_is_gone_is_a_lost_peer():
+    [text] = outcomes_of([by_agent(free_port(), 0, 2, 0)], [{"timeout": 0.5}])
+    assert text.startswith("PeerLost: rank 0 cannot reach where ranks meet: ")
+
+
+def test_other_settings_are_named_by_all(tmp_path):
+    environs = [in_directory(tmp_path, rank, 3) for rank in range(3)]
+    options = [{"settings": {"seed": 0, "size": 4 if rank < 2 else 8}} for rank in range(3)]
+    assert (
+        outcomes_of(environs, options)
+        == [
+            "WorldError: rank 2 has size=8 and rank 0 has size=4; start all ranks with the same "
+            "settings"
+        ]
+        * 3
+    )
+
+
+def join_with_threads(rank, environs, strict):
+    torch.set_num_threads(1 + rank)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", RuntimeWarning)
+        return join_as(rank, environs, [{"strict": strict}] * 2), [str(w.message) for w in found]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_other_numbers_of_threads_are_a_warning_or_refused(tmp_path, strict):
+    environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
+    outcomes = [each.result for each in run_apart(2, join_with_threads, environs, strict)]
+    text = "rank 1 computes with threads 2 and "
+    if strict:
+        assert [outcome.startswith(f"WorldError: {text}") for outcome, _ in outcomes] == [True] * 2
+    else:
+        assert [outcome for outcome, _ in outcomes] == [[0, 1]] * 2
+        assert [len(found) for _, found in outcomes] == [1, 0]
+        assert outcomes[0][1][0].startswith(text)
+
+
+def test_an_unknown_interface_is_refused_at_once(tmp_path):
+    environs = [in_directory(tmp_path, 0, 2)]
+    [text] = outcomes_of(environs, [{"interface": "eth77"}])
+    assert text.startswith("WorldError: interface 'eth77' is none of this host's; there are ")
+
+
+def addresses_listened_on():
+    """The local addresses, in hexadecimal, that sockets of this process listen on."""
+    own = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            own.add(os.readlink(descriptor))
+        except OSError:  # the one that lists them
+            continue
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
+                found.append(fields[1].split(":")[0])
+    return found
+
+
+def listen_and_watch(rank, environs):
+    """Return where a rank listens, and what was unpickled while it joined and sent."""
+    os.environ.update({name: str(value) for name, value in environs[rank].items()})
+    unpickled = []
+    sys.addaudithook(
+        lambda event, args: unpickled.append(args) if event == "pickle.find_class" else None
+    )
+    peers = tgflow.join({"seed": 1}, timeout=20.0)
+    for group in ("train", "plan", "feed"):
+        peers.gather(torch.ones(1), [1, 1], kind="rank", group=group)
+        peers.broadcast(torch.ones(1), kind="feed", group=group)
+    return addresses_listened_on(), unpickled
+
+
+def test_it_listens_on_the_interface_only_and_unpickles_nothing(tmp_path):
+    environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
+    for rank, each in enumerate(run_apart(2, listen_and_watch, environs)):
+        assert not each.error
+        listening, unpickled = each.result
+        assert unpickled == []
+        assert set(listening) == {"0100007F"}  # 127.0.0.1
+        assert len(listening) >= 2 if rank == 0 else 1
+
+
+TORCHRUN_SCRIPT = """
+import os, sys, time
+import torch
+import tgflow
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+peers = tgflow.join(timeout=30.0)
+ranks = peers.gather(torch.tensor([peers.rank]), [1, 1], kind="rank").tolist()
+if restarts == 0:
+    if peers.rank == 1:
+        os.kill(os.getpid(), 9)
+    peers.gather(torch.ones(1), [1, 1], kind="rank")
+open(f"{sys.argv[1]}/done-{peers.rank}", "w").write(str(ranks))
+peers.close()
+"""
+
+
+@pytest.mark.slow
+def test_under_torchrun_killed_ranks_find_each_other_again(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(TORCHRUN_SCRIPT)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    options = ["--nproc-per-node", "2", "--max-restarts", "1"]
+    done = subprocess.run(
+        [*launcher, *options, str(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["[0, 1]"] * 2

@@ -1,0 +1,83 @@
+"""How a process learns from its environment whether it is a rank, and of which world."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tgflow.distributed.interfaces import choose_interface, interfaces
+from tgflow.distributed.launch import Launch, read_launch
+from tgflow.peers import WorldError
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "h1",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+
+
+def test_without_ranks_a_process_is_alone():
+    assert read_launch({"MASTER_ADDR": "h1"}) is None
+    assert read_launch(TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}) is None
+
+
+def test_torchrun_says_where_its_store_is():
+    launch = read_launch(TORCHRUN)
+    assert launch == Launch(5, 8, local_world=4, address=("h1", 29400), has_agent=True)
+    assert not launch.one_host
+
+
+def test_without_an_agent_rank_0_opens_what_the_others_were_told():
+    launch = read_launch({name: TORCHRUN[name] for name in TORCHRUN if "ELASTIC" not in name})
+    assert launch.address == ("h1", 29400)
+    assert not launch.has_agent
+
+
+def test_ranks_of_one_host_meet_in_a_directory():
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "TGFLOW_MEETING": "here"}
+    assert read_launch(environ) == Launch(1, 2, local_world=2, meeting="here")
+    assert read_launch(environ).one_host
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"RANK": None}, "RANK must be a whole number, got None; start ranks by torchrun"),
+        ({"WORLD_SIZE": "many"}, "WORLD_SIZE must be a whole number, got 'many'"),
+        ({"RANK": "8"}, "rank must be from 0 to 7, got 8"),
+        ({"WORLD_SIZE": "65"}, "a world has 1 to 64 ranks, got 65"),
+        ({"MASTER_ADDR": None}, "WORLD_SIZE is set and MASTER_ADDR is not"),
+        ({"MASTER_PORT": ""}, "MASTER_PORT must be a whole number, got ''"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused(changes, text):
+    environ = {k: v for k, v in (TORCHRUN | changes).items() if v is not None}
+    with pytest.raises(WorldError, match=text):
+        read_launch(environ)
+
+
+def test_the_loopback_is_chosen_for_one_host():
+    name, address = choose_interface(None, one_host=True)
+    assert (name, address) in interfaces().items()
+    assert address == "127.0.0.1"
+    assert choose_interface(name, one_host=False) == (name, "127.0.0.1")
+
+
+def test_an_unknown_interface_is_refused_and_those_there_are_listed():
+    with pytest.raises(WorldError, match=r"interface 'eth77' is none .*; there are .*127\.0\.0\.1"):
+        choose_interface("eth77", one_host=True)
+
+
+def test_an_interface_without_an_address_is_refused(monkeypatch):
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (9, "idle9")])
+    with pytest.raises(WorldError, match="interface 'idle9' has no IPv4 address; there are lo"):
+        choose_interface("idle9", one_host=True)
+
+
+def test_many_hosts_need_an_interface_by_name():
+    with pytest.raises(WorldError, match=r"on several hosts: name .* interface='eth1'; there are"):
+        choose_interface(None, one_host=False)

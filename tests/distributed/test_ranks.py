@@ -1,0 +1,161 @@
+"""Worlds of real processes: what is sent arrives and is counted, and whoever dies is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+
+from helpers.effort import cases
+from helpers.worlds import in_world, run_apart
+from tgflow.distributed.ranks import Ranks
+from tgflow.peers import Flow, PeerLost, WorldError
+
+WORLDS = cases([1, 2, 3, 4], quick=[3])
+
+
+def message(sender, receiver):
+    """Another length for each pair; rank 1 sends itself and rank 0 nothing."""
+    size = 0 if sender == 1 and receiver < 2 else 3 * sender + receiver
+    return torch.full((size,), 10 * sender + receiver, dtype=torch.uint8)
+
+
+def exchange_all(peers):
+    sends = [message(peers.rank, rank) for rank in range(peers.world)]
+    receives = [torch.empty_like(message(rank, peers.rank)) for rank in range(peers.world)]
+    peers.exchange(sends, receives, kind="rows")
+    for rank, received in enumerate(receives):
+        assert torch.equal(received, message(rank, peers.rank))
+    sent = sum(len(buffer) for rank, buffer in enumerate(sends) if rank != peers.rank)
+    flow = peers.traffic.flows["rows"]
+    assert (flow.calls, flow.bytes) == (1, sent)
+    assert flow.seconds > 0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_each_rank_gets_what_each_sends_of_any_length(world):
+    in_world(world, exchange_all)
+
+
+def gather_all(peers):
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        chunks = [torch.arange(rank * 2, rank * 5).to(dtype) for rank in range(peers.world)]
+        sizes = [len(chunk) for chunk in chunks]
+        before = peers.traffic.bytes
+        gathered = peers.gather(chunks[peers.rank], sizes, kind="gradient", group="plan")
+        assert torch.equal(gathered, torch.cat(chunks))
+        sent = sizes[peers.rank] * dtype.itemsize * (peers.world - 1)
+        assert peers.traffic.bytes - before == sent
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_all_ranks_get_the_chunks_of_all_in_order(world):
+    in_world(world, gather_all)
+
+
+def broadcast_all(peers):
+    for values in (torch.tensor(7), torch.rand(2, 3), torch.ones(5, dtype=torch.bool)):
+        torch.manual_seed(0)
+        wanted = torch.rand(values.shape).mul(9).to(values.dtype)
+        tensor = wanted.clone() if peers.rank == 0 else torch.zeros_like(wanted)
+        peers.broadcast(tensor, kind="feed", group="feed")
+        assert torch.equal(tensor, wanted)
+    peers.broadcast(torch.empty(0), kind="feed", group="feed")
+    with pytest.raises(ValueError, match="tensor must be contiguous"):
+        peers.broadcast(torch.rand(3, 2).T, kind="feed", group="feed")
+    return peers.traffic.flows["feed"]
+
+
+def test_all_ranks_get_what_rank_0_has():
+    flows = in_world(3, broadcast_all)
+    assert [(flow.calls, flow.bytes) for flow in flows] == [(3, 2 * (8 + 24 + 5)), (3, 0), (3, 0)]
+
+
+def use_groups_at_once(peers):
+    """Two threads, each in an order of its own: no other thread's calls come between."""
+    mine = torch.full((100,), peers.rank)
+    wanted = torch.arange(peers.world).repeat_interleave(100)
+
+    def many(group, results):
+        sizes = [100] * peers.world
+        results += [peers.gather(mine, sizes, kind=group, group=group) for _ in range(100)]
+
+    found = {"train": [], "plan": [], "feed": []}
+    threads = [threading.Thread(target=many, args=item) for item in found.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(each, wanted) for results in found.values() for each in results)
+    assert {flow.calls for flow in peers.traffic.flows.values()} == {100}
+
+
+def test_groups_are_used_by_threads_at_once():
+    in_world(2, use_groups_at_once)
+
+
+def misuse(peers):
+    with pytest.raises(ValueError, match=r"sends must .* for each of 2 ranks, got 1"):
+        peers.exchange([message(0, 0)], [message(0, 0)] * 2, kind="rows")
+    with pytest.raises(WorldError, match=r"has a default process group .* already; join once"):
+        Ranks(peers.store, peers.rank, 2, timeout=1)
+    exchange_all(peers)
+    peers.close()
+    peers.close()
+    with pytest.raises(PeerLost, match="this rank has left the world"):
+        peers.gather(torch.ones(1), [1, 1], kind="gradient")
+    assert peers.traffic.flows.keys() == {"rows"}
+
+
+def test_misuse_is_refused_before_anything_is_sent_and_a_world_can_be_left():
+    in_world(2, misuse)
+
+
+def lose_rank_1(peers, how):
+    exchange_all(peers)
+    if peers.rank == 1:
+        how_it_ends(how)
+    start = time.monotonic()
+    with pytest.raises(PeerLost) as found:
+        peers.gather(torch.ones(1), [1] * peers.world, kind="gradient")
+    seconds = time.monotonic() - start
+    again = time.monotonic()
+    with pytest.raises(PeerLost) as later:
+        peers.broadcast(torch.ones(1), kind="feed", group="feed")
+    assert time.monotonic() - again < 0.1
+    assert str(later.value) == str(found.value) == str(peers.failure)
+    assert peers.traffic.flows.get("gradient", Flow()).calls == 0
+    peers.close()
+    return seconds, str(found.value)
+
+
+def how_it_ends(how):
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    raise RuntimeError("a fault of its own")
+
+
+@pytest.mark.parametrize("how", cases(["kill", "raise"], quick=["kill"]))
+def test_a_rank_that_dies_is_named_by_the_others_at_once(how):
+    outcomes = run_apart(3, lose_rank_1, how, joined=20.0)
+    assert outcomes[1].code == (-signal.SIGKILL if how == "kill" else 1)
+    for rank in (0, 2):
+        seconds, text = outcomes[rank].result
+        assert seconds < 5
+        assert text.startswith(f"rank {rank} lost another one: rank 1 (process ")
+        assert " is gone" in text
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_after_the_timeout():
+    outcomes = run_apart(2, lose_rank_1, "stop", joined=3.0)
+    seconds, text = outcomes[0].result
+    assert 2 < seconds < 8
+    assert text.startswith("rank 0 lost another one: rank 1 (process ")
+    assert " is stopped" in text
