@@ -38,8 +38,8 @@ class RanksDisagree(RuntimeError):
 class Shard:
     """The ids that a rank owns, by arithmetic: rank = (id % PARTS) * world // PARTS.
 
-    Dense ids, given in order of appearance, are spread evenly: no rank has more than another by
-    more than one part. Owned ids have *local* ids, which are dense and in the order of the ids.
+    Dense ids, given in order of appearance, are spread evenly: parts differ by one id, and ranks by
+    one part. Owned ids have *local* ids, which are dense and in the order of the ids.
 
     Example:
         >>> shard = Shard(rank=1, world=2)  # parts 32 to 63
