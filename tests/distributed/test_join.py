@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 import tgflow
-from helpers.worlds import run_apart
-from tgflow.distributed import handshake
+from helpers.worlds import results_of, run_apart
+from tgflow.distributed.greeter import Greeter, Greeting, listen
 from tgflow.peers import Alone, PeerLost, WorldError
 
 
@@ -93,11 +93,12 @@ def say_where(folder, port, nonce):
     (folder / "rank-0.json").write_text(json.dumps(address))
 
 
-def old_store(nonce):
-    """The store of a rank 0 that has not ended yet."""
+def old_rank_0(nonce):
+    """What a rank 0 has opened that has not ended yet: its store, and who answers."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    store.set("nonce", nonce)
-    return store
+    listener = listen("127.0.0.1", 0)
+    greeter = Greeter(listener, Greeting(nonce, store.port))
+    return store, greeter, listener.getsockname()[1]
 
 
 def ended(folder):
@@ -105,29 +106,29 @@ def ended(folder):
 
 
 def replaced(folder):
-    """Where the old rank 0 was, another store is now."""
-    store = old_store("other")
-    say_where(folder, store.port, "old")
-    return store
+    """Where the old rank 0 was, that of another run is now."""
+    other = old_rank_0("other")
+    say_where(folder, other[2], "old")
+    return other
 
 
 def alive(folder):
     """The old rank 0 is there, and so was this rank before it was restarted."""
-    store = old_store("old")
-    store.add("joined/1", 1)
-    say_where(folder, store.port, "old")
-    return store
+    old = old_rank_0("old")
+    old[0].add("joined/1", 1)
+    say_where(folder, old[2], "old")
+    return old
 
 
 def dying(folder):
     """The old rank 0 is there and lacks this rank, but ends before there is a world."""
-    store = [old_store("old")]
-    say_where(folder, store[0].port, "old")
-    threading.Timer(0.5, store.clear).start()
+    old = list(old_rank_0("old"))
+    say_where(folder, old[2], "old")
+    threading.Timer(0.7, lambda: (old[1].close(), old.clear())).start()
 
 
 def stranger(folder):
-    """Something listens there that is no store and says nothing."""
+    """Something listens there that says nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
     say_where(folder, listener.getsockname()[1], "old")
     return listener
@@ -135,7 +136,6 @@ def stranger(folder):
 
 def join_late(rank, environs):
     """Join; rank 0 comes when the others have found what lies there."""
-    handshake._ANSWER_SECONDS = 0.3
     return join_with(environs[rank], delay=0.0 if rank else 1.0)
 
 
@@ -143,7 +143,7 @@ def join_late(rank, environs):
 def test_stale_addresses_are_not_followed(what, tmp_path):
     kept = what(tmp_path)
     environs = [in_directory(tmp_path, rank, 2) for rank in range(2)]
-    assert [each.result for each in run_apart(2, join_late, environs)] == [[0, 1]] * 2
+    assert results_of(run_apart(2, join_late, environs)) == [[0, 1]] * 2
     del kept
 
 

@@ -69,13 +69,17 @@ class RankFigures:
     ) -> Self:
         """Return the figures of this rank."""
         flows = dict(traffic.flows)
-        known = [flows[kind].bytes if kind in flows else 0 for kind in BYTES_BY_KIND]
+        gradient, rows, queries = (
+            flows[kind].bytes if kind in flows else 0 for kind in ("gradient", "rows", "queries")
+        )
         return cls(
-            compute_seconds,
-            traffic.seconds,
-            memory_bytes,
-            *known,
-            other_bytes=traffic.bytes - sum(known),
+            compute_seconds=compute_seconds,
+            wait_seconds=traffic.seconds,
+            memory_bytes=memory_bytes,
+            gradient_bytes=gradient,
+            rows_bytes=rows,
+            query_bytes=queries,
+            other_bytes=sum(flow.bytes for flow in flows.values()) - gradient - rows - queries,
             asks=asks,
         )
 
@@ -86,12 +90,9 @@ class RankFigures:
     @classmethod
     def from_tensor(cls, figures: Tensor) -> Self:
         """Return what `to_tensor` made into `figures`. Waits for a device that has it."""
-        compute, wait, *counts, asks = figures.tolist()
-        return cls(compute, wait, *(int(count) for count in counts), asks=Order(int(asks)))
-
-
-BYTES_BY_KIND = ("gradient", "rows", "queries")
-"""The kinds of `Traffic` that figures tell apart."""
+        compute, wait, memory, gradient, rows, queries, other, asks = figures.tolist()
+        counts = (int(count) for count in (memory, gradient, rows, queries, other))
+        return cls(compute, wait, *counts, Order(int(asks)))  # type: ignore[arg-type]
 
 
 def decide(own: Order, everyone: Iterable[RankFigures]) -> Order:
@@ -107,7 +108,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> Tensor:
     for name, tensor in tensors.items():
         found = zlib.crc32(name.encode(), found)
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        found = zlib.crc32(flat.numpy(), found)
+        found = zlib.crc32(memoryview(flat.numpy()), found)
     return torch.tensor([found])
 
 

@@ -2,8 +2,8 @@
 
 Where they meet may still say where an earlier rank 0 was: after a restart, torchrun's agents keep
 what the dead ranks left, and hosts may disagree about how often they restarted. So a rank follows
-an address only if the store there knows its nonce, and nobody has entered it as this rank before;
-else it looks again, until the time is over.
+an address only if a rank 0 answers there with the nonce that was published, and nobody has entered
+its store as this rank before; else it looks again, until the time is over.
 
 The nonce keeps out those who come by mistake. It is no secret: nothing here authenticates.
 """
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-import torch.distributed as dist
-
+from tgflow.distributed._stores import Store, TCPStore
 from tgflow.distributed.facts import Facts, find_disagreement, find_other_bits
+from tgflow.distributed.greeter import Greeter, Greeting, ask, listen
 from tgflow.distributed.launch import Launch
 from tgflow.distributed.meeting import Address, Meeting
 from tgflow.peers import PeerLost, WorldError
@@ -28,7 +27,7 @@ from tgflow.peers import PeerLost, WorldError
 _PAUSE = 0.02
 _ANSWER_SECONDS = 5.0
 """For one store to answer, and for all ranks to hear a verdict that ends them."""
-_NONCE, _VERDICT = "nonce", "verdict"
+_VERDICT = "verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class Terms:
     strict: bool
 
 
-def lead(meeting: Meeting, terms: Terms, address: str) -> tuple[dist.Store, list[Facts]]:
+def lead(meeting: Meeting, terms: Terms, address: str) -> tuple[Store, list[Facts]]:
     """Open a store on `address`, wait for all ranks there, and return it with what they said.
 
     Raises:
@@ -57,12 +56,13 @@ def lead(meeting: Meeting, terms: Terms, address: str) -> tuple[dist.Store, list
         OSError: If the address cannot be listened on.
     """
     deadline = time.monotonic() + terms.timeout
-    store = _open_store(address, meeting.port, deadline)
+    store = _open_store(address)
     store.set(_facts_key(0), terms.facts.to_bytes().decode())
-    nonce = secrets.token_hex(16)
-    store.set(_NONCE, nonce)
-    meeting.publish(Address(address, store.port, nonce))
-    present = _await_ranks(store, terms.launch.world, deadline)
+    greeting = Greeting(secrets.token_hex(16), store.port)
+    listener = listen(address, meeting.port, deadline)
+    with Greeter(listener, greeting):
+        meeting.publish(Address(address, listener.getsockname()[1], greeting.nonce))
+        present = _await_ranks(store, terms.launch.world, deadline)
     error, everyone = _judge(store, present, terms)
     store.set(_VERDICT, json.dumps(None if error is None else [type(error).__name__, str(error)]))
     if error is not None:
@@ -71,7 +71,7 @@ def lead(meeting: Meeting, terms: Terms, address: str) -> tuple[dist.Store, list
     return store, everyone
 
 
-def follow(meeting: Meeting, terms: Terms) -> tuple[dist.Store, list[Facts]]:
+def follow(meeting: Meeting, terms: Terms) -> tuple[Store, list[Facts]]:
     """Enter the store of rank 0, and return it with what all ranks said.
 
     Raises:
@@ -95,21 +95,10 @@ def follow(meeting: Meeting, terms: Terms) -> tuple[dist.Store, list[Facts]]:
     )
 
 
-def _open_store(address: str, port: int, deadline: float) -> dist.TCPStore:
+def _open_store(address: str) -> TCPStore:
     """Return a store that listens on this address alone; torch's own would on all interfaces."""
-    while True:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((address, port))
-            listener.listen(2048)
-            break
-        except OSError:  # an earlier rank 0 may still be ending
-            listener.close()
-            if port == 0 or time.monotonic() > deadline:
-                raise
-            time.sleep(_PAUSE)
-    return dist.TCPStore(
+    listener = listen(address, 0)
+    return TCPStore(
         address,
         listener.getsockname()[1],
         is_master=True,
@@ -119,7 +108,7 @@ def _open_store(address: str, port: int, deadline: float) -> dist.TCPStore:
     )
 
 
-def _await_ranks(store: dist.Store, world: int, deadline: float) -> list[int]:
+def _await_ranks(store: Store, world: int, deadline: float) -> list[int]:
     """Return the ranks that have said what they are: all, or those by the deadline."""
     present: list[int] = []
     while len(present) < world:
@@ -131,7 +120,7 @@ def _await_ranks(store: dist.Store, world: int, deadline: float) -> list[int]:
 
 
 def _judge(
-    store: dist.Store, present: Sequence[int], terms: Terms
+    store: Store, present: Sequence[int], terms: Terms
 ) -> tuple[PeerLost | WorldError | None, list[Facts]]:
     """Return why there is no world, if so, and what the present ranks said."""
     missing = [str(rank) for rank in range(terms.launch.world) if rank not in present]
@@ -151,11 +140,11 @@ def _judge(
     return None if problem is None else WorldError(problem), everyone
 
 
-def _everyone(store: dist.Store, world: int) -> list[Facts]:
+def _everyone(store: Store, world: int) -> list[Facts]:
     return [Facts.from_bytes(store.get(_facts_key(rank))) for rank in range(world)]
 
 
-def _await_hearing(store: dist.Store, present: Sequence[int]) -> None:
+def _await_hearing(store: Store, present: Sequence[int]) -> None:
     """Keep the store open until the present ranks have read why there is no world."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     heard = [_heard_key(rank) for rank in present if rank != 0]
@@ -163,39 +152,29 @@ def _await_hearing(store: dist.Store, present: Sequence[int]) -> None:
         time.sleep(_PAUSE)
 
 
-def _enter(address: Address | None, terms: Terms) -> dist.Store | None:
-    """Return the store at `address` if it is that of a world which lacks this rank."""
-    rank = terms.launch.rank
-    if address is None or not _answers(address):
+def _enter(address: Address | None, terms: Terms) -> Store | None:
+    """Return the store of the rank 0 that is at `address`, if it lacks this rank."""
+    greeting = None if address is None else ask(address.host, address.port)
+    if address is None or greeting is None or address.nonce not in ("", greeting.nonce):
         return None
+    rank = terms.launch.rank
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             address.host,
-            address.port,
+            greeting.store_port,
             is_master=False,
             wait_for_workers=False,
             timeout=timedelta(seconds=_ANSWER_SECONDS),
         )
-        if not store.check([_NONCE]) or address.nonce not in ("", store.get(_NONCE).decode()):
-            return None
         if store.add(f"joined/{rank}", 1) != 1:
             return None
         store.set(_facts_key(rank), terms.facts.to_bytes().decode())
         return store
-    except RuntimeError:  # no store, or one that is closing
+    except RuntimeError:  # it is closing
         return None
 
 
-def _answers(address: Address) -> bool:
-    """Return whether anybody listens there: a store's client would try for long."""
-    try:
-        socket.create_connection((address.host, address.port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True
-
-
-def _hear(store: dist.Store, terms: Terms, deadline: float) -> list[Facts]:
+def _hear(store: Store, terms: Terms, deadline: float) -> list[Facts]:
     """Return what all ranks said, once rank 0 has found that they are a world."""
     while not store.check([_VERDICT]):
         if time.monotonic() > deadline + _ANSWER_SECONDS:

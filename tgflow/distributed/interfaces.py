@@ -42,11 +42,8 @@ def choose_interface(wanted: str | None, *, one_host: bool) -> tuple[str, str]:
     if wanted is not None and wanted in found:
         return wanted, found[wanted]
     if wanted is not None:
-        what = (
-            "has no IPv4 address"
-            if wanted in dict(map(reversed, socket.if_nameindex()))
-            else "is none of this host's"
-        )
+        is_there = wanted in [name for _, name in socket.if_nameindex()]
+        what = "has no IPv4 address" if is_there else "is none of this host's"
         raise WorldError(f"interface {wanted!r} {what}; there are {_listed(found)}")
     if not one_host:
         raise WorldError(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tgflow.distributed._stores import PrefixStore
 from tgflow.distributed.facts import Facts, find_other_bits, have_own_devices
 from tgflow.distributed.handshake import Terms, follow, lead
 from tgflow.distributed.interfaces import choose_interface
@@ -76,7 +77,7 @@ def join(
     if other_bits is not None and launch.rank == 0:
         warnings.warn(other_bits, RuntimeWarning, stacklevel=2)
     return Ranks(
-        dist.PrefixStore("ranks", store),
+        PrefixStore("ranks", store),
         launch.rank,
         launch.world,
         timeout=timeout,

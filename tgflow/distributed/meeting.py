@@ -8,8 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol, Self
 
-import torch.distributed as dist
-
+from tgflow.distributed._stores import Store, TCPStore
 from tgflow.distributed.launch import Launch
 
 _KEY = "tgflow/rank-0"
@@ -22,7 +21,7 @@ class Address:
     Args:
         host: Its address.
         port: Its port.
-        nonce: What only the store of this very start answers; "" if it is not known.
+        nonce: What only this very start of rank 0 answers there; "" if it is not known.
     """
 
     host: str
@@ -81,7 +80,7 @@ class AgentMeeting:
 
     port = 0
 
-    def __init__(self, store: dist.Store) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def publish(self, address: Address) -> None:
@@ -121,7 +120,7 @@ def meeting_of(launch: Launch, timeout: float) -> Meeting:
     host, port = launch.address
     if not launch.has_agent:
         return FixedMeeting(host, port)
-    store = dist.TCPStore(
+    store = TCPStore(
         host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout)
     )
     return AgentMeeting(store)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tgflow.distributed._stores import Store
 from tgflow.distributed.roster import Member, find_lost
 from tgflow.peers import (
     Group,
@@ -53,7 +54,7 @@ class Ranks:
 
     def __init__(
         self,
-        store: dist.Store,
+        store: Store,
         rank: int,
         world: int,
         *,
@@ -102,7 +103,7 @@ class Ranks:
         check_buffers(self, sends, receives)
         sent, received = ([len(each) for each in buffers] for buffers in (sends, receives))
         arrived = self._all_to_all(torch.cat(list(sends)), sent, received, kind, group)
-        for buffer, part in zip(receives, arrived.split(received), strict=True):
+        for buffer, part in zip(receives, torch.split(arrived, received), strict=True):
             buffer.copy_(part)
 
     def gather(

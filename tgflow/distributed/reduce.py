@@ -62,7 +62,7 @@ class Reduction:
         """
         assert [leaves for leaves, _ in tree.roots] == self._roots[self._peers.rank]
         sums = torch.stack([values for _, values in tree.roots])
-        return list(sums.split(self._sizes, dim=1))
+        return list(torch.split(sums, self._sizes, dim=1))
 
     def specs(self, dtype: torch.dtype = torch.float32) -> list[Spec]:
         """Return dtype and shape of what comes from each rank."""
