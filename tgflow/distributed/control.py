@@ -90,9 +90,9 @@ class RankFigures:
     @classmethod
     def from_tensor(cls, figures: Tensor) -> Self:
         """Return what `to_tensor` made into `figures`. Waits for a device that has it."""
-        compute, wait, memory, gradient, rows, queries, other, asks = figures.tolist()
-        counts = (int(count) for count in (memory, gradient, rows, queries, other))
-        return cls(compute, wait, *counts, Order(int(asks)))  # type: ignore[arg-type]
+        compute, wait, *counts = figures.tolist()
+        memory, gradient, rows, queries, other, asks = map(int, counts)
+        return cls(compute, wait, memory, gradient, rows, queries, other, Order(asks))
 
 
 def decide(own: Order, everyone: Iterable[RankFigures]) -> Order:
@@ -108,7 +108,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> Tensor:
     for name, tensor in tensors.items():
         found = zlib.crc32(name.encode(), found)
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        found = zlib.crc32(memoryview(flat.numpy()), found)
+        found = zlib.crc32(flat.numpy().data, found)
     return torch.tensor([found])
 
 
