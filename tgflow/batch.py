@@ -71,11 +71,28 @@ class HostEvents:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class BatchSlice:
+    """Which rows of a batch a slice of it has, and what the host knows of the whole batch."""
+
+    number: int
+    num_slices: int
+    num_new: int
+    """New events of the whole batch, its first ones."""
+    num_fallbacks: int
+    """Of the negatives of the whole batch."""
+    host: HostEvents
+    """The whole batch's events."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Events to score, their negatives, and the temporal neighborhoods of all of them.
 
     A pure function of (seed, epoch, index) and of the event log up to the batch's end.
     Of `B` events the first `num_new` are new and the rest are replayed.
+
+    A slice of a batch is one, too, of some of its rows; `host.begin` and `host.end` are those of
+    the whole batch then.
 
     On a GPU, whose host does not wait to learn how many rows a frontier has, frontiers and the edge
     table may end in *padding*: further rows, so that shapes stay the same. No row in use refers to
@@ -130,9 +147,22 @@ class Batch:
     num_used: Tensor | None = None
     """int64 `[H + 2]`: the rows in use of each block's targets, of `nodes` and of the edge table (0
     without one), where a GPU found them and the host has not asked; or None."""
+    slice: BatchSlice | None = None
+    """Which slice of a batch this is, if a plan has cut it into several; None: it is the batch."""
 
     def __len__(self) -> int:
         return len(self.eid)
+
+    @property
+    def last_t(self) -> Tensor:
+        """The time of the last new event, int64 `[1]`; of a slice, that of the whole batch.
+
+        `[0]` without new events. Of a slice on a GPU it is copied there, which synchronizes.
+        """
+        if self.slice is None:
+            return self.t[self.num_new - 1 : self.num_new]
+        last = self.slice.num_new - 1
+        return self.slice.host.t[last : last + 1].to(self.t.device)
 
     @property
     def negative_mask(self) -> Tensor | None:

@@ -16,6 +16,8 @@ class KeyDomain(IntEnum):
     NEGATIVES = 1
     REPLAY = 2
     DROPOUT = 3
+    SLICE = 4
+    """A slice of a batch: what it draws of its own."""
     HOP = 16
     """The first hop; hop `h` is `HOP + h`."""
 

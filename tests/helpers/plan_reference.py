@@ -80,7 +80,8 @@ def expected_rows(events: EventBatch, batch: Batch, spec: PlanSpec) -> dict[str,
     edges = Distinct() if events.x is not None else None
     if edges is not None:
         edges.add(-1)
-    end = batch.index * spec.batch_size + spec.start + batch.num_new
+    num_new = batch.num_new if batch.slice is None else batch.slice.num_new
+    end = batch.index * spec.batch_size + spec.start + num_new
     for hop, k in enumerate(spec.fanouts):
         lowest = hop + 1 == len(spec.fanouts)
         block, queries = _expected_block(
@@ -143,10 +144,14 @@ def assert_batch_rows(batch: Batch, expected: dict[str, Any]) -> None:
 def assert_same_batch(a: Batch, b: Batch) -> None:
     """Fail unless every field of `a` and `b` is equal, bit for bit."""
     for name in Batch.__dataclass_fields__:
-        if name not in ("blocks", "host", "counts"):
+        if name not in ("blocks", "host", "counts", "slice"):
             _assert_same(name, getattr(a, name), getattr(b, name))
-    for name in HostEvents.__dataclass_fields__:
-        _assert_same(f"host.{name}", getattr(a.host, name), getattr(b.host, name))
+    assert_same_events(a.host, b.host)
+    assert (a.slice is None) == (b.slice is None)
+    if a.slice is not None and b.slice is not None:
+        for name in ("number", "num_slices", "num_new", "num_fallbacks"):
+            _assert_same(f"slice.{name}", getattr(a.slice, name), getattr(b.slice, name))
+        assert_same_events(a.slice.host, b.slice.host)
     for counts_a, counts_b in zip(a.counts, b.counts, strict=True):
         for name, column in counts_a._asdict().items():
             _assert_same(f"counts.{name}", column, getattr(counts_b, name))
@@ -154,6 +159,12 @@ def assert_same_batch(a: Batch, b: Batch) -> None:
     for block_a, block_b in zip(a.blocks, b.blocks, strict=True):
         for name in Block.__dataclass_fields__:
             _assert_same(name, getattr(block_a, name), getattr(block_b, name))
+
+
+def assert_same_events(a: HostEvents, b: HostEvents) -> None:
+    """Fail unless every field of `a` and `b` is equal."""
+    for name in HostEvents.__dataclass_fields__:
+        _assert_same(f"host.{name}", getattr(a, name), getattr(b, name))
 
 
 def _assert_same(name: str, a: Any, b: Any) -> None:

@@ -118,11 +118,11 @@ class GroupPlans:
     def __len__(self) -> int:
         return len(self.groups[0])
 
-    def batch(self, epoch: int, index: int) -> Batch:
-        """Return a batch of the group whose turn it is."""
+    def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return a batch of the group whose turn it is, or slice `number` of it."""
         group, epoch = self._which(epoch, index)
         with self.watches[group].preparing(epoch):
-            return self.groups[group].batch(epoch, index)
+            return self.groups[group].batch(epoch, index, number)
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the same batches on a GPU; see `tgflow.Plan.batches_on`."""
@@ -158,11 +158,11 @@ class _GroupBatches:
         self._plans, self._made = plans, made
         self._out: dict[int, DeviceBatches] = {}
 
-    def make(self, epoch: int, index: int) -> Batch:
-        """Return a batch of the group whose turn it is."""
+    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return a batch of the group whose turn it is, or slice `number` of it."""
         group, epoch = self._plans._which(epoch, index)
         with self._plans.watches[group].preparing(epoch):
-            batch = self._made[group].make(epoch, index)
+            batch = self._made[group].make(epoch, index, number)
         self._out[id(batch.host)] = self._made[group]
         return batch
 

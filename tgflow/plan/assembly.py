@@ -74,6 +74,7 @@ def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatc
         position=_positions(inputs, columns.begin, spec.with_memory),
         counts=spec.counts.read(columns.counts, 1 + roots.negatives.dst.shape[1]),
         num_fallbacks=roots.negatives.num_fallbacks,
+        slice=roots.slice,
     )
     node_rows = None if graph.node_x is None else graph.node_rows(inputs.nodes)
     with_edges = graph.edge_x is not None

@@ -67,7 +67,7 @@ class CapturedPreparer:
 
     def take(self, roots: Roots) -> _Slab | None:
         """Return a slab for a batch of full size, once others have warmed up; else None."""
-        if len(roots.host.eid) != self._spec.full_size:
+        if roots.slice is not None or len(roots.host.eid) != self._spec.full_size:
             return None
         with self._lock:
             self._num_warm += 1
@@ -145,9 +145,12 @@ class CapturedBatches:
         self._num_used = 0
         self._lent: dict[int, _Slab] = {}
 
-    def make(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` of `epoch`. Does not synchronize, but while it captures."""
-        roots = self._spec.draw(epoch, index)
+    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return batch `index` of `epoch`, or slice `number` of it, which is never in a slab.
+
+        Does not synchronize, but while it captures.
+        """
+        roots = self._spec.draw(epoch, index, number)
         slab = self._take(roots)
         batch = self._preparer.prepare(roots, slab, self._clock)
         if slab is not None:

@@ -23,7 +23,7 @@ from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.padding import Padding, paddings, shape_of
 from tgflow.plan.pending import Feature, PendingBatch
 from tgflow.plan.preparer import HostPreparer
-from tgflow.plan.spec import PlanSpec
+from tgflow.plan.spec import PlanSpec, Roots
 
 _ALIGNMENT = 256
 """Of columns, in bytes: that of whatever torch allocates itself."""
@@ -118,13 +118,15 @@ class CopyingPreparer:
         self._there = [table for table in inputs if table.is_in_reach_of_a_gpu]
         self._here = [table for table in inputs if not table.is_in_reach_of_a_gpu]
 
-    def prepare(self, epoch: int, index: int) -> Batch:
-        """Return a batch on the GPU. The host waits for features that it gathers, and nothing else.
+    def of_roots(self, roots: Roots) -> Batch:
+        """Return the batch of what was drawn, on the GPU.
+
+        The host waits for features that it gathers, and nothing else.
 
         Raises:
-            IndexError: As `tgflow.Plan.batch`, as all errors.
+            OSError: As `tgflow.Plan.batch`, as all errors.
         """
-        return self._completed(self._copied(self._host.pending(epoch, index)))
+        return self._completed(self._copied(self._host.pending(roots)))
 
     def _copied(self, pending: PendingBatch) -> PendingBatch:
         """Return the batch on the GPU, with the features that the host gathers."""

@@ -12,8 +12,8 @@ from tgflow.batch import Batch
 class DeviceBatches(Protocol):
     """Makes batches on a GPU for one pass. Any thread may make them, on its current stream."""
 
-    def make(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` of `epoch`."""
+    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return batch `index` of `epoch`, or slice `number` of it."""
         ...
 
     def free(self, batch: Batch) -> None:
@@ -29,11 +29,12 @@ class DeviceBatches(Protocol):
 class OwnedBatches:
     """Batches whose memory is theirs, as long as anybody has them."""
 
-    prepare: Callable[[int, int], Batch]
+    prepare: Callable[..., Batch]
+    """Takes a `tgflow.plan.task.Task`, spread out."""
 
-    def make(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` of `epoch`."""
-        return self.prepare(epoch, index)
+    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return batch `index` of `epoch`, or slice `number` of it."""
+        return self.prepare(epoch, index) if number is None else self.prepare(epoch, index, number)
 
     def free(self, batch: Batch) -> None:
         """Leave that to whoever lets go of it."""
@@ -50,9 +51,9 @@ class BatchesByEpoch:
     of_epoch: DeviceBatches
     of_others: DeviceBatches
 
-    def make(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` of `epoch`."""
-        return self._of(epoch).make(epoch, index)
+    def make(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return batch `index` of `epoch`, or slice `number` of it."""
+        return self._of(epoch).make(epoch, index, number)
 
     def free(self, batch: Batch) -> None:
         """Let the memory of a batch be used again."""

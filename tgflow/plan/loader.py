@@ -34,7 +34,7 @@ class BatchSource(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` of `epoch`."""
+        """Return batch `index` of `epoch`; of tasks of slices, take a slice's number, too."""
         ...
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
@@ -121,7 +121,7 @@ class Loader:
         captures: bool = False,
         clock: WorkClock | None = None,
     ) -> Loader:
-        """Return a loader of any (epoch, index) tasks, pulled lazily from an iterable."""
+        """Return a loader of any tasks, pulled lazily from an iterable."""
         loader = cls(
             plan,
             num_threads=num_threads,

@@ -26,7 +26,7 @@ from tgflow.plan.in_order import ordered_map, prefetch
 from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.pending import Feature, PendingBatch
 from tgflow.plan.plan import Plan
-from tgflow.plan.task import Task, batch_error, run_task
+from tgflow.plan.task import Task, batch_error, run_task, task_name
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.units import INT64_MAX
 
@@ -260,11 +260,10 @@ def _apply(
     one: _Planned, step: _Started, schedule: Schedule, missed: PendingGather | None
 ) -> Tensor:
     """Return the rows of a planned table, and make its cache's moves."""
-    epoch, index = step.task
     try:
         with one.table.error_context():
             return one.cache.apply(schedule, one.table.base_ids(step.pending), missed=missed)
     except ScheduleMismatch as error:
-        raise ScheduleMismatch(f"batch {index} of epoch {epoch}, {one.name}: {error}") from error
+        raise ScheduleMismatch(f"{task_name(step.task)}, {one.name}: {error}") from error
     except Exception as error:
         raise batch_error(step.task, error) from error

@@ -15,6 +15,7 @@ from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.preparer import DevicePreparer, Preparer, preparer_of
 from tgflow.plan.spec import PlanSpec
+from tgflow.share import Share
 
 
 class Plan(PlanSpec):
@@ -52,6 +53,7 @@ class Plan(PlanSpec):
             may be shared by several plans, which saves memory.
         pairs: What negatives are drawn from, of the graph's log, to share it with other plans; None
             is one of its own.
+        slices: How many slices a batch is cut into for `share`, at least 1.
 
     Raises:
         ValueError: If an argument is out of range, the graph's `node_x` has got rows of nodes that
@@ -65,19 +67,41 @@ class Plan(PlanSpec):
         """What makes the batches where the graph is."""
         return preparer_of(copy(self))  # not self: a circle would keep the graph's files open
 
-    def batch(self, epoch: int, index: int) -> Batch:
-        """Return batch `index` as it is drawn in `epoch`. Safe to call from any number of threads.
+    def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return batch `index` as it is drawn in `epoch`, or slice `number` of it; see `share`.
+
+        Safe to call from any number of threads.
 
         On a GPU the work is queued on the current stream, and nothing waits for it; only features
         from a disk or from host memory are waited for.
 
         Raises:
-            IndexError: If the log does not hold an event of that batch.
+            IndexError: If the log does not hold an event of that batch, or there is no such slice.
             OSError: If features cannot be read from a disk; a note says which.
             ValueError: If an event can have no negative, see `NegativeSampler`; or events have been
                 deleted from the graph since, and the plan has `counts`.
         """
-        return self.preparer.prepare(epoch, index)
+        return self.preparer.of_roots(self.draw(epoch, index, number))
+
+    def share(self, epoch: int, index: int, wanted: range) -> Share:
+        """Return some slices of a batch, of which the plan has `slices`.
+
+        Slice `s` of a batch of `n` rows, new ones and then replayed ones, has the rows from
+        `n * s // slices` up to `n * (s + 1) // slices`, with their negatives. It has a frontier and
+        draws of its own: it is the same whoever prepares it, and whatever other slices are wanted.
+        The slice of a plan with `slices=1` is the batch. Safe to call from any number of threads.
+
+        Args:
+            epoch: Of the batch.
+            index: Of the batch.
+            wanted: Numbers of slices next to each other, at least one.
+
+        Raises:
+            IndexError: If the log does not hold an event of that batch, or there is no such slice.
+            OSError: As `batch`.
+            ValueError: As `batch`.
+        """
+        return Share.of([self.batch(epoch, index, number) for number in wanted])
 
     def part(self, epoch: int, index: int, rows: slice, num_negatives: int | None = None) -> Batch:
         """Return some events of a batch, with its cut-offs, memory positions and negatives.
@@ -110,10 +134,11 @@ class Plan(PlanSpec):
             clock: Adds up how long the stream is busy that batches are made on.
         """
         if self.gpu is None:
-            return OwnedBatches(CopyingPreparer(self, gpu, clock).prepare)
+            copying = CopyingPreparer(self, gpu, clock)
+            return OwnedBatches(lambda *task: copying.of_roots(self.draw(*task)))
         if num_slabs == 0 or not all(each.is_in_reach_of_a_gpu for each in self._inputs):
             eager = DevicePreparer(self, self.gpu)
-            return OwnedBatches(lambda epoch, index: eager.of_roots(self.draw(epoch, index), clock))
+            return OwnedBatches(lambda *task: eager.of_roots(self.draw(*task), clock))
         return CapturedBatches(self._captured, self, num_slabs, clock)
 
     @cached_property
@@ -125,11 +150,11 @@ class Plan(PlanSpec):
     def _inputs(self) -> list[FeatureInput]:
         return feature_inputs(self.graph)
 
-    def pending(self, epoch: int, index: int) -> PendingBatch:
-        """Return batch `index` of `epoch` before features are read; see `PendingBatch`.
+    def pending(self, epoch: int, index: int, number: int | None = None) -> PendingBatch:
+        """Return batch `index` of `epoch`, or slice `number` of it, before features are read.
 
         Raises:
-            IndexError: If the log does not hold an event of that batch.
+            IndexError: If the log does not hold an event of that batch, or there is no such slice.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
-        return self.preparer.pending(epoch, index)
+        return self.preparer.pending(self.draw(epoch, index, number))

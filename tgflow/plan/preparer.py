@@ -24,12 +24,8 @@ class Preparer(Protocol):
     Safe to call from any number of threads. Raises what `tgflow.Plan.batch` does.
     """
 
-    def pending(self, epoch: int, index: int) -> PendingBatch:
-        """Return a batch before its features are read."""
-        ...
-
-    def prepare(self, epoch: int, index: int) -> Batch:
-        """Return a batch."""
+    def pending(self, roots: Roots) -> PendingBatch:
+        """Return the batch of what was drawn before its features are read."""
         ...
 
     def of_roots(self, roots: Roots) -> Batch:
@@ -49,20 +45,13 @@ class HostPreparer:
     def __init__(self, spec: PlanSpec) -> None:
         self._spec = spec
 
-    def pending(self, epoch: int, index: int) -> PendingBatch:
-        """Return a batch before its features are read."""
-        return self._assembled(self._spec.draw(epoch, index))
-
-    def prepare(self, epoch: int, index: int) -> Batch:
-        """Return a batch in host memory."""
-        return self.of_roots(self._spec.draw(epoch, index))
+    def pending(self, roots: Roots) -> PendingBatch:
+        """Return the batch of what was drawn before its features are read."""
+        return assembled(self._spec, roots, RootColumns.on_host(roots))
 
     def of_roots(self, roots: Roots) -> Batch:
-        """Return the batch of what was drawn."""
-        return with_features(self._spec, self._assembled(roots))
-
-    def _assembled(self, roots: Roots) -> PendingBatch:
-        return assembled(self._spec, roots, RootColumns.on_host(roots))
+        """Return the batch of what was drawn, in host memory."""
+        return with_features(self._spec, self.pending(roots))
 
 
 class DevicePreparer:
@@ -80,16 +69,12 @@ class DevicePreparer:
         self._spec, self._gpu = spec, gpu
         self._pinned = PinnedPool(gpu)
 
-    def pending(self, epoch: int, index: int) -> PendingBatch:
-        """Return a batch before its features are read. Does not synchronize."""
-        return self._assembled(self._spec.draw(epoch, index))
-
-    def prepare(self, epoch: int, index: int) -> Batch:
-        """Return a batch on the GPU. Waits for features on a disk or in host memory alone."""
-        return self.of_roots(self._spec.draw(epoch, index))
+    def pending(self, roots: Roots) -> PendingBatch:
+        """Return the batch of what was drawn before its features are read; does not synchronize."""
+        return assembled(self._spec, roots, self._copied(roots))
 
     def of_roots(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
-        """Return the batch of what was drawn.
+        """Return the batch of what was drawn; waits for features on a disk or in host memory alone.
 
         Args:
             roots: What was drawn.
@@ -98,13 +83,10 @@ class DevicePreparer:
         measuring = nullcontext if clock is None else clock.measuring
         tables = feature_inputs(self._spec.graph)
         with measuring():
-            pending = self._assembled(roots)
+            pending = self.pending(roots)
             if all(each.is_in_reach_of_a_gpu for each in tables):
                 return with_features(self._spec, pending)
         return with_features(self._spec, pending)
-
-    def _assembled(self, roots: Roots) -> PendingBatch:
-        return assembled(self._spec, roots, self._copied(roots))
 
     def _copied(self, roots: Roots) -> RootColumns:
         """Return the columns of the roots on the GPU, which come in one copy."""

@@ -56,10 +56,8 @@ class RootLayout:
             room: int64: packed, or a copy of what was.
         """
         eid, t, nodes, query_t, position, counts, begin, params = torch.split(room, self._sizes)
-        num, m = roots.negatives.dst.shape
-        src, dst, rest = nodes.tensor_split((num, 2 * num))
-        rest = rest.view(-1, num, m)
-        own = for_each_negative(src, m)
+        src, dst, rest = roots.split(nodes)
+        own = for_each_negative(src, rest.shape[2])
         return RootColumns(
             eid=eid,
             src=src,

@@ -9,7 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from tgflow.batch import HostEvents
+from tgflow.batch import BatchSlice, HostEvents
 from tgflow.choices import Strategy, Visibility
 from tgflow.counts import Count
 from tgflow.cuda.device import Device
@@ -21,6 +21,7 @@ from tgflow.plan.inputs import check_preparable
 from tgflow.plan.negatives import Negatives, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
 from tgflow.sampling import Frontier, Sampler
+from tgflow.schedule import rows_of_slice
 
 _NO_COUNTS = torch.empty(0, dtype=torch.int64)
 
@@ -42,6 +43,20 @@ class Roots:
     where they are not the events' own. Equal queries are not yet one."""
     counts: Tensor = _NO_COUNTS
     """int64 `[C * B * (1 + m)]`: the answers to the plan's counts; see `CountHistory.read`."""
+    slice: BatchSlice | None = None
+    """As `Batch.slice`."""
+
+    def split(self, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the parts of a column of `queries`, as views.
+
+        Returns:
+            Of the sources, `[B]`; of the destinations, `[B]`; and of the negatives' destinations,
+            followed by their sources if they have their own, `[1 or 2, B, m]`.
+        """
+        num, m = self.negatives.dst.shape
+        num_lists = 1 if self.negatives.own_sources else 2
+        src, dst, rest = column.tensor_split((num, 2 * num))
+        return src, dst, rest.reshape(num_lists, num, m)
 
     def rows(self, row: Tensor) -> dict[str, Tensor]:
         """Return the root fields of a batch.
@@ -49,8 +64,8 @@ class Roots:
         Args:
             row: Where each of `queries` is in the top frontier, int64 `[Q]` on any device.
         """
-        num, m = self.negatives.dst.shape
-        src_row, dst_row, rest = row[:num], row[num : 2 * num], row[2 * num :].reshape(-1, num, m)
+        src_row, dst_row, rest = self.split(row)
+        m = rest.shape[2]
         return {
             "src_row": src_row,
             "dst_row": dst_row,
@@ -86,8 +101,9 @@ class PlanSpec:
         with_memory: bool,
         counts: Sequence[Count] | CountHistory = (),
         pairs: PairHistory | None = None,
+        slices: int = 1,
     ) -> None:
-        _check(batch_size, fanouts, visibility)
+        _check(batch_size, fanouts, visibility, slices)
         if only is not None and (replay is not None or start or stop is not None):
             raise ValueError("a plan of given events has neither start, stop nor replay")
         if start < 0 or (stop is not None and stop < start):
@@ -106,6 +122,7 @@ class PlanSpec:
         self.only = only
         self.replay = replay
         self.with_memory = with_memory
+        self.slices = slices
         self._history = PairHistory(graph.log) if pairs is None else pairs
         self.counts = _count_history(graph, counts)
 
@@ -133,14 +150,20 @@ class PlanSpec:
             return int(self.only[begin]), int(self.only[end - 1]) + 1
         return begin, end
 
-    def draw(self, epoch: int, index: int) -> Roots:
+    def draw(self, epoch: int, index: int, number: int | None = None) -> Roots:
         """Return what batch `index` asks about in `epoch`. Never waits for a device.
 
+        Args:
+            epoch: Of the batch.
+            index: Of the batch.
+            number: Of the slice that is drawn alone; None: the whole batch.
+
         Raises:
-            IndexError: If the log does not hold an event of that batch.
+            IndexError: If the log does not hold an event of that batch, or there is no such slice.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
-        return self._with_counts(self._drawn(epoch, index))
+        whole = self._drawn(epoch, index)
+        return self._with_counts(whole if number is None else self._slice_of(whole, number))
 
     def _drawn(self, epoch: int, index: int) -> Roots:
         """Return what batch `index` asks about in `epoch`, before the past is counted."""
@@ -188,19 +211,36 @@ class PlanSpec:
         """
         if self.replay is not None:
             raise ValueError("a plan that replays events has no parts")
-        whole = self._drawn(epoch, index)
+        part = self._some_of(self._drawn(epoch, index), rows, num_negatives)
+        return self._with_counts(replace(part, num_new=len(part.host.eid)))
+
+    def _some_of(self, whole: Roots, rows: slice, num_negatives: int) -> Roots:
+        """Return what some events of a batch ask about, by its key, before the past is counted."""
         host = whole.host
         eid, src, dst, t = (x[rows] for x in (host.eid, host.src, host.dst, host.t))
         negatives = whole.negatives.part(rows, num_negatives)
         start = self._starts(eid, host.begin)
-        part = replace(
+        return replace(
             whole,
-            num_new=len(eid),
             host=HostEvents(eid, src, dst, t, host.begin, host.end, negatives.mask),
             negatives=negatives,
             queries=self._queries(EventBatch(src, dst, t), negatives, start, host.begin),
         )
-        return self._with_counts(part)
+
+    def _slice_of(self, whole: Roots, number: int) -> Roots:
+        """Return what a slice asks about, by a key of its own, before the past is counted."""
+        if not 0 <= number < self.slices:
+            raise IndexError(f"there is no slice {number}; a batch has {self.slices}")
+        if self.slices == 1:
+            return whole
+        rows = rows_of_slice(number, self.slices, len(whole.host.eid))
+        fallbacks = whole.negatives.num_fallbacks
+        return replace(
+            self._some_of(whole, slice(rows.start, rows.stop), self.negatives.num),
+            key=derive_key(whole.key, KeyDomain.SLICE, number),
+            num_new=min(max(whole.num_new - rows.start, 0), len(rows)),
+            slice=BatchSlice(number, self.slices, whole.num_new, fallbacks, whole.host),
+        )
 
     @property
     def gpu(self) -> Device | None:
@@ -272,10 +312,12 @@ def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
     return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
 
 
-def _check(batch_size: int, fanouts: Sequence[int], visibility: str) -> None:
+def _check(batch_size: int, fanouts: Sequence[int], visibility: str, slices: int) -> None:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1 event, got {batch_size}")
     if any(k < 1 for k in fanouts):
         raise ValueError(f"fanouts must be at least 1 neighbor each, got {tuple(fanouts)}")
     if visibility not in get_args(Visibility):
         raise ValueError(f"visibility must be event or batch, got {visibility!r}")
+    if slices < 1:
+        raise ValueError(f"slices must be at least 1, got {slices}")

@@ -7,29 +7,33 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Task = tuple[int, int]
-"""Which batch to prepare: (epoch, index)."""
+Task = tuple[int, int] | tuple[int, int, int]
+"""Which batch to prepare: (epoch, index), or (epoch, index, number) for a slice of it."""
 
 
 class BatchError(RuntimeError):
     """Preparing a batch failed; the cause is chained."""
 
 
-def run_task(prepare: Callable[[int, int], T], task: Task) -> T:
+def run_task(prepare: Callable[..., T], task: Task) -> T:
     """Return what `prepare` makes of a task.
 
     Raises:
         BatchError: If that fails.
     """
-    epoch, index = task
     try:
-        return prepare(epoch, index)
+        return prepare(*task)
     except Exception as error:
         raise batch_error(task, error) from error
 
 
 def batch_error(task: Task, error: Exception) -> BatchError:
     """Return the error that says which batch could not be prepared, and why."""
-    epoch, index = task
     where = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
-    return BatchError(f"preparing batch {index} of epoch {epoch} failed: {where}{error}")
+    return BatchError(f"preparing {task_name(task)} failed: {where}{error}")
+
+
+def task_name(task: Task) -> str:
+    """Return what a task prepares, in words."""
+    epoch, index, *number = task
+    return "".join(f"slice {each} of " for each in number) + f"batch {index} of epoch {epoch}"

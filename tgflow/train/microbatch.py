@@ -36,9 +36,15 @@ class MicroBatchPlans:
     def __len__(self) -> int:
         return len(self.predict)
 
-    def batch(self, epoch: int, index: int) -> Batch:
-        """Return what is predicted of micro-batch `index`, or what update `epoch` learns from."""
-        return (self.predict if epoch == PREDICT else self.learn).batch(epoch, index)
+    def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
+        """Return what is predicted of micro-batch `index`, or what update `epoch` learns from.
+
+        Args:
+            epoch: Which of them.
+            index: Of the micro-batch.
+            number: Of the slice that is wanted alone; None: the whole batch.
+        """
+        return (self.predict if epoch == PREDICT else self.learn).batch(epoch, index, number)
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the same batches on a GPU; see `Plan.batches_on`."""

@@ -1,0 +1,241 @@
+"""Slices of a batch: together the batch, each blind to the future, and the same whoever asks."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.device_batches import assert_on, assert_same_but_for_padding
+from helpers.devices import for_each_gpu, opened
+from helpers.plan_reference import (
+    assert_batch_rows,
+    assert_same_batch,
+    assert_same_events,
+    expected_rows,
+)
+from helpers.plan_variants import each_variant, made_events, plan_of, plans, spec_of
+from tgflow.batch import Batch
+from tgflow.cache import cached
+from tgflow.counts import Count
+from tgflow.events import EventBatch, concat
+from tgflow.graph import TemporalGraph
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.plan import BatchError, ExperienceReplay, Loader, NegativeSampler
+from tgflow.plan.slices import joined_shares, sliced_tasks
+from tgflow.share import Share
+from tgflow.tables import FeatureTable
+
+COUNTS = (Count("pair"), Count("dst", half_life=30.0))
+
+
+def joined(slices: tuple[Batch, ...], name: str) -> torch.Tensor:
+    return torch.cat([getattr(each, name) for each in slices])
+
+
+@each_variant
+def test_one_slice_is_the_batch(variant: dict[str, Any]) -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(60)), **variant)
+    share = plan.share(2, 3, range(1))
+    assert_same_batch(share.slices[0], plan.batch(2, 3))
+    assert share.slices[0].slice is None
+    assert (share.num_slices, share.numbers, len(share)) == (1, range(1), len(plan.batch(2, 3)))
+
+
+@each_variant
+@pytest.mark.parametrize("slices", [2, 3, 7])
+def test_slices_are_the_batch_cut(variant: dict[str, Any], slices: int) -> None:
+    """Events, replayed ones too, negatives and counts: each row is in one slice, in order."""
+    graph = TemporalGraph.from_events(made_events(97))
+    whole_plan = plan_of(graph, **variant, counts=COUNTS)
+    plan = plan_of(graph, **variant, counts=COUNTS, slices=slices)
+    for index in range(len(plan)):
+        whole, share = whole_plan.batch(1, index), plan.share(1, index, range(slices))
+        for name in ("eid", "src", "dst", "t", "x", "negative_src", "negative_dst"):
+            assert torch.equal(joined(share.slices, name), getattr(whole, name)), name
+        for k, answers in enumerate(whole.counts):
+            for name, column in answers._asdict().items():
+                if column is not None:
+                    cut = torch.cat([getattr(each.counts[k], name) for each in share.slices])
+                    assert torch.equal(cut, column), name
+        assert_same_events(share.host, whole.host)
+        assert (len(share), share.num_new) == (len(whole), whole.num_new)
+        assert share.num_fallbacks == whole.num_fallbacks
+        assert sum(each.num_new for each in share.slices) == whole.num_new
+        sizes = [len(each) for each in share.slices]
+        assert max(sizes) - min(sizes) <= 1
+        for number, each in enumerate(share.slices):
+            rows, new = share.rows_of(number), share.new_rows_of(number)
+            assert each.eid.tolist() == whole.eid[rows.start : rows.stop].tolist()
+            assert (len(new), new.stop <= whole.num_new) == (each.num_new, True)
+            assert (each.host.begin, each.host.end) == (whole.host.begin, whole.host.end)
+
+
+@given(plans(), st.integers(2, 5))
+def test_a_slice_sees_no_future(made: tuple[EventBatch, dict[str, Any]], slices: int) -> None:
+    """What the slow reference finds strictly before each event of the slice, and nothing else."""
+    events, changes = made
+    graph = TemporalGraph.from_events(events, time_unit="ns")
+    plan = plan_of(graph, **changes, slices=slices)
+    for index in range(len(plan)):
+        for each in plan.share(0, index, range(slices)).slices:
+            assert_batch_rows(each, expected_rows(events, each, spec_of(plan)))
+
+
+@each_variant
+def test_slices_stay_as_they_were_while_the_log_grows(variant: dict[str, Any]) -> None:
+    events = made_events(100)
+    graph = TemporalGraph.from_events(events[:60])
+    plan = plan_of(graph, **variant, slices=3)
+    before = [plan.share(0, index, range(3)) for index in range(4)]
+    late = made_events(60, seed=1)
+    late_t = events.t[59].expand(60).contiguous()
+    graph.append(concat([EventBatch(late.src, late.dst, late_t, late.x), events[60:]]))
+    for index, share in enumerate(before):
+        for number, each in enumerate(share.slices):
+            assert_same_batch(plan.batch(0, index, number), each)
+
+
+@each_variant
+def test_slices_do_not_depend_on_threads_order_or_who_wants_them(variant: dict[str, Any]) -> None:
+    graph = TemporalGraph.from_events(made_events(100))
+
+    def plan() -> Any:
+        return plan_of(graph, **variant, slices=4)
+
+    batches = [(epoch, index) for epoch in range(2) for index in range(len(plan()))]
+    expected = {
+        (*batch, number): each
+        for batch in batches
+        for number, each in enumerate(plan().share(*batch, range(4)).slices)
+    }
+    tasks = random.Random(0).sample([*expected], len(expected))
+    some = plan()
+    for task in tasks:
+        assert_same_batch(some.batch(*task), expected[task])
+    for num_threads in (0, 3):
+        loader = Loader.of_tasks(plan(), tasks, num_threads=num_threads)
+        for task, batch in zip(tasks, loader, strict=True):
+            assert_same_batch(batch, expected[task])
+    with ThreadPoolExecutor(8) as pool:
+        for task, batch in zip(tasks, pool.map(lambda t: some.batch(*t), tasks), strict=True):
+            assert_same_batch(batch, expected[task])
+    for number, each in zip(range(1, 3), plan().share(1, 2, range(1, 3)).slices, strict=True):
+        assert_same_batch(each, expected[1, 2, number])
+
+
+def test_each_slice_draws_neighbors_by_a_key_of_its_own() -> None:
+    graph = TemporalGraph.from_events(made_events(300))
+    plan = plan_of(graph, strategy="uniform", batch_size=40, slices=2)
+    whole = plan.draw(0, 6)
+    keys = [plan.draw(0, 6, number).key for number in range(2)]
+    assert keys == [derive_key(whole.key, KeyDomain.SLICE, number) for number in range(2)]
+    slices = plan.share(0, 6, range(2)).slices
+    one = plan_of(graph, strategy="uniform", batch_size=40).batch(0, 6)
+
+    def drawn(batch: Batch, event: int) -> list[int]:
+        return sorted(batch.blocks[0].eid[batch.src_row[event]].tolist())
+
+    assert any(drawn(slices[0], row) != drawn(one, row) for row in range(20))
+
+
+def test_a_batch_with_fewer_rows_than_slices_has_slices_without_rows() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(22)), slices=5, counts=COUNTS)
+    share = plan.share(0, 2, range(5))
+    assert [len(each) for each in share.slices] == [0, 0, 1, 0, 1]
+    assert [number for number, _ in share.filled()] == [2, 4]
+    assert (len(share), share.num_new) == (2, 2)
+    alone = plan.share(0, 2, range(2))
+    assert (len(alone), alone.num_new, [*alone.filled()]) == (2, 2, [])
+    assert alone.host.eid.tolist() == [20, 21]
+
+
+def test_what_is_no_slice_is_refused() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
+    with pytest.raises(IndexError, match="there is no slice 2; a batch has 2"):
+        plan.share(0, 0, range(3))
+    with pytest.raises(IndexError, match="there is no batch 9"):
+        plan.share(0, 9, range(2))
+    with pytest.raises(ValueError, match="slices must be at least 1, got 0"):
+        plan_of(TemporalGraph(), slices=0)
+    with pytest.raises(ValueError, match="at least one slice, got none"):
+        plan.share(0, 0, range(0))
+    first, second = plan.share(0, 0, range(2)).slices
+    with pytest.raises(ValueError, match=r"next to each other; .* \(0, 0, 1\), \(0, 0, 0\)"):
+        Share.of([second, first])
+    with pytest.raises(ValueError, match="slices of one batch"):
+        Share.of([first, plan.batch(0, 1, 1)])
+    with pytest.raises(ValueError, match="slices of one batch"):
+        Share.of([plan.batch(0, 0), plan.batch(0, 1)])
+
+
+def test_a_slice_that_cannot_be_prepared_is_named() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
+    tasks = sliced_tasks([(3, 0), (3, 9)], range(1, 2))
+    with pytest.raises(BatchError, match="preparing slice 1 of batch 9 of epoch 3 failed"):
+        list(Loader.of_tasks(plan, tasks))
+
+
+def test_a_loader_of_slices_gives_shares() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=3)
+    wanted = range(1, 3)
+    loader = Loader.of_tasks(plan, sliced_tasks([(0, 4), (1, 2)], wanted))
+    for share, task in zip(joined_shares(iter(loader), 2), [(0, 4), (1, 2)], strict=True):  # type: ignore[arg-type]
+        assert (share.epoch, share.index, share.numbers) == (*task, wanted)
+        for number, each in zip(wanted, share.slices, strict=True):
+            assert_same_batch(each, plan.batch(*task, number))
+
+
+def test_closing_shares_ends_what_prepares_them() -> None:
+    closed = []
+
+    def batches() -> Any:
+        try:
+            yield from (plan.batch(0, 0, number) for number in (0, 1))
+        finally:
+            closed.append(True)
+
+    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
+    shares = joined_shares(batches(), 1)
+    next(shares)
+    shares.close()
+    assert closed
+
+
+def test_a_cache_that_plans_ahead_serves_slices() -> None:
+    events = made_events(80)
+    graph = TemporalGraph.from_events(events)
+    expected = plan_of(graph, slices=2)
+    behind = TemporalGraph.from_events(
+        events, edge_x=cached(FeatureTable(3), rows=20, policy="belady")
+    )
+    tasks = [(0, index, number) for index in range(8) for number in range(2)]
+    for num_threads in (0, 2):
+        loader = Loader.of_tasks(plan_of(behind, slices=2), tasks, num_threads=num_threads)
+        for task, batch in zip(tasks, loader, strict=True):
+            assert_same_batch(batch, expected.batch(*task))
+
+
+@for_each_gpu
+def test_slices_on_a_gpu_are_those_of_the_host(gpu: str) -> None:
+    events = made_events(120)
+    how: dict[str, Any] = {
+        "replay": ExperienceReplay(ratio=0.5, half_life=50),
+        "negatives": NegativeSampler(num=2),
+        "fanouts": (3, 2),
+        "strategy": "uniform",
+        "counts": COUNTS,
+        "slices": 3,
+    }
+    here = plan_of(TemporalGraph.from_events(events), **how)
+    there = plan_of(TemporalGraph.from_events(events, device=opened(gpu)), **how)
+    for index in (0, 5, 11):
+        for number in range(3):
+            batch = there.batch(1, index, number)
+            assert_on(there.graph.device, batch)
+            assert_same_but_for_padding(batch, here.batch(1, index, number))
