@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch, Block
 from tgflow.model import Embeddings, TemporalModel
-from tgflow.nn import LinkDecoder, Mixer, PairFeatures, TimeEncoding, TokenProj
+from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.tokens import gather_slots
 from tgflow.setting import check_ranges
@@ -74,7 +74,7 @@ class GraphMixer(TemporalModel):
         *mixers, self.last_mixer = (Mixer(c.neighbors, dim, c.dropout) for _ in range(c.layers))
         self.mixers = nn.Sequential(*mixers)
         self.out = nn.Linear(dim + c.node_x_dim, dim)
-        self.decoder = LinkDecoder(dim, pair_dim=PairFeatures.dim if c.pair_features else 0)
+        self.decoder = LinkDecoder(dim, pair_features=c.pair_features)
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:

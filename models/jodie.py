@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch
 from tgflow.model import Embeddings, Scores, TemporalModel
-from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, PairFeatures, TimeEncoding
+from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
 from tgflow.nn.mail import UpdatedMemory, leave_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
@@ -90,9 +90,7 @@ class JODIE(TemporalModel):
         nn.init.normal_(self.drift.weight, std=c.memory_dim**-0.5)
         nn.init.zeros_(self.drift.bias)
         self.dropout = Dropout(c.dropout)
-        self.decoder = LinkDecoder(
-            c.memory_dim, pair_dim=PairFeatures.dim if c.pair_features else 0
-        )
+        self.decoder = LinkDecoder(c.memory_dim, pair_features=c.pair_features)
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:

@@ -24,7 +24,7 @@ from annotated_types import Ge
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
 from tgflow.model import Embeddings, TemporalModel
-from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, PairFeatures, TimeEncoding
+from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,7 @@ class TGAT(TemporalModel):
         self.strategy = c.strategy
         self.edge_x_dim, self.node_x_dim = c.edge_x_dim, c.node_x_dim
         self.encoder = AttentionStack(c, c.node_x_dim, TimeEncoding(c.time_dim))
-        self.decoder = LinkDecoder(
-            c.embedding_dim, pair_dim=PairFeatures.dim if c.pair_features else 0
-        )
+        self.decoder = LinkDecoder(c.embedding_dim, pair_features=c.pair_features)
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:

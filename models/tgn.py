@@ -30,7 +30,6 @@ from tgflow.nn import (
     LinkDecoder,
     MemoryUpdater,
     NodeMemory,
-    PairFeatures,
     TimeEncoding,
 )
 from tgflow.nn.mail import UpdatedMemory, leave_mail
@@ -83,9 +82,7 @@ class TGN(TemporalModel):
         self.updater = MemoryUpdater(c.memory_dim, mail_dim, time, c.memory_updater)
         self.node_x_proj = nn.Linear(c.node_x_dim, c.memory_dim) if c.node_x_dim else None
         self.encoder = AttentionStack(c, c.memory_dim, time)
-        self.decoder = LinkDecoder(
-            c.embedding_dim, pair_dim=PairFeatures.dim if c.pair_features else 0
-        )
+        self.decoder = LinkDecoder(c.embedding_dim, pair_features=c.pair_features)
         self.counts = self.decoder.counts
 
     def embed(self, batch: Batch) -> Embeddings:

@@ -51,7 +51,7 @@ def test_a_decoder_adds_the_features_before_the_nonlinearity_and_to_the_logit(
 ) -> None:
     graph = TemporalGraph.from_events(skewed_events(100, 9))
     batch = plan_of(graph, counts=PairFeatures.counts, negatives=NegativeSampler(num=3)).batch(0, 5)
-    decoder = LinkDecoder(6, pair_dim=PairFeatures.dim).to(dtype)
+    decoder = LinkDecoder(6, pair_features=True).to(dtype)
     z = torch.randn(len(batch.nodes) + 90, 6, dtype=dtype)
     scores = decoder(z, batch)
     src = torch.cat([batch.src_row, batch.negative_src_row.flatten()])
@@ -74,7 +74,7 @@ def test_an_untrained_decoder_ranks_pairs_by_recency(unit: str) -> None:
     batch = plan_of(
         graph, batch_size=7, counts=PairFeatures.counts, negatives=NegativeSampler(num=99)
     ).batch(0, 0)
-    skip = LinkDecoder(6, pair_dim=PairFeatures.dim).pair_skip
+    skip = LinkDecoder(6, pair_features=True).pair_skip
     assert skip is not None
     with torch.no_grad():
         logits = SKIP_GAIN * skip(PairFeatures()(batch)).view(-1)
@@ -92,9 +92,7 @@ def test_without_counts_there_is_a_way_out() -> None:
     with pytest.raises(
         ValueError, match="pair features need 3 counts of the past, the batch has 0"
     ):
-        LinkDecoder(6, pair_dim=PairFeatures.dim)(torch.zeros(99, 6), batch)
-    with pytest.raises(ValueError, match=r"pair_dim must be 0 or .*, 24, got 7"):
-        LinkDecoder(6, pair_dim=7)
+        LinkDecoder(6, pair_features=True)(torch.zeros(99, 6), batch)
 
 
 @pytest.mark.parametrize("name", ["tgn", "tgat", "graphmixer", "jodie"])

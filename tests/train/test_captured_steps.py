@@ -5,13 +5,16 @@ import torch
 
 from helpers.devices import apart, cuda, opened, place_of
 from helpers.effort import cases
+from helpers.made_plans import plan_of
 from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
 from tgflow.graph import TemporalGraph
+from tgflow.models import TGN, TGNConfig
 from tgflow.tables import FeatureTable
 from tgflow.train import captured
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.learner import Learner
 
 for_each_place = pytest.mark.parametrize("device", [apart, cuda])
 
@@ -92,3 +95,36 @@ def test_captured_steps_are_those_that_are_not(device, make, graph, monkeypatch)
     assert [(r.loss, r.metrics) for r in found] == [(r.loss, r.metrics) for r in expected]
     for x, y in zip(state_of(plain._learner), state_of(replayed._learner), strict=True):
         assert torch.equal(x.cpu(), y.cpu())
+
+
+class Noting(TGN):
+    """Carries nothing on: what it stores is the scores themselves."""
+
+    def __init__(self):
+        super().__init__(TGNConfig(edge_x_dim=2, memory_dim=4, time_dim=4, embedding_dim=4))
+        self.noted = []
+
+    def forward(self, batch):
+        return super().forward(batch)._replace(carry=None)
+
+    def commit(self, batch, found):
+        self.noted.append(found.positive.detach().clone())
+
+
+@for_each_place
+def test_scores_that_carry_nothing_are_stored_for_their_own_batch(device, monkeypatch):
+    monkeypatch.setattr(captured, "WARM_UPS", 1)
+    model, place = Noting(), place_of(device)
+    learner = Learner(model.to(place), seed=0, learning_rate=1e-2, num_nodes=lambda: 32)
+    graph = TemporalGraph.from_events(made_events(60))
+    batch = plan_of(graph, fanouts=model.fanouts, strategy="recent").batch(0, 5).to(place)
+    later = batch.map(torch.clone)
+    later.blocks[0].dt.mul_(7)
+    for _ in range(3):
+        first, second = learner.predict(batch), learner.predict(later)
+    assert learner._calls.was_replay
+    learner.commit(batch, first)
+    learner.commit(later, second)
+    assert not torch.equal(first.positive.cpu(), second.positive.cpu())
+    for noted, scores in zip(model.noted[-2:], (first, second), strict=True):
+        assert torch.equal(noted.cpu(), scores.positive.cpu())

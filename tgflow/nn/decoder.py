@@ -34,24 +34,24 @@ class LinkDecoder(nn.Module):
     Args:
         dim: Width of an embedding.
         hidden_dim: Width between the two maps; `dim` if None.
-        pair_dim: `PairFeatures.dim` to read features of pairs, 0 for none.
+        pair_features: Whether to read the exact history of each pair, see `PairFeatures`.
     """
 
-    def __init__(self, dim: int, hidden_dim: int | None = None, pair_dim: int = 0) -> None:
+    def __init__(
+        self, dim: int, hidden_dim: int | None = None, pair_features: bool = False
+    ) -> None:
         super().__init__()
         hidden_dim = dim if hidden_dim is None else hidden_dim
-        if pair_dim not in (0, PairFeatures.dim):
-            raise ValueError(
-                f"pair_dim must be 0 or PairFeatures.dim, {PairFeatures.dim}, got {pair_dim}"
-            )
         self.src_proj = nn.Linear(dim, hidden_dim)
         self.dst_proj = nn.Linear(dim, hidden_dim, bias=False)
         self.out = nn.Linear(hidden_dim, 1)
         init_split(self.src_proj, self.dst_proj)
         nn.init.xavier_normal_(self.out.weight)
-        self.pair_features = PairFeatures() if pair_dim else None
-        self.pair_proj = nn.Linear(pair_dim, hidden_dim, bias=False) if pair_dim else None
-        self.pair_skip = _recency_skip() if pair_dim else None
+        self.pair_features = PairFeatures() if pair_features else None
+        self.pair_proj = self.pair_skip = None
+        if pair_features:
+            self.pair_proj = nn.Linear(PairFeatures.dim, hidden_dim, bias=False)
+            self.pair_skip = _recency_skip()
 
     @property
     def counts(self) -> tuple[Count, ...]:

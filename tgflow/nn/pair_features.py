@@ -27,7 +27,7 @@ class PairFeatures(nn.Module):
     It has no parameters. A model that reads it lists `PairFeatures.counts` first of its `counts`.
 
     Example:
-        `LinkDecoder(dim, pair_dim=PairFeatures.dim)`
+        `LinkDecoder(dim, pair_features=True)`
     """
 
     counts: ClassVar[tuple[Count, ...]] = (Count("pair"), Count("reverse"), Count("dst"))

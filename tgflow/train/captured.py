@@ -55,6 +55,8 @@ class CapturedCalls:
 
     A replay does what the function did when it was captured, with the values that are in the
     batch's tensors now; whatever else changes from batch to batch must be in the device's memory.
+    So a replay goes on with the modules and parameters that a model had at its capture, also where
+    others have taken their place since; it is noticed of the tensors of `fixed` alone.
 
     All graphs share one pool of memory, so that they take together what the largest one needs:
     they come one after the other, and a result is there until the next call, but for a call with

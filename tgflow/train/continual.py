@@ -38,7 +38,9 @@ class ContinualTrainer(StreamTrainer):
         model: Model to train, memory included.
         graph: Grows by the stream's events; append to it nowhere else.
         config: Settings.
-        execution: How a GPU is used, if the model is on one.
+        execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
+            parameters put into the model after the first of them are not noticed: do that before,
+            or set `capture=False`.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know

@@ -111,8 +111,8 @@ class Learner:
         """bool `[]` on the device: whether something was not finite; None where that raises."""
         self._dropout = DropoutKeys(model)
         self._calls = self._captured_calls() if execution.capture else None
-        self._replayed: tuple[str, Scores] | None = None
-        """The latest scores that came of a replay, and of what."""
+        self._replayed: tuple[str, Scores, Scores] | None = None
+        """If a replay made the latest scores: of what, as it left them, and as returned."""
         self._checked = False
         self._clock = clock_of(self.device)
         self.has_changed = False
@@ -200,8 +200,9 @@ class Learner:
     def _kept(self, name: str, scores: Scores) -> Scores:
         """Return scores that no replay overwrites; note of which one their carry is."""
         assert self._calls is not None
-        self._replayed = (name, scores) if self._calls.was_replay else None
-        return Scores(scores.positive.clone(), scores.negative.clone(), scores.carry)
+        kept = Scores(scores.positive.clone(), scores.negative.clone(), scores.carry)
+        self._replayed = (name, scores, kept) if self._calls.was_replay else None
+        return kept
 
     def _descend(self, loss: Tensor) -> None:
         """Take a step of the optimizer, unless a loss or score was not finite, or there is none."""
@@ -230,11 +231,11 @@ class Learner:
         with self._touching_state():
             self.has_changed = True
             replayed = self._replayed
-            if replayed is None or self._state is None or scores.carry is not replayed[1].carry:
+            if replayed is None or self._state is None or scores is not replayed[2]:
                 self.model.commit(batch, scores)
                 return
             assert self._calls is not None
-            name, found = replayed  # whose tensors are where a replay of the commit reads them
+            name, found, _ = replayed  # found: where a replay of the commit reads
             commit = partial(self.model.commit, found=found)
             self._calls.call(f"commit {name}", batch, commit, lambda nothing: [], follows=True)
 

@@ -71,7 +71,9 @@ class OfflineTrainer:
         graph: All events; not modified.
         config: Settings.
         observer: Hears of batches and epochs; on a GPU up to 16 batches behind.
-        execution: How a GPU is used, if the model is on one.
+        execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
+            parameters put into the model after the first of them are not noticed: do that before,
+            or set `capture=False`.
         ids: Of the stream; needed for `config.fixed_negatives`, whose nodes go by their names.
 
     Raises:
