@@ -9,6 +9,7 @@ Differs from the paper:
       a short history grows; without positions, and with patches of one token, that is the same.
     * Time encodings have fixed frequencies; see `tgflow.nn.TimeEncoding` for why.
     * Without node or edge features their channels are left out, where the authors' read zeros.
+    * The last dropout is behind the mean over patches, which saves a sixth of the products.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class DyGFormer(TemporalModel):
         rows = torch.stack([pairs.src_row, pairs.dst_row], dim=1).flatten()
         of_nodes = gather_rows(own.flatten(1), rows).view(len(counts), 2, *own.shape[1:])
         x = torch.cat([of_nodes, self.shared(counts)], dim=-1)
-        z = self.transformer(x.flatten(1, 2)).view(x.shape).mean(dim=2)
+        x = self.transformer[:-1](x.flatten(1, 2))
+        z = self.transformer[-1].means(x, 2)  # type: ignore[operator]
         src, dst = self.out(z).unbind(1)
         logits: Tensor = self.decoder(src, dst).squeeze(1)
         return logits

@@ -10,6 +10,7 @@ Differs from the paper:
     * Empty slots hold zeros; the authors' code has left a mask without effect there, so that they
       encode the absolute time.
     * R is the same in all epochs, where the authors' code draws another for each.
+    * The last dropout is behind the mean over tokens, which saves a seventh of the products.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ class TPNet(TemporalModel):
         self.check_widths(batch)
         pairs, block = Pairs.of(batch), batch.blocks[0]
         walks, t = self.walks.read(self.state, batch), row_times(batch, pairs)
-        near = walks.features(block.neighbor, block.target[:, None], t[:, None], block.mask)
-        own = self.own_proj(block, batch.node_x, self.walk_map(near, None))  # for all its pairs
+        near = self._near(walks, block.neighbor, block.target, t, block.mask)
+        own = self.own_proj(block, batch.node_x, near)  # for all its pairs
 
         def score(part: Pairs) -> Tensor:
             return self._score(part, own, block, walks, t)
@@ -120,16 +121,45 @@ class TPNet(TemporalModel):
         src, dst, target = pairs.src_row, pairs.dst_row, block.target
         row, other = torch.cat([src, dst]), torch.cat([dst, src])
         mask = block.mask[row]
-        near = walks.features(block.neighbor[row], target[other][:, None], t[row][:, None], mask)
-        seen = self.other_proj(self.walk_map(near, None)) * mask.unsqueeze(-1)
-        token = gather_rows(own.flatten(1), row).view(seen.shape).add(seen)
-        z = self.mixers(self.token_proj(F.relu(token))).mean(dim=1)
+        near = self._near(walks, block.neighbor[row], target[other], t[row], mask, self.other_proj)
+        token = gather_rows(own.flatten(1), row).view(near.shape).add(near)
+        token = self.mixers[:-1](self.token_proj(F.relu(token)))
+        z = self.mixers[-1].mean(token)  # type: ignore[operator]
         pair = walks.features(
             target[src], target[dst], t[src], torch.ones_like(mask[: len(src), 0])
         )
         both = torch.cat(z.tensor_split(2), dim=1)
         logits: Tensor = self.decoder(both, self.walk_map(pair, None)).squeeze(1)
         return logits
+
+    def _near(
+        self,
+        walks: WalkRows,
+        neighbor: Tensor,
+        node: Tensor,
+        t: Tensor,
+        mask: Tensor,
+        proj: nn.Linear | None = None,
+    ) -> Tensor:
+        """Return f(w, u) of the neighbors w, `[R, k]`, with nodes u, `[R]`; or a linear map of it.
+
+        Empty slots get zeros. On the CPU only filled ones cost time; on a GPU, to wait for nothing,
+        all do.
+        """
+        neighbor, node, t, filled = (
+            x.expand(mask.shape).flatten() for x in (neighbor, node[:, None], t[:, None], mask)
+        )
+        slot = filled.nonzero().squeeze(1) if mask.is_cpu else None
+        if slot is not None:
+            neighbor, node, t, filled = (x[slot] for x in (neighbor, node, t, filled))
+        found = self.walk_map(walks.features(neighbor, node, t, filled), None)
+        if proj is not None:
+            found = proj(found)
+        if slot is None:
+            found = found * filled.unsqueeze(1)
+        else:
+            found = found.new_zeros(mask.numel(), found.shape[1]).index_copy(0, slot, found)
+        return found.view(*mask.shape, -1)
 
     def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
         """Add the walks through the new events."""

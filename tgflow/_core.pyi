@@ -217,6 +217,7 @@ def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[i
 # nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp, bind_gru.cpp, bind_co_occurrence.cpp
 # and bind_walk_features.cpp
 def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
+def gelu_dropout(*, key: Tensor, rate: float, x: Tensor, out: Tensor) -> None: ...
 def attend(
     *,
     query: Tensor,

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from typing import NamedTuple
 
 from benchmarks import peers
 from benchmarks.peers import Peer
 from benchmarks.race import race
 from tgflow.bench.options import Options
-from tgflow.bench.own import Own, own_graphmixer, own_jodie, own_tgat, own_tgn
+from tgflow.bench.own import (
+    Own,
+    own_dygformer,
+    own_graphmixer,
+    own_jodie,
+    own_tgat,
+    own_tgn,
+    own_tpnet,
+)
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.bench.task import Laps, Task
 from tgflow.bench.train import (
@@ -26,6 +37,9 @@ OWN = "tgflow"
 TGN_TIMES_FASTER = 3.0
 JODIE_TIMES_TGN = 2.0
 GRAPHMIXER_TIMES_FASTER = 5.0
+PAIRS_TIMES_FASTER = 3.0
+PAIRS_TURN = 3
+"""Batches of a model of pairs that tgflow trains when it is its turn."""
 
 
 def run(options: Options) -> list[Row]:
@@ -41,7 +55,7 @@ def run(options: Options) -> list[Row]:
             rows += on_device(task, params, options.devices[-1], options)
         if options.only_device:
             return rows
-        for of_model in (tgn_rows, tgat_rows, jodie_rows, graphmixer_rows):
+        for of_model in (tgn_rows, tgat_rows, jodie_rows, graphmixer_rows, rows_without_features):
             rows += of_model(task, params, options)
         return rows
 
@@ -88,22 +102,64 @@ def jodie_rows(task: Task, params: Params, options: Options) -> list[Row]:
 
 def graphmixer_rows(task: Task, params: Params, options: Options) -> list[Row]:
     """GraphMixer over the whole stream; a peer trains one batch a turn."""
-    laps, absent = contenders(own_graphmixer(task), peers.GRAPHMIXER, turn=1)
+    against = Rivals("GraphMixer training", own_graphmixer, peers.GRAPHMIXER)
+    return peer_rows(against, task, params, options)
+
+
+def rows_without_features(task: Task, params: Params, options: Options) -> list[Row]:
+    """GraphMixer, TPNet and DyGFormer on events without features, with their papers' neighbors."""
+    rows: list[Row] = []
+    for rivals, neighbors in (
+        (Rivals("GraphMixer training", own_graphmixer, peers.GRAPHMIXER), 20),
+        (Rivals("TPNet training", own_tpnet, peers.TPNET, PAIRS_TIMES_FASTER, PAIRS_TURN), 20),
+        (
+            Rivals(
+                "DyGFormer training",
+                own_dygformer,
+                peers.DYGFORMER,
+                PAIRS_TIMES_FASTER,
+                PAIRS_TURN,
+            ),
+            31,
+        ),
+    ):
+        plain = replace(task, events=replace(task.events, x=None), neighbors=neighbors)
+        named = params | {"features": 0, "neighbors": neighbors}
+        rows += peer_rows(rivals, plain, named, options)
+    return rows
+
+
+class Rivals(NamedTuple):
+    """A model of ours and those of others."""
+
+    name: str
+    """Of the rows."""
+    own: Callable[[Task], Own]
+    others: Sequence[Peer]
+    times_faster: float = GRAPHMIXER_TIMES_FASTER
+    turn: int = TURN
+    """Batches of ours a turn; a peer trains one."""
+
+
+def peer_rows(rivals: Rivals, task: Task, params: Params, options: Options) -> list[Row]:
+    """Race a model against those of others."""
+    laps, absent = contenders(rivals.own(task), rivals.others, turn=1, own_turn=rivals.turn)
     race(laps, task.num_batches, options)
-    rows = speed_rows("GraphMixer training", laps, absent, params)
+    rows = speed_rows(rivals.name, laps, absent, params)
     others = [each.median for name, each in laps.items() if name != OWN]
     if others:
         times = laps[OWN].median / max(others)
-        name = "GraphMixer training, times the peer"
-        rows.append(Row(name, times, "x", params, GRAPHMIXER_TIMES_FASTER))
+        rows.append(
+            Row(f"{rivals.name}, times the peer", times, "x", params, rivals.times_faster)
+        )
     return rows
 
 
 def contenders(
-    own: Own, others: Sequence[Peer], turn: int
+    own: Own, others: Sequence[Peer], turn: int, own_turn: int = TURN
 ) -> tuple[dict[str, Laps], dict[str, str]]:
     """Return who takes part, with `turn` batches a turn for the peers, and why others do not."""
-    laps, absent = {OWN: Laps(own, TURN, own.task.batch_size)}, {}
+    laps, absent = {OWN: Laps(own, own_turn, own.task.batch_size)}, {}
     for peer in others:
         loaded = peers.load(peer, own.task)
         if isinstance(loaded, str):

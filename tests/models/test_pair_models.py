@@ -68,7 +68,7 @@ def test_the_transformer_does_not_know_which_side_comes_first():
 
 def test_patches_shorten_what_the_transformer_reads():
     model, lengths = made_model("dygformer", patch=3), []
-    model.transformer.register_forward_hook(lambda *call: lengths.append(call[2].shape[1]))
+    model.transformer[0].register_forward_hook(lambda *call: lengths.append(call[2].shape[1]))
     scores_of(model, batches_of(plan_for(model, EVENTS)))
     assert set(lengths) == {2 * 2}
 

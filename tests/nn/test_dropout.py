@@ -143,3 +143,59 @@ def test_a_captured_pass_draws_by_what_is_set_at_its_replay(monkeypatch):
     keys.set(3)
     with keys.keyed(9):
         assert torch.equal(model(x), expected)
+
+
+def gelu_and_slope(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """By the definition, in float64."""
+    x = x.double()
+    below = torch.special.ndtr(x)
+    return x * below, below + x * torch.exp(-(x**2) / 2) / (2 * torch.pi) ** 0.5
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 130, 20_001])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_the_core_takes_gelu_and_its_slope_and_drops_the_same_elements(size, rate):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(0)) * 3
+    x[:4] = torch.tensor([0.0, -0.0, 60.0, -60.0])[:size]
+    slope, out = x.clone(), torch.full((size,), -1.0)
+    _core.gelu_dropout(key=KEY, rate=rate, x=slope, out=out)
+    factors = drawn_by_core(KEY, rate, 1, size)[0].double()
+    for found, expected in zip((out, slope), gelu_and_slope(x), strict=True):
+        torch.testing.assert_close(found.double(), factors * expected, atol=2e-6, rtol=5e-7)
+
+
+def test_gelu_of_what_is_not_finite_is_not_finite():
+    x = torch.full((70,), float("nan"))
+    out = torch.zeros(70)
+    _core.gelu_dropout(key=KEY, rate=0.0, x=x, out=out)
+    assert bool(out.isnan().all())
+
+
+@pytest.mark.parametrize(("rate", "training"), [(0.4, True), (0.4, False), (0.0, True)])
+def test_dropout_of_gelu_has_the_values_and_gradients_of_both(rate, training):
+    dropout, x = Dropout(rate).train(training), torch.randn(5, 7, 30)
+    grad = torch.randn(5, 7, 1).expand(5, 7, 30)
+    found = []
+    for made in (dropout.of_gelu, lambda y: dropout(torch.nn.functional.gelu(y))):
+        leaf = x.clone().requires_grad_()
+        with DropoutKeys(dropout).keyed(7):
+            out = made(leaf * 1.0)
+        out.backward(grad)
+        found.append((out.detach(), leaf.grad))
+    for one, two in zip(*found, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
+def test_gelu_without_gradients_overwrites_nothing():
+    x = torch.randn(30)
+    before = x.clone()
+    assert torch.equal(Dropout(0.3).eval().of_gelu(x), torch.nn.functional.gelu(before))
+    assert torch.equal(x, before)
+
+
+def test_the_core_refuses_what_gelu_cannot_be_taken_of():
+    x, out = torch.zeros(5), torch.zeros(5)
+    with pytest.raises(ValueError, match=r"out must be float32 \[5\], got float32 \[4\]"):
+        _core.gelu_dropout(key=KEY, rate=0.1, x=x, out=out[:4])
+    with pytest.raises(ValueError, match="rate must be at least 0 and less than 1, got 1"):
+        _core.gelu_dropout(key=KEY, rate=1.0, x=x, out=out)

@@ -16,11 +16,15 @@ from tgflow.models import (
     JODIE,
     TGAT,
     TGN,
+    DyGFormer,
+    DyGFormerConfig,
     GraphMixer,
     GraphMixerConfig,
     JODIEConfig,
     TGATConfig,
     TGNConfig,
+    TPNet,
+    TPNetConfig,
 )
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
@@ -180,3 +184,29 @@ def own_graphmixer(task: Task, num_threads: int = 1) -> Own:
         dropout=task.dropout,
     )
     return Own(task, GraphMixer(config), num_threads)
+
+
+def own_dygformer(task: Task, num_threads: int = 1) -> Own:
+    """Return tgflow's DyGFormer with the task's widths; a sequence has the node and neighbors."""
+    torch.manual_seed(task.seed)
+    config = DyGFormerConfig(
+        edge_x_dim=task.events.x_dim,
+        time_dim=task.dim,
+        embedding_dim=task.dim,
+        length=1 + task.neighbors,
+        dropout=task.dropout,
+    )
+    return Own(task, DyGFormer(config), num_threads)
+
+
+def own_tpnet(task: Task, num_threads: int = 1) -> Own:
+    """Return tgflow's TPNet with the task's widths and neighbors."""
+    torch.manual_seed(task.seed)
+    config = TPNetConfig(
+        edge_x_dim=task.events.x_dim,
+        time_dim=task.dim,
+        embedding_dim=task.dim,
+        neighbors=task.neighbors,
+        dropout=task.dropout,
+    )
+    return Own(task, TPNet(config), num_threads)

@@ -142,6 +142,35 @@ def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
     return out
 
 
+class GeluDropout(torch.autograd.Function):
+    """Dropout at `rate` of the GELU of contiguous float32 on the CPU; takes `x` over."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, key: Tensor, rate: float) -> Tensor:
+        """Return keep * gelu(x); `x` is overwritten by its slope, keep * gelu'(x)."""
+        out = torch.empty_like(x)
+        _core.gelu_dropout(key=key, rate=rate, x=x.view(-1), out=out.view(-1))
+        ctx.save_for_backward(x)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """Return the gradient of x, where the slope was."""
+        (slope,) = ctx.saved_tensors
+        return slope.mul_(grad), None, None
+
+
+def gelu_dropout(x: Tensor, key: Tensor, rate: float) -> Tensor:
+    """Return the GELU of `x`, contiguous float32 on the CPU, with elements dropped by `key`.
+
+    They are those that `keep_factors(key, rate, (1, *x.shape))` drops. `x` must be read by nobody
+    else: it is overwritten.
+    """
+    out: Tensor = GeluDropout.apply(x, key, rate)  # type: ignore[no-untyped-call]
+    return out
+
+
 def co_occurrence(
     own: Tensor, others: Tensor, mask: Tensor, src_row: Tensor, dst_row: Tensor
 ) -> Tensor:

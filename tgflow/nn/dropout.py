@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.nn._native import keep_factors
+from tgflow.nn._native import gelu_dropout, keep_factors
 
 
 class Dropout(nn.Module):
@@ -41,6 +42,17 @@ class Dropout(nn.Module):
         factors = self.factors(1, *x.shape)
         return x if factors is None else x * factors.squeeze(0).to(x.dtype)
 
+    def of_gelu(self, x: Tensor) -> Tensor:
+        """Return GELU(x) with elements dropped: float `[N, ...]`.
+
+        On the CPU, where gradients are recorded, one pass does both and leaves the slope in the
+        place of `x`: nobody else may read that.
+        """
+        if not (x.requires_grad and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()):
+            return self(F.gelu(x))
+        rate = self.rate if self.training else 0.0
+        return gelu_dropout(x, self._current_key() if rate else self.key, rate)
+
     def factors(self, *shape: int) -> Tensor | None:
         """Return what to multiply elements by: 0 or 1 / (1 - rate); None where all stay.
 
@@ -53,8 +65,10 @@ class Dropout(nn.Module):
         """
         if not self.training or self.rate == 0:
             return None
-        key = self.key if self.is_keyed else torch.empty_like(self.key).random_()
-        return keep_factors(key, self.rate, shape)
+        return keep_factors(self._current_key(), self.rate, shape)
+
+    def _current_key(self) -> Tensor:
+        return self.key if self.is_keyed else torch.empty_like(self.key).random_()
 
 
 class DropoutKeys:

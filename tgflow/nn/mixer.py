@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tgflow.nn.dropout import Dropout
 
@@ -85,8 +84,7 @@ class FeedForward(nn.Module):
 
     def expanded(self, x: Tensor) -> Tensor:
         """Return the first half, `[N, ..., hidden_dim]` of `x`."""
-        hidden: Tensor = self.hidden_dropout(F.gelu(self.hidden(x)))
-        return hidden
+        return self.hidden_dropout.of_gelu(self.hidden(x))
 
     def contracted(self, hidden: Tensor) -> Tensor:
         """Return the second half, `[N, ..., dim]` of `hidden`."""

@@ -34,9 +34,28 @@ class TransformerLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the next tokens, float32 `[N, length, dim]`, of `x` of the same shape."""
-        x = x + self.merge_dropout(self.merge(self._attended(self.attention_norm(x))))
+        x = self._with_attention(x)
         after: Tensor = x + self.map(self.map_norm(x))
         return after
+
+    def means(self, x: Tensor, parts: int) -> Tensor:
+        """Return means of the next tokens over equal parts of a sequence, `[N, parts, dim]`.
+
+        It is those of `forward(x)` at less cost: the last linear map follows the means, as it
+        commutes with them. So does the dropout behind it, which in training drops elements of the
+        means.
+
+        Args:
+            x: float32 `[N, length, dim]`.
+            parts: Divides `length`.
+        """
+        x = self._with_attention(x)
+        hidden = self.map.expanded(self.map_norm(x)).unflatten(1, (parts, -1)).mean(dim=2)
+        means: Tensor = x.unflatten(1, (parts, -1)).mean(dim=2) + self.map.contracted(hidden)
+        return means
+
+    def _with_attention(self, x: Tensor) -> Tensor:
+        return x + self.merge_dropout(self.merge(self._attended(self.attention_norm(x))))
 
     def _attended(self, x: Tensor) -> Tensor:
         num, length, dim = x.shape

@@ -28,6 +28,8 @@ TGAT = (
     Peer("tglite", "benchmarks.peers.tglite", "TgliteTgat"),
 )
 GRAPHMIXER = (Peer("tgm-lib", "benchmarks.peers.tgm", "TgmGraphMixer"),)
+DYGFORMER = (Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmDyGFormer"),)
+TPNET = (Peer("tgm-lib", "benchmarks.peers.tgm_pairs", "TgmTPNet"),)
 SAMPLERS = (
     Peer("torch_geometric", "benchmarks.peers.pyg_sampler", "PygSampler"),
     Peer("tgm-lib", "benchmarks.peers.tgm_sampler", "TgmSampler"),

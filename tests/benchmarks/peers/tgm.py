@@ -31,8 +31,8 @@ from benchmarks.race import link_loss
 from tgflow.bench.task import Task
 
 
-class _Tgm:
-    """What both models share: TGM's loader with its hooks, the loop, the decoder."""
+class Tgm:
+    """What all models share: TGM's loader with its hooks, the loop, the decoder."""
 
     def __init__(self, task: Task, hops: int) -> None:
         torch.manual_seed(task.seed)
@@ -110,7 +110,7 @@ def _hooks(task: Task, hops: int) -> HookManager:
     return hooks
 
 
-class TgmTgn(_Tgm):
+class TgmTgn(Tgm):
     """`TGNMemory` + `RecencyNeighborHook` + `GraphAttentionEmbedding`."""
 
     def __init__(self, task: Task) -> None:
@@ -145,7 +145,7 @@ class TgmTgn(_Tgm):
         self.memory.detach()
 
 
-class TgmTgat(_Tgm):
+class TgmTgat(Tgm):
     """Two hops of `TemporalAttention` over recent neighbors."""
 
     def __init__(self, task: Task) -> None:
@@ -158,7 +158,7 @@ class TgmTgat(_Tgm):
         return self.decoder(src, dst), self.decoder(src, negative)
 
 
-class TgmGraphMixer(_Tgm):
+class TgmGraphMixer(Tgm):
     """`MLPMixer` over recent events, without the node encoder of its example.
 
     That averages the features of 2,000 neighbors a node, which the task does not have; with random
