@@ -214,8 +214,8 @@ def expand_frontier(
 ) -> int: ...
 def unique_events(eids: list[Tensor], rows: list[Tensor], out: Tensor) -> list[int]: ...
 
-# nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp, bind_gru.cpp, bind_co_occurrence.cpp
-# and bind_walk_features.cpp
+# nn: csrc/bindings/bind_dropout.cpp, bind_attention.cpp, bind_self_attention.cpp,
+# bind_token_mix.cpp, bind_gru.cpp, bind_co_occurrence.cpp and bind_walk_features.cpp
 def keep_factors(*, key: Tensor, rate: float, out: Tensor) -> None: ...
 def gelu_dropout(*, key: Tensor, rate: float, x: Tensor, out: Tensor) -> None: ...
 def attend(
@@ -259,6 +259,40 @@ def gru_backward(
     grad_out: Tensor,
     grad_gates: Tensor,
     grad_own: Tensor,
+) -> None: ...
+def self_attend(
+    *, tokens: Tensor, keep: Tensor | None, weight: Tensor | None, out: Tensor
+) -> None: ...
+def self_attend_backward(
+    *, tokens: Tensor, keep: Tensor | None, weight: Tensor, grad_out: Tensor, grad_tokens: Tensor
+) -> None: ...
+def token_mix(
+    *,
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    hidden_weight: Tensor,
+    hidden_bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    hidden_keep: Tensor | None,
+    out_keep: Tensor | None,
+    out: Tensor,
+) -> None: ...
+def token_mix_backward(
+    *,
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    hidden_weight: Tensor,
+    hidden_bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+    hidden_keep: Tensor | None,
+    out_keep: Tensor | None,
+    grad_out: Tensor,
+    grad_x: Tensor,
+    grad_parameters: Tensor,
 ) -> None: ...
 def co_occurrence(
     *,

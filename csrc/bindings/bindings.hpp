@@ -14,6 +14,8 @@ void bind_belady(py::module_& m);
 void bind_attention(py::module_& m);
 void bind_gru(py::module_& m);
 void bind_dropout(py::module_& m);
+void bind_self_attention(py::module_& m);
+void bind_token_mix(py::module_& m);
 void bind_co_occurrence(py::module_& m);
 void bind_walk_features(py::module_& m);
 void bind_cache(py::module_& m);

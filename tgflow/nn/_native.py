@@ -15,6 +15,17 @@ from tgflow.cuda.row_lists import row_lists
 from tgflow.nn._kernels import KernelBackend
 
 
+MIX_PARAMETERS = (
+    "norm_weight",
+    "norm_bias",
+    "hidden_weight",
+    "hidden_bias",
+    "out_weight",
+    "out_bias",
+)
+"""Of the half of a mixer layer that maps along tokens, in the core's order."""
+
+
 def backend_of(device: torch.device) -> Any:
     """Return what computes on `device`: kernels on a GPU, the native core on the CPU."""
     return KernelBackend(device_of(device).kernels) if has_device(device) else _core
@@ -142,6 +153,11 @@ def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
     return out
 
 
+def is_fused(x: Tensor) -> bool:
+    """Return whether the core serves `x` by one pass where a GPU takes several."""
+    return x.is_cpu and x.dtype == torch.float32
+
+
 class GeluDropout(torch.autograd.Function):
     """Dropout at `rate` of the GELU of contiguous float32 on the CPU; takes `x` over."""
 
@@ -169,6 +185,103 @@ def gelu_dropout(x: Tensor, key: Tensor, rate: float) -> Tensor:
     """
     out: Tensor = GeluDropout.apply(x, key, rate)  # type: ignore[no-untyped-call]
     return out
+
+
+class SelfAttend(torch.autograd.Function):
+    """softmax(q k / sqrt(width)) times `keep`, times v, of contiguous float32 on the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, keep: Tensor | None) -> Tensor:
+        """Return `[N, length, heads, width]` of `[N, length, 3, heads, width]`."""
+        num, length, _, heads, width = tokens.shape
+        weight = tokens.new_empty(num, heads, length, length)
+        out = tokens.new_empty(num, length, heads, width)
+        _core.self_attend(tokens=tokens, keep=keep, weight=weight, out=out)
+        ctx.save_for_backward(tokens, keep, weight)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of tokens."""
+        tokens, keep, weight = ctx.saved_tensors
+        grad = torch.empty_like(tokens)
+        _core.self_attend_backward(
+            tokens=tokens,
+            keep=keep,
+            weight=weight,
+            grad_out=grad_out.contiguous(),
+            grad_tokens=grad,
+        )
+        return grad, None
+
+
+def self_attend(tokens: Tensor, keep: Tensor | None) -> Tensor:
+    """Return what tokens gather from all of their sequence, `[N, length, heads, width]`.
+
+    Args:
+        tokens: Queries, keys and values, contiguous float32 on the CPU,
+            `[N, length, 3, heads, width]`.
+        keep: Factors of the weights, float32 `[N, heads, length, length]`; None: ones.
+    """
+    out: Tensor = SelfAttend.apply(tokens, keep)  # type: ignore[no-untyped-call]
+    return out
+
+
+class TokenMix(torch.autograd.Function):
+    """x + T(norm(x)) along tokens, see `tgflow.nn.Mixer`, of contiguous float32 on the CPU."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        hidden_keep: Tensor | None,
+        out_keep: Tensor | None,
+        *parameters: Tensor,
+    ) -> Tensor:
+        """Return `[N, tokens, dim]`; parameters are `MIX_PARAMETERS`."""
+        out = torch.empty_like(x)
+        named = dict(zip(MIX_PARAMETERS, parameters, strict=True))
+        _core.token_mix(x=x, hidden_keep=hidden_keep, out_keep=out_keep, out=out, **named)
+        ctx.save_for_backward(x, hidden_keep, out_keep, *parameters)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x and of the parameters."""
+        x, hidden_keep, out_keep, *parameters = ctx.saved_tensors
+        named = dict(zip(MIX_PARAMETERS, parameters, strict=True))
+        sizes = [parameter.numel() for parameter in parameters]
+        grad_x, grads = torch.empty_like(x), x.new_empty(sum(sizes))
+        _core.token_mix_backward(
+            x=x,
+            hidden_keep=hidden_keep,
+            out_keep=out_keep,
+            grad_out=grad_out.contiguous(),
+            grad_x=grad_x,
+            grad_parameters=grads,
+            **named,
+        )
+        parts = zip(grads.split(sizes), parameters, strict=True)
+        return grad_x, None, None, *(part.view(like.shape) for part, like in parts)
+
+
+def token_mix(
+    x: Tensor, hidden_keep: Tensor | None, out_keep: Tensor | None, *parameters: Tensor
+) -> Tensor:
+    """Return x + T(norm(x)) along tokens, `[N, tokens, dim]`.
+
+    Args:
+        x: Contiguous float32 on the CPU.
+        hidden_keep: Factors of the hidden units, float32 `[N, dim, hidden]`; None: ones.
+        out_keep: Factors of what is added, float32 `[N, dim, tokens]`; None: ones.
+        parameters: As `MIX_PARAMETERS` names them.
+    """
+    mixed: Tensor = TokenMix.apply(  # type: ignore[no-untyped-call]
+        x, hidden_keep, out_keep, *parameters
+    )
+    return mixed
 
 
 def co_occurrence(

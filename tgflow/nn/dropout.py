@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.keys import KeyDomain, derive_key
-from tgflow.nn._native import gelu_dropout, keep_factors
+from tgflow.nn._native import gelu_dropout, is_fused, keep_factors
 
 
 class Dropout(nn.Module):
@@ -39,8 +39,13 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x` with elements dropped: float `[N, ...]`."""
-        factors = self.factors(1, *x.shape)
-        return x if factors is None else x * factors.squeeze(0).to(x.dtype)
+        factors = self.of_shape(*x.shape)
+        return x if factors is None else x * factors.to(x.dtype)
+
+    def of_shape(self, *shape: int) -> Tensor | None:
+        """Return what `forward` multiplies a tensor of that shape by: `factors` of one row."""
+        factors = self.factors(1, *shape)
+        return None if factors is None else factors.squeeze(0)
 
     def of_gelu(self, x: Tensor) -> Tensor:
         """Return GELU(x) with elements dropped: float `[N, ...]`.
@@ -48,7 +53,7 @@ class Dropout(nn.Module):
         On the CPU, where gradients are recorded, one pass does both and leaves the slope in the
         place of `x`: nobody else may read that.
         """
-        if not (x.requires_grad and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()):
+        if not (is_fused(x) and x.requires_grad and x.is_contiguous()):
             return self(F.gelu(x))
         rate = self.rate if self.training else 0.0
         return gelu_dropout(x, self._current_key() if rate else self.key, rate)

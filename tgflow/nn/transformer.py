@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tgflow.nn._native import is_fused, self_attend
 from tgflow.nn.dropout import Dropout
 from tgflow.nn.mixer import FeedForward
 
@@ -59,13 +60,15 @@ class TransformerLayer(nn.Module):
 
     def _attended(self, x: Tensor) -> Tensor:
         num, length, dim = x.shape
-        heads = self.query_key_value(x).view(num, length, 3, self.heads, -1)
-        query, key, value = heads.permute(2, 0, 3, 1, 4)  # [N, heads, length, dim / heads] each
-        keep = self.weight_dropout.factors(1, num, self.heads, length, length)
+        tokens = self.query_key_value(x).view(num, length, 3, self.heads, -1)
+        keep = self.weight_dropout.of_shape(num, self.heads, length, length)
+        if is_fused(tokens) and tokens.requires_grad:
+            return self_attend(tokens, keep).view(num, length, dim)
+        query, key, value = tokens.permute(2, 0, 3, 1, 4)  # [N, heads, length, dim / heads] each
         if keep is None:
             attended = F.scaled_dot_product_attention(query, key, value)
         else:
             scaled = query * (query.shape[-1] ** -0.5)
             weight = torch.softmax(scaled @ key.transpose(2, 3), dim=-1)
-            attended = (weight * keep.squeeze(0)) @ value
+            attended = (weight * keep) @ value
         return attended.transpose(1, 2).reshape(num, length, dim)
