@@ -152,7 +152,7 @@ class TPNet(TemporalModel):
         slot = filled.nonzero().squeeze(1) if mask.is_cpu else None
         if slot is not None:
             neighbor, node, t, filled = (x[slot] for x in (neighbor, node, t, filled))
-        found = self.walk_map(walks.features(neighbor, node, t, filled), None)
+        found: Tensor = self.walk_map(walks.features(neighbor, node, t, filled), None)
         if proj is not None:
             found = proj(found)
         if slot is None:

@@ -39,8 +39,8 @@ void token_mix(const TensorArg& x, const TensorArg& norm_weight, const TensorArg
                const TensorArg& hidden_weight, const TensorArg& hidden_bias, const TensorArg& out_weight,
                const TensorArg& out_bias, const Optional& hidden_keep, const Optional& out_keep,
                const TensorArg& out) {
-  const TokenMix m = checked({x, norm_weight, norm_bias, hidden_weight, hidden_bias, out_weight, out_bias,
-                              hidden_keep, out_keep});
+  const TokenMix m = checked(
+      {x, norm_weight, norm_bias, hidden_weight, hidden_bias, out_weight, out_bias, hidden_keep, out_keep});
   tgflow::token_mix(m, out.data<float>("out", {m.num, m.tokens, m.dim}));
 }
 
@@ -49,8 +49,8 @@ void token_mix_backward(const TensorArg& x, const TensorArg& norm_weight, const 
                         const TensorArg& out_weight, const TensorArg& out_bias, const Optional& hidden_keep,
                         const Optional& out_keep, const TensorArg& grad_out, const TensorArg& grad_x,
                         const TensorArg& grad_parameters) {
-  const TokenMix m = checked({x, norm_weight, norm_bias, hidden_weight, hidden_bias, out_weight, out_bias,
-                              hidden_keep, out_keep});
+  const TokenMix m = checked(
+      {x, norm_weight, norm_bias, hidden_weight, hidden_bias, out_weight, out_bias, hidden_keep, out_keep});
   tgflow::token_mix_backward(m, grad_out.data<const float>("grad_out", {m.num, m.tokens, m.dim}),
                              grad_x.data<float>("grad_x", {m.num, m.tokens, m.dim}),
                              grad_parameters.data<float>("grad_parameters", {m.num_parameters()}));

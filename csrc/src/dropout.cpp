@@ -8,23 +8,24 @@
 namespace tgflow {
 namespace {
 
+template <typename Factors>
 TGFLOW_INLINE void fill_groups(uint64_t key, const Dropout& dropout, int64_t row, int64_t row_size,
                                float* out, int64_t begin, int64_t end) {
   float factor[kKeepGroup];
   for (int64_t g = begin; g < end; ++g) {
-    group_factors(key, dropout, row, g, factor);
+    Factors::fill(key, dropout, row, g, factor);
     std::copy_n(factor, std::min(kKeepGroup, row_size - g * kKeepGroup), out + g * kKeepGroup);
   }
 }
 
 TGFLOW_AVX2 void fill_groups_avx2(uint64_t key, const Dropout& dropout, int64_t row, int64_t row_size,
                                   float* out, int64_t begin, int64_t end) {
-  fill_groups(key, dropout, row, row_size, out, begin, end);
+  fill_groups<Avx2Factors>(key, dropout, row, row_size, out, begin, end);
 }
 
 void fill_groups_plain(uint64_t key, const Dropout& dropout, int64_t row, int64_t row_size, float* out,
                        int64_t begin, int64_t end) {
-  fill_groups(key, dropout, row, row_size, out, begin, end);
+  fill_groups<PlainFactors>(key, dropout, row, row_size, out, begin, end);
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 namespace tgflow {
 
-/// `out` becomes factor * gelu(x) and `x` factor * gelu'(x): by formula 7.1.26 of Abramowitz and Stegun for the
-/// normal distribution's tail, whose factor exp(-x^2 / 2) is the density's too.
+/// `out` becomes factor * gelu(x) and `x` factor * gelu'(x): by formula 7.1.26 of Abramowitz and Stegun for
+/// the normal distribution's tail, whose factor exp(-x^2 / 2) is the density's too.
 TGFLOW_INLINE void gelu_elements(const float* factor, int64_t size, float* __restrict x,
                                  float* __restrict out) {
   for (int64_t i = 0; i < size; ++i) {

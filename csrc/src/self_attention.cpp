@@ -17,10 +17,10 @@ constexpr int64_t kGrain = 4;  // heads of sequences that are worth waking a thr
 
 /// One head of one sequence: its parts close together, rows padded with zeros to whole vectors.
 struct Head {
-  int64_t length, width, wide, narrow;  ///< Padded: `wide` of `length`, `narrow` of `width`.
-  std::vector<float> query, key, value, grad, result;    ///< [length, narrow]
-  std::vector<float> turned;                             ///< [width, wide]: keys or values, transposed.
-  std::vector<float> weight, kept, slope;                ///< [length, wide]
+  int64_t length, width, wide, narrow;                 ///< Padded: `wide` of `length`, `narrow` of `width`.
+  std::vector<float> query, key, value, grad, result;  ///< [length, narrow]
+  std::vector<float> turned;                           ///< [width, wide]: keys or values, transposed.
+  std::vector<float> weight, kept, slope;              ///< [length, wide]
 
   explicit Head(const SelfAttention& a)
       : length(a.length), width(a.width), wide(padded(length)), narrow(padded(width)) {
@@ -175,9 +175,8 @@ void self_attend(const SelfAttention& a, float* weight, float* out) {
 void self_attend_backward(const SelfAttention& a, const float* weight, const float* grad_out,
                           float* grad_tokens) {
   const auto range = TGFLOW_HAS_AVX2() ? backward_range_avx2 : backward_range;
-  parallel_for(a.num * a.heads, kGrain, [&](int64_t begin, int64_t end) {
-    range(a, weight, grad_out, grad_tokens, begin, end);
-  });
+  parallel_for(a.num * a.heads, kGrain,
+               [&](int64_t begin, int64_t end) { range(a, weight, grad_out, grad_tokens, begin, end); });
 }
 
 }  // namespace tgflow

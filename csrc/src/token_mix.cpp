@@ -54,7 +54,7 @@ TGFLOW_INLINE void affine(const float* __restrict from, float scale, float shift
 }
 
 TGFLOW_INLINE void normalize(const TokenMix& m, Scratch& s) {
-  float *__restrict mean = s.mean.data(), *__restrict deviation = s.deviation.data();
+  float* __restrict mean = s.mean.data(), * __restrict deviation = s.deviation.data();
   std::fill(s.mean.begin(), s.mean.end(), 0.0f);
   std::fill(s.deviation.begin(), s.deviation.end(), 0.0f);
   const float share = 1.0f / static_cast<float>(m.tokens);
@@ -127,7 +127,7 @@ TGFLOW_INLINE void add_linear(const Rows& grad, int64_t rows, const Rows& input,
 
 /// From the gradient of the scaled tokens, in `out`, to that of `x` through the norm, added to `grad`.
 TGFLOW_INLINE void normalize_backward(const TokenMix& m, Scratch& s, float* norm_weight, float* norm_bias) {
-  float *__restrict mean = s.mean.data(), *__restrict along = s.slope_x.data();
+  float* __restrict mean = s.mean.data(), * __restrict along = s.slope_x.data();
   std::fill(s.mean.begin(), s.mean.end(), 0.0f);
   std::fill_n(along, s.stride, 0.0f);
   const float share = 1.0f / static_cast<float>(m.tokens);
@@ -145,7 +145,8 @@ TGFLOW_INLINE void normalize_backward(const TokenMix& m, Scratch& s, float* norm
     const float *slope = s.out.data() + t * s.stride, *normed = s.normed.data() + t * s.stride;
     float* grad = s.grad.data() + t * s.stride;
     const float* deviation = s.deviation.data();
-    for (int64_t c = 0; c < s.stride; ++c) grad[c] += deviation[c] * (slope[c] - mean[c] - normed[c] * along[c]);
+    for (int64_t c = 0; c < s.stride; ++c)
+      grad[c] += deviation[c] * (slope[c] - mean[c] - normed[c] * along[c]);
   }
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-
 from typing import NamedTuple
 
 from benchmarks import peers
@@ -149,9 +148,7 @@ def peer_rows(rivals: Rivals, task: Task, params: Params, options: Options) -> l
     others = [each.median for name, each in laps.items() if name != OWN]
     if others:
         times = laps[OWN].median / max(others)
-        rows.append(
-            Row(f"{rivals.name}, times the peer", times, "x", params, rivals.times_faster)
-        )
+        rows.append(Row(f"{rivals.name}, times the peer", times, "x", params, rivals.times_faster))
     return rows
 
 

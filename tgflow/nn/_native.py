@@ -14,7 +14,6 @@ from tgflow.cuda.devices import device_of, has_device
 from tgflow.cuda.row_lists import row_lists
 from tgflow.nn._kernels import KernelBackend
 
-
 MIX_PARAMETERS = (
     "norm_weight",
     "norm_bias",

@@ -54,7 +54,8 @@ class Dropout(nn.Module):
         place of `x`: nobody else may read that.
         """
         if not (is_fused(x) and x.requires_grad and x.is_contiguous()):
-            return self(F.gelu(x))
+            dropped: Tensor = self(F.gelu(x))
+            return dropped
         rate = self.rate if self.training else 0.0
         return gelu_dropout(x, self._current_key() if rate else self.key, rate)
 

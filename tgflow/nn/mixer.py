@@ -64,7 +64,6 @@ class Mixer(nn.Module):
         mixed: Tensor = x + self.token_map(self.token_norm(x.transpose(1, 2))).transpose(1, 2)
         return mixed
 
-
     def _token_mixed_at_once(self, x: Tensor) -> Tensor:
         num, num_tokens, dim = x.shape
         norm, part = self.token_norm, self.token_map

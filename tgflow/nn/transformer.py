@@ -51,12 +51,12 @@ class TransformerLayer(nn.Module):
             parts: Divides `length`.
         """
         x = self._with_attention(x)
-        hidden = self.map.expanded(self.map_norm(x)).unflatten(1, (parts, -1)).mean(dim=2)
-        means: Tensor = x.unflatten(1, (parts, -1)).mean(dim=2) + self.map.contracted(hidden)
-        return means
+        hidden = _means(self.map.expanded(self.map_norm(x)), parts)
+        return _means(x, parts) + self.map.contracted(hidden)
 
     def _with_attention(self, x: Tensor) -> Tensor:
-        return x + self.merge_dropout(self.merge(self._attended(self.attention_norm(x))))
+        after: Tensor = x + self.merge_dropout(self.merge(self._attended(self.attention_norm(x))))
+        return after
 
     def _attended(self, x: Tensor) -> Tensor:
         num, length, dim = x.shape
@@ -72,3 +72,9 @@ class TransformerLayer(nn.Module):
             weight = torch.softmax(scaled @ key.transpose(2, 3), dim=-1)
             attended = (weight * keep) @ value
         return attended.transpose(1, 2).reshape(num, length, dim)
+
+
+def _means(x: Tensor, parts: int) -> Tensor:
+    """Return the means over equal parts of tokens, `[N, parts, dim]` of `[N, length, dim]`."""
+    num, length, dim = x.shape
+    return x.view(num, parts, length // parts, dim).mean(dim=2)

@@ -49,16 +49,16 @@ class WalkRows(NamedTuple):
         Returns:
             float32 `[*a.shape, num_features(hops)]`.
         """
-        shape = a.shape
+        shape, size = a.shape, num_features(self.hops)
         a, b, t, mask = (x.expand(shape).flatten() for x in (a, b, t, mask))
         left_a, left_b = self.left(a, t), self.left(b, t)
         if a.is_cpu:
             state = self.memory.state.view(len(self.base), self.hops, self.base.shape[1])
             a = torch.where(mask, a, -1)
-            return walk_features(self.base, state, a, b, left_a, left_b).view(*shape, -1)
+            return walk_features(self.base, state, a, b, left_a, left_b).view(*shape, size)
         gram = gram_plain(self.walks(), a, b, left_a, left_b)
         out = gram.relu_().log1p_().masked_fill_(~mask.unsqueeze(1), 0.0)
-        return out.view(*shape, -1)
+        return out.view(*shape, size)
 
     def walks(self) -> Tensor:
         """Return the projections of walks of 0, ..., hops events, float32 `[U, 1 + hops, dim]`."""

@@ -11,12 +11,12 @@ struct TokenMix {
   int64_t num, tokens, hidden, dim;
   const float* x;
   const float *norm_weight, *norm_bias;  ///< [tokens]
-  const float *hidden_weight;            ///< [hidden, tokens]
-  const float *hidden_bias;              ///< [hidden]
-  const float *out_weight;               ///< [tokens, hidden]
-  const float *out_bias;                 ///< [tokens]
-  const float *hidden_keep;              ///< Factors, [num, dim, hidden], or null for ones.
-  const float *out_keep;                 ///< [num, dim, tokens], likewise.
+  const float* hidden_weight;            ///< [hidden, tokens]
+  const float* hidden_bias;              ///< [hidden]
+  const float* out_weight;               ///< [tokens, hidden]
+  const float* out_bias;                 ///< [tokens]
+  const float* hidden_keep;              ///< Factors, [num, dim, hidden], or null for ones.
+  const float* out_keep;                 ///< [num, dim, tokens], likewise.
 
   /// Numbers in all parameters, which gradients have in the order of the fields.
   int64_t num_parameters() const { return 3 * tokens + hidden + 2 * tokens * hidden; }
