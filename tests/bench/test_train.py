@@ -14,7 +14,15 @@ from benchmarks.race import link_loss, race
 from helpers.emulator.device import EmulatedDevice
 from tgflow.bench import live_device, made, train, train_device
 from tgflow.bench.options import Options
-from tgflow.bench.own import graph_on, own_graphmixer, own_jodie, own_tgat, own_tgn
+from tgflow.bench.own import (
+    graph_on,
+    own_dygformer,
+    own_graphmixer,
+    own_jodie,
+    own_tgat,
+    own_tgn,
+    own_tpnet,
+)
 from tgflow.bench.task import Laps, Task
 from tgflow.events import EventBatch
 
@@ -69,7 +77,9 @@ def test_link_loss_of_knowing_nothing_is_twice_log_two():
     assert float(link_loss(torch.zeros(3), torch.zeros(3))) == pytest.approx(2 * math.log(2))
 
 
-@pytest.mark.parametrize("make", [own_tgn, own_tgat, own_jodie, own_graphmixer])
+@pytest.mark.parametrize(
+    "make", [own_tgn, own_tgat, own_jodie, own_graphmixer, own_dygformer, own_tpnet]
+)
 def test_own_models_train_on_the_task(make):
     own = make(made_task())
     laps = train.laps_of(own, Options())
@@ -81,7 +91,9 @@ def test_own_models_train_on_the_task(make):
 
 
 @pytest.mark.parametrize(
-    "peer", [*peers.TGN, *peers.TGAT, *peers.GRAPHMIXER], ids=lambda peer: peer.adapter
+    "peer",
+    [*peers.TGN, *peers.TGAT, *peers.GRAPHMIXER, *peers.DYGFORMER, *peers.TPNET],
+    ids=lambda peer: peer.adapter,
 )
 def test_peers_run_the_same_task_where_they_are_installed(peer):
     contender = peers.load(peer, made_task())
@@ -105,11 +117,12 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
     rows += benchmarks.train.tgat_rows(made_task(), params, Options())
     rows += benchmarks.train.jodie_rows(made_task(), params, Options())
     rows += benchmarks.train.graphmixer_rows(made_task(), params, Options())
+    rows += benchmarks.train.rows_without_features(made_task(), params, Options())
     skipped = [row for row in rows if "skipped" in row.params]
     assert [row.params["library"] for row in skipped] == [
         *("torch_geometric", "tgm-lib", "tglite"),
         *("tgm-lib", "tglite"),
-        "tgm-lib",
+        *(4 * ["tgm-lib"]),
     ]
     assert all(row.params["skipped"] == peers.NOT_INSTALLED for row in skipped)
     assert all(math.isnan(row.value) and row.ratio is None for row in skipped)

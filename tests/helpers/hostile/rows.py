@@ -266,6 +266,36 @@ def new_planner() -> Call:
     return call
 
 
+def self_attention(**more: Tensor) -> Call:
+    """What both passes read, for 3 sequences of 4 tokens, and 2 heads."""
+    arguments = {
+        "tokens": torch.ones(NUM, 4, 3, 2, WIDTH),
+        "keep": torch.ones(NUM, 2, 4, 4),
+        "weight": torch.ones(NUM, 2, 4, 4),
+        **more,
+    }
+    is_back = "grad_out" in more
+    function = _core.self_attend_backward if is_back else _core.self_attend
+    return Call(function, arguments, optional={"keep"} if is_back else {"keep", "weight"})
+
+
+def mix(function: Callable[..., None], **more: Tensor) -> Call:
+    """3 rows of 4 tokens, with 2 hidden units."""
+    arguments = {
+        "x": torch.ones(NUM, 4, WIDTH),
+        "norm_weight": torch.ones(4),
+        "norm_bias": torch.ones(4),
+        "hidden_weight": torch.ones(2, 4),
+        "hidden_bias": torch.ones(2),
+        "out_weight": torch.ones(4, 2),
+        "out_bias": torch.ones(4),
+        "hidden_keep": torch.ones(NUM, WIDTH, 2),
+        "out_keep": torch.ones(NUM, WIDTH, 4),
+        **more,
+    }
+    return Call(function, arguments, optional={"hidden_keep", "out_keep"})
+
+
 CASES: dict[str, Callable[[], Call]] = {
     "keep_factors": lambda: Call(
         _core.keep_factors,
@@ -273,6 +303,22 @@ CASES: dict[str, Callable[[], Call]] = {
         numbers={"rate": [-1, 1]},
         any_length={"out"},
         any_width={"out"},
+    ),
+    "gelu_dropout": lambda: Call(
+        _core.gelu_dropout,
+        {"key": ids(7), "rate": 0.5, "x": torch.ones(NUM), "out": torch.ones(NUM)},
+        numbers={"rate": [-1, 1]},
+    ),
+    "self_attend": lambda: self_attention(out=torch.ones(NUM, 4, 2, WIDTH)),
+    "self_attend_backward": lambda: self_attention(
+        grad_out=torch.ones(NUM, 4, 2, WIDTH), grad_tokens=torch.ones(NUM, 4, 3, 2, WIDTH)
+    ),
+    "token_mix": lambda: mix(_core.token_mix, out=torch.ones(NUM, 4, WIDTH)),
+    "token_mix_backward": lambda: mix(
+        _core.token_mix_backward,
+        grad_out=torch.ones(NUM, 4, WIDTH),
+        grad_x=torch.ones(NUM, 4, WIDTH),
+        grad_parameters=torch.ones(3 * 4 + 2 + 2 * 4 * 2),
     ),
     "attend": forward,
     "attend_backward": backward,
