@@ -250,34 +250,46 @@ def test_it_listens_on_the_interface_only_and_unpickles_nothing(tmp_path):
         assert len(listening) >= 2 if rank == 0 else 1
 
 
-TORCHRUN_SCRIPT = """
-import os, sys, time
+RANK_SCRIPT = """
+import os, sys
 import torch
 import tgflow
-restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-peers = tgflow.join(timeout=30.0)
-ranks = peers.gather(torch.tensor([peers.rank]), [1, 1], kind="rank").tolist()
-if restarts == 0:
-    if peers.rank == 1:
-        os.kill(os.getpid(), 9)
-    peers.gather(torch.ones(1), [1, 1], kind="rank")
-open(f"{sys.argv[1]}/done-{peers.rank}", "w").write(str(ranks))
+from pathlib import Path
+folder = Path(sys.argv[1])
+was_killed = (folder / "killed").exists()
+peers = tgflow.join(timeout=60.0)
+try:
+    ranks = peers.gather(torch.tensor([peers.rank]), [1, 1], kind="rank").tolist()
+    if not was_killed:
+        if peers.rank == 1:
+            (folder / "killed").touch()
+            os.kill(os.getpid(), 9)
+        peers.gather(torch.ones(1), [1, 1], kind="rank")
+except tgflow.peers.PeerLost:
+    sys.exit(75)
+(folder / f"done-{peers.rank}").write_text(str(ranks))
 peers.close()
+"""
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+SUPERVISE = """
+import sys
+from tgflow.distributed.supervise import supervise
+sys.exit(supervise(lambda: [sys.executable, *sys.argv[1:]], 2, max_restarts=1, say=print))
 """
 
 
 @pytest.mark.slow
-def test_under_torchrun_killed_ranks_find_each_other_again(tmp_path):
+@pytest.mark.parametrize("launcher", [TORCHRUN, ["-c", SUPERVISE]], ids=["torchrun", "supervise"])
+def test_ranks_that_were_killed_and_restarted_find_each_other_again(launcher, tmp_path):
     script = tmp_path / "rank.py"
-    script.write_text(TORCHRUN_SCRIPT)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    options = ["--nproc-per-node", "2", "--max-restarts", "1"]
+    script.write_text(RANK_SCRIPT)
     done = subprocess.run(
-        [*launcher, *options, str(script), str(tmp_path)],
+        [sys.executable, *launcher, str(script), str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
     assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["[0, 1]"] * 2

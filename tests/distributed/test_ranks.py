@@ -117,6 +117,7 @@ def test_misuse_is_refused_before_anything_is_sent_and_a_world_can_be_left():
 
 def lose_rank_1(peers, how):
     exchange_all(peers)
+    pids = peers.gather(torch.tensor([os.getpid()]), [1] * peers.world, kind="pids").tolist()
     if peers.rank == 1:
         how_it_ends(how)
     start = time.monotonic()
@@ -129,6 +130,8 @@ def lose_rank_1(peers, how):
     assert time.monotonic() - again < 0.1
     assert str(later.value) == str(found.value) == str(peers.failure)
     assert peers.traffic.flows.get("gradient", Flow()).calls == 0
+    if how == "stop":
+        os.kill(pids[1], signal.SIGKILL)
     peers.close()
     return seconds, str(found.value)
 

@@ -15,6 +15,7 @@ from typing import Self
 from tgflow.distributed.launch import MEETING_VARIABLE
 
 _PAUSE = 0.02
+_LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -99,4 +100,4 @@ class RankProcesses:
 def _end_with_parent() -> None:
     """Have the system send SIGTERM to this process when the one that started it dies."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
