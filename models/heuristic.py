@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.counts import Count, Counts
+from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn.choice import Choice, average_precisions
 
@@ -55,13 +56,23 @@ class Heuristic(TemporalModel):
             found = found.where(~is_other, self.rate(batch, batch.counts, other))
         return Scores(found[:, 0], found[:, 1:])
 
-    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
-        """Count how well each candidate has ranked the new events, unless in training."""
-        if self.state is None or self.training or not len(batch) or not batch.negative_dst.shape[1]:
-            return
+    def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
+        """Return how each candidate scores the new events and a negative each, unless in training.
+
+        The only column is float64 `[n, candidates, 2]`.
+        """
+        if self.state is None or self.training or not batch.negative_dst.shape[1]:
+            return None
         head = [_head(each, batch.num_new) for each in batch.counts]
         rated = torch.stack([self.rate(batch, head, i) for i in range(len(self.candidates))])
-        self.state.add(average_precisions(rated[:, :, 0], rated[:, :, 1]), batch.host.end)
+        return Messages((rated.transpose(0, 1),))
+
+    def store(self, events: NewEvents, messages: Messages) -> None:
+        """Count how well each candidate has ranked the new events."""
+        if self.state is None or len(events) == 0:
+            return
+        rated = messages.columns[0].transpose(0, 1).contiguous()
+        self.state.add(average_precisions(rated[:, :, 0], rated[:, :, 1]), events.end)
 
     def settle(self) -> None:
         """Keep the candidate that is the best one now."""

@@ -26,10 +26,11 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
+from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
 from tgflow.nn._native import gather_rows
-from tgflow.nn.mail import UpdatedMemory, leave_mail
+from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.updater import Cell
 from tgflow.setting import Size, check_ranges
@@ -107,9 +108,13 @@ class JODIE(TemporalModel):
         drifted: Tensor = self.dropout(h * (1 + self.drift(elapsed.log1p() / 8 - 1)))
         return drifted
 
-    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
-        """Store the updated memory of the new events' nodes, and leave them these events as mail.
+    def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
+        """Return the updated memory of the new events' nodes, and these events as mail to them.
 
-        The memory that is stored is the one that `found` was computed from.
+        The memory is the one that `found` was computed from.
         """
-        leave_mail(self.state, batch, found.carry, "last")
+        return mail_messages(batch, found.carry, "last")
+
+    def store(self, events: NewEvents, messages: Messages) -> None:
+        """Store the updated memory, and leave the mail."""
+        store_mail(self.state, events, messages, "last")

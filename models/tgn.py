@@ -23,6 +23,7 @@ from annotated_types import Ge
 from torch import nn
 
 from tgflow.batch import Batch
+from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import (
     AttentionConfig,
@@ -32,7 +33,7 @@ from tgflow.nn import (
     NodeMemory,
     TimeEncoding,
 )
-from tgflow.nn.mail import UpdatedMemory, leave_mail
+from tgflow.nn.mail import UpdatedMemory, mail_messages, store_mail
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
 from tgflow.nn.messages import Aggregator
 from tgflow.nn.updater import Cell
@@ -93,9 +94,13 @@ class TGN(TemporalModel):
         z = self.encoder(h, batch.blocks)
         return Embeddings(z, UpdatedMemory(rows, memory.detach()))
 
-    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
-        """Store the updated memory of the new events' nodes, and leave them these events as mail.
+    def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
+        """Return the updated memory of the new events' nodes, and these events as mail to them.
 
-        The memory that is stored is the one that `found` was computed from.
+        The memory is the one that `found` was computed from.
         """
-        leave_mail(self.state, batch, found.carry, self.config.aggregator)
+        return mail_messages(batch, found.carry, self.config.aggregator)
+
+    def store(self, events: NewEvents, messages: Messages) -> None:
+        """Store the updated memory, and leave the mail."""
+        store_mail(self.state, events, messages, self.config.aggregator)

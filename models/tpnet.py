@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.batch import Batch, Block
+from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
@@ -161,6 +162,10 @@ class TPNet(TemporalModel):
             found = found.new_zeros(mask.numel(), found.shape[1]).index_copy(0, slot, found)
         return found.view(*mask.shape, -1)
 
-    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
+    def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
+        """Return the walks through the new events, and those that were there."""
+        return self.walks.messages(batch, found.carry)
+
+    def store(self, events: NewEvents, messages: Messages) -> None:
         """Add the walks through the new events."""
-        self.walks.write(self.state, batch, found.carry)
+        self.walks.write(self.state, events, messages)

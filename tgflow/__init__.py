@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tgflow.graph import EventLog as EventLog
     from tgflow.graph import TemporalGraph as TemporalGraph
     from tgflow.ids import NodeIds as NodeIds
+    from tgflow.messages import Messages as Messages
+    from tgflow.messages import NewEvents as NewEvents
     from tgflow.model import Scores as Scores
     from tgflow.model import TemporalModel as TemporalModel
     from tgflow.models import CRAFT as CRAFT

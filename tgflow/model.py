@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
 from tgflow.choices import Loss, Strategy
 from tgflow.counts import Count
 from tgflow.graph import TemporalGraph
+from tgflow.messages import Messages, NewEvents
 from tgflow.state import StreamState
 
 
@@ -22,7 +24,7 @@ class Embeddings(NamedTuple):
     """float32 `[N, dim]`: a row for each (node, time) of the top frontier, which `src_row`,
     `dst_row`, `negative_src_row` and `negative_dst_row` of the batch index."""
     carry: Any = None
-    """What `commit` needs of this pass, without gradients; only the model knows its type."""
+    """What `messages` needs of this pass, without gradients; only the model knows its type."""
 
 
 class Scores(NamedTuple):
@@ -44,6 +46,10 @@ class TemporalModel(nn.Module):
 
     What a model drops in training, it drops by `tgflow.nn.Dropout`: a resumed run draws the same,
     also where steps are captured in CUDA graphs.
+
+    What a model keeps of the stream it keeps in `state`, in two steps, as slices of a batch may be
+    computed apart: `messages` says what a slice's events leave, and `store` writes that of the
+    whole batch. `forward` keeps nothing.
 
     A model defines `forward`; or it defines `embed` and has a module `decoder`, called as
     `decoder(z, batch)`, so that other tasks and serving can use the same encoder.
@@ -115,13 +121,40 @@ class TemporalModel(nn.Module):
             if dim is not None and width != dim:
                 raise width_error(kind, dim, width)
 
-    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
-        """Write what the batch's first `num_new` events change into `state`, without gradients.
+    def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
+        """Return what the batch's first `num_new` events leave for `state`; changes nothing.
+
+        A batch may be a slice of another one, whose messages are those of its slices one after the
+        other: make rows for each new event, in order, none where there is none. Without gradients.
 
         Args:
             batch: The batch.
             found: What `forward` or `embed` returned for this very batch.
+
+        Returns:
+            What `store` is to get; None: nothing is stored, whatever the batch.
         """
+        return None
+
+    def store(self, events: NewEvents, messages: Messages) -> None:
+        """Write what new events change into `state`, without gradients.
+
+        Args:
+            events: Those of a whole batch.
+            messages: What `messages` returned of all of them.
+        """
+
+    @torch.no_grad()
+    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
+        """Write what the batch's first `num_new` events change into `state`, without gradients.
+
+        Args:
+            batch: The whole batch.
+            found: What `forward` or `embed` returned for this very batch.
+        """
+        messages = self.messages(batch, found)
+        if messages is not None:
+            self.store(NewEvents.of(batch), messages)
 
     def settle(self) -> None:
         """Choose by what was committed in evaluation so far, and by no later event.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class StreamState(Protocol):
-    """What `TemporalModel.commit` writes: a memory per node, a table of counts, a set of pairs.
+    """What `TemporalModel.store` writes: a memory per node, a table of counts, a set of pairs.
 
     A trainer resets it at the start of an epoch, and a checkpoint has all of it as tensors; neither
     knows more of it than this. A `torch.nn.Module` may be one (`tgflow.nn.NodeMemory` is) and then

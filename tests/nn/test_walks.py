@@ -8,6 +8,7 @@ import torch
 from helpers.batches import slow_batch
 from tgflow import _core
 from tgflow.events import EventBatch
+from tgflow.messages import NewEvents
 from tgflow.nn import Pairs
 from tgflow.nn.signs import random_signs
 from tgflow.nn.walks import WalkProjection, WalkRows, gram_plain, num_features, row_times
@@ -71,11 +72,16 @@ def walks_counted(events, end):
     return out
 
 
+def take_in(memory, batch, projection=EXACT):
+    messages = projection.messages(batch, projection.read(memory, batch))
+    projection.write(memory, NewEvents.of(batch), messages)
+
+
 def stored(events, batch_size, projection=EXACT, tick=1.0):
     memory = projection.memory()
     for index in range(-(-len(events) // batch_size)):
         batch = slow_batch(events, index, batch_size, (2,), seconds_per_tick=tick)
-        projection.write(memory, batch, projection.read(memory, batch))
+        take_in(memory, batch, projection)
     return memory
 
 
@@ -129,7 +135,7 @@ def test_replayed_events_read_the_walks_of_their_time():
     memory.keep_past(100)
     for index in range(5):
         batch = slow_batch(events, index, 4, (2,))
-        EXACT.write(memory, batch, EXACT.read(memory, batch))
+        take_in(memory, batch)
     old = rows_of(memory, position=8)
     now = rows_of(stored(events[:8], 4))
     assert torch.equal(old.memory.state, now.memory.state)
@@ -140,7 +146,7 @@ def test_events_that_are_replayed_alone_add_no_walks():
     memory.keep_past(100)
     before = memory.state_dict()
     batch = slow_batch(events, 2, 4, (2,), replayed=[1, 2])
-    EXACT.write(memory, batch, EXACT.read(memory, batch))
+    take_in(memory, batch)
     after = memory.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
 

@@ -26,7 +26,7 @@ ALLOWED = {
         "tgflow.models",
         "tgflow.nn",
         "tgflow.model",
-        "tgflow.batch",
+        *("tgflow.batch", "tgflow.messages"),
         "tgflow.counts",
         "tgflow.events",
         *("tgflow.choices", "tgflow.setting"),

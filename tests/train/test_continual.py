@@ -338,9 +338,6 @@ class Memoryless(TemporalModel):
         count = block.mask.sum(1).float()
         return Scores(count[batch.dst_row] + self.bias, count[batch.negative_dst_row] - self.bias)
 
-    def commit(self, batch, found):
-        pass
-
 
 @pytest.mark.parametrize("model_of", [Memoryless, small_tgat])
 def test_a_model_without_memory_goes_on_with_the_same_bits(tmp_path, model_of):

@@ -13,6 +13,7 @@ from tgflow import checkpoint as ckpt
 from tgflow.batch import Batch
 from tgflow.config.fields import by_key
 from tgflow.graph import TemporalGraph
+from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.models import TGAT, TGN
 from tgflow.tables import FeatureTable
@@ -60,13 +61,13 @@ class Popular(TemporalModel):
 
     def forward(self, batch: Batch) -> Scores:
         count = self.state.tensors["count"].log1p()
-        positive = self.scale * count[batch.dst]
-        return Scores(positive, self.scale * count[batch.negative_dst], batch.dst[: batch.num_new])
+        return Scores(self.scale * count[batch.dst], self.scale * count[batch.negative_dst])
 
-    @torch.no_grad()
-    def commit(self, batch: Batch, found: Scores | Embeddings) -> None:
-        ones = torch.ones(len(found.carry))
-        self.state.tensors["count"].index_add_(0, found.carry, ones)
+    def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
+        return Messages()
+
+    def store(self, events: NewEvents, messages: Messages) -> None:
+        self.state.tensors["count"].index_add_(0, events.dst, torch.ones(len(events)))
 
 
 def node_rows(dim: int) -> FeatureTable:

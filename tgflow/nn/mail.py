@@ -8,53 +8,78 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
+from tgflow.messages import Messages, NewEvents
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.messages import Aggregator, aggregate
 
 
 class UpdatedMemory(NamedTuple):
-    """What a model computed of a batch's input rows, which `leave_mail` may write."""
+    """What a model computed of a batch's input rows, of which `mail_messages` are made."""
 
     rows: MemoryRows
     memory: Tensor
     """float32 `[U, memory_dim]`: the memory of `rows` after their mail, without gradients."""
 
 
-@torch.no_grad()
-def leave_mail(
-    state: NodeMemory, batch: Batch, updated: UpdatedMemory, aggregator: Aggregator
-) -> None:
-    """Store the updated memory of the new events' nodes, and leave them these events as mail.
+def mail_messages(batch: Batch, updated: UpdatedMemory, aggregator: Aggregator) -> Messages:
+    """Return what the new events leave for their nodes, for `store_mail`; does not synchronize.
 
-    The mail to a node is the other end's updated memory and the event's features. Does not
-    synchronize, as far as `NodeMemory.write` does not.
+    Columns are the updated memory, the tick of the last event in it and the mail: the other end's
+    updated memory and the event's features.
 
     Args:
-        state: Where memory and mail are.
         batch: The batch; its replayed events leave nothing.
         updated: What was computed of `batch.nodes`.
         aggregator: What becomes of several events of one node.
     """
-    n = batch.num_new
-    if n == 0:
+    n, row = batch.num_new, input_rows(batch)
+    own = updated.memory.index_select(0, row)
+    other = own.view(n, 2, own.shape[1]).flip(1).view(2 * n, own.shape[1])
+    if batch.x is not None:
+        other = torch.cat([other, batch.x[:n].repeat_interleave(2, dim=0)], dim=1)
+    before, t = updated.rows, batch.t[:n].repeat_interleave(2)
+    had_mail, mail_t = before.has_mail.index_select(0, row), before.mail_t.index_select(0, row)
+    last_update = torch.where(had_mail, mail_t, t)
+    return Messages((own, last_update, other), per_event=2, last_only=aggregator == "last")
+
+
+def store_mail(
+    state: NodeMemory, events: NewEvents, messages: Messages, aggregator: Aggregator
+) -> None:
+    """Store the updated memory of the new events' nodes, and leave them these events as mail.
+
+    Does not synchronize, as far as `NodeMemory.write` does not.
+
+    Args:
+        state: Where memory and mail are.
+        events: Of a whole batch.
+        messages: Of all of them, as `mail_messages` returned them.
+        aggregator: As there.
+    """
+    if len(events) == 0:
         return
+    memory, last_update, other = messages.columns
+    mail = aggregate(events.src, events.dst, events.t, other, aggregator)
+    state.write(
+        mail.node,
+        memory.index_select(0, mail.row),
+        last_update.index_select(0, mail.row),
+        mail.x,
+        mail.t,
+        position=events.end if mail.is_last is None else events.eid[-1:] + 1,
+        is_last=mail.is_last,
+    )
+
+
+def input_rows(batch: Batch) -> Tensor:
+    """Return the rows of `batch.nodes` that the new events' nodes are, source and destination.
+
+    Returns:
+        int64 `[2 * num_new]`: of src[0], dst[0], src[1], dst[1], ...
+    """
+    n = batch.num_new
     row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
     for block in batch.blocks:  # from the top frontier down to the inputs
         row = block.target.index_select(0, row)
-    own = updated.memory.index_select(0, row)
-    other = own.view(n, 2, -1).flip(1).view(2 * n, -1)
-    if batch.x is not None:
-        other = torch.cat([other, batch.x[:n].repeat_interleave(2, dim=0)], dim=1)
-    mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], other, aggregator)
-    before, at = updated.rows, row.index_select(0, mail.row)
-    had_mail, mail_t = before.has_mail.index_select(0, at), before.mail_t.index_select(0, at)
-    state.write(
-        mail.node,
-        own.index_select(0, mail.row),
-        torch.where(had_mail, mail_t, mail.t),
-        mail.x,
-        mail.t,
-        position=batch.host.end if mail.is_last is None else batch.eid[n - 1 : n] + 1,
-        is_last=mail.is_last,
-    )
+    return row

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tgflow.cuda.devices import device_of
 from tgflow.cuda.mail import LastMessages
+from tgflow.messages import by_receiver
 
 Aggregator = Literal["last", "mean"]
 
@@ -48,11 +49,7 @@ def aggregate(
     """
     if not src.is_cpu:
         return _aggregate_on_device(src, dst, t, messages, aggregator)
-    receiver = torch.stack([src, dst], dim=1).flatten()
-    node, order = receiver.sort(stable=True)
-    is_last = torch.ones_like(node, dtype=torch.bool)
-    is_last[:-1] = node[1:] != node[:-1]
-    end = is_last.nonzero().squeeze(1)
+    node, order, end = by_receiver(src, dst)
     row = order.index_select(0, end)
     if aggregator == "last" or len(row) == len(order):  # a mean of one each is the last
         x = messages.index_select(0, row)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
+from tgflow.messages import Messages, NewEvents
 from tgflow.nn._native import walk_features
+from tgflow.nn.mail import input_rows
 from tgflow.nn.memory import NodeMemory
 from tgflow.nn.memory_rows import MemoryRows
 from tgflow.nn.memory_table import MemoryTable
@@ -108,40 +110,47 @@ class WalkProjection:
         rows = memory.read(nodes, batch.position)
         return WalkRows(base, rows, self.decay * batch.seconds_per_tick)
 
-    @torch.no_grad()
-    def write(self, memory: NodeMemory, batch: Batch, rows: WalkRows) -> None:
-        """Add the walks that the batch's new events make, all at once, as of the last of them.
+    def messages(self, batch: Batch, rows: WalkRows) -> Messages:
+        """Return the walks that the batch's new events make, as of the last of them, for `write`.
+
+        Columns are those that go on from an event, and those of its node that were there before.
 
         Args:
-            memory: Where `rows` were read from.
-            batch: The batch; does nothing without new events.
+            batch: The batch.
             rows: What `read` returned of it.
         """
-        n = batch.num_new
-        if n == 0:
-            return
-        row = torch.stack([batch.src_row[:n], batch.dst_row[:n]], dim=1).flatten()
-        for block in batch.blocks:  # from the top frontier down to the inputs
-            row = block.target.index_select(0, row)
-        t, end = batch.t[:n].repeat_interleave(2), batch.t[n - 1 : n]
-        other = row.view(n, 2).flip(1).flatten()
+        n, row, end = batch.num_new, input_rows(batch), batch.last_t
+        t, other = batch.t[:n].repeat_interleave(2), row.view(n, 2).flip(1).flatten()
         walks = rows.walks()
         then = powers(rows.left(other, t), self.hops)
         now = powers(_left(end - t, rows.decay), self.hops)
         longer = walks[other, :-1] * then[:, :-1] * now[:, 1:]
-        mail = aggregate(batch.src[:n], batch.dst[:n], batch.t[:n], longer.flatten(1), "mean")
-        receivers = torch.cat([batch.src[:n], batch.dst[:n]]).sort().values
+        kept = walks[row, 1:] * powers(rows.left(row, end), self.hops)[:, 1:]
+        return Messages((longer.flatten(1), kept.flatten(1)), per_event=2)
+
+    def write(self, memory: NodeMemory, events: NewEvents, messages: Messages) -> None:
+        """Add the walks that new events make, all at once, as of the last of them.
+
+        Args:
+            memory: Where the rows of `messages` were read from.
+            events: Of a whole batch; does nothing without any.
+            messages: What `messages` returned of all of them.
+        """
+        if len(events) == 0:
+            return
+        longer, kept = messages.columns
+        mail = aggregate(events.src, events.dst, events.t, longer, "mean")
+        receivers = torch.cat([events.src, events.dst]).sort().values
         begin, stop = (torch.searchsorted(receivers, mail.node, right=r) for r in (False, True))
-        own = row.index_select(0, mail.row)
-        kept = (walks[own, 1:] * powers(rows.left(own, end), self.hops)[:, 1:]).flatten(1)
-        update = end.repeat(len(own))
+        update = events.t[-1:].repeat(len(mail.row))
         memory.write(
             mail.node,
-            kept + mail.x * (stop - begin).unsqueeze(1),  # sums of the messages
+            # with the sums of the messages
+            kept.index_select(0, mail.row) + mail.x * (stop - begin).unsqueeze(1),
             update,
-            kept.new_empty(len(own), 0),
+            kept.new_empty(len(mail.row), 0),
             update,
-            position=batch.host.end if mail.is_last is None else batch.eid[n - 1 : n] + 1,
+            position=events.end if mail.is_last is None else events.eid[-1:] + 1,
             is_last=mail.is_last,
         )
 

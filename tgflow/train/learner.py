@@ -38,7 +38,7 @@ class StepResult:
     loss: Tensor
     """float32 `[]`: of the batch before the update; see `tgflow.train.losses`."""
     scores: Scores
-    """Detached logits in training mode (with dropout), and what `commit` needs."""
+    """Detached logits in training mode (with dropout), and what `messages` needs."""
 
 
 class Learner:

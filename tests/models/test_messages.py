@@ -1,0 +1,132 @@
+"""What events leave for a model's state: made without changing it, cut and joined, then stored."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers.made_models import made_events, made_model, plan_for
+from tgflow.batch import Batch
+from tgflow.messages import Messages, NewEvents, last_rows
+from tgflow.model import TemporalModel
+from tgflow.models import MODELS
+from tgflow.plan import ExperienceReplay
+
+STATEFUL: list[tuple[str, dict[str, Any]]] = [
+    ("tgn", {}),
+    ("tgn", {"aggregator": "mean"}),
+    ("tgn+pairs", {"layers": 2}),
+    ("jodie", {}),
+    ("tpnet", {}),
+    ("edgebank-tw", {}),
+    ("poptrack", {}),
+    ("recency", {}),
+]
+for_each_state = pytest.mark.parametrize(
+    ("name", "settings"), STATEFUL, ids=[f"{name} {settings}" for name, settings in STATEFUL]
+)
+
+
+def batches_of(model: TemporalModel) -> list[Batch]:
+    """Three batches, the last of them with replayed events if the model learns."""
+    learns = any(True for _ in model.parameters())
+    replay = ExperienceReplay(ratio=0.5, half_life=50) if learns else None
+    plan = plan_for(model, made_events(60), batch_size=20, replay=replay)
+    return [plan.batch(1, index) for index in range(3)]
+
+
+def state_of(model: TemporalModel) -> dict[str, Tensor]:
+    assert model.state is not None
+    return model.state.state_dict()
+
+
+def assert_same_state(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for key, tensor in a.items():
+        assert torch.equal(tensor, b[key]), key
+
+
+@torch.no_grad()
+def stored(name: str, settings: dict[str, Any], change: Any) -> dict[str, Tensor]:
+    """Return the state after batches whose messages go through `change(batch, messages)`."""
+    model = made_model(name, **settings).eval()
+    model.state.keep_past(60)
+    for batch in batches_of(model):
+        messages = model.messages(batch, model(batch))
+        model.store(NewEvents.of(batch), change(batch, messages))
+    return state_of(model)
+
+
+def unchanged(batch: Batch, messages: Messages) -> Messages:
+    return messages
+
+
+def test_all_models_that_keep_state_are_here() -> None:
+    named = {name.partition("+")[0] for name, _ in STATEFUL}
+    assert named == {name for name in MODELS if made_model(name).state is not None}
+
+
+@for_each_state
+def test_making_messages_changes_nothing_and_commit_stores_them(
+    name: str, settings: dict[str, Any]
+) -> None:
+    model = made_model(name, **settings).eval()
+    model.state.keep_past(60)
+    for batch in batches_of(model):
+        found = model(batch)
+        before = state_of(model)
+        model.messages(batch, found)
+        assert_same_state(state_of(model), before)
+        model.commit(batch, found)
+    assert_same_state(state_of(model), stored(name, settings, unchanged))
+
+
+@for_each_state
+def test_only_rows_that_are_read_need_to_be_there(name: str, settings: dict[str, Any]) -> None:
+    def only_read(batch: Batch, messages: Messages) -> Messages:
+        read = messages.rows_read(batch.host, batch.num_new)
+        columns = []
+        for column in messages.columns:
+            other = column.new_full(column.shape, math.nan if column.is_floating_point() else -9)
+            columns.append(other.index_copy(0, read, column.index_select(0, read)))
+        return Messages(tuple(columns), messages.per_event, messages.last_only)
+
+    assert_same_state(stored(name, settings, only_read), stored(name, settings, unchanged))
+
+
+@for_each_state
+def test_messages_are_rows_of_the_events_in_their_order(
+    name: str, settings: dict[str, Any]
+) -> None:
+    def cut_and_joined(batch: Batch, messages: Messages) -> Messages:
+        width, ends = messages.per_event, [0, 3, 3, 11, batch.num_new]
+        parts = [
+            Messages(
+                tuple(column[width * a : width * b] for column in messages.columns),
+                width,
+                messages.last_only,
+            )
+            for a, b in itertools.pairwise(ends)
+        ]
+        assert all(len(column) == width * batch.num_new for column in messages.columns)
+        return Messages.joined(parts)
+
+    assert_same_state(stored(name, settings, cut_and_joined), stored(name, settings, unchanged))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=20))
+def test_which_row_is_the_last_of_a_node_is_known_from_the_events(
+    pairs: list[tuple[int, int]],
+) -> None:
+    last = {}
+    for number, node in enumerate(node for pair in pairs for node in pair):
+        last[node] = number
+    src, dst = (torch.tensor([pair[i] for pair in pairs], dtype=torch.int64) for i in (0, 1))
+    assert last_rows(src, dst).tolist() == sorted(last.values())
