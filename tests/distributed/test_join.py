@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import tgflow
+from helpers.sockets import addresses_listened_on
 from helpers.worlds import results_of, run_apart
 from tgflow.distributed.greeter import Greeter, Greeting, listen
 from tgflow.peers import Alone, PeerLost, WorldError
@@ -207,23 +207,6 @@ def test_an_unknown_interface_is_refused_at_once(tmp_path):
     environs = [in_directory(tmp_path, 0, 2)]
     [text] = outcomes_of(environs, [{"interface": "eth77"}])
     assert text.startswith("WorldError: interface 'eth77' is none of this host's; there are ")
-
-
-def addresses_listened_on():
-    """The local addresses, in hexadecimal, that sockets of this process listen on."""
-    own = set()
-    for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            own.add(os.readlink(descriptor))
-        except OSError:  # the one that lists them
-            continue
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
-                found.append(fields[1].split(":")[0])
-    return found
 
 
 def listen_and_watch(rank, environs):
