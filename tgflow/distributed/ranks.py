@@ -101,10 +101,16 @@ class Ranks:
     ) -> None:
         """Send a buffer to each rank, and fill one from each. See `Peers.exchange`."""
         check_buffers(self, sends, receives)
-        sent, received = ([len(each) for each in buffers] for buffers in (sends, receives))
-        arrived = self._all_to_all(torch.cat(list(sends)), sent, received, kind, group)
-        for buffer, part in zip(receives, torch.split(arrived, received), strict=True):
-            buffer.copy_(part)
+        sent, received = (
+            [len(buffer) if rank != self.rank else 0 for rank, buffer in enumerate(buffers)]
+            for buffers in (sends, receives)
+        )
+        own = sends[self.rank]
+        others = [buffer for rank, buffer in enumerate(sends) if rank != self.rank]
+        arrived = self._all_to_all(torch.cat([own[:0], *others]), sent, received, kind, group)
+        parts = torch.split(arrived, received)
+        for rank, buffer in enumerate(receives):
+            buffer.copy_(own if rank == self.rank else parts[rank])
 
     def gather(
         self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
