@@ -37,9 +37,10 @@ class StreamState(Protocol):
         """
 
     def keep_past(self, num_events: int) -> None:
-        """Keep from now on what is needed to read the state as of up to `num_events` events ago.
+        """Keep from now on what the last `num_events` events have changed.
 
-        A trainer that replays calls it before the first event, or after `load_state_dict`, so that
+        So the state can be read as of that many events ago, less those of a micro-batch. A trainer
+        that replays calls it before the first event, or after `load_state_dict`, so that
         replayed events read what was known when they happened (`Batch.position`). A state that
         cannot look back may do nothing: then replay reads its present.
         """

@@ -29,7 +29,7 @@ class KernelMemory:
         self.memory = with_past(NodeMemory(*dims), history)
         self.memory.resize(nodes)
         if self.memory.history is not None:
-            self.memory.history._reserve(history)
+            self.memory.history._reserve(2 * history)
         self.kernels = Emulator(order=order)
 
     @property
@@ -41,7 +41,7 @@ class KernelMemory:
 
     def state(self) -> dict[str, Tensor]:
         if self.memory.history is not None:
-            self.memory.history._next = int(self.memory.history.counter)
+            self.memory.history._count(*self.memory.history.counts.tolist())
         return self.memory.state_dict()
 
 
@@ -138,7 +138,7 @@ def test_rows_may_be_elsewhere_and_only_those_asked_for_come():
         write_versions(placed.kernels, there, nodes, versions, rows=held)
         table[nodes] = held
     assert torch.equal(table, plain.table.rows[:NODES])
-    assert torch.equal(placed.memory.history.rows, plain.history.rows[:9])
+    assert torch.equal(placed.memory.history.rows[:4], plain.history.rows[:4])
     for at in (0, 2, 3):
         position = torch.tensor([at, 3])
         rows, clock = read_versions(placed.kernels, there, nodes, position, table[nodes])
@@ -153,7 +153,7 @@ def test_a_node_without_a_row_is_not_written_and_does_not_stay_unseen():
     placed.write(nodes, versions_of(nodes, (2, 1), 1))
     placed.write(nodes, versions_of(nodes, (2, 1), 2))
     assert placed.memory.clock.any(dim=1).nonzero().flatten().tolist() == [3]
-    assert int(placed.memory.history.counter) == 1
+    assert placed.memory.history.counts.tolist() == [1, 2]
     rows, clock = read_versions(placed.kernels, placed.buffers, nodes, torch.full((4,), 9))
     assert rows.isnan().all(dim=1).tolist() == [True, True, True, False]
     assert clock.any(dim=1).tolist() == [False, False, False, True]
@@ -179,7 +179,7 @@ def test_a_damaged_list_is_left_and_nothing_outside_of_it_is_read():
 def test_launches_are_counted():
     none = torch.empty(0, dtype=torch.int64)
     for dims, history, expected in (
-        ((4, 8), 5, ["memory_archive", "memory_write_by_4", "memory_read_by_4"]),
+        ((4, 8), 5, [*2 * ["memory_archive"], "memory_write_by_4", "memory_read_by_4"]),
         ((4, 7), 0, ["memory_write_by_1", "memory_read_by_1"]),
     ):
         placed = KernelMemory(dims, history, 0)
@@ -213,13 +213,13 @@ def test_wrong_tensors_are_refused_before_their_address_is_taken(name):
     assert placed.kernels.launches == []
 
 
-@pytest.mark.parametrize("name", ["rows", "clock", "link", "head", "next"])
+@pytest.mark.parametrize("name", ["rows", "clock", "link", "origin", "head", "counts"])
 def test_a_ring_without_room_is_refused(name):
     placed, nodes = KernelMemory((4, 4), 3, 0), torch.arange(3)
     ring = placed.buffers.ring
-    wrong = nodes if name == "next" else getattr(ring, name)[:0]
+    wrong = nodes if name == "counts" else getattr(ring, name)[:0]
     buffers = placed.buffers._replace(ring=ring._replace(**{name: wrong}))
-    with pytest.raises(ValueError, match=r"a ring of 3 versions of \d+ nodes must|next must be"):
+    with pytest.raises(ValueError, match=r"a ring of 6 versions of \d+ nodes must|counts must be"):
         read_versions(placed.kernels, buffers, nodes, nodes)
     with pytest.raises(ValueError, match="rows must be given if, and only if"):
         read_versions(placed.kernels, placed.buffers, nodes, nodes, torch.zeros(3, 8))

@@ -52,7 +52,7 @@ def memory_table_of(kind: str, dim: int) -> MemoryTable:
     return cached(table, rows=3, device=gpu or (opened(cache) if cache else None))
 
 
-def with_past(memory: NodeMemory, num_rows: int) -> NodeMemory:
-    """Return `memory`, which now keeps this many overwritten rows."""
-    memory.keep_rows(num_rows)
+def with_past(memory: NodeMemory, num_events: int) -> NodeMemory:
+    """Return `memory`, which now keeps the rows that this many events have overwritten."""
+    memory.keep_past(num_events)
     return memory

@@ -112,7 +112,7 @@ def train(device: str | Device) -> None:
         runs = make(task, 0), make(task, 0, device)
         for own in runs:
             if own.learner.model.state is not None:
-                own.learner.model.state.keep_rows(50)
+                own.learner.model.state.keep_past(25)
         expected, found = (torch.tensor(own.train(8)) for own in runs)
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3), (make, found, expected)
 
@@ -125,7 +125,7 @@ def keep_memory(device: str | Device) -> None:
         x = torch.randn(4_200, width, generator=torch.Generator().manual_seed(width))
         memories = NodeMemory(width, width), NodeMemory(width, width).to(place)
         for memory in memories:
-            memory.keep_rows(100)
+            memory.keep_past(50)
             leave_messages(memory, events, x)
         expected, found = (memory.state_dict() for memory in memories)
         for name, state in expected.items():

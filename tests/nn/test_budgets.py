@@ -102,7 +102,7 @@ def memory_call(what: str, device: torch.device) -> Callable[[], object]:
     if "messages" in verb:
         return lambda: aggregate(src, dst, t, messages, "mean" if "mean" in verb else "last")
     memory = NodeMemory(4, 8).to(device)
-    memory.keep_rows(50 if variant else 0)
+    memory.keep_past(25 if variant else 0)
     mail = aggregate(src, dst, t, messages, "last")
     own, position = torch.zeros(20, 4, device=device), torch.ones(1, device=device).long()
     is_lost = torch.zeros(1, device=device).bool()[0]

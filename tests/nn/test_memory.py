@@ -13,19 +13,21 @@ WRITES = st.lists(st.tuples(st.sets(st.integers(0, 5), max_size=4), st.integers(
 
 
 class DictMemory:
-    """Every version ever written, and how many of the overwritten ones are still kept."""
+    """Every version ever written, and where the write began that has overwritten it."""
 
     def __init__(self, history: int) -> None:
         self.versions: dict[int, list[tuple[int, float]]] = {}
-        self.overwritten: list[tuple[int, int]] = []
+        self.overwritten: dict[tuple[int, int], int] = {}
         self.history = history
+        self.position = 0
 
     def write(self, nodes: list[int], value: float, position: int) -> None:
         for node in nodes:
             versions = self.versions.setdefault(node, [])
             if versions:
-                self.overwritten.append((node, versions[-1][0]))
+                self.overwritten[node, versions[-1][0]] = self.position
             versions.append((position, value))
+        self.position = position
 
     def read(self, node: int, position: int) -> float:
         versions = self.versions.get(node, [])
@@ -36,7 +38,7 @@ class DictMemory:
         return 0.0
 
     def keeps(self, node: int, at: int) -> bool:
-        return self.history > 0 and (node, at) in self.overwritten[-self.history :]
+        return self.overwritten[node, at] >= self.position - self.history
 
 
 def write(memory: NodeMemory, nodes: list[int], value: float, position: int) -> None:
@@ -55,7 +57,7 @@ def write(memory: NodeMemory, nodes: list[int], value: float, position: int) -> 
 def written(writes, history: int) -> tuple[NodeMemory, DictMemory, int]:
     memory, expected, position = with_past(NodeMemory(2, 1), history), DictMemory(history), 0
     for i, (nodes, step) in enumerate(writes):
-        position += step
+        position += max(step, (len(nodes) + 1) // 2)  # an event has two nodes
         write(memory, sorted(nodes), float(i + 1), position)
         expected.write(sorted(nodes), float(i + 1), position)
     return memory, expected, position
@@ -152,25 +154,20 @@ def test_other_widths_are_refused_and_change_nothing():
     assert memory.read(torch.tensor([3]), torch.tensor([20])).memory.tolist() == [[1.0, 1.0]]
 
 
-def test_an_event_overwrites_at_most_two_rows():
-    memory = NodeMemory(2, 1)
-    memory.keep_past(7)
-    assert memory.history.capacity == 14
-
-
 @settings(max_examples=tries(40), deadline=None)
 @given(writes=WRITES, before=st.sampled_from([2, 5, 9]), after=st.sampled_from([1, 4, 20]))
-def test_another_number_of_rows_keeps_the_latest_versions(writes, before, after):
+def test_another_number_of_events_keeps_the_latest_versions(writes, before, after):
     memory, _, last = written(writes, before)
     same, expected, _ = written(writes, min(before, after))
-    memory.keep_rows(after)
+    memory.keep_past(after)
     queries = [(node, at) for node in range(7) for at in range(last + 2)]
     nodes, position = torch.tensor(queries).t()
     assert torch.equal(memory.read(nodes, position).state, same.read(nodes, position).state)
-    assert memory.num_rows == memory.num_nodes + min(len(expected.overwritten), before, after)
+    num_kept = sum(expected.keeps(*version) for version in expected.overwritten)
+    assert memory.num_rows == memory.num_nodes + num_kept
     for step in range(1, 6):
         write(memory, [step % 3], float(step), last + step)
-    assert memory.history.capacity == after
+    assert memory.history.num_events == after
 
 
 def test_the_state_of_a_memory_is_no_parameter_of_its_model():

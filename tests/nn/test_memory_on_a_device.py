@@ -54,7 +54,7 @@ def step(memory: NodeMemory, pairs, position: int) -> None:
 def test_memory_of_a_device_has_the_states_of_the_cpus(device, steps, history):
     plain, placed = NodeMemory(2, 1), NodeMemory(2, 1).to(place_of(device))
     for memory in (plain, placed):
-        memory.keep_rows(history)
+        memory.keep_past(history)
     for position, pairs in enumerate(steps, start=1):
         step(plain, pairs, position)
         with placed.covering(100):
@@ -67,7 +67,7 @@ def test_memory_of_a_device_has_the_states_of_the_cpus(device, steps, history):
 @pytest.mark.parametrize("history", [0, 50])
 def test_a_step_of_memory_waits_for_nothing(device, history):
     memory = NodeMemory(2, 1).to(place_of(device))
-    memory.keep_rows(history)
+    memory.keep_past(history)
     with watching() as watch, memory.covering(10):
         for position in range(1, 5):
             step(memory, [(1, 2), (1, 3)], position)
@@ -77,7 +77,7 @@ def test_a_step_of_memory_waits_for_nothing(device, history):
 @for_each_place
 def test_what_is_lost_is_not_written(device):
     memory = NodeMemory(2, 1).to(place_of(device))
-    memory.keep_rows(5)
+    memory.keep_past(5)
     step(memory, [(1, 2)], 1)
     before = memory.state_dict()
     for lost in (True, False):
@@ -103,7 +103,7 @@ def test_a_moved_memory_continues_with_its_past(device, history):
     plain, moved = NodeMemory(2, 1), NodeMemory(2, 1)
     for position, pairs in enumerate([[(1, 2)], [(1, 3), (2, 3)], [(0, 1)], [(9, 1)]], start=1):
         for memory in (plain, moved):
-            memory.keep_rows(history)
+            memory.keep_past(history)
             step(memory, pairs, position)
         moved.to(place_of(device if position % 2 else None))
     for name, x in plain.state_dict().items():

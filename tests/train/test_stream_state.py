@@ -83,7 +83,7 @@ def counts_of(stop: int, start: int = 0) -> Tensor:
 def test_a_continual_trainer_fills_it_and_asks_for_the_past_that_it_replays():
     model = Popular()
     trainer = ContinualTrainer(model, TemporalGraph(edge_x_dim=2), CONTINUAL)
-    assert model.state.past == CONTINUAL.replay_horizon
+    assert model.state.past == CONTINUAL.replay_horizon + CONTINUAL.batch_size
     trainer.run(pieces(EVENTS, 64))
     assert torch.equal(model.state.tensors["count"], counts_of(300))
 
@@ -103,7 +103,7 @@ def test_it_resumes_with_the_same_bits(tmp_path):
     path = ckpt.save(tmp_path / "c", trainer.checkpoint())
     second = Popular()
     trainer = ContinualTrainer.from_checkpoint(second, ckpt.load(path))
-    assert second.state.past == CONTINUAL.replay_horizon
+    assert second.state.past == CONTINUAL.replay_horizon + CONTINUAL.batch_size
     trainer.run([EVENTS[120:]], first_losses)
     assert first_losses.seen == losses.seen
     assert torch.equal(second.scale, straight.scale)
@@ -141,7 +141,7 @@ def test_a_resumed_run_may_look_back_further(tmp_path):
     further = ContinualConfig(batch_size=20, replay_horizon=70_000)
     model = small_tgn()
     ContinualTrainer.from_checkpoint(model, ckpt.load(path), further).run([EVENTS[200:]])
-    assert model.state.history.capacity == 140_000
+    assert model.state.history.num_events == 70_020
 
 
 def resumed_with(changes, tmp_path, kept=None, before=None):

@@ -19,6 +19,7 @@ _MOST_BLOCKS = 1 << 20
 _MOST_THREADS = 1024
 _CLOCK_WIDTH = 4
 _LINK_WIDTH = 3
+_ORIGIN_WIDTH = 2
 
 
 class MemoryBuffers(NamedTuple):
@@ -43,11 +44,15 @@ class RingBuffers(NamedTuple):
     """int64, at least `[capacity, 4]`."""
     link: Tensor
     """int64, at least `[capacity, 3]`."""
+    origin: Tensor
+    """int64, at least `[capacity, 2]`."""
     head: Tensor
     """int64, at least `[N]`: the number of each node's latest version, or -1."""
-    next: Tensor
-    """int64 `[]`: the number of the next version."""
+    counts: Tensor
+    """int64 `[2]`: the number of the next version, and the log position of the last write."""
     capacity: int
+    num_events: int
+    """How far back the first event of a write may be whose overwritten rows are read."""
 
 
 class Versions(NamedTuple):
@@ -95,9 +100,11 @@ class _Ring(ctypes.Structure):
         ("row", _word),
         ("clock", _word),
         ("link", _word),
+        ("origin", _word),
         ("head", _word),
-        ("next", _word),
+        ("counts", _word),
         ("capacity", _number),
+        ("num_events", _number),
     )
 
 
@@ -189,7 +196,8 @@ def write_versions(
     """Make versions the current ones of their nodes, and keep those that were, in stream order.
 
     What is kept is numbered in the order of `nodes`, the last ones if there are more than the ring
-    holds; those that nobody can read again are not. Does not synchronize.
+    holds; those that nobody can read again are not. A ring counts writes without nodes too. Does
+    not synchronize.
 
     Args:
         kernels: Where to run.
@@ -212,14 +220,14 @@ def write_versions(
         updates.is_last = given.address("is_last", is_last, torch.bool, size)
     if is_lost is not None:
         updates.is_lost = given.address("is_lost", is_lost, torch.bool)
-    if size == 0:
-        return
     if ring.capacity > 0:
         scratch = nodes.new_empty(size * (1 + _LINK_WIDTH))
         updates.slot = scratch.data_ptr()
         updates.link = scratch.data_ptr() + 8 * size
-        threads = min(-(-size // 32) * 32, _MOST_THREADS)
+        threads = min(max(-(-size // 32), 1) * 32, _MOST_THREADS)
         kernels.launch("memory_archive", 1, threads, columns, ring, updates)
+    if size == 0:
+        return
     width = lanes_width(
         [columns.width, updates.dim, updates.memory_stride, updates.mail_stride],
         [columns.row, ring.row, updates.memory, updates.mail],
@@ -247,19 +255,22 @@ def _ring(given: Arguments, buffers: MemoryBuffers) -> _Ring:
     if buffers.ring is None:
         return _Ring()
     width = (buffers.rows if buffers.rows is not None else buffers.ring.rows).shape[1]
-    rows, clock, link, head, following, capacity = buffers.ring
+    rows, clock, link, origin, head, counts, capacity, num_events = buffers.ring
     made = _Ring(
         given.address("the ring's rows", rows, torch.float32, "S", width),
         given.address("the ring's clock", clock, torch.int64, "S", _CLOCK_WIDTH),
         given.address("the ring's link", link, torch.int64, "S", _LINK_WIDTH),
+        given.address("the ring's origin", origin, torch.int64, "S", _ORIGIN_WIDTH),
         given.address("head", head, torch.int64, "N"),
-        given.address("next", following, torch.int64),
+        given.address("counts", counts, torch.int64, 2),
         capacity,
+        num_events,
     )
-    if min(len(rows), len(clock), len(link)) < capacity or len(head) < len(buffers.clock):
+    room = [len(column) for column in (rows, clock, link, origin)]
+    if min(room) < capacity or len(head) < len(buffers.clock):
         raise ValueError(
             f"a ring of {capacity} versions of {len(buffers.clock)} nodes must have as many rows, "
-            f"clocks, links and heads, got {len(rows)}, {len(clock)}, {len(link)} and {len(head)}"
+            f"clocks, links, origins and heads, got {', '.join(map(str, room))} and {len(head)}"
         )
     return made
 

@@ -10,81 +10,98 @@ from torch import Tensor, nn
 
 from tgflow.cuda.memory import RingBuffers
 
+ROWS_PER_EVENT = 2
+"""Rows that an event overwrites at most: those of its two nodes."""
 PREVIOUS, JUMP, DEPTH = range(3)
 LINK_WIDTH = 3
+NODE, SINCE = range(2)
+ORIGIN_WIDTH = 2
 NO_VERSION = -1
+_COLUMNS = ("rows", "clock", "origin")
 
 
 class VersionHistory(nn.Module):
-    """The last `capacity` rows that were overwritten, over all nodes.
+    """The rows that the last `num_events` events have overwritten: two for each, at most.
+
+    What is kept of a node depends on the log alone, never on the rows of other nodes: a history of
+    some of the nodes keeps of them what a history of all does. The events of a write count
+    together: what they have overwritten is forgotten when the first of them is too far back.
 
     Rows are numbered as they come; number n lies in slot n mod capacity until n + capacity comes.
     A row links to its node's previous one and, as in Myers' skew-binary lists (1983), to one much
     further back, so that a version is found in a number of steps logarithmic in those of its node.
 
-    On a device kernels read and append (`tgflow.cuda.memory`), by the same links. The count of rows
-    is there too, and the ring has all its room at once, so that nothing waits.
+    On a device kernels read and append (`tgflow.cuda.memory`), by the same links. The counts are
+    there too, and the ring has all its room at once, so that nothing waits.
 
     Args:
-        capacity: Rows to keep, at least 1.
+        num_events: Events whose overwritten rows are kept, at least 1.
         width: Columns of a row.
         clock_width: Columns of its clock; the last is the log position from which it held.
+        position: Log position of the last write so far.
     """
 
     rows: Tensor
     clock: Tensor
     link: Tensor
+    origin: Tensor
+    """int64 `[slots, 2]`: a row's node, and the position of the first event of the write that has
+    overwritten it."""
     head: Tensor
-    counter: Tensor
-    """int64 `[]`: `next`, of a history on a device."""
+    counts: Tensor
+    """int64 `[2]`: `next` and `position`, of a history on a device."""
 
-    def __init__(self, capacity: int, width: int, clock_width: int) -> None:
+    def __init__(self, num_events: int, width: int, clock_width: int, position: int = 0) -> None:
         super().__init__()
-        self.capacity = capacity
-        self._next = 0
+        self.num_events = num_events
+        self.capacity = ROWS_PER_EVENT * num_events
         self._on_host = True
         self.register_buffer("rows", torch.zeros(0, width), persistent=False)
         int_table = torch.zeros(0, clock_width, dtype=torch.int64)
         self.register_buffer("clock", int_table, persistent=False)
         self.register_buffer("link", int_table.new_zeros(0, LINK_WIDTH), persistent=False)
+        self.register_buffer("origin", int_table.new_zeros(0, ORIGIN_WIDTH), persistent=False)
         self.register_buffer("head", int_table.new_full((0,), NO_VERSION), persistent=False)
-        self.register_buffer("counter", int_table.new_zeros(()), persistent=False)
+        self.register_buffer("counts", int_table.new_zeros(2), persistent=False)
+        self._count(0, position)
 
     @property
     def next(self) -> int:
         """The number of the next row. Synchronizes with a device."""
-        return self._next if self._on_host else int(self.counter)
+        return self._next if self._on_host else int(self.counts[0])
+
+    @property
+    def position(self) -> int:
+        """The log position of the last write. Synchronizes with a device."""
+        return self._position if self._on_host else int(self.counts[1])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move to another device, the count of rows included."""
-        self._set_next(self.next)
+        """Move to another device, the counts included."""
+        self._count(self.next, self.position)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._on_host = self.rows.device.type == "cpu"
         if not self._on_host:
             self._reserve(self.capacity)
         return self
 
-    def _set_next(self, number: int) -> None:
-        self._next = number
-        self.counter.fill_(number)
+    def _count(self, number: int, position: int) -> None:
+        self._next, self._position = number, position
+        self.counts[0], self.counts[1] = number, position
 
     def __len__(self) -> int:
-        return min(self.next, self.capacity)
+        """Return how many rows can be read. Synchronizes with a device."""
+        return len(self._kept_slots())
 
-    def with_capacity(self, capacity: int) -> VersionHistory:
-        """Return a history of the same rows, or of the last `capacity` of them, numbered from 0."""
-        other = VersionHistory(capacity, self.rows.shape[1], self.clock.shape[1])
+    def _kept_slots(self) -> Tensor:
+        origin = self.origin[: min(self.next, self.capacity)]
+        return (origin[:, SINCE] >= self.position - self.num_events).nonzero().squeeze(1)
+
+    def with_events(self, num_events: int) -> VersionHistory:
+        """Return a history of the rows that are kept and that it keeps, for other `num_events`."""
+        other = VersionHistory(num_events, self.rows.shape[1], self.clock.shape[1])
         other.to(self.rows.device)
-        size = min(len(self), capacity)
-        first = self.next - size
-        other._set_next(size)
-        other._reserve(size)
-        slot = torch.arange(first, self.next, device=self.rows.device) % self.capacity
-        for name in ("rows", "clock", "link"):
-            getattr(other, name)[:size] = getattr(self, name).index_select(0, slot)
-        other.head = self.head.clone()
-        for numbers in (other.head, other.link[:size, PREVIOUS], other.link[:size, JUMP]):
-            numbers.copy_(torch.where(numbers < first, NO_VERSION, numbers - first))
+        other.resize(len(self.head))
+        other.load_state_dict(self.state_dict())
         return other
 
     def resize(self, num_nodes: int) -> None:
@@ -95,28 +112,33 @@ class VersionHistory(nn.Module):
 
     def ring_buffers(self) -> RingBuffers:
         """Return the tensors of a history on a device, which kernels read and append to."""
-        return RingBuffers(self.rows, self.clock, self.link, self.head, self.counter, self.capacity)
+        return RingBuffers(
+            self.rows, self.clock, self.link, self.origin, self.head, self.counts,
+            self.capacity, self.num_events,
+        )  # fmt: skip
 
     def reset(self) -> None:
-        """Forget all rows."""
-        self._set_next(0)
+        """Forget all rows, and that any event was stored."""
+        self._count(0, 0)
         self.head.fill_(NO_VERSION)
 
-    def append(self, nodes: Tensor, rows: Tensor, clock: Tensor) -> None:
-        """Keep a row of each of some distinct nodes; of more than `capacity`, the last ones.
+    def append(self, nodes: Tensor, rows: Tensor, clock: Tensor, position: int) -> None:
+        """Keep what a write at `position` overwrites: a row of each of some distinct nodes.
 
-        For a history on the CPU.
+        Every write is to be told, also one without rows. Of more than `capacity`, the last rows
+        are kept. For a history on the CPU.
 
         Args:
             nodes: int64 `[R]`.
             rows: float32 `[R, width]`.
             clock: int64 `[R, clock_width]`; positions above those kept of the same node.
+            position: At least that of the write before.
         """
-        nodes, rows, clock = (
-            nodes[-self.capacity :],
-            rows[-self.capacity :],
-            clock[-self.capacity :],
-        )
+        self._append(nodes, rows, clock, self._position)
+        self._position = position
+
+    def _append(self, nodes: Tensor, rows: Tensor, clock: Tensor, since: int) -> None:
+        nodes, rows, clock = (x[-self.capacity :] for x in (nodes, rows, clock))
         if len(nodes) == 0:
             return
         self._reserve(self._next + len(nodes))
@@ -126,6 +148,8 @@ class VersionHistory(nn.Module):
         self.rows.index_copy_(0, slot, rows)
         self.clock.index_copy_(0, slot, clock)
         self.link.index_copy_(0, slot, link)
+        origin = torch.stack([nodes, torch.full_like(nodes, since)], dim=1)
+        self.origin.index_copy_(0, slot, origin)
         self.head.index_copy_(0, nodes, number)
         self._next += len(nodes)
 
@@ -138,15 +162,15 @@ class VersionHistory(nn.Module):
 
     def _step(self, number: Tensor, column: int) -> Tensor:
         """Return a link of rows, `NO_VERSION` (depth 0) for those that are none or have left."""
-        kept = self._is_kept(number)
-        link = self.link[:, column].index_select(0, torch.where(kept, number % self.capacity, 0))
-        return torch.where(kept, link, 0 if column == DEPTH else NO_VERSION)
+        held = self._is_held(number)
+        link = self.link[:, column].index_select(0, torch.where(held, number % self.capacity, 0))
+        return torch.where(held, link, 0 if column == DEPTH else NO_VERSION)
 
-    def _is_kept(self, number: Tensor) -> Tensor:
+    def _is_held(self, number: Tensor) -> Tensor:
         return number >= max(self._next - self.capacity, 0)
 
     def read(self, nodes: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the latest kept version at or before each position, zeros where there is none.
+        """Return the latest version at or before each position, zeros where it is not kept.
 
         For a history on the CPU.
 
@@ -161,51 +185,70 @@ class VersionHistory(nn.Module):
             return self.rows.new_zeros(len(nodes), self.rows.shape[1]), self.clock.new_zeros(
                 len(nodes), self.clock.shape[1]
             )
-        slot = self._walk(nodes, position)
-        missing = (slot == NO_VERSION).unsqueeze(1)
-        slot = slot.clamp(min=0)
+        number = self._walk(nodes, position)
+        held = self._is_held(number)
+        slot = torch.where(held, number % self.capacity, 0)
+        since = self.origin[:, SINCE].index_select(0, slot)
+        missing = ~(held & (since >= self._position - self.num_events)).unsqueeze(1)
         rows = self.rows.index_select(0, slot).masked_fill_(missing, 0.0)
         return rows, self.clock.index_select(0, slot).masked_fill_(missing, 0)
 
     def _walk(self, nodes: Tensor, position: Tensor) -> Tensor:
-        """Return the slot of each version, -1 where there is none."""
+        """Return the number of each version, below those held where there is none."""
         number = self.head.index_select(0, nodes)
         while bool((late := self._is_later(number, position)).any()):
             jump = self._step(number, JUMP)
             jump = torch.where(self._is_later(jump, position), jump, self._step(number, PREVIOUS))
             number = torch.where(late, jump, number)
-        return torch.where(self._is_kept(number), number % self.capacity, NO_VERSION)
+        return number
 
     def _is_later(self, number: Tensor, position: Tensor) -> Tensor:
-        kept = self._is_kept(number)
-        slot = torch.where(kept, number % self.capacity, 0)
-        return kept & (self.clock[:, -1].index_select(0, slot) > position)
+        held = self._is_held(number)
+        slot = torch.where(held, number % self.capacity, 0)
+        return held & (self.clock[:, -1].index_select(0, slot) > position)
 
     def _reserve(self, size: int) -> None:
         """Grow the ring, up to its capacity, so that `size` rows fit; slots do not move."""
         if len(self.rows) >= min(size, self.capacity):
             return
         slots = min(self.capacity, max(size, 2 * len(self.rows), 64))
-        for name in ("rows", "clock", "link"):
+        for name in (*_COLUMNS, "link"):
             old = getattr(self, name)
             new = old.new_zeros(slots, old.shape[1])
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def state_dict(self, num_nodes: int) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return copies of the kept rows, in slot order, and of the links of `num_nodes` nodes."""
-        size = len(self)
-        state = {name: getattr(self, name)[:size].clone() for name in ("rows", "clock", "link")}
-        return state | {
-            "head": self.head[:num_nodes].clone(),
-            "next": torch.tensor([self.next, self.capacity]),
-        }
+    def state_dict(self) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return copies of the kept rows in the order of (origin, node), and what they are of.
+
+        Rows that cannot be read, and how the others lie in the ring, leave no trace in it.
+        """
+        slot = self._kept_slots()
+        for column in (NODE, SINCE):
+            slot = slot[self.origin[:, column].index_select(0, slot).argsort(stable=True)]
+        state = {name: getattr(self, name).index_select(0, slot) for name in _COLUMNS}
+        return state | {"events": torch.tensor([self.position, self.num_events])}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Become what `state_dict` returned of a history of the same capacity."""
-        self.reset()
-        self._reserve(len(state["rows"]))
-        for name in ("rows", "clock", "link", "head"):
-            table = getattr(self, name)
-            table[: len(state[name])] = state[name].to(table.device)
-        self._set_next(int(state["next"][0]))
+        """Become what `state_dict` returned, of a history of as many nodes; `num_events` stays."""
+        made = self if self._on_host else self._on_cpu()
+        made.reset()
+        columns = {name: state[name].cpu() for name in _COLUMNS}
+        since, sizes = torch.unique_consecutive(columns["origin"][:, SINCE], return_counts=True)
+        writes = (torch.split(columns[name], sizes.tolist()) for name in _COLUMNS)
+        for first, rows, clock, origin in zip(since.tolist(), *writes, strict=True):
+            made._append(origin[:, NODE], rows, clock, first)
+        made._count(made._next, int(state["events"][0]))
+        if made is not self:
+            self._copy(made)
+
+    def _on_cpu(self) -> VersionHistory:
+        made = VersionHistory(self.num_events, self.rows.shape[1], self.clock.shape[1])
+        made.resize(len(self.head))
+        return made
+
+    def _copy(self, other: VersionHistory) -> None:
+        """Take over the rows of a history that is like this one, wherever it is."""
+        for name in (*_COLUMNS, "link", "head", "counts"):
+            table = getattr(other, name)
+            getattr(self, name)[: len(table)] = table.to(self.rows.device)

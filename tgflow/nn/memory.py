@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from tgflow.cuda.devices import device_of
 from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
-from tgflow.nn.history import VersionHistory
+from tgflow.nn.history import NODE, VersionHistory
+from tgflow.nn.linked_history import from_links
 from tgflow.nn.memory_rows import CLOCK_WIDTH, HAS_MAIL, POSITION, MemoryRows
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
 from tgflow.nn.spill import write_spill
 
-ROWS_PER_EVENT = 2
-"""Rows that an event overwrites at most: those of its two nodes."""
 _PAGE_BYTES = 4 << 20
 _HISTORY = "history."
 
@@ -91,32 +90,30 @@ class NodeMemory(nn.Module):
         return self.num_nodes + (0 if self.history is None else len(self.history))
 
     def keep_past(self, num_events: int) -> None:
-        """Keep the rows that the last `num_events` events have overwritten: two for each, at most.
+        """Keep the rows that the last `num_events` events have overwritten; 0 keeps none.
 
-        Only current positions can be read before. See `keep_rows`.
-        """
-        self.keep_rows(ROWS_PER_EVENT * num_events)
+        Those are two for each event, at most. The events of a write count together: once the first
+        of them is further back, what it has overwritten reads as the initial state. To read nodes
+        as they were `n` events ago, keep those of `n` and of the largest write.
 
-    def keep_rows(self, num_rows: int) -> None:
-        """Keep the last `num_rows` overwritten rows, over all nodes; 0 keeps none.
-
-        Rows that are kept already stay, the latest ones where they are more.
+        Rows that are kept already stay, as far as `num_events` reaches.
 
         Raises:
-            ValueError: If `num_rows` is below 0.
+            ValueError: If `num_events` is below 0.
         """
-        if num_rows < 0:
-            raise ValueError(f"rows to keep must be at least 0, got {num_rows}")
-        if num_rows == 0:
+        if num_events < 0:
+            raise ValueError(f"events to keep must be at least 0, got {num_events}")
+        if num_events == 0:
             self.history = None
         elif self.history is None:
-            self.history = self._new_history(num_rows)
-        elif self.history.capacity != num_rows:
-            self.history = self.history.with_capacity(num_rows)
+            self.history = self._new_history(num_events)
+        elif self.history.num_events != num_events:
+            self.history = self.history.with_events(num_events)
 
-    def _new_history(self, capacity: int) -> VersionHistory:
-        history = VersionHistory(capacity, self.table.dim, CLOCK_WIDTH).to(self.clock.device)
-        history.resize(len(self.clock))
+    def _new_history(self, num_events: int) -> VersionHistory:
+        last = int(self.clock[:, POSITION].max()) if len(self.clock) else 0
+        history = VersionHistory(num_events, self.table.dim, CLOCK_WIDTH, last)
+        history.to(self.clock.device).resize(len(self.clock))
         return history
 
     def resize(self, num_nodes: int) -> None:
@@ -281,16 +278,17 @@ class NodeMemory(nn.Module):
         flags = torch.ones_like(mail_t)
         clock = torch.stack([last_update, mail_t, flags, flags * position], dim=1)
         if self.history is not None:
-            self._archive(nodes, position)
+            self._archive(nodes, int(position))
         self.table.scatter_(nodes, rows)
         self.clock.index_copy_(0, nodes, clock)
 
-    def _archive(self, nodes: Tensor, position: int | Tensor) -> None:
+    def _archive(self, nodes: Tensor, position: int) -> None:
         """Move rows that were written before, and can be read again, into the history."""
         assert self.history is not None
         version = self.clock[:, POSITION].index_select(0, nodes)
         nodes = nodes[(version > 0) & (version < position)]
-        self.history.append(nodes, self.table.gather(nodes), self.clock.index_select(0, nodes))
+        rows, clock = self.table.gather(nodes), self.clock.index_select(0, nodes)
+        self.history.append(nodes, rows, clock, position)
 
     def _write_on_device(self, nodes: Tensor, versions: Versions, is_last: Tensor | None) -> None:
         rows = None
@@ -321,7 +319,7 @@ class NodeMemory(nn.Module):
         size = self.num_nodes
         state = {"rows": self._copied_rows(size), "clock": self.clock[:size].clone()}
         if self.history is not None:
-            kept = self.history.state_dict(size)
+            kept = self.history.state_dict()
             state |= {_HISTORY + name: x for name, x in kept.items()}
         return state
 
@@ -346,13 +344,11 @@ class NodeMemory(nn.Module):
                 f"the saved memory has {width} columns, this one {self.table.dim}; "
                 "build the model with the saved configuration"
             )
-        history = {k.removeprefix(_HISTORY): v for k, v in state.items() if k.startswith(_HISTORY)}
-        capacity = int(history["next"][1]) if history else 0
-        if history and capacity < 1:
-            raise ValueError(f"the saved memory keeps a history of {capacity} rows")
+        history = _history_of(state)
+        num_events = int(history["events"][1]) if history else 0
         self.resize(num_nodes)
         self.reset()
-        self.keep_rows(capacity)
+        self.keep_past(num_events)
         self._set_num_nodes(num_nodes)
         ids = torch.arange(num_nodes)
         for page in self._pages(num_nodes):
@@ -366,3 +362,18 @@ class NodeMemory(nn.Module):
             return
         if self._covered is None or nodes.is_cpu:
             self.resize(int(nodes.max()) + 1)
+
+
+def _history_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the state of a memory has of its history: nothing, or all of it, checked."""
+    history = {k.removeprefix(_HISTORY): v for k, v in state.items() if k.startswith(_HISTORY)}
+    if "link" in history:
+        history = from_links(history, state["clock"])
+    if not history:
+        return history
+    nodes, num_events = history["origin"][:, NODE], int(history["events"][1])
+    if num_events < 1:
+        raise ValueError(f"the saved memory keeps a history of {num_events} events")
+    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(state["clock"]):
+        raise ValueError(f"the saved history is of nodes that the saved memory has not: {nodes}")
+    return history

@@ -23,7 +23,7 @@ from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
 from tgflow.train.state import graph_of, load_learner, save_state
-from tgflow.train.stepper import Stepper, kept_past
+from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
 
 
@@ -212,7 +212,7 @@ class ContinualTrainer(StreamTrainer):
             load_learner(trainer._learner, checkpoint)
             trainer._stepper.keep_past()
             if model.state is not None:
-                kept = max(0, trainer.position - kept_past(saved))
+                kept = max(0, trainer.position - replay_past(saved))
                 trainer._replay_from = max(meta["replay_from"], kept)
         if trainer.config.batch_size == saved.batch_size:
             trainer._load_place(checkpoint)

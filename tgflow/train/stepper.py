@@ -163,6 +163,16 @@ class Stepper:
         return out | self.progress.summary()
 
 
-def kept_past(config: ContinualConfig) -> int:
-    """Return how many events back a model's state can be read after training with `config`."""
+def replay_past(config: ContinualConfig) -> int:
+    """Return how many events back a model's state is read by training with `config`."""
     return config.replay_horizon if config.replay_ratio > 0 and config.updates > 0 else 0
+
+
+def kept_past(config: ContinualConfig) -> int:
+    """Return of how many events a model's state keeps what they have changed.
+
+    What the oldest event of replay reads may have been overwritten with the micro-batch that the
+    event is in, so this counts too.
+    """
+    past = replay_past(config)
+    return past + config.batch_size if past else 0

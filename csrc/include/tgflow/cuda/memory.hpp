@@ -53,9 +53,8 @@ struct MemoryUpdates {
   int64_t* slot;            ///< [size]: where in the ring a row goes, or -1; null: nowhere.
   int64_t* link;            ///< [size, kLinkWidth], between the two phases of `archive_versions`.
 
-  __device__ bool counts(int64_t i) const {
-    return (is_lost == nullptr || !*is_lost) && (is_last == nullptr || is_last[i]);
-  }
+  __device__ bool takes_place() const { return is_lost == nullptr || !*is_lost; }
+  __device__ bool counts(int64_t i) const { return takes_place() && (is_last == nullptr || is_last[i]); }
 };
 
 /// Calls `copy(i)` for the first of every pack of the numbers of a row, in one lane each.
@@ -96,7 +95,7 @@ __device__ inline void read_versions(const MemoryColumns& memory, const VersionR
 
 /// One thread block: gives the rows that can be read again, and are about to be written over, their numbers
 /// in the ring, in the order of the updates; of more than it holds, to the last. It links them, and writes
-/// all but the rows themselves.
+/// all but the rows themselves. The ring counts the write, also if it is of no nodes.
 __device__ inline void archive_versions(const MemoryColumns& memory, const VersionRing& ring,
                                         const MemoryUpdates& u) {
   __shared__ int64_t sums[kWarp];
@@ -109,7 +108,7 @@ __device__ inline void archive_versions(const MemoryColumns& memory, const Versi
   };
   int64_t mine = 0, total;
   for (int64_t i = share.begin; i < share.end; ++i) mine += is_kept(i);
-  const int64_t first = *ring.next, before = sum_before(mine, sums, &total);
+  const int64_t first = ring.next(), before = sum_before(mine, sums, &total);
   const int64_t left_out = total > ring.capacity ? total - ring.capacity : 0;
   int64_t rank = before;
   for (int64_t i = share.begin; i < share.end; ++i) {
@@ -129,9 +128,14 @@ __device__ inline void archive_versions(const MemoryColumns& memory, const Versi
     for (int64_t c = 0; c < kClockWidth; ++c) {
       ring.clock[slot * kClockWidth + c] = memory.clock[node * kClockWidth + c];
     }
+    ring.origin[slot * kOriginWidth] = node;
+    ring.origin[slot * kOriginWidth + 1] = ring.position();
     ring.head[node] = first + rank - 1 - left_out;
   }
-  if (threadIdx.x == 0) *ring.next = first + total - left_out;
+  __syncthreads();  // all have read the last position
+  if (threadIdx.x > 0) return;
+  ring.counts[0] = first + total - left_out;
+  if (u.takes_place()) ring.counts[1] = *u.position;
 }
 
 /// A warp an update: moves the row that was there into the ring, where it has a slot, and writes its own.

@@ -9,6 +9,7 @@ constexpr int64_t kNoVersion = -1;
 constexpr int64_t kClockWidth = 4;  ///< As tgflow/nn/memory_rows.py has it.
 constexpr int64_t kPosition = 3;    ///< The column of a clock with the log position it held from.
 constexpr int64_t kLinkWidth = 3;
+constexpr int64_t kOriginWidth = 2;  ///< A version's node, and `VersionRing::since_of` it.
 
 /// How a version is linked: to its node's version before it, and to one far before that.
 struct VersionLink {
@@ -17,22 +18,28 @@ struct VersionLink {
 
 /// A ring of rows, numbered as they came; tgflow/cuda/memory.py has it field by field.
 struct VersionRing {
-  float* row;        ///< [slots, width of the memory].
-  int64_t* clock;    ///< [slots, kClockWidth].
-  int64_t* link;     ///< [slots, kLinkWidth], of `VersionLink`.
-  int64_t* head;     ///< By node: the number of its latest version, or `kNoVersion`.
-  int64_t* next;     ///< The number of the next version to come.
-  int64_t capacity;  ///< Versions that are kept, 0 without a ring; number n is in slot n mod capacity.
+  float* row;          ///< [slots, width of the memory].
+  int64_t* clock;      ///< [slots, kClockWidth].
+  int64_t* link;       ///< [slots, kLinkWidth], of `VersionLink`.
+  int64_t* origin;     ///< [slots, kOriginWidth].
+  int64_t* head;       ///< By node: the number of its latest version, or `kNoVersion`.
+  int64_t* counts;     ///< The number of the next version to come, and the log position of the last write.
+  int64_t capacity;    ///< Versions that are held, 0 without a ring; number n is in slot n mod capacity.
+  int64_t num_events;  ///< Versions are kept while the write that overwrote them began no further back.
 
-  TGFLOW_HD int64_t oldest() const { return *next > capacity ? *next - capacity : 0; }
+  TGFLOW_HD int64_t next() const { return counts[0]; }
+  TGFLOW_HD int64_t position() const { return counts[1]; }
+  TGFLOW_HD int64_t oldest() const { return next() > capacity ? next() - capacity : 0; }
   TGFLOW_HD int64_t slot_of(int64_t number) const { return number % capacity; }
-  TGFLOW_HD bool is_kept(int64_t number) const { return number >= oldest(); }
+  TGFLOW_HD bool is_held(int64_t number) const { return number >= oldest(); }
+  /// The position of the first event of the write that has overwritten the version in `slot`.
+  TGFLOW_HD int64_t since_of(int64_t slot) const { return origin[slot * kOriginWidth + 1]; }
   TGFLOW_HD int64_t position_of(int64_t number) const {
     return clock[slot_of(number) * kClockWidth + kPosition];
   }
   /// The link of a version; of one that is none or has left, that of none, at depth 0.
   TGFLOW_HD VersionLink link_of(int64_t number) const {
-    if (!is_kept(number)) return {kNoVersion, kNoVersion, 0};
+    if (!is_held(number)) return {kNoVersion, kNoVersion, 0};
     const int64_t* at = link + slot_of(number) * kLinkWidth;
     return {at[0], at[1], at[2]};
   }
@@ -42,10 +49,13 @@ struct VersionRing {
 TGFLOW_HD inline int64_t version_slot(const VersionRing& ring, int64_t node, int64_t position) {
   if (ring.capacity == 0) return kNoVersion;
   int64_t number = ring.head[node];
-  while (ring.is_kept(number)) {
-    if (ring.position_of(number) <= position) return ring.slot_of(number);
+  while (ring.is_held(number)) {
+    if (ring.position_of(number) <= position) {
+      const int64_t slot = ring.slot_of(number);
+      return ring.since_of(slot) >= ring.position() - ring.num_events ? slot : kNoVersion;
+    }
     const VersionLink link = ring.link_of(number);
-    const bool skips = ring.is_kept(link.far) && link.far < number && ring.position_of(link.far) > position;
+    const bool skips = ring.is_held(link.far) && link.far < number && ring.position_of(link.far) > position;
     const int64_t step = skips ? link.far : link.previous;
     if (step >= number) return kNoVersion;  // no list goes forward
     number = step;
