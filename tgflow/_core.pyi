@@ -94,6 +94,7 @@ def sample_neighbors(
     t: Tensor,
     as_of: Tensor | None,
     as_of_all: int,
+    row: Tensor | None,
     out_nodes: Tensor,
     out_t: Tensor,
     out_eid: Tensor,

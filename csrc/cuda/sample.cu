@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (seen.count - first <= out.k) {
       newest_row(tile, store, dir, seen, seen.count - first, i, out);
     } else {
-      uniform_row(tile, store, dir, first, seen, sampler.key, i, out);
+      uniform_row(tile, store, dir, first, seen, Draws(sampler.key, queries.row_of(i)), i, out);
     }
   }
   reading.end();

@@ -37,6 +37,11 @@ void recent(Group& g, const Sampler& sampler, const NeighborRows& out) {
   }
 }
 
+/// The draws of query `row` of the call.
+Draws draws_of(const Group& g, const Sampler& sampler, int64_t row) {
+  return {sampler.key, g.queries.row_of(row)};
+}
+
 void uniform(Group& g, const Sampler& sampler, const NeighborRows& out) {
   if (sampler.strategy == Strategy::kWindow) {
     g.find_window(sampler.span);
@@ -45,13 +50,14 @@ void uniform(Group& g, const Sampler& sampler, const NeighborRows& out) {
   }
   if (sampler.types != nullptr) {
     each_row(g, [&](int64_t i, int64_t row) {
-      filtered_uniform_row(g.store, g.dir[i], g.first[i], g.seen[i], sampler, row, out);
+      filtered_uniform_row(g.store, g.dir[i], g.first[i], g.seen[i], sampler, draws_of(g, sampler, row), row,
+                           out);
     });
     return;
   }
   const auto all = [&](int64_t i) { return g.seen[i].count - g.first[i] <= out.k; };
   each_row(g, [&](int64_t i, int64_t row) {
-    if (!all(i)) uniform_draw(g.first[i], g.seen[i].count, sampler.key, row, out);
+    if (!all(i)) uniform_draw(g.first[i], g.seen[i].count, draws_of(g, sampler, row), row, out);
   });
   each_row(g, [&](int64_t i, int64_t row) {
     if (!all(i)) locate_numbered(g.store, g.dir[i], g.seen[i].block, out.k, row, out);
@@ -69,7 +75,7 @@ void decayed(Group& g, const Sampler& sampler, const NeighborRows& out) {
   each_row(g, [&](int64_t i, int64_t row) {
     const Visible seen = g.seen[i];
     if (sampler.types == nullptr && seen.count <= out.k) return recent_row(g.store, g.dir[i], seen, row, out);
-    decayed_draw(g.store, g.dir[i], seen, sampler, row, out);
+    decayed_draw(g.store, g.dir[i], seen, sampler, g.queries.row_of(row), row, out);
     locate_numbered(g.store, g.dir[i], seen.block, out.count[row], row, out);
     read_numbered(g.store, g.dir[i], out.count[row], row, out);
   });

@@ -47,10 +47,12 @@ def sampler_args(strategy: Strategy, key: int, span: int, types: Tensor | None) 
     return SamplerArgs(_NUMBERS[strategy], key, span, bits)
 
 
-def queries(nodes: Tensor, t: Tensor, before: Tensor | None, before_all: int) -> QueryArgs:
+def queries(
+    nodes: Tensor, t: Tensor, before: Tensor | None, before_all: int, rows: Tensor | None = None
+) -> QueryArgs:
     """Return the struct of queries, contiguous int64 `[Q]` on the device."""
-    limits = 0 if before is None else before.data_ptr()
-    return QueryArgs(nodes.data_ptr(), t.data_ptr(), limits, before_all, len(nodes))
+    limits, row = (0 if column is None else column.data_ptr() for column in (before, rows))
+    return QueryArgs(nodes.data_ptr(), t.data_ptr(), limits, before_all, len(nodes), row)
 
 
 def neighbor_rows(nodes: Tensor, t: Tensor, eid: Tensor, count: Tensor) -> NeighborRows:

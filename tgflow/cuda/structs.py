@@ -36,6 +36,7 @@ class QueryArgs(ctypes.Structure):
         ("before", _word),
         ("before_all", _number),
         ("size", _number),
+        ("row", _word),
     )
 
 

@@ -90,7 +90,7 @@ class DeviceGraph:
                 sampling.sampler_args(
                     sampler.strategy, queries.key, sampler.span or 1, queries.types
                 ),
-                sampling.queries(queries.nodes, queries.t, each, limit),
+                sampling.queries(queries.nodes, queries.t, each, limit, queries.rows),
                 sampling.neighbor_rows(out.nodes, out.t, out.eid, out.count),
                 params,
             )

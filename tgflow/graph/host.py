@@ -70,6 +70,7 @@ class HostGraph:
             queries.t,
             each,
             limit,
+            queries.rows,
             out.nodes,
             out.t,
             out.eid,

@@ -31,6 +31,8 @@ class Queries:
     """On a GPU int64 `[3]`: the cut-off for all, the key and how many queries are in use, which
     kernels read when they run, so that a captured call can be replayed with others. Queries beyond
     have no neighbors. None: as above."""
+    rows: Tensor | None = None
+    """int64 `[Q]`: which row of a larger call each query is, as which it draws; None: of this."""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,13 +22,15 @@ def sample_neighbors(
     key: int = 0,
     as_of: int | Tensor | None = None,
     types: Collection[int] | None = None,
+    rows: Tensor | None = None,
     out: Neighbors | None = None,
     params: Tensor | None = None,
 ) -> Neighbors:
     """Return `k` neighbors of each node: as the function `STRATEGY_neighbors` of the sampler says.
 
     Takes what those functions take and raises what they raise; `key` is for strategies that draw,
-    and `params`, on a GPU alone, as `Queries` has it.
+    and `params`, on a GPU alone, as `Queries` has it. `rows`, int64 `[Q]`, are the queries' rows in
+    a larger call, of which this is a part: each draws what it would draw there.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -40,12 +42,14 @@ def sample_neighbors(
     t = _column("t", t, size, device)
     if isinstance(as_of, Tensor):
         as_of = _column("as_of", as_of, size, device)
+    if rows is not None:
+        rows = _column("rows", rows, size, device)
     bits = None if types is None else graph.type_bits(types)
     if out is None:
         out = Neighbors.empty(size, k, device)
     else:
         _check_out(out, size, k, device)
-    graph.backend.sample(sampler, Queries(nodes, t, as_of, key, bits, params), out)
+    graph.backend.sample(sampler, Queries(nodes, t, as_of, key, bits, params, rows), out)
     return out
 
 

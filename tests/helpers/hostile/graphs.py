@@ -61,13 +61,14 @@ def sample(**more: Any) -> Call:
         "t": t,
         "as_of": ids(2, -1, INT64_MAX),
         "as_of_all": 2,
+        "row": ids(7, -1, INT64_MAX),
         "out_nodes": torch.zeros(NUM, K, dtype=torch.int64),
         "out_t": torch.zeros(NUM, K, dtype=torch.int64),
         "out_eid": torch.zeros(NUM, K, dtype=torch.int64),
         "out_count": torch.zeros(NUM, dtype=torch.int32),
     }
     numbers = {"key": [-1], "span": [0, -1]}
-    return Call(_core.sample_neighbors, arguments, numbers=numbers, optional={"types", "as_of"})
+    return Call(_core.sample_neighbors, arguments, numbers=numbers, optional={"types", "as_of", "row"})
 
 
 def known_pairs() -> Any:

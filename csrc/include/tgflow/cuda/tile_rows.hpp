@@ -100,10 +100,9 @@ __device__ inline void write_numbered(const StoreView& store, const Directory* d
 /// Writes row `i`: `out.k` of the entries numbered [first, seen.count), more than `out.k`.
 template <int kLanes>
 __device__ inline void uniform_row(const Tile<kLanes>& tile, const StoreView& store, const Directory* dir,
-                                   int64_t first, Visible seen, uint64_t key, int64_t i,
+                                   int64_t first, Visible seen, Draws draws, int64_t i,
                                    const NeighborRows& out) {
   if (tile.lane == 0) out.count[i] = static_cast<int32_t>(out.k);
-  Draws draws(key, i);
   const int64_t row = i * out.k;
   if (out.k <= kLanes) {
     int64_t place;

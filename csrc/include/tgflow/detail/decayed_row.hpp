@@ -136,11 +136,12 @@ class DecayedDraw {
   uint64_t weight_ = 0;  // of all buckets, the last one's entries 1 each; 0: find the newest entry left
 };
 
-/// Draws row `i`'s entries: their numbers, largest first, wait in `out.eid`, and how many in `out.count`.
+/// Draws row `i`'s entries, as `item`: their numbers, largest first, wait in `out.eid`, and how many in
+/// `out.count`.
 TGFLOW_HD inline void decayed_draw(const StoreView& store, const Directory* dir, Visible seen,
-                                   const Sampler& sampler, int64_t i, const NeighborRows& out) {
+                                   const Sampler& sampler, int64_t item, int64_t i, const NeighborRows& out) {
   DecayedDraw draw(store, dir, seen, sampler, out.eid + i * out.k);
-  out.count[i] = static_cast<int32_t>(draw.run(i, out.k));
+  out.count[i] = static_cast<int32_t>(draw.run(item, out.k));
 }
 
 }  // namespace tgflow

@@ -41,7 +41,7 @@ TGFLOW_HD inline void filtered_recent_row(const StoreView& store, const Director
 
 /// Writes row `i`: `out.k` of those numbered [first, seen.count) that count, each as likely, in two passes.
 TGFLOW_HD inline void filtered_uniform_row(const StoreView& store, const Directory* dir, int64_t first,
-                                           Visible seen, const Sampler& sampler, int64_t i,
+                                           Visible seen, const Sampler& sampler, Draws draws, int64_t i,
                                            const NeighborRows& out) {
   int64_t left = 0;
   for_each_kept(store, dir, first, seen, sampler, [&](const Entry&, eid_t) {
@@ -52,7 +52,7 @@ TGFLOW_HD inline void filtered_uniform_row(const StoreView& store, const Directo
   int64_t slot = i * out.k;
   const int64_t end = slot + (all ? left : out.k);
   out.count[i] = static_cast<int32_t>(end - slot);
-  if (!all) uniform_draw(0, left, sampler.key, i, out);
+  if (!all) uniform_draw(0, left, draws, i, out);
   if (slot < end) {
     for_each_kept(store, dir, first, seen, sampler, [&](const Entry& entry, eid_t base_eid) {
       --left;

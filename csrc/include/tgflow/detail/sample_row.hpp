@@ -20,11 +20,11 @@ TGFLOW_HD inline void answer_recent(const StoreView& store, const Directory* dir
 
 /// Draws from what the query sees, each as likely, but not from the oldest `first`.
 TGFLOW_HD inline void answer_uniform(const StoreView& store, const Directory* dir, int64_t first,
-                                     const Visible& seen, const Sampler& sampler, int64_t i,
+                                     const Visible& seen, const Sampler& sampler, Draws draws, int64_t i,
                                      const NeighborRows& out) {
-  if (sampler.types != nullptr) return filtered_uniform_row(store, dir, first, seen, sampler, i, out);
+  if (sampler.types != nullptr) return filtered_uniform_row(store, dir, first, seen, sampler, draws, i, out);
   if (seen.count - first <= out.k) return newest_row(store, dir, seen, seen.count - first, i, out);
-  uniform_draw(first, seen.count, sampler.key, i, out);
+  uniform_draw(first, seen.count, draws, i, out);
   locate_numbered(store, dir, seen.block, out.k, i, out);
   read_numbered(store, dir, out.k, i, out);
 }
@@ -38,9 +38,10 @@ TGFLOW_HD inline int64_t before_window(const StoreView& store, const Directory* 
 
 /// Draws from what the query sees, younger ones likelier.
 TGFLOW_HD inline void answer_decayed(const StoreView& store, const Directory* dir, const Visible& seen,
-                                     const Sampler& sampler, int64_t i, const NeighborRows& out) {
+                                     const Sampler& sampler, int64_t item, int64_t i,
+                                     const NeighborRows& out) {
   if (sampler.types == nullptr && seen.count <= out.k) return recent_row(store, dir, seen, i, out);
-  decayed_draw(store, dir, seen, sampler, i, out);
+  decayed_draw(store, dir, seen, sampler, item, i, out);
   locate_numbered(store, dir, seen.block, out.count[i], i, out);
   read_numbered(store, dir, out.count[i], i, out);
 }
@@ -55,14 +56,14 @@ TGFLOW_HD inline void sample_row(const StoreView& store, const Queries& queries,
     case Strategy::kRecent:
       return answer_recent(store, dir, seen, sampler, i, out);
     case Strategy::kDecayed:
-      return answer_decayed(store, dir, seen, sampler, i, out);
+      return answer_decayed(store, dir, seen, sampler, queries.row_of(i), i, out);
     case Strategy::kUniform:
       break;
     case Strategy::kWindow:
       first = before_window(store, dir, seen, queries.t[i], sampler.span);
       break;
   }
-  answer_uniform(store, dir, first, seen, sampler, i, out);
+  answer_uniform(store, dir, first, seen, sampler, Draws(sampler.key, queries.row_of(i)), i, out);
 }
 
 }  // namespace tgflow

@@ -127,10 +127,12 @@ struct Queries {
   const eid_t* before;  ///< Per query, or null.
   eid_t before_all;     ///< For every query.
   int64_t size;
+  const int64_t* row = nullptr;  ///< Which row of a larger call each query is, for its draws; null: its own.
 
   TGFLOW_HD eid_t limit(int64_t i) const {
     return before != nullptr && before[i] < before_all ? before[i] : before_all;
   }
+  TGFLOW_HD int64_t row_of(int64_t i) const { return row != nullptr ? row[i] : i; }
 };
 
 /// Where the answers go: `k` slots a query, and how many of them are filled.

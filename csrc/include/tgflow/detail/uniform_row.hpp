@@ -52,9 +52,8 @@ TGFLOW_HD inline void draw_distinct(Draws& draws, int64_t size, int64_t k, int64
 
 /// Chooses `out.k` of the entries numbered [first, end), more than `out.k`: their numbers, largest first,
 /// wait in row `i` of `out.eid` for `locate_numbered`.
-TGFLOW_HD inline void uniform_draw(int64_t first, int64_t end, uint64_t key, int64_t i,
+TGFLOW_HD inline void uniform_draw(int64_t first, int64_t end, Draws draws, int64_t i,
                                    const NeighborRows& out) {
-  Draws draws(key, i);
   int64_t* numbers = out.eid + i * out.k;
   draw_distinct(draws, end - first, out.k, numbers);
   if (first == 0) return;
