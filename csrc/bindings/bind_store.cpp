@@ -5,6 +5,8 @@
 #include "tgflow/temporal_graph.hpp"
 
 using tgflow::Direction;
+using tgflow::kParts;
+using tgflow::Shard;
 using tgflow::StoreMemory;
 using tgflow::StoreStats;
 using tgflow::TemporalGraph;
@@ -28,11 +30,14 @@ void bind_stats(py::module_& m) {
       .def_property_readonly("host", [](const StoreStats& stats) { return stats.tiers[1]; });
 }
 
-std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget) {
+std::unique_ptr<TemporalGraph> make(Direction direction, int64_t device_budget, int64_t first_part,
+                                    int64_t num_parts) {
   check_number("device_budget", device_budget, 0);
+  check_number("first_part", first_part, 0, kParts - 1);
+  check_number("num_parts", num_parts, 1, kParts - first_part);
   StoreMemory memory;
   memory.device_budget = device_budget;
-  return std::make_unique<TemporalGraph>(direction, memory);
+  return std::make_unique<TemporalGraph>(direction, memory, Shard{first_part, kParts - num_parts});
 }
 
 void check(TemporalGraph& graph, const TensorArg& src, const TensorArg& dst, const TensorArg& t,
@@ -77,7 +82,8 @@ void bind_store(py::module_& m) {
       .value("bipartite", Direction::kBipartite);
   bind_stats(m);
   py::class_<TemporalGraph>(m, "TemporalGraph")
-      .def(py::init(&make), py::arg("direction"), py::arg("device_budget"))
+      .def(py::init(&make), py::arg("direction"), py::arg("device_budget"), py::arg("first_part"),
+           py::arg("num_parts"))
       .def("check", &check, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),
            py::arg("allow_late"), no_gil)
       .def("append", &append, py::arg("src"), py::arg("dst"), py::arg("t"), py::arg("label"),

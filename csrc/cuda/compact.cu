@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(128) compact_past(Compacting in) {
 /// Per node: adds up what is in use of each chunk.
 extern "C" __global__ void __launch_bounds__(128) compact_live(Compacting in) {
   const int64_t v = thread_index();
-  const Directory* dir = in.store.latest(v);
+  const Directory* dir = in.store.latest_local(v);
   for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
     const place_t place = dir->blocks()[b].place;
     atomicAdd(reinterpret_cast<unsigned long long*>(in.live + chunk_of(place)),
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(128) compact_live(Compacting in) {
 extern "C" __global__ void __launch_bounds__(128) compact_count(Compacting in) {
   const int64_t v = thread_index();
   if (v >= in.store.num_nodes) return;
-  const Directory* dir = in.store.latest(v);
+  const Directory* dir = in.store.latest_local(v);
   int64_t num_moves = 0, entries = 0, units = 0;
   for (uint32_t b = 0; dir != nullptr && b < dir->num_blocks; ++b) {
     if (in.sparse[chunk_of(dir->blocks()[b].place)] == 0) continue;

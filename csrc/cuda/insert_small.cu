@@ -12,12 +12,18 @@ constexpr int kSmallPairs = 4096;
 constexpr int kSmallThreads = 1024;
 constexpr int kPairBits = 16;
 
+/// The local id of a node, or `kAbsent`.
+__device__ inline int32_t local_of(const Insertion& in, node_t v) {
+  const int64_t i = in.store.shard.local(v);
+  return i == kNotHeld ? kAbsent : static_cast<int32_t>(i);
+}
+
 /// The node of pair `p`, in the order of the batch.
 __device__ inline int32_t node_of(const Insertion& in, int64_t p) {
-  if (in.sides == 1) return static_cast<int32_t>(in.src[p]);
+  if (in.sides == 1) return local_of(in, in.src[p]);
   const int64_t row = p >> 1;
-  if ((p & 1) == 0) return static_cast<int32_t>(in.src[row]);
-  return in.src[row] == in.dst[row] ? kAbsent : static_cast<int32_t>(in.dst[row]);
+  if ((p & 1) == 0) return local_of(in, in.src[row]);
+  return in.src[row] == in.dst[row] ? kAbsent : local_of(in, in.dst[row]);
 }
 
 /// Lists the sorted pairs and the runs, and returns how many runs.

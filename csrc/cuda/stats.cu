@@ -13,7 +13,7 @@ struct StoreCounts {
 /// Per node: adds up its blocks by tier, older versions' not included.
 extern "C" __global__ void __launch_bounds__(256) count_store(StoreView store, StoreCounts* counts) {
   const int64_t v = thread_index();
-  const Directory* dir = store.latest(v);
+  const Directory* dir = store.latest_local(v);
   if (dir == nullptr) return;
   for (uint32_t b = 0; b < dir->num_blocks; ++b) {
     const Block& block = dir->blocks()[b];

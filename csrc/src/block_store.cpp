@@ -37,8 +37,9 @@ bool holds(const Directory* dir, place_t place) {
 
 }  // namespace
 
-BlockStore::BlockStore(Direction direction, StoreMemory memory)
+BlockStore::BlockStore(Direction direction, StoreMemory memory, Shard shard)
     : direction_(direction),
+      shard_(shard),
       memory_(std::move(memory)),
       entries_(epochs_, *memory_.device, *memory_.host, memory_.device_budget),
       directories_(std::make_unique<Arena>(64, *memory_.directories, kDirectories)),
@@ -52,7 +53,8 @@ StoreView BlockStore::view() const {
   const int64_t change = changes_.load(std::memory_order_acquire);
   return {heads_.data(),     num_nodes_.load(std::memory_order_acquire),
           entries_.chunks(), entries_.tiers(),
-          types_.data(),     change};
+          types_.data(),     change,
+          nullptr,           shard_};
 }
 
 void BlockStore::try_sides(const Events& events, std::vector<uint8_t*>& marked) {
@@ -81,6 +83,7 @@ void BlockStore::reserve_notes(const Events& events, eid_t first_eid) {
   node_t largest = -1;
   for (int64_t i = 0; i < events.size; ++i) largest = std::max({largest, events.src[i], events.dst[i]});
   sides_->grow(largest + 1);
+  num_sides_ = std::max(num_sides_, largest + 1);
 }
 
 void BlockStore::note(const Events& events, eid_t first_eid) noexcept {
@@ -108,16 +111,20 @@ void BlockStore::check(const Events& events) {
   unmark();
 }
 
-/// The batch's entries to be, by node, each node's in the events' order.
+/// The batch's entries to be, by node that is held, each node's in the events' order.
 void BlockStore::sort_pairs(const Events& events) {
   std::vector<Pair>& pairs = insertion_.pairs;
   const bool both = direction_ != Direction::kDirected;
   pairs.resize(static_cast<size_t>(events.size) * (both ? 2 : 1));
   Pair* pair = pairs.data();
+  const auto add = [&](node_t v, uint32_t row_and_side) {
+    const int64_t node = shard_.local(v);
+    if (node != kNotHeld) *pair++ = {static_cast<uint32_t>(node), row_and_side};
+  };
   for (int64_t i = 0; i < events.size; ++i) {
     const uint32_t row = static_cast<uint32_t>(i) << 1;
-    *pair++ = {static_cast<uint32_t>(events.src[i]), row};
-    if (both && events.src[i] != events.dst[i]) *pair++ = {static_cast<uint32_t>(events.dst[i]), row | 1};
+    add(events.src[i], row);
+    if (both && events.src[i] != events.dst[i]) add(events.dst[i], row | 1);
   }
   pairs.resize(static_cast<size_t>(pair - pairs.data()));
   radix_sort(pairs, insertion_.scratch, [](const Pair& p) { return p.node; });
@@ -322,8 +329,7 @@ void BlockStore::add_reads(const int64_t (&reads)[2]) {
 }
 
 StoreStats BlockStore::stats() {
-  const int64_t num_nodes = num_nodes_.load();
-  const int64_t heads = num_nodes * static_cast<int64_t>(sizeof(Directory*)) + (sides_ ? num_nodes : 0);
+  const int64_t heads = num_nodes_.load() * static_cast<int64_t>(sizeof(Directory*)) + num_sides_;
   StoreStats stats;
   stats.num_entries = num_entries_;
   stats.max_blocks = max_blocks_;

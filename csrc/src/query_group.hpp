@@ -68,7 +68,8 @@ class Group {
     num_next_ = std::min(kGroup, end_ - begin - size);
     const node_t* node = queries.node + begin + size;
     for (int64_t i = 0; i < num_next_; ++i) {
-      if (node[i] >= 0 && node[i] < store.num_nodes) prefetch(store.heads + node[i]);
+      const Directory* const* head = store.head_of(node[i]);
+      if (head != nullptr) prefetch(head);
     }
   }
 

@@ -23,6 +23,10 @@ int64_t BlockStore::reserve_alteration(const Gather& gather) {
 }
 
 int64_t BlockStore::reserve_edits(std::vector<NodeEdit> edits, bool puts_in) {
+  for (NodeEdit& item : edits) item.node = shard_.local(item.node);
+  edits.erase(
+      std::remove_if(edits.begin(), edits.end(), [](const NodeEdit& item) { return item.node == kNotHeld; }),
+      edits.end());
   std::sort(edits.begin(), edits.end(), [](const NodeEdit& a, const NodeEdit& b) {
     return a.node != b.node ? a.node < b.node : comes_before(a.edit.t, a.edit.eid, b.edit.t, b.edit.eid);
   });

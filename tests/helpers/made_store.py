@@ -48,9 +48,9 @@ class MadeStore:
         chunks = self._keep(torch.tensor([chunk.data_ptr() for chunk in self._chunks]))
         tiers = self._keep(torch.tensor([0, 1, 0], dtype=torch.uint8))
         types = 0 if labels is None else self._keep(labels.to(torch.uint16))
-        view = [self._keep(heads), len(heads), chunks, tiers, types, 1, 0]
+        view = [self._keep(heads), len(heads), chunks, tiers, types, 1, 0, 0, 0]
         self.snapshot = torch.tensor([*view, position])
-        """The struct `Snapshot`, int64 `[8]`."""
+        """The struct `Snapshot`, int64 `[10]`."""
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from tgflow.cuda.free_lists import NUM_CLASSES
 from tgflow.cuda.launch import Kernels
 from tgflow.cuda.scan import prefix_sum
 from tgflow.cuda.structs import FreeItems, Fresh, Insertion, Snapshot, StoreView, Totals
-from tgflow.cuda.unread import GivenUp
+from tgflow.cuda.unread import GivenUp, Need
+from tgflow.peers import Shard
 
 THREADS = 256
 SMALL_PAIRS = 4096
@@ -34,12 +36,19 @@ class InsertionPlan:
         first_eid: The first one's position.
         directed: Whether `src` alone gets a neighbor.
         max_capacity: Entries of a block at most.
+        shard: Whose neighbors are inserted; the others' pairs are absent.
     """
 
     def __init__(
-        self, kernels: Kernels, columns: Tensor, first_eid: int, directed: bool, max_capacity: int
+        self,
+        kernels: Kernels,
+        columns: Tensor,
+        first_eid: int,
+        directed: bool,
+        max_capacity: int,
+        shard: Shard,
     ) -> None:
-        self._launch, self._columns = kernels.launch, columns
+        self._launch, self._columns, self._shard = kernels.launch, columns, shard
         sides = 1 if directed else 2
         self.num_pairs = size = sides * columns.shape[1]
         self.is_small = size <= SMALL_PAIRS
@@ -71,7 +80,7 @@ class InsertionPlan:
 
     def _plan_large(self) -> None:
         src, dst = self._columns[:2]
-        nodes, pairs = _sorted_pairs(src, dst, self._in.sides == 1)
+        nodes, pairs = _sorted_pairs(src, dst, self._in.sides == 1, self._shard)
         self._columns, self._sorted = self._columns[:3], (nodes, pairs)
         self._in.node, self._in.pair = nodes.data_ptr(), pairs.data_ptr()
         run, needed = (self._parts.view(name, torch.int32) for name in ("run", "needed"))
@@ -122,6 +131,17 @@ class InsertionPlan:
         self._launch(kernel, -(-self.num_pairs // THREADS), THREADS, self._in)
 
 
+@dataclass(slots=True, eq=False)
+class PlannedBatch:
+    """A batch that was reserved for."""
+
+    plan: InsertionPlan
+    totals: Totals
+    need: Need
+    num_nodes: int
+    """Local ids that the store then knows of."""
+
+
 class _Parts:
     """Parts of one piece of device memory, by the names that the struct has for them."""
 
@@ -146,14 +166,22 @@ class _Parts:
         return self._memory[begin:end].view(dtype)
 
 
-def _sorted_pairs(src: Tensor, dst: Tensor, directed: bool) -> tuple[Tensor, Tensor]:
+def _sorted_pairs(src: Tensor, dst: Tensor, directed: bool, shard: Shard) -> tuple[Tensor, Tensor]:
     """Return the nodes of all pairs, int32 `[P]` sorted, and 2 * row + side of each, int64 `[P]`.
 
-    Pairs of one node stay in the order of their rows. A self-loop's second pair is at the end.
+    Nodes are local ids. Pairs of one node stay in the order of their rows. A self-loop's second
+    pair is at the end, and so are pairs of nodes that are not held.
     """
     if directed:
-        nodes, order = src.int().sort(stable=True)
+        nodes, order = _held(src, shard).int().sort(stable=True)
         return nodes, 2 * order
-    ends = torch.where(src == dst, _ABSENT, dst)
-    nodes, order = torch.stack((src, ends), 1).view(-1).int().sort(stable=True)
+    ends = torch.where(src == dst, _ABSENT, _held(dst, shard))
+    nodes, order = torch.stack((_held(src, shard), ends), 1).view(-1).int().sort(stable=True)
     return nodes, order
+
+
+def _held(nodes: Tensor, shard: Shard) -> Tensor:
+    """Return the local ids of nodes, `_ABSENT` where they are not held."""
+    if shard.world == 1:
+        return nodes
+    return torch.where(shard.owns(nodes), shard.local(nodes), _ABSENT)

@@ -11,6 +11,7 @@ from torch import Tensor
 from tgflow.cuda.device import Device
 from tgflow.cuda.scan import prefix_sum
 from tgflow.cuda.structs import Changing, Fresh, StoreView, Version
+from tgflow.peers import Shard
 from tgflow.units import INT64_MAX, INT64_MIN
 
 _THREADS = 128
@@ -42,6 +43,14 @@ class Edits:
             torch.cat([dst, src[back]]),
             puts_in,
         )
+
+    def held_by(self, shard: Shard) -> Edits:
+        """Return those of nodes that a shard holds, by local id."""
+        if shard.world == 1:
+            return self
+        kept = shard.owns(self.node).nonzero().squeeze(1)
+        node, t, eid, nbr = (column[kept] for column in self.columns())
+        return Edits(shard.local(node), t, eid, nbr, self.puts_in)
 
     def columns(self) -> list[Tensor]:
         """Return node, t, eid and nbr."""

@@ -6,7 +6,6 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -18,16 +17,18 @@ from tgflow.cuda.compaction import Compaction
 from tgflow.cuda.device import Device, translate_oom
 from tgflow.cuda.directory_slabs import DirectorySlabs
 from tgflow.cuda.free_lists import FreeList
-from tgflow.cuda.insertion import InsertionPlan
+from tgflow.cuda.insertion import InsertionPlan, PlannedBatch
 from tgflow.cuda.mutation import ChangeArgs, Edits
 from tgflow.cuda.pinned import PinnedPool
 from tgflow.cuda.readers import Readers
 from tgflow.cuda.store_stats import DeviceStats, count
-from tgflow.cuda.structs import Fresh, FreshCursor, Snapshot, StoreView, Totals
+from tgflow.cuda.structs import Fresh, FreshCursor, Snapshot, StoreView
 from tgflow.cuda.unread import GivenUp, Need, Unread, UnreadTotals
+from tgflow.peers import PARTS, Shard
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_EVERYTHING = Shard()
 
 
 def _on_writer(
@@ -41,16 +42,6 @@ def _on_writer(
             return write(store, *arguments, **options)
 
     return moved
-
-
-@dataclass(slots=True, eq=False)
-class _Planned:
-    """A batch that was reserved for."""
-
-    plan: InsertionPlan
-    totals: Totals
-    need: Need
-    largest_node: int
 
 
 class DeviceStore:
@@ -67,17 +58,20 @@ class DeviceStore:
         gpu: The device.
         directed: Whether only sources have neighbors.
         budget: Bytes of blocks on the device; None: no limit.
+        shard: Whose neighbors are kept; heads are by local id.
     """
 
-    def __init__(self, gpu: Device, directed: bool, budget: int | None = None) -> None:
-        self._gpu, self._directed = gpu, directed
+    def __init__(
+        self, gpu: Device, directed: bool, budget: int | None = None, shard: Shard = _EVERYTHING
+    ) -> None:
+        self._gpu, self._directed, self._shard = gpu, directed, shard
         self._writer = gpu.open_stream()
         with self.on_writer():
             self._open(budget)
         self._num_nodes = self._num_changes = 0
         self.position = 0
         """Events that samplers launched from now on see."""
-        self._pending: _Planned | ChangeArgs | None = None
+        self._pending: PlannedBatch | ChangeArgs | None = None
         self._new_types: Tensor | None = None
         self._given_up: deque[GivenUp] = deque()
         self.readers.wait_when_dropped(self, in_host=True)
@@ -131,7 +125,9 @@ class DeviceStore:
         columns = self._upload([src, dst, t, *([] if types is None else [types])])
         self._reserve_types(None if types is None else columns[3])
         most = self.chunks.max_capacity
-        plan = InsertionPlan(self._gpu.kernels, columns, self.position, self._directed, most)
+        plan = InsertionPlan(
+            self._gpu.kernels, columns, self.position, self._directed, most, self._shard
+        )
         totals = self._unread.slot()
         plan.plan(self._view(), self._free.view(), totals)
         need = self._unread.most(plan.num_pairs, most)
@@ -141,18 +137,19 @@ class DeviceStore:
             need = Need(totals.entries, totals.rooms, totals.blocks)
             self._ensure(need.entries, need.rooms)
         largest = src.max() if self._directed else max(src.max(), dst.max())
-        self._heads = self._grown(self._heads, int(largest) + 1)
-        self._pending = _Planned(plan, totals, need, int(largest))
+        num_nodes = self._shard.count(int(largest) + 1)
+        self._heads = self._grown(self._heads, num_nodes)
+        self._pending = PlannedBatch(plan, totals, need, num_nodes)
 
     @_on_writer
     def commit(self, position: int) -> None:
         """Insert what was reserved for; the snapshot is then `position`. Does not synchronize."""
         pending, self._pending = self._pending, None
-        if not isinstance(pending, _Planned):
+        if not isinstance(pending, PlannedBatch):
             return
         self._note_types()
         plan, need = pending.plan, pending.need
-        self._num_nodes = max(self._num_nodes, pending.largest_node + 1)
+        self._num_nodes = max(self._num_nodes, pending.num_nodes)
         slab = 0 if self._cursor_slab == self._slabs.number else self._slabs.address
         self._cursor_slab = self._slabs.number
         store = self._view()
@@ -183,7 +180,7 @@ class DeviceStore:
         self._begin()
         self._settle()
         self._reserve_types(None if types is None else self._upload([types])[0])
-        change = self._change()
+        change, edits = self._change(), edits.held_by(self._shard)
         if len(edits.node) > 0:
             node, t, eid, nbr = self._upload(edits.columns()).unbind()
             there = Edits(node, t, eid, nbr, edits.puts_in)
@@ -372,6 +369,8 @@ class DeviceStore:
             self._types.data_ptr(),
             self._num_changes,
             0 if self.chunks.budget is None else self._reads.data_ptr(),
+            self._shard.parts.start,
+            PARTS - len(self._shard.parts),
         )
 
     def _reserve_types(self, types: Tensor | None) -> None:

@@ -18,6 +18,8 @@ class StoreView(ctypes.Structure):
         ("types", _word),
         ("change", _number),
         ("reads", _word),
+        ("first_part", _number),
+        ("num_other_parts", _number),
     )
 
 

@@ -18,6 +18,7 @@ from tgflow.graph import _native
 from tgflow.graph.host import HostGraph
 from tgflow.graph.query import Neighbors, Queries
 from tgflow.graph.stats import StoreCounts
+from tgflow.peers import Shard
 from tgflow.sampler import Sampler
 
 
@@ -28,14 +29,15 @@ class DeviceGraph:
         direction: "undirected", "directed" or "bipartite".
         budget: Bytes of blocks on the device; None: no limit.
         gpu: The device.
+        shard: Whose neighbors are kept.
     """
 
-    def __init__(self, direction: Direction, budget: int | None, gpu: Device) -> None:
+    def __init__(self, direction: Direction, budget: int | None, gpu: Device, shard: Shard) -> None:
         self.gpu = gpu
         self.device = gpu.device
         self._host = HostGraph(direction)  # checks events and keeps the log
         self._directed = direction == "directed"
-        self._store = DeviceStore(gpu, self._directed, budget)
+        self._store = DeviceStore(gpu, self._directed, budget, shard)
         self._writing = threading.Lock()
 
     @property

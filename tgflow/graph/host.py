@@ -11,8 +11,11 @@ from tgflow.events import EventBatch
 from tgflow.graph import _native
 from tgflow.graph.query import Neighbors, Queries
 from tgflow.graph.stats import StoreCounts
+from tgflow.peers import Shard
 from tgflow.sampler import Sampler
 from tgflow.units import INT64_MAX
+
+_EVERYTHING = Shard()
 
 
 class HostGraph:
@@ -21,14 +24,20 @@ class HostGraph:
     Args:
         direction: "undirected", "directed" or "bipartite".
         budget: Bytes of blocks of the upper tier; None: no limit.
+        shard: Whose neighbors are kept.
     """
 
     device = torch.device("cpu")
     gpu = None
 
-    def __init__(self, direction: str, budget: int | None = None) -> None:
+    def __init__(
+        self, direction: str, budget: int | None = None, shard: Shard = _EVERYTHING
+    ) -> None:
         self._graph = _native.Graph(
-            _native.DIRECTIONS[direction], INT64_MAX if budget is None else budget
+            _native.DIRECTIONS[direction],
+            INT64_MAX if budget is None else budget,
+            shard.parts.start,
+            len(shard.parts),
         )
 
     @property

@@ -14,12 +14,13 @@ from torch import Tensor
 from tgflow.choices import Direction
 from tgflow.events import EventBatch
 from tgflow.graph.backend import GraphBackend
-from tgflow.graph.host import HostGraph
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Kind, Mutation
 from tgflow.graph.node_features import NodeFeatures
+from tgflow.graph.opening import open_backend
 from tgflow.graph.query import type_bits
 from tgflow.graph.stats import GraphStats, graph_stats
+from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
@@ -59,6 +60,9 @@ class TemporalGraph:
             still at work may need what has moved where it was: until they finish it stays held
             beyond the budget. On the CPU both tiers are host memory, which serves to try out what
             a GPU would do. None: no limit.
+        shard: Keep the neighbors of a rank's nodes alone, `peers.shard`; the log is whole, and so
+            is what is checked. Deletes and the like count what was kept here. Other ranks' nodes
+            are asked by `tgflow.distributed.AskingSampler`. None: those of all nodes.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
@@ -76,6 +80,7 @@ class TemporalGraph:
         node_x: Table | None = None,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self.time_unit = time_unit
         self.seconds_per_tick = seconds_per_tick(time_unit)
@@ -89,7 +94,9 @@ class TemporalGraph:
             raise ValueError(
                 f"device_budget must be at least {_LEAST_BUDGET} bytes, got {device_budget!r}"
             )
-        self.backend: GraphBackend = _open(direction, self.device_budget, device)
+        self.shard = Shard() if shard is None else shard
+        """Whose neighbors are kept."""
+        self.backend: GraphBackend = open_backend(direction, self.device_budget, device, self.shard)
         """Where the neighborhoods are."""
         self.device = self.backend.device
         """Where samplers take and return tensors."""
@@ -113,6 +120,7 @@ class TemporalGraph:
         node_x: Table | None = None,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
+        shard: Shard | None = None,
     ) -> TemporalGraph:
         """Return a graph of `events`, with their features if they have any; else as the class."""
         graph = cls(
@@ -123,6 +131,7 @@ class TemporalGraph:
             node_x=node_x,
             device=device,
             device_budget=device_budget,
+            shard=shard,
         )
         graph.append(events)
         return graph
@@ -374,21 +383,3 @@ def _on_host(events: EventBatch) -> EventBatch:
     src, dst, t = (column.cpu().contiguous() for column in (events.src, events.dst, events.t))
     label = None if events.label is None else events.label.cpu().contiguous()
     return EventBatch.checked(src, dst, t, events.x, label)
-
-
-def _open(
-    direction: Direction, budget: int | None, device: str | torch.device | Device
-) -> GraphBackend:
-    """Return the backend for a device."""
-    if isinstance(device, str | torch.device):
-        kind = str(device).partition(":")[0]
-        if kind not in ("cpu", "cuda"):
-            raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {str(device)!r}")
-        if kind == "cpu":
-            return HostGraph(direction, budget)
-    from tgflow.cuda.device import CudaDevice
-    from tgflow.graph.device import DeviceGraph
-
-    if isinstance(device, str | torch.device):
-        device = CudaDevice(torch.device(device))
-    return DeviceGraph(direction, budget, device)

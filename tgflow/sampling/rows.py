@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.graph.query import Queries
+from tgflow.peers import Shard
 from tgflow.sampler import Sampler
 
 
@@ -31,6 +32,9 @@ def sample_neighbors(
     Takes what those functions take and raises what they raise; `key` is for strategies that draw,
     and `params`, on a GPU alone, as `Queries` has it. `rows`, int64 `[Q]`, are the queries' rows in
     a larger call, of which this is a part: each draws what it would draw there.
+
+    Raises:
+        ValueError: Also if the graph is a shard, and a node is another rank's. On a GPU this waits.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -39,6 +43,8 @@ def sample_neighbors(
     size = nodes.numel()
     device = graph.device
     nodes = _column("nodes", nodes, size, device)
+    if graph.shard.world > 1:
+        _check_held(graph.shard, nodes)
     t = _column("t", t, size, device)
     if isinstance(as_of, Tensor):
         as_of = _column("as_of", as_of, size, device)
@@ -61,6 +67,18 @@ def _column(name: str, values: Tensor, size: int, device: torch.device) -> Tenso
             f"got {values.dtype} {list(values.shape)} on {values.device}"
         )
     return values.contiguous()
+
+
+def _check_held(shard: Shard, nodes: Tensor) -> None:
+    """Raise ValueError if a node is with another rank."""
+    others = (nodes >= 0) & ~shard.owns(nodes)
+    if bool(others.any()):
+        node = int(nodes[others][0])
+        raise ValueError(
+            f"node {node} is with rank {shard.owner(node)} of {shard.world}, and this graph has "
+            f"the neighbors of rank {shard.rank}'s nodes alone; ask all ranks together "
+            "(tgflow.distributed.AskingSampler), or make the graph without shard="
+        )
 
 
 def _name(device: torch.device) -> str:

@@ -16,6 +16,7 @@ from tgflow.checkpoint.parts import (
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.train.feature_rows import FeatureRows
@@ -75,6 +76,7 @@ def graph_of(
     *,
     device: str | torch.device | Device = "cpu",
     device_budget: int | str | None = None,
+    shard: Shard | None = None,
 ) -> TemporalGraph:
     """Return the graph of a checkpoint's events and mutations.
 
@@ -88,6 +90,7 @@ def graph_of(
             them, and more if need be; a cache in front of it as before. None: host memory.
         device: Where its neighborhoods are to be, as `TemporalGraph` takes it.
         device_budget: As `TemporalGraph` takes it.
+        shard: As `TemporalGraph` takes it. Checkpoints have all events, whatever was sharded.
 
     Raises:
         CheckpointError: If it is another trainer's, has no events, or mutations that cannot be
@@ -107,6 +110,7 @@ def graph_of(
             node_x=node_x,
             device=device,
             device_budget=device_budget,
+            shard=shard,
         )
         Events(graph).load(checkpoint)
         _check_rows(graph, edge_x, checkpoint)

@@ -29,7 +29,7 @@ struct StoreMemory {
   int64_t device_budget = INT64_MAX;
 };
 
-/// An edit of node `node`.
+/// An edit of a node.
 struct NodeEdit {
   node_t node;
   Edit edit;
@@ -46,7 +46,7 @@ struct StoreStats {
 /// One thread inserts while any number read: neither waits for the other.
 class BlockStore {
  public:
-  explicit BlockStore(Direction direction, StoreMemory memory = {});
+  explicit BlockStore(Direction direction, StoreMemory memory = {}, Shard shard = {});
   ~BlockStore();
 
   /// Throws std::invalid_argument if `events` put a node on both sides of a bipartite graph.
@@ -66,7 +66,8 @@ class BlockStore {
     commit();
   }
 
-  /// Gets all that a change of the past will need: the edits, in any order, put entries in or take them out.
+  /// Gets all that a change of the past will need: the edits, in any order, put entries in or take them out
+  /// of the nodes that are held.
   /// Returns how many entries there will be more (or, negative, fewer). As `reserve`, but ends with
   /// `commit_change` or `abandon_change`.
   int64_t reserve_edits(std::vector<NodeEdit> edits, bool puts_in);
@@ -96,7 +97,7 @@ class BlockStore {
   StoreStats stats();
 
  private:
-  /// An entry to be: the node it belongs to, and the event's row and direction.
+  /// An entry to be: the node it belongs to, by local id, and the event's row and direction.
   struct Pair {
     uint32_t node;
     uint32_t row_and_side;
@@ -118,7 +119,7 @@ class BlockStore {
 
   /// A change of one node, between `reserve_...` and `commit_change`.
   struct ChangePlan {
-    node_t node;
+    int64_t node;  // by local id
     Change change;
     size_t first_block;  // of its new ones
     size_t num_new;
@@ -164,13 +165,15 @@ class BlockStore {
                   Directory* const*& rooms) noexcept;
 
   Direction direction_;
+  Shard shard_;
   StoreMemory memory_;
   Epochs epochs_;
   EntrySpace entries_;
   std::unique_ptr<Arena> directories_;
   OldArenas old_arenas_;
   ReservedArray<Directory*> heads_;
-  std::unique_ptr<ReservedArray<uint8_t>> sides_;  // bipartite: 1 = source, 2 = destination
+  std::unique_ptr<ReservedArray<uint8_t>> sides_;  // bipartite, of all nodes: 1 = source, 2 = destination
+  int64_t num_sides_ = 0;
   EventTypes types_;
   std::atomic<int64_t> num_nodes_{0};
   std::atomic<eid_t> position_{0};

@@ -13,11 +13,12 @@ namespace tgflow {
 /// Any number of threads read while others append or change the past; those take turns.
 ///
 /// The log keeps every event for ever. What is removed or forgotten is so as a neighbor: cut-offs from the
-/// log's position at that time on no longer see it, earlier ones do until the graph is compacted.
+/// log's position at that time on no longer see it, earlier ones do until the graph is compacted. A shard has
+/// the whole log, and the neighbors of its own nodes: what it counts as gone was theirs.
 class TemporalGraph {
  public:
-  explicit TemporalGraph(Direction direction, StoreMemory memory = {})
-      : store_(direction, std::move(memory)) {}
+  explicit TemporalGraph(Direction direction, StoreMemory memory = {}, Shard shard = {})
+      : store_(direction, std::move(memory), shard) {}
 
   /// Throws std::invalid_argument if `events` cannot follow what is there; changes nothing.
   void check(const Events& events, bool may_be_late);

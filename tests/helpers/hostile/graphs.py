@@ -19,14 +19,18 @@ def events(size: int = NUM) -> dict[str, Tensor]:
 
 def grown() -> Any:
     """Return a graph of 3 events."""
-    graph = _core.TemporalGraph(_core.Direction.undirected, INT64_MAX)
+    graph = _core.TemporalGraph(_core.Direction.undirected, INT64_MAX, 0, 64)
     graph.append(**(events() | {"t": ids(1, 2, 3)}), allow_late=False)
     return graph
 
 
 def new_graph() -> Call:
-    arguments = {"direction": _core.Direction.directed, "device_budget": 4096}
-    return Call(_core.TemporalGraph, arguments, numbers={"device_budget": [-1]})
+    arguments = {
+        "direction": _core.Direction.directed, "device_budget": 4096, "first_part": 20,
+        "num_parts": 44,
+    }  # fmt: skip
+    numbers = {"device_budget": [-1], "first_part": [-1, 21, 64], "num_parts": [0, 45]}
+    return Call(_core.TemporalGraph, arguments, numbers=numbers)
 
 
 def write_events(method: str, **more: bool) -> Callable[[], Call]:
@@ -68,7 +72,9 @@ def sample(**more: Any) -> Call:
         "out_count": torch.zeros(NUM, dtype=torch.int32),
     }
     numbers = {"key": [-1], "span": [0, -1]}
-    return Call(_core.sample_neighbors, arguments, numbers=numbers, optional={"types", "as_of", "row"})
+    return Call(
+        _core.sample_neighbors, arguments, numbers=numbers, optional={"types", "as_of", "row"}
+    )
 
 
 def known_pairs() -> Any:

@@ -11,7 +11,7 @@ struct Changing {
   StoreView store;
   Directory** heads;
   int64_t num_nodes;
-  const node_t* node;
+  const node_t* node;  ///< By local id.
   const Edit* edits;
   const int64_t* begin;  ///< Per node, and the end; null without edits.
   int64_t puts_in;
@@ -26,7 +26,7 @@ struct Changing {
     if (begin == nullptr) return {nullptr, 0, false, min_t, max_count};
     return {edits + begin[i], begin[i + 1] - begin[i], puts_in != 0, min_t, max_count};
   }
-  TGFLOW_HD const Directory* dir(int64_t i) const { return store.latest(node[i]); }
+  TGFLOW_HD const Directory* dir(int64_t i) const { return store.latest_local(node[i]); }
   /// Whether anything can change: forgetting looks at all nodes, and most have nothing to forget.
   TGFLOW_HD bool may_change(int64_t i) const {
     if (begin != nullptr) return true;

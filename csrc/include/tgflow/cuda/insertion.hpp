@@ -7,7 +7,8 @@
 
 namespace tgflow {
 
-constexpr int32_t kAbsent = 0x7fffffff;  ///< The node of a pair that is none: a self-loop's second.
+/// The node of a pair that is none: a self-loop's second, or one of a node that is not held.
+constexpr int32_t kAbsent = 0x7fffffff;
 constexpr int kDemands = 3;
 
 /// Fresh memory: pieces are cut off a line that runs through the chunks. One that begins in the last
@@ -54,14 +55,14 @@ constexpr int kGivenUp = kClasses, kMaxBlocks = kClasses + 1, kCounters = kClass
 /// A run is a node's pairs; arrays have room for one run a pair.
 struct Insertion {
   StoreView store;    ///< As published, but for chunks added since.
-  Directory** heads;  ///< With room for all nodes, where it is time to publish.
+  Directory** heads;  ///< With room for all nodes that are held, where it is time to publish.
   const node_t* src;
   const node_t* dst;
   const tick_t* t;
   eid_t first_eid;
   int64_t num_pairs;
   int64_t sides;   ///< Pairs of an event: 2, or 1 where sources alone have neighbors.
-  int32_t* node;   ///< Per pair, sorted.
+  int32_t* node;   ///< Per pair, by local id, sorted.
   int64_t* pair;   ///< Per sorted pair: 2 * row, + 1 for the destination's.
   int32_t* run;    ///< Per pair: first whether a run begins, then runs so far.
   int64_t* begin;  ///< Per run, and the end.
@@ -104,7 +105,7 @@ __device__ inline RunPlan plan_of(const Insertion& in, int64_t r) {
   if (r >= in.num_runs()) return {};
   const int64_t begin = in.begin[r];
   const auto eids = [&](int64_t j) { return in.first_eid + in.row(begin + j); };
-  auto* dir = const_cast<Directory*>(in.store.latest(in.node[begin]));
+  auto* dir = const_cast<Directory*>(in.store.latest_local(in.node[begin]));
   return plan_run(in.store, dir, in.begin[r + 1] - begin, in.fresh.max_capacity, eids);
 }
 

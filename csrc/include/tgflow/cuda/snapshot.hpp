@@ -22,6 +22,8 @@ __device__ inline void publish(Snapshot* snapshot, const Snapshot& next) {
   store_relaxed(&snapshot->store.types, next.store.types);
   store_relaxed(&snapshot->store.change, next.store.change);
   store_relaxed(&snapshot->store.reads, next.store.reads);
+  store_relaxed(&snapshot->store.shard.first_part, next.store.shard.first_part);
+  store_relaxed(&snapshot->store.shard.num_other_parts, next.store.shard.num_other_parts);
   store_relaxed(&snapshot->store.heads, next.store.heads);
   store_release(&snapshot->store.num_nodes, next.store.num_nodes);
   store_release(&snapshot->position, next.position);

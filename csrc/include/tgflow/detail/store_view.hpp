@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tgflow/detail/atomic.hpp"
+#include "tgflow/detail/shard.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
@@ -80,18 +81,29 @@ struct Version {
 /// done, and so does a chunk. Only a block's entries share sectors with others': so a place is loaded with
 /// acquire too, unless the entries are read around that cache (`load_whole`).
 struct StoreView {
-  const Directory* const* heads;  ///< Per node, null before its first entry.
-  int64_t num_nodes;
+  const Directory* const* heads;  ///< Per node that is held, by local id; null before its first entry.
+  int64_t num_nodes;              ///< Of them.
   Entry* const*
       chunks;  ///< Where each chunk is now: moving one to another tier is one store into this table.
   const uint8_t* tiers;             ///< Per chunk: 0 device (recent), 1 host (older).
   const uint16_t* types = nullptr;  ///< Per event; null without labels.
   int64_t change = 0;               ///< The last change of the past that this snapshot knows of.
   int64_t* reads = nullptr;         ///< Per tier, neighbors read from it; null where nobody counts.
+  Shard shard{};                    ///< Which nodes are held.
 
-  /// The latest directory of `v`, or null where it has no history: unknown, negative or new.
+  /// Where the latest directory of `v` is found; null where it has none: unknown, negative or not held.
+  TGFLOW_HD const Directory* const* head_of(node_t v) const {
+    const int64_t i = shard.local(v);
+    return i >= 0 && i < num_nodes ? heads + i : nullptr;
+  }
+  /// The latest directory of `v`, or null where it has no history.
   TGFLOW_HD const Directory* latest(node_t v) const {
-    return v >= 0 && v < num_nodes ? load_dependent(heads + v) : nullptr;
+    const Directory* const* head = head_of(v);
+    return head != nullptr ? load_dependent(head) : nullptr;
+  }
+  /// The latest directory of the node with local id `i`, which may be of none.
+  TGFLOW_HD const Directory* latest_local(int64_t i) const {
+    return i >= 0 && i < num_nodes ? load_dependent(heads + i) : nullptr;
   }
   /// The directory that a cut-off reads: as the changes up to there have left it.
   TGFLOW_HD const Directory* directory(node_t v, eid_t before) const { return as_of(latest(v), before); }

@@ -1,0 +1,133 @@
+"""Graphs that keep the neighbors of a rank's nodes alone: together they are the whole graph."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.devices import for_each_device, opened, sample_neighbors
+from helpers.effort import tries
+from helpers.shards import Growth, growths, some_queries
+from helpers.strategies import graph_events, samplers
+from tgflow.checkpoint import Checkpoint
+from tgflow.cuda import insertion
+from tgflow.events import NO_NODE
+from tgflow.graph import TemporalGraph
+from tgflow.peers import Shard
+from tgflow.sampling import Sampler, sample_hops
+from tgflow.train.state import graph_of, save_graph
+
+COLUMNS = ("nodes", "t", "eid", "count")
+SPREAD = graph_events((1, 40, 1), (40, 1, 2), (40, 40, 3), (2, 63, 4), (65, 104, 5))
+"""Of two ranks, the first has the nodes 1, 2, 65; the second 40, 63, 104."""
+
+
+@for_each_device
+def test_a_shard_holds_its_own_ends_only(device):
+    first, second = (
+        TemporalGraph.from_events(SPREAD, device=opened(device), shard=Shard(rank, 2))
+        for rank in range(2)
+    )
+    assert (first.stats().num_entries, second.stats().num_entries) == (4, 5)
+    assert first.num_events == second.num_events == 5
+    assert first.num_nodes == second.num_nodes == 105
+    t = torch.full((3,), 9)
+    found = sample_neighbors(first, Sampler.recent(), torch.tensor([1, 2, 65]), t, 2)
+    assert found.nodes.tolist() == [[40, 40], [63, NO_NODE], [104, NO_NODE]]
+    found = sample_neighbors(second, Sampler.recent(), torch.tensor([40, 63, 104]), t, 3)
+    assert found.nodes.tolist() == [[40, 1, 1], [2, NO_NODE, NO_NODE], [65, NO_NODE, NO_NODE]]
+
+
+@for_each_device
+def test_a_node_of_another_rank_is_refused(device):
+    graph = TemporalGraph.from_events(SPREAD, device=opened(device), shard=Shard(0, 2))
+    t = torch.full((3,), 9)
+    with pytest.raises(ValueError, match=r"node 40 is with rank 1 of 2, and this graph has .* 0's"):
+        sample_neighbors(graph, Sampler.recent(), torch.tensor([1, 40, 63]), t, 2)
+    found = sample_neighbors(graph, Sampler.recent(), torch.tensor([NO_NODE, 3, 2**40]), t, 2)
+    assert found.count.tolist() == [0, 0, 0]  # padding is anybody's, and unknown nodes are owned
+
+
+def test_hops_by_hand_are_refused_where_they_leave_the_shard():
+    graph = TemporalGraph.from_events(SPREAD, shard=Shard(0, 2))
+    nodes = torch.tensor([2])
+    assert sample_hops(graph, nodes, torch.tensor([9]), [2]).inputs.nodes.tolist() == [2, 63, -1]
+    with pytest.raises(ValueError, match="node 63 is with rank 1"):
+        sample_hops(graph, nodes, torch.tensor([9]), [2, 2])
+
+
+def test_the_directory_of_heads_is_shared_too():
+    """A rank of 64 has a head for every 64th node."""
+    events = graph_events(*((64 * i, 64 * i + 1, i) for i in range(2_000)))
+    whole = TemporalGraph.from_events(events)
+    shard = TemporalGraph.from_events(events, shard=Shard(0, 64))
+    assert shard.stats().num_entries == 2_000
+    assert whole.stats().bytes - shard.stats().bytes > 8 * (2_000 * 64 - 2_000)
+
+
+@for_each_device
+@pytest.mark.parametrize("small", [True, False])
+@settings(max_examples=tries(40, 8), deadline=None)
+@given(
+    growth=growths(),
+    world=st.integers(2, 5),
+    sampler=samplers(),
+    k=st.integers(1, 4),
+    types=st.none() | st.sets(st.integers(0, 2)),
+    seed=st.integers(0, 2**16),
+)
+def test_shards_together_are_the_graph(device, small, growth, world, sampler, k, types, seed):
+    """Whatever is appended, deleted and forgotten: what is counted adds up, and each one answers
+    what the graph of all nodes does, with and without a cut-off of each query."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not small:
+            patch.setattr(insertion, "SMALL_PAIRS", 0)
+        check_shards(device, growth, world, sampler, k, types, seed)
+
+
+def check_shards(device, growth, world, sampler, k, types, seed):
+    whole = TemporalGraph(growth.direction)
+    counted = growth.grow(whole)
+    nodes, t, before = some_queries(60, whole.num_events, seed)
+    options = {"key": seed, "types": types}
+    graphs = [
+        TemporalGraph(growth.direction, device=opened(device), shard=Shard(rank, world))
+        for rank in range(world)
+    ]
+    parts = [growth.grow(graph) for graph in graphs]
+    assert [sum(each) for each in zip(*parts, strict=True)] == counted
+    entries = [graph.stats().num_entries for graph in graphs]
+    assert sum(entries) == whole.stats().num_entries
+    for graph in graphs:
+        rows = graph.shard.owns(nodes).nonzero().squeeze(1)
+        for limits in (None, before):
+            expected = sample_neighbors(whole, sampler, nodes, t, k, as_of=limits, **options)
+            found = sample_neighbors(
+                graph, sampler, nodes[rows], t[rows], k, rows=rows,
+                as_of=None if limits is None else limits[rows], **options,
+            )  # fmt: skip
+            for name in COLUMNS:
+                assert torch.equal(getattr(found, name), getattr(expected, name)[rows]), name
+
+
+def test_a_batch_of_other_ranks_nodes_alone_moves_the_snapshot():
+    for device in ("cpu", "emulated"):
+        graph = TemporalGraph(device=opened(device), shard=Shard(1, 2))
+        graph.append(graph_events((1, 2, 1)))
+        graph.append(graph_events((0, 0, 0)), allow_late=True)
+        assert graph.num_events == 2
+        assert graph.stats().num_entries == 0
+        assert graph.delete(torch.tensor([0, 1])) == 0
+
+
+def test_a_checkpoint_of_a_shard_is_that_of_the_whole_graph():
+    growth = Growth("undirected", [("append", 30), ("delete", 1), ("append_late", 9)], 3)
+    states = []
+    for graph in (growth.whole(), growth.shard(Shard(1, 3))):
+        saved = Checkpoint({})
+        save_graph(saved, graph, graph.num_events)
+        states.append(saved)
+    assert states[0].meta == states[1].meta
+    restored = graph_of(states[0], shard=Shard(1, 3))
+    assert restored.shard == Shard(1, 3)
+    assert restored.stats().num_entries == growth.shard(Shard(1, 3)).stats().num_entries

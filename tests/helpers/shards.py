@@ -1,0 +1,94 @@
+"""Graphs that grow and change alike: one of all nodes, and the shards of a world."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.peers import Shard
+
+STRIDE = 19
+"""Nodes are this far apart, so that ranks of any world own some of a few."""
+NUM_NODES = 7
+
+
+def spread(nodes: torch.Tensor) -> torch.Tensor:
+    """Return ids that are of many parts, of few small ones; padding stays."""
+    return torch.where(nodes >= 0, nodes * STRIDE, nodes)
+
+
+@dataclass
+class Growth:
+    """Appends and changes of the past, to be made in any number of graphs."""
+
+    direction: str
+    steps: list[tuple[str, int]]
+    seed: int
+
+    def grow(self, graph: TemporalGraph) -> list[int]:
+        """Make all steps; return what those that count have counted."""
+        generator = torch.Generator().manual_seed(self.seed)
+        clock, counted = 0, []
+        for kind, size in self.steps:
+            rows = torch.randint(0, NUM_NODES, (2, max(size, 1)), generator=generator)
+            eid = torch.randint(0, max(graph.num_events, 1), (3,), generator=generator)
+            if kind in ("append", "append_late"):
+                start = clock - (size if kind == "append_late" else 0)
+                steps = torch.randint(0, 2, (rows.shape[1],), generator=generator)
+                src, dst = spread(rows)
+                if self.direction == "bipartite":
+                    dst = dst + STRIDE * NUM_NODES
+                t = start + steps.cumsum(0)
+                graph.append(EventBatch(src, dst, t, label=src % 3), allow_late=True)
+                clock = max(clock, int(t[-1]))
+            elif graph.num_events == 0:
+                continue
+            elif kind == "delete":
+                counted.append(graph.delete(eid))
+            elif kind == "delete_node":
+                counted.append(graph.delete_node(STRIDE * int(rows[0, 0])))
+            elif kind == "delete_pair":
+                counted.append(graph.delete_pair(*(STRIDE * rows[:, 0]).tolist()))
+            elif kind == "retain":
+                counted.append(graph.retain(max_count=size))
+            else:
+                graph.compact()
+        return counted
+
+    def whole(self, device: object = "cpu") -> TemporalGraph:
+        """Return the graph of all nodes."""
+        graph = TemporalGraph(self.direction, device=device)
+        self.grow(graph)
+        return graph
+
+    def shard(self, shard: Shard, device: object = "cpu") -> TemporalGraph:
+        """Return the graph of a rank's nodes."""
+        graph = TemporalGraph(self.direction, device=device, shard=shard)
+        self.grow(graph)
+        return graph
+
+
+def growths() -> st.SearchStrategy[Growth]:
+    """Appends in order, with ties, and late; deletes, retention and compaction between them."""
+    changes = ("delete", "delete_node", "delete_pair", "retain", "compact")
+    kind = st.sampled_from(("append", "append", "append_late", *changes))
+    return st.builds(
+        Growth,
+        st.sampled_from(("undirected", "directed", "bipartite")),
+        st.lists(st.tuples(kind, st.integers(1, 20)), min_size=1, max_size=8).map(
+            lambda steps: [("append", 20), *steps]
+        ),
+        st.integers(0, 2**16),
+    )
+
+
+def some_queries(size: int, end: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return nodes, unknown ones and padding too, times, and cut-offs of up to `end` events."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes = torch.randint(-1, 2 * NUM_NODES + 2, (size,), generator=generator)
+    t = torch.randint(-25, end + 3, (size,), generator=generator)
+    return spread(nodes), t, torch.randint(0, end + 1, (size,), generator=generator)
