@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from tgflow.batch import Block
 from tgflow.choices import Strategy
+from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.sampler import Sampler
@@ -107,15 +109,9 @@ def descend(
     roots: Frontier,
     fanouts: Sequence[int],
     *,
-    rows: Tensor | None = None,
     sampler: Sampler,
-    key: int,
-    as_of: int | None,
     types: Collection[int] | None = None,
-    dedup: bool = True,
-    by_time: bool = True,
-    by_position: bool = True,
-    params: Tensor | None = None,
+    **how: Unpack[Descent],
 ) -> Hops:
     """Return the hops from a frontier down: what `sample_hops` and `tgflow.Plan` share.
 
@@ -123,45 +119,110 @@ def descend(
         graph: Graph to read.
         roots: The first hop's targets, distinct where `dedup`.
         fanouts: Neighbors per query of each hop; may be none.
-        rows: The row of each query in `roots`; None: the queries are its rows.
         sampler: Which neighbors are taken.
-        key: Of all hops' draws.
-        as_of: See only events at log positions below this. None: below each query's `position`, or
-            where it has none, all.
         types: Only events with one of these labels count.
-        dedup: Whether each frontier holds equal queries once.
-        by_time: Whether rows of the lowest frontier that differ only in time are kept apart.
-        by_position: Whether those that differ only in position are.
-        params: On a GPU int64 `[H, 3]`, contiguous: of each hop the cut-off for all, the key and
-            how many queries are in use, see `Queries.params`; they then stand for `key` and a
-            number as `as_of`.
+        how: As `Descent` has it.
     """
+    hops = hop_by_hop(graph.seconds_per_tick, graph.gpu, roots, fanouts, **how)
+    try:
+        asked = next(hops)
+        while True:
+            asked = hops.send(
+                sample_neighbors(
+                    graph, sampler, asked.nodes, asked.t, asked.k, key=asked.key,
+                    as_of=asked.as_of, types=types, out=asked.out, params=asked.params,
+                )
+            )  # fmt: skip
+    except StopIteration as end:
+        found: Hops = end.value
+        return found
+
+
+class Descent(TypedDict, total=False):
+    """How hops lead down from a frontier."""
+
+    rows: Tensor | None
+    """The row of each query in the roots; None: the queries are its rows."""
+    key: Required[int]
+    """Of all hops' draws."""
+    as_of: Required[int | None]
+    """See only events at log positions below this. None: below each query's `position`, or where it
+    has none, all."""
+    dedup: bool
+    """Whether each frontier holds equal queries once; default: it does."""
+    by_time: bool
+    """Whether rows of the lowest frontier that differ only in time are kept apart; default: yes."""
+    by_position: bool
+    """Whether those that differ only in position are; default: yes."""
+    params: Tensor | None
+    """On a GPU int64 `[H, 3]`, contiguous: of each hop the cut-off for all, the key and how many
+    queries are in use, see `Queries.params`; they then stand for `key` and a number as `as_of`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HopQueries:
+    """What a hop asks about neighborhoods; see `sample_neighbors`."""
+
+    nodes: Tensor
+    t: Tensor
+    k: int
+    key: int
+    as_of: int | Tensor | None
+    out: Neighbors | None
+    """Where the answers must be; None: anywhere."""
+    params: Tensor | None
+
+
+def hop_by_hop(
+    seconds_per_tick: float,
+    gpu: Device | None,
+    roots: Frontier,
+    fanouts: Sequence[int],
+    **how: Unpack[Descent],
+) -> Generator[HopQueries, Neighbors, Hops]:
+    """Yield what each hop asks, and go on with the answers that are sent; return the hops.
+
+    Whoever sends them chooses where they come from: `descend` asks the graph at hand, and hops of
+    several batches, one step of each at a time, can ask elsewhere together.
+
+    Args:
+        seconds_per_tick: Length of a tick.
+        gpu: Where the queries are; None: on the CPU.
+        roots: As `descend` takes them.
+        fanouts: As `descend` takes them.
+        how: As `Descent` has it.
+    """
+    key, as_of, params = how["key"], how["as_of"], how.get("params")
+    by_time, by_position = how.get("by_time", True), how.get("by_position", True)
+    rows = how.get("rows")
     if rows is None:
         rows = torch.arange(len(roots), device=roots.nodes.device)
     frontiers, links = [roots], []
     for hop, k in enumerate(fanouts):
         lowest = hop + 1 == len(fanouts)
-        sample = partial(
-            sample_neighbors, graph, sampler, key=derive_key(key, KeyDomain.HOP + hop), types=types,
+        frontier = frontiers[-1]
+        asked = HopQueries(
+            frontier.nodes, frontier.t, k,
+            key=derive_key(key, KeyDomain.HOP + hop),
+            as_of=frontier.position if as_of is None else as_of,
+            out=None,
             params=None if params is None else params[hop],
         )  # fmt: skip
-        frontier = frontiers[-1]
-        limits = frontier.position if as_of is None else as_of
         link: Callable[[], Block]
-        if dedup:
+        if how.get("dedup", True):
             block, below = expand(
                 frontier,
-                sample(frontier.nodes, frontier.t, k, as_of=limits),
-                graph.seconds_per_tick,
-                graph.gpu,
+                (yield asked),
+                seconds_per_tick,
+                gpu,
                 by_time=by_time or not lowest,
                 by_position=by_position or not lowest,
             )
             link = partial(_known, block)
         else:
             below, room = _below(frontier, k)
-            found = sample(frontier.nodes, frontier.t, k, as_of=limits, out=room)
-            link = partial(chain, frontier, found, graph.seconds_per_tick)
+            found = yield replace(asked, out=room)
+            link = partial(chain, frontier, found, seconds_per_tick)
         frontiers.append(below)
         links.append(link)
     return Hops(rows, tuple(frontiers), tuple(links))
