@@ -1,0 +1,174 @@
+"""Sampling from shards by asking their owners, against one graph that has everything."""
+
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.effort import tries
+from helpers.shards import Growth, growths, some_queries
+from helpers.strategies import samplers
+from helpers.thread_peers import ThreadPeers, in_threads
+from tgflow.batch import Block
+from tgflow.distributed.asking import AskingSampler
+from tgflow.graph import TemporalGraph
+from tgflow.peers import Alone, RanksDisagree, Shard
+from tgflow.sampling import Frontier, Sampler
+from tgflow.sampling.expand import distinct
+from tgflow.sampling.hops import Hops, descend, hop_by_hop
+
+GROWTH = Growth("undirected", [("append", 60), ("append_late", 9), ("append", 20)], 4)
+
+
+def roots_of(graph: TemporalGraph, rank: int, batch: int, size: int, each: bool) -> Frontier:
+    """Return the queries of a rank's batch, with a cut-off each where `each`."""
+    nodes, t, before = some_queries(size, graph.num_events, 100 * batch + rank)
+    return Frontier(nodes, t, before if each else None)
+
+
+def assert_equal(found: Hops, expected: Hops) -> None:
+    assert torch.equal(found.roots, expected.roots)
+    pairs = [*zip(found.frontiers, expected.frontiers, strict=True)]
+    for one, other in [*pairs, *zip(found.blocks, expected.blocks, strict=True)]:
+        for name in (field.name for field in fields(one)):
+            left, right = getattr(one, name), getattr(other, name)
+            assert (left is None) == (right is None), name
+            assert left is None or torch.equal(left, right), name
+
+
+@settings(max_examples=tries(120, 25), deadline=None)
+@given(
+    growth=growths(),
+    world=st.integers(1, 4),
+    turn=st.integers(1, 8),
+    fanouts=st.lists(st.integers(1, 3), min_size=1, max_size=2),
+    sampler=samplers(),
+    types=st.none() | st.sets(st.integers(0, 2)),
+    each=st.booleans(),
+    dedup=st.booleans(),
+    sizes=st.lists(st.integers(0, 12), min_size=4, max_size=4),
+)
+def test_owners_answer_as_one_graph(
+    growth, world, turn, fanouts, sampler, types, each, dedup, sizes
+):
+    """Both visibilities: a cut-off of each query, or one of the batch."""
+    whole = growth.whole()
+    hows = [
+        {"key": 2**64 - 1 - batch, "dedup": dedup, "by_time": batch % 2 == 0,
+         "as_of": None if each else whole.num_events - 3 * batch}
+        for batch in range(turn)
+    ]  # fmt: skip
+
+    def roots(rank: int, batch: int) -> Frontier:
+        queries = roots_of(whole, rank, batch, sizes[rank], each)
+        return distinct(queries, None)[0] if dedup else queries
+
+    def work(peers: ThreadPeers) -> list[Hops]:
+        graph = growth.shard(peers.shard)
+        asking = AskingSampler(graph, peers, sampler, types=types)
+        return asking.walk(
+            hop_by_hop(graph.seconds_per_tick, None, roots(peers.rank, batch), fanouts, **how)
+            for batch, how in enumerate(hows)
+        )
+
+    for rank, batches in enumerate(in_threads(world, work)):
+        assert len(batches) == turn
+        for batch, found in enumerate(batches):
+            expected = descend(
+                whole, roots(rank, batch), fanouts, sampler=sampler, types=types, **hows[batch]
+            )
+            assert_equal(found, expected)
+
+
+def asked_by(peers, graph, sizes, fanouts=(3,), sampler=None):
+    """Walk one batch, of `sizes[rank]` queries as of all events."""
+    roots = roots_of(graph, peers.rank, 0, sizes[peers.rank], each=False)
+    walk = hop_by_hop(1.0, None, roots, fanouts, key=5, as_of=None, dedup=False)
+    return AskingSampler(graph, peers, sampler or Sampler.uniform()).walk([walk])[0]
+
+
+def test_no_hops_and_no_batches_ask_nobody():
+    peers = Alone()
+    asking = AskingSampler(GROWTH.whole(), peers, Sampler.recent())
+    assert asking.walk([]) == []
+    roots = Frontier(torch.tensor([1]), torch.tensor([2]))
+    (hops,) = asking.walk([hop_by_hop(1.0, None, roots, [], key=0, as_of=None)])
+    assert hops.blocks == ()
+
+
+def test_bytes_are_as_documented():
+    """40 a batch; 24 a query; 4 of each, and 24 a filled slot; what is a rank's own is not sent."""
+    world = 3
+
+    def work(peers):
+        graph = GROWTH.shard(peers.shard)
+        return asked_by(peers, graph, [9, 0, 14]), peers.traffic
+
+    found = in_threads(world, work)
+    answered = dict.fromkeys(range(world), 0)
+    for rank, (hops, traffic) in enumerate(found):
+        owner = Shard(rank, world).owner(hops.frontiers[0].nodes.clamp(min=0))
+        sent = (owner != rank) & (hops.frontiers[0].nodes >= 0)
+        expected = 40 * (world - 1) + 24 * int(sent.sum())
+        assert traffic.flows["queries"].bytes == expected
+        assert traffic.flows["queries"].calls == traffic.flows["answers"].calls == 2
+        (block,) = hops.blocks
+        for other in range(world):
+            asked = sent & (owner == other)
+            answered[other] += int((4 + 24 * block.mask.sum(1))[asked].sum())
+    for rank, (_, traffic) in enumerate(found):
+        assert traffic.flows["answers"].bytes == answered[rank]
+
+
+def test_a_hop_of_many_batches_takes_as_many_exchanges_as_of_one():
+    def work(peers):
+        graph = GROWTH.shard(peers.shard)
+        roots = [roots_of(graph, peers.rank, batch, 5, each=False) for batch in range(8)]
+        walks = [hop_by_hop(1.0, None, each, [2, 2], key=1, as_of=None) for each in roots]
+        AskingSampler(graph, peers, Sampler.recent()).walk(walks)
+        return sum(flow.calls for flow in peers.traffic.flows.values())
+
+    assert in_threads(2, work) == [8, 8]
+
+
+def test_an_owner_that_is_ahead_answers_the_same():
+    whole = GROWTH.whole()
+
+    def work(peers):
+        graph = GROWTH.shard(peers.shard)
+        asked = roots_of(whole, peers.rank, 0, 12, each=True)
+        if peers.rank == 1:
+            Growth("undirected", [("append", 30), ("append_late", 9)], 8).grow(graph)
+        walk = hop_by_hop(1.0, None, asked, (4, 4), key=5, as_of=None, dedup=False)
+        return AskingSampler(graph, peers, Sampler.uniform()).walk([walk])[0]
+
+    found = in_threads(2, work)[0]
+    roots = roots_of(whole, 0, 0, 12, each=True)
+    expected = descend(
+        whole, roots, (4, 4), sampler=Sampler.uniform(), key=5, as_of=None, dedup=False
+    )
+    assert_equal(found, expected)
+
+
+def test_an_owner_that_is_behind_says_so():
+    def work(peers):
+        steps = GROWTH.steps[: 2 if peers.rank == 1 else 3]
+        graph = Growth("undirected", steps, 4).shard(peers.shard)
+        return asked_by(peers, graph, [5, 5])
+
+    with pytest.raises(RanksDisagree, match=r"rank 0 asks as of 89 events, and rank 1 has .* 69;"):
+        in_threads(2, work)
+
+
+def test_another_ranks_shard_is_refused():
+    with pytest.raises(ValueError, match=r"TemporalGraph\(shard=peers.shard\)"):
+        AskingSampler(GROWTH.shard(Shard(1, 2)), Alone(), Sampler.recent())
+
+
+def test_answers_are_written_where_the_hop_wants_them():
+    """Without `dedup` neighbors are rows of the frontier below, not copies of them."""
+    hops = asked_by(Alone(), GROWTH.whole(), [6])
+    block: Block = hops.blocks[0]
+    assert torch.equal(hops.inputs.nodes[block.neighbor] >= 0, block.mask)

@@ -1,0 +1,160 @@
+"""Sampling where each rank has the neighbors of its own nodes: every hop asks their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable, Sequence
+from itertools import starmap
+
+import torch
+from torch import Tensor
+
+from tgflow.distributed.hop_parcel import HopHeader, SentQueries, filled_slots
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.peers import Peers, RanksDisagree
+from tgflow.sampler import Sampler
+from tgflow.sampling import sample_neighbors
+from tgflow.sampling.hops import HopQueries, Hops
+
+HopWalk = Generator[HopQueries, Neighbors, Hops]
+"""The hops of one batch, as `tgflow.sampling.hops.hop_by_hop` yields them."""
+
+
+class AskingSampler:
+    """Samples over all ranks' shards: the answers of one graph that has everything.
+
+    A hop of several batches takes four exchanges, however many the batches are: how many queries
+    come (40 bytes a batch), the queries (24 bytes each, 32 where each has a cut-off), how many
+    neighbors each has (4 bytes), and those (24 bytes a filled slot; padding does not travel).
+    Draws are keyed by the asker's batch and row, and cut-offs are log positions, so an owner
+    answers as the asker would, also when it has appended more.
+
+    All ranks call it together, one thread each, with as many batches of as many hops. It
+    synchronizes with a device.
+
+    Args:
+        graph: This rank's shard.
+        peers: The ranks; this one owns that shard.
+        sampler: Which neighbors are taken, on all ranks alike.
+        types: Only events with one of these labels count, on all ranks alike. None: all do.
+
+    Raises:
+        ValueError: If the graph is another shard than this rank's.
+    """
+
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        peers: Peers,
+        sampler: Sampler,
+        *,
+        types: Collection[int] | None = None,
+    ) -> None:
+        if graph.shard != peers.shard:
+            raise ValueError(
+                f"the graph is {graph.shard}, and this rank owns {peers.shard}; "
+                "make it with TemporalGraph(shard=peers.shard)"
+            )
+        self._graph, self._peers = graph, peers
+        self._sampler, self._types = sampler, types
+
+    def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
+        """Return the hops of each batch, all batches taking a hop together.
+
+        Args:
+            walks: Of this rank's batches: as many on all ranks, of as many hops. A rank with fewer
+                batches adds walks from empty frontiers.
+
+        Raises:
+            PeerLost: If another rank is gone.
+            RanksDisagree: If a rank asks as of events that this one has not appended.
+        """
+        walks = list(walks)
+        steps = [_step(walk) for walk in walks]
+        while asked := [step for step in steps if isinstance(step, HopQueries)]:
+            answers = self.sample(asked)
+            steps = list(starmap(_step, zip(walks, answers, strict=True)))
+        return [step for step in steps if isinstance(step, Hops)]
+
+    def sample(self, asked: Sequence[HopQueries]) -> list[Neighbors]:
+        """Return the neighbors of the queries of several batches: one hop of each."""
+        graph, ranks = self._graph, range(self._peers.world)
+        sent = [SentQueries.of(each, self._peers.shard, graph.num_events) for each in asked]
+        headers = self._exchanged(
+            [torch.cat([each.header(rank) for each in sent]) for rank in ranks],
+            [len(sent) * HopHeader.width for _ in ranks],
+            kind="queries",
+        )
+        requests = [HopHeader.read(header) for header in headers]
+        self._check(requests)
+        queries = self._exchanged(
+            [torch.cat([each.queries(rank) for each in sent]) for rank in ranks],
+            [sum(header.num_values for header in rank) for rank in requests],
+            kind="queries",
+        )
+        found = [self._answers(*each) for each in zip(requests, queries, strict=True)]
+        counts = self._exchanged(
+            [torch.cat([answer.count for answer in rank]) for rank in found],
+            [sum(each.sizes[rank] for each in sent) for rank in ranks],
+            kind="answers",
+        )
+        slots = self._exchanged(
+            [torch.cat([filled_slots(answer) for answer in rank]) for rank in found],
+            [3 * int(count.sum()) for count in counts],
+            kind="answers",
+        )
+        return _received(sent, counts, slots)
+
+    def _exchanged(self, sends: list[Tensor], sizes: list[int], *, kind: str) -> list[Tensor]:
+        """Send each rank a vector, and return those of these sizes that come, of one dtype."""
+        receives = [sends[0].new_empty(size) for size in sizes]
+        self._peers.exchange(
+            [each.view(torch.uint8) for each in sends],
+            [each.view(torch.uint8) for each in receives],
+            kind=kind,
+            group="plan",
+        )
+        return receives
+
+    def _check(self, requests: list[list[HopHeader]]) -> None:
+        """Refuse to answer as of events that are not here yet."""
+        for rank, headers in enumerate(requests):
+            limit = max((header.limit for header in headers), default=0)
+            if limit > self._graph.num_events:
+                raise RanksDisagree(
+                    f"rank {rank} asks as of {limit} events, and rank {self._peers.rank} has "
+                    f"appended {self._graph.num_events}; all ranks must append the same events "
+                    "before they sample"
+                )
+
+    def _answers(self, requests: list[HopHeader], queries: Tensor) -> list[Neighbors]:
+        """Return what a rank's batches asked of this one."""
+        parts = torch.split(queries, [header.num_values for header in requests])
+        return [self._answer(*each) for each in zip(requests, parts, strict=True)]
+
+    def _answer(self, header: HopHeader, values: Tensor) -> Neighbors:
+        nodes, t, rows, *limits = values.view(header.num_columns, header.size)
+        return sample_neighbors(
+            self._graph, self._sampler, nodes, t, header.k, key=header.key, types=self._types,
+            as_of=limits[0] if limits else header.limit, rows=rows,
+        )  # fmt: skip
+
+
+def _step(walk: HopWalk, answer: Neighbors | None = None) -> HopQueries | Hops:
+    """Give a walk what it asked for; return what it asks next, or what it has found."""
+    try:
+        return next(walk) if answer is None else walk.send(answer)
+    except StopIteration as end:
+        hops: Hops = end.value
+        return hops
+
+
+def _received(
+    sent: list[SentQueries], counts: list[Tensor], slots: list[Tensor]
+) -> list[Neighbors]:
+    """Return each batch's answers, of what every rank has sent of all of them."""
+    of_ranks = []
+    for rank, (count, slot) in enumerate(zip(counts, slots, strict=True)):
+        parts = torch.split(count, [each.sizes[rank] for each in sent])
+        sizes = [3 * int(part.sum()) for part in parts]
+        of_ranks.append(zip(parts, torch.split(slot, sizes), strict=True))
+    return [each.answered(parts) for each, *parts in zip(sent, *of_ranks, strict=True)]
