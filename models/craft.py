@@ -115,6 +115,10 @@ class CRAFT(TemporalModel):
 
         return pairs.scores(Pairs(group, pairs.dst_row).logits(logits, MAX_PAIRS), batch)
 
+    def marks(self) -> list[Tensor]:
+        """Return which rows of the table were learned from."""
+        return [self.table.seen]
+
     def _age(self, block: Block, row: Tensor) -> Tensor:
         """Return what each row's latest event says by its age, `[P, dim]`."""
         seconds, ever = block.dt[:, :1].index_select(0, row), block.mask[:, :1].index_select(0, row)

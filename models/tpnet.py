@@ -160,7 +160,7 @@ class TPNet(TemporalModel):
             found = found * filled.unsqueeze(1)
         else:
             found = found.new_zeros(mask.numel(), found.shape[1]).index_copy(0, slot, found)
-        return found.view(*mask.shape, -1)
+        return found.view(*mask.shape, found.shape[1])
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
         """Return the walks through the new events, and those that were there."""

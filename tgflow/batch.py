@@ -43,7 +43,7 @@ class Block:
         if self.edge_table is None or self.edge_row is None:
             return None
         rows = self.edge_table.index_select(0, self.edge_row.reshape(-1))
-        return rows.reshape(*self.edge_row.shape, -1)
+        return rows.reshape(*self.edge_row.shape, rows.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

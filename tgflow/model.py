@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -49,7 +49,7 @@ class TemporalModel(nn.Module):
 
     What a model keeps of the stream it keeps in `state`, in two steps, as slices of a batch may be
     computed apart: `messages` says what a slice's events leave, and `store` writes that of the
-    whole batch. `forward` keeps nothing.
+    whole batch. `forward` keeps nothing, but may set `marks`.
 
     A model defines `forward`; or it defines `embed` and has a module `decoder`, called as
     `decoder(z, batch)`, so that other tasks and serving can use the same encoder.
@@ -155,6 +155,13 @@ class TemporalModel(nn.Module):
         messages = self.messages(batch, found)
         if messages is not None:
             self.store(NewEvents.of(batch), messages)
+
+    def marks(self) -> Sequence[Tensor]:
+        """Return the bool buffers that `forward` sets in training, and never clears: mostly none.
+
+        They are no part of `state`, but of what is learned, as parameters are.
+        """
+        return ()
 
     def settle(self) -> None:
         """Choose by what was committed in evaluation so far, and by no later event.

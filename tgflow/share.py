@@ -71,10 +71,11 @@ class Share:
         rows = self.rows_of(number)
         return range(min(rows.start, self.num_new), min(rows.stop, self.num_new))
 
-    def filled(self) -> Iterator[tuple[int, Batch]]:
-        """Yield the numbers and slices of those that have rows."""
-        pairs = zip(self.numbers, self.slices, strict=True)
-        return (pair for pair in pairs if len(pair[1]))
+    def computed(self) -> Iterator[tuple[int, Batch]]:
+        """Yield the numbers and slices of those that have rows; the first one, if none has."""
+        pairs = [*zip(self.numbers, self.slices, strict=True)]
+        filled = [pair for pair in pairs if len(pair[1])]
+        return iter(filled or pairs[:1])
 
 
 AnyBatch = Batch | Share

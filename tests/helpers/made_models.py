@@ -76,13 +76,15 @@ def plan_for(
     batch_size: int = 20,
     num_negatives: int = 2,
     visibility: str = "event",
+    slices: int = 1,
     **options: Any,
 ) -> Plan:
     """Return the plan of a stream that trainers would make for `model`."""
     table = FeatureTable(X_DIM)
     graph = TemporalGraph("undirected", edge_x=table)
     graph.append(events)
-    config: Any = ContinualConfig(batch_size=batch_size, visibility=visibility)  # type: ignore[arg-type]
+    how: Any = {"batch_size": batch_size, "visibility": visibility, "slices": slices}
+    config = ContinualConfig(**how)
     return make_plan(graph, model, config, NegativeSampler(num=num_negatives), seed=3, **options)
 
 

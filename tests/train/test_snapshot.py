@@ -82,11 +82,11 @@ def diverging(trainer, when):
     """Let the loss of the batches for which `when` holds be not finite."""
     learn = trainer._learner.learn
 
-    def broken(batch):
+    def broken(batch, **how):
         if when(batch):
             start = int(batch.eid[0])
             raise TrainingDiverged(f"events from {start}", (start, start + batch.num_new))
-        return learn(batch)
+        return learn(batch, **how)
 
     trainer._learner.learn = broken
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import Batch
 from tgflow.checkpoint import CheckpointError
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.compare.groups import GroupCounts, GroupPlans, Stopwatch, needs_of, turns
@@ -20,6 +19,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.loader import BatchSource
+from tgflow.share import AnyBatch
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
@@ -218,7 +218,7 @@ class Comparison(StreamTrainer):
         for each in self.participants:
             each.stepper.resume_clocks()
 
-    def _step(self, batch: Batch, following: Iterator[Batch]) -> Batch:
+    def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, learn and store one micro-batch with all, group by group."""
         self._freeze()
         groups = list(self._groups.values())

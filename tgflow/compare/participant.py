@@ -19,6 +19,7 @@ from tgflow.compare.score_log import ScoreLog
 from tgflow.cuda.clock import WorkClock, clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.counts import CountHistory
+from tgflow.share import AnyBatch, Share
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import TrainingDiverged
 from tgflow.train.pending_steps import DivergedStep, MicroBatch
@@ -82,26 +83,31 @@ class Participant:
         """Updates that it takes from a micro-batch: none if it only predicts and stores."""
         return 0 if self.entrant.frozen_of is not None else self.stepper.num_updates
 
-    def own(self, batch: Batch) -> Batch:
+    def own(self, batch: AnyBatch) -> AnyBatch:
         """Return a batch of its group with the counts that its model reads, in its order."""
         if self._reads_all:
             return batch
+        if isinstance(batch, Share):
+            return replace(batch, slices=tuple(map(self._with_own_counts, batch.slices)))
+        return self._with_own_counts(batch)
+
+    def _with_own_counts(self, batch: Batch) -> Batch:
         return replace(batch, counts=tuple(batch.counts[i] for i in self._which))
 
-    def predict(self, batch: Batch) -> None:
+    def predict(self, batch: AnyBatch) -> None:
         """Score a micro-batch; one that does not learn stores it, too."""
         with self._dropping_out(batch):
             self.stepper.predict(batch)
         if not self.num_updates:
             self.store(batch)
 
-    def learn(self, batch: Batch) -> None:
+    def learn(self, batch: AnyBatch) -> None:
         """Take one update."""
         if self.is_active and self.num_updates:
             with self._dropping_out(batch):
                 self.stepper.learn(batch)
 
-    def store(self, batch: Batch) -> None:
+    def store(self, batch: AnyBatch) -> None:
         """Store the micro-batch in the model's state."""
         if self.is_active:
             with self._dropping_out(batch), self._commits.measuring():
@@ -186,7 +192,7 @@ class Participant:
         self.scores.load(reader)
 
     @contextmanager
-    def _dropping_out(self, batch: Batch) -> Iterator[None]:
+    def _dropping_out(self, batch: AnyBatch) -> Iterator[None]:
         try:
             yield
         except TrainingDiverged as error:

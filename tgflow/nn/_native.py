@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -148,7 +149,9 @@ def keep_factors(key: Tensor, rate: float, shape: tuple[int, ...]) -> Tensor:
     the others: the same on every device.
     """
     out = torch.empty(shape, device=key.device)
-    backend_of(key.device).keep_factors(key=key, rate=rate, out=out.view(shape[0], -1))
+    backend_of(key.device).keep_factors(
+        key=key, rate=rate, out=out.view(shape[0], math.prod(shape[1:]))
+    )
     return out
 
 

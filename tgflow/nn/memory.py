@@ -162,7 +162,8 @@ class NodeMemory(nn.Module):
     def covering(self, num_nodes: int) -> Iterator[None]:
         """Read and write within nodes below `num_nodes` only, for which there is room then.
 
-        On a device the largest node of a call would have to be waited for otherwise.
+        On a device the largest node of a call would have to be waited for otherwise. On the CPU
+        what is only read within does not count as a node yet.
         """
         self._make_room(num_nodes)
         before, self._covered = self._covered, num_nodes
@@ -268,7 +269,7 @@ class NodeMemory(nn.Module):
             is_last: On a device nodes may come several times, if all rows of a node are alike:
                 bool `[R]`, marks one of each. None: none does.
         """
-        self._cover(nodes)
+        self._cover(nodes, writes=True)
         if not nodes.is_cpu:
             where = position if isinstance(position, Tensor) else nodes.new_full((1,), position)
             versions = Versions(memory, last_update, mail, mail_t, where)
@@ -357,10 +358,10 @@ class NodeMemory(nn.Module):
         if self.history is not None:
             self.history.load_state_dict(history)
 
-    def _cover(self, nodes: Tensor) -> None:
+    def _cover(self, nodes: Tensor, *, writes: bool = False) -> None:
         if len(nodes) == 0:
             return
-        if self._covered is None or nodes.is_cpu:
+        if self._covered is None or (writes and nodes.is_cpu):
             self.resize(int(nodes.max()) + 1)
 
 

@@ -60,7 +60,7 @@ class TransformerLayer(nn.Module):
 
     def _attended(self, x: Tensor) -> Tensor:
         num, length, dim = x.shape
-        tokens = self.query_key_value(x).view(num, length, 3, self.heads, -1)
+        tokens = self.query_key_value(x).view(num, length, 3, self.heads, dim // self.heads)
         keep = self.weight_dropout.of_shape(num, self.heads, length, length)
         if is_fused(tokens) and tokens.requires_grad:
             return self_attend(tokens, keep).view(num, length, dim)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from tgflow.batch import Batch
 from tgflow.cuda.device import CapturedWork, Device
+from tgflow.model import Scores
 
 WARM_UPS = 3
 """Calls with a shape that run as they are, before it is captured: by then all is compiled."""
@@ -193,3 +195,24 @@ def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
             target.copy_(source)
     for pairs in of_dtype.values():
         torch._foreach_copy_(*pairs)
+
+
+def tensors_of(scores: Scores) -> list[Tensor]:
+    """Return the tensors of scores, those that are carried on included."""
+    found = tree_leaves((scores.positive, scores.negative, scores.carry), is_leaf=_has_tensors)
+    return [
+        tensor
+        for leaf in found
+        for tensor in ([leaf] if isinstance(leaf, Tensor) else _fields_of(leaf))
+    ]
+
+
+def _has_tensors(value: Any) -> bool:
+    return is_dataclass(value)
+
+
+def _fields_of(value: Any) -> list[Tensor]:
+    if not is_dataclass(value):
+        return []
+    found = (getattr(value, field.name) for field in fields(value))
+    return [each for each in found if isinstance(each, Tensor)]

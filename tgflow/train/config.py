@@ -32,6 +32,8 @@ class TrainingConfig:
     """Seed of negatives, replay, sampled neighbors and dropout."""
     batch_size: Annotated[int, Ge(1)] = 200
     """Events per batch."""
+    slices: Annotated[int, Ge(1)] = 1
+    """Slices of a batch, computed one by one and added up: what several can share."""
     learning_rate: Annotated[float, Gt(0), Setting(flags=("--learning-rate", "--lr"))] = 1e-3
     """Adam's learning rate."""
     weight_decay: Annotated[float, Ge(0)] = 0.0

@@ -8,20 +8,21 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import Batch
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
+from tgflow.share import AnyBatch
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.learner import device_of_model
+from tgflow.train.descent import device_of_model
 from tgflow.train.observe import StepRecord
 from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
+from tgflow.train.reducer import SliceReducer
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
@@ -41,11 +42,14 @@ class ContinualTrainer(StreamTrainer):
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
             or set `capture=False`.
+        reducer: Brings slices of batches together, if some are computed elsewhere; None: all of
+            them (`config.slices`) are computed here.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
             what comes next. Rows of a stream are written through to their table as they come, and
-            `policy="lru"` follows recency.
+            `policy="lru"` follows recency. Or if `config.slices` is more than 1, and the model
+            stores whole batches alone.
     """
 
     def __init__(
@@ -55,10 +59,13 @@ class ContinualTrainer(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
+        reducer: SliceReducer | None = None,
     ) -> None:
-        super().__init__(graph, config, execution, device_of_model(model))
+        super().__init__(graph, config, execution, device_of_model(model), reducer)
         self.model = model
-        self._stepper = Stepper(model, graph, self.config, self._execution, self._preparation)
+        self._stepper = Stepper(
+            model, graph, self.config, self._execution, self._preparation, reducer=reducer
+        )
         self._learner = self._stepper.learner
         self._counts = CountHistory(graph, model.counts)
 
@@ -96,7 +103,7 @@ class ContinualTrainer(StreamTrainer):
     def _resume_clocks(self) -> None:
         self._stepper.resume_clocks()
 
-    def _step(self, batch: Batch, following: Iterator[Batch]) -> Batch:
+    def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self._stepper.predict(batch)
         for _ in range(self._stepper.num_updates):
@@ -168,6 +175,7 @@ class ContinualTrainer(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
+        reducer: SliceReducer | None = None,
         keep_model: bool = True,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
@@ -184,6 +192,7 @@ class ContinualTrainer(StreamTrainer):
                 another `batch_size` counts micro-batches from here. A larger `replay_horizon`
                 reaches further back as the run continues, as far as the model's state was kept.
             execution: As the class; it may differ from run to run.
+            reducer: As the class; who computes which slices may differ from run to run.
             device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
                 depend on it.
             device_budget: As `TemporalGraph` takes it.
@@ -207,7 +216,8 @@ class ContinualTrainer(StreamTrainer):
             device_budget=device_budget,
         )
         saved = ContinualConfig(**meta["config"])
-        trainer = cls(model, graph, saved if config is None else config, execution=execution)
+        settings = saved if config is None else config
+        trainer = cls(model, graph, settings, execution=execution, reducer=reducer)
         if keep_model:
             load_learner(trainer._learner, checkpoint)
             trainer._stepper.keep_past()

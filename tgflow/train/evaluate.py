@@ -9,9 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tgflow.batch import Batch, HostEvents
+from tgflow.batch import HostEvents
 from tgflow.metrics import LinkMetrics
 from tgflow.plan.parts import BatchPart
+from tgflow.share import AnyBatch
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.results import Results
@@ -63,7 +64,7 @@ def evaluate(
 
 
 def scores_of(
-    learner: Learner, batches: Iterable[Batch], parts: Iterable[BatchPart] | None = None
+    learner: Learner, batches: Iterable[AnyBatch], parts: Iterable[BatchPart] | None = None
 ) -> Iterator[Scored]:
     """Predict each batch, then store it in memory; yield its scores once they are on the host.
 
@@ -84,12 +85,12 @@ def scores_of(
 
 
 def _scored_parts(
-    learner: Learner, batches: Iterable[tuple[Batch, BatchPart]]
+    learner: Learner, batches: Iterable[tuple[AnyBatch, BatchPart]]
 ) -> Iterator[tuple[BatchPart, Scored]]:
     """As `_scored`, with which part it was."""
     parts: deque[BatchPart] = deque()
 
-    def noted() -> Iterator[tuple[Batch, BatchPart]]:
+    def noted() -> Iterator[tuple[AnyBatch, BatchPart]]:
         for batch, part in batches:
             if not part.is_stored:
                 parts.append(part)
@@ -100,7 +101,7 @@ def _scored_parts(
 
 
 def _scored(
-    learner: Learner, batches: Iterable[tuple[Batch, BatchPart | None]]
+    learner: Learner, batches: Iterable[tuple[AnyBatch, BatchPart | None]]
 ) -> Iterator[Scored]:
     results: Results[BatchPlace] = learner.new_results()
     for batch, part in batches:

@@ -7,7 +7,8 @@ from typing import Self
 
 from torch import Tensor
 
-from tgflow.batch import Batch, HostEvents
+from tgflow.batch import HostEvents
+from tgflow.share import AnyBatch
 
 _WAY_OUT = "lower the learning rate, set grad_clip, or look for features that are not finite"
 
@@ -35,7 +36,7 @@ class BatchPlace:
     host: HostEvents
 
     @classmethod
-    def of(cls, batch: Batch) -> Self:
+    def of(cls, batch: AnyBatch) -> Self:
         """Return the place of `batch`."""
         return cls(batch.epoch, batch.index, batch.num_new, batch.host)
 
@@ -48,6 +49,12 @@ class BatchPlace:
         start, stop = self.new_events
         events = f"events [{start}, {stop})" if self.num_new else "no new events"
         return f"epoch {self.epoch}, batch {self.index}, {events}"
+
+
+def elsewhere(place: BatchPlace) -> TrainingDiverged:
+    """Return the error of what is not finite in slices of a batch that others have computed."""
+    text = f"{place}: a score or the loss of a slice that is computed elsewhere is not finite"
+    return TrainingDiverged(f"{text}; {_WAY_OUT}", place.new_events)
 
 
 def check_finite(

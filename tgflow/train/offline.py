@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -21,6 +21,9 @@ from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.parts import PartedPlan
 from tgflow.plan.pending import Feature
 from tgflow.plan.plan import Plan
+from tgflow.plan.slices import joined_shares, sliced_tasks
+from tgflow.plan.task import Task
+from tgflow.share import AnyBatch
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
@@ -30,6 +33,7 @@ from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.offline_plans import OfflinePlans
 from tgflow.train.protocols import offline_line
+from tgflow.train.reducer import SliceReducer, check_sliceable
 from tgflow.train.split import chronological_split
 from tgflow.train.state import save_state
 
@@ -75,9 +79,12 @@ class OfflineTrainer:
             parameters put into the model after the first of them are not noticed: do that before,
             or set `capture=False`.
         ids: Of the stream; needed for `config.fixed_negatives`, whose nodes go by their names.
+        reducer: Brings slices of batches together, if some are computed elsewhere; None: all of
+            them (`config.slices`) are computed here.
 
     Raises:
-        ValueError: If a part would have no events, or fixed negatives are of other events.
+        ValueError: If a part would have no events, fixed negatives are of other events, or
+            `config.slices` is more than 1 and the model stores whole batches alone.
         OSError: If fixed negatives cannot be read.
     """
 
@@ -90,8 +97,10 @@ class OfflineTrainer:
         *,
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
+        reducer: SliceReducer | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
+        check_sliceable(model, c.slices)
         self._execution = ExecutionConfig() if execution is None else execution
         self.model = model
         self.graph = graph
@@ -112,6 +121,7 @@ class OfflineTrainer:
             loss=c.loss,
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
+            reducer=reducer,
         )
         self._preparation = clock_of(self._learner.device)
         self._epochs = c.epochs if self._learner.learns else 1
@@ -267,13 +277,22 @@ class OfflineTrainer:
         batch = self._train_plan.pending(epoch, 0)
         return {table.name: table.trace(batch) for table in feature_inputs(self._train_plan.graph)}
 
-    def _load(self, plan: BatchSource, epoch: int) -> Loader:
+    def _load(self, plan: BatchSource, epoch: int) -> Iterable[AnyBatch]:
+        """Return the batches of an epoch; slices of them, unless they come in parts."""
+        wanted = self._learner.reducer.wanted(self.config.slices)
+        if self.config.slices == 1 or isinstance(plan, PartedPlan):
+            return self._loader(plan, ((epoch, index) for index in range(len(plan))), 1)
+        tasks = sliced_tasks(((epoch, index) for index in range(len(plan))), wanted)
+        made: Any = iter(self._loader(plan, tasks, len(wanted)))
+        return joined_shares(made, len(wanted))
+
+    def _loader(self, plan: BatchSource, tasks: Iterable[Task], num_wanted: int) -> Loader:
         c = self.config
-        return Loader(
+        return Loader.of_tasks(
             plan,
-            epoch,
+            tasks,
             num_threads=c.num_threads,
-            lookahead=c.lookahead,
+            lookahead="auto" if c.lookahead == "auto" else c.lookahead * num_wanted,
             device=self._learner.device,
             captures=self._execution.capture,
             clock=self._preparation,

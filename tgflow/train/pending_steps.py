@@ -12,11 +12,11 @@ from torch import Tensor
 
 from tgflow.cuda.clock import WorkClock
 from tgflow.metrics import LinkMetrics, average_precision, mrr
-from tgflow.model import Scores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
 from tgflow.train.observe import StepRecord
 from tgflow.train.progress import Progress
+from tgflow.train.reducer import AnyScores
 from tgflow.train.results import Results, Values
 
 
@@ -175,13 +175,13 @@ class PendingSteps:
         )
 
 
-def step_values(prefix: str, scores: Scores, loss: Tensor | None = None) -> dict[str, Tensor]:
+def step_values(prefix: str, scores: AnyScores, loss: Tensor | None) -> dict[str, Tensor]:
     """Return what the host is to know of a batch, by name.
 
     Args:
         prefix: "" for what was predicted, "1." for the first update, and so on.
         scores: Of the batch.
-        loss: Of an update.
+        loss: Of an update; None for what was predicted.
     """
     values = {"positive": scores.positive, "negative": scores.negative}
     values |= {} if loss is None else {"loss": loss}

@@ -60,4 +60,5 @@ def make_plan(
         with_memory=model.state is not None,
         counts=model.counts if counts is None else counts,
         pairs=pairs,
+        slices=config.slices,
     )

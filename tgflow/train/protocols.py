@@ -109,7 +109,9 @@ def _line(config: Any, *parts: str) -> str:
 
 def _common(config: TrainingConfig) -> tuple[str, ...]:
     sees = {"event": "event-exact neighbors", "batch": "neighbors of the batch's start"}
-    return f"batch {config.batch_size}", sees[config.visibility], "memory of the batch's start"
+    slices = f" in {config.slices} slices" if config.slices > 1 else ""
+    batch = f"batch {config.batch_size}{slices}"
+    return batch, sees[config.visibility], "memory of the batch's start"
 
 
 def _negatives(config: OfflineConfig) -> str:

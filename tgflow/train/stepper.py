@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import Tensor
 
-from tgflow.batch import Batch
 from tgflow.cuda.clock import WorkClock
 from tgflow.graph import TemporalGraph
-from tgflow.model import Scores, TemporalModel
+from tgflow.model import TemporalModel
+from tgflow.share import AnyBatch
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged
-from tgflow.train.learner import Learner, StepResult
+from tgflow.train.learner import Learner
 from tgflow.train.pending_steps import (
     LearnedStep,
     MicroBatch,
@@ -23,6 +24,8 @@ from tgflow.train.pending_steps import (
     step_values,
 )
 from tgflow.train.progress import Progress
+from tgflow.train.reducer import AnyScores, SliceReducer, check_sliceable
+from tgflow.train.slice_steps import StepResult
 
 Answer = TypeVar("Answer")
 
@@ -42,6 +45,10 @@ class Stepper:
         execution: How a GPU is used.
         preparation: The clock of what prepares batches.
         on_scores: Gets the scores of what was predicted, once they are on the host.
+        reducer: Brings slices of batches together; None: all of them are computed here.
+
+    Raises:
+        ValueError: If batches are cut into slices, and the model takes whole ones alone.
     """
 
     def __init__(
@@ -52,7 +59,9 @@ class Stepper:
         execution: ExecutionConfig,
         preparation: WorkClock,
         on_scores: OnScores | None = None,
+        reducer: SliceReducer | None = None,
     ) -> None:
+        check_sliceable(model, config.slices)
         self.model = model
         self.config = c = config
         self.learner = Learner(
@@ -65,6 +74,7 @@ class Stepper:
             execution=execution,
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",
+            reducer=reducer,
         )
         self.num_updates = c.updates if self.learner.learns else 0
         """Updates of each micro-batch: none for a model without parameters."""
@@ -75,8 +85,8 @@ class Stepper:
         self._lost = 0
         self._places: list[BatchPlace] = []
         self._num_fallbacks = 0
-        self._values: dict[str, Tensor] = {}
-        self._predicted: Scores | None = None
+        self._scored: list[tuple[str, AnyScores, Tensor | None]] = []
+        self._predicted: AnyScores | None = None
         self._learned: StepResult | None = None
 
     def keep_past(self) -> None:
@@ -89,7 +99,7 @@ class Stepper:
         """Start to take the time."""
         self.progress.resume(self.learner.compute_seconds, self._preparation.seconds)
 
-    def predict(self, batch: Batch) -> None:
+    def predict(self, batch: AnyBatch) -> None:
         """Score a micro-batch as it comes.
 
         Raises:
@@ -98,9 +108,9 @@ class Stepper:
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = None
         self._predicted = scores = self._tried(self.learner.predict, batch)
-        self._values = {} if scores is None else step_values("", scores)
+        self._scored = [] if scores is None else [("", scores, None)]
 
-    def learn(self, batch: Batch) -> None:
+    def learn(self, batch: AnyBatch) -> None:
         """Take one update from the micro-batch and what is replayed with it.
 
         Raises:
@@ -110,11 +120,12 @@ class Stepper:
         self._places.append(BatchPlace.of(batch))
         if self._predicted is None:
             return
-        self._learned = learned = self._tried(self.learner.learn, batch)
+        learn = partial(self.learner.learn, stores=update == self.num_updates)
+        self._learned = learned = self._tried(learn, batch)
         if learned is not None:
-            self._values |= step_values(f"{update}.", learned.scores, learned.loss)
+            self._scored.append((f"{update}.", learned.scores, learned.loss))
 
-    def store(self, batch: Batch) -> None:
+    def store(self, batch: AnyBatch) -> None:
         """Store the new events in the model's state.
 
         Args:
@@ -122,7 +133,7 @@ class Stepper:
         """
         if self._predicted is None:
             return
-        scores: Scores | None = self._predicted
+        scores: AnyScores | None = self._predicted
         if len(self._places) > 1:
             scores = None if self._learned is None else self._learned.scores
         self.learner.commit(batch, scores)
@@ -131,8 +142,11 @@ class Stepper:
     def finish(self, of: MicroBatch) -> None:
         """Put the micro-batch among those whose records are to come."""
         step = LearnedStep(of, self._places, self._num_fallbacks, time.perf_counter())
-        self.steps.put(step, self._values)
-        self._values, self._predicted, self._learned = {}, None, None
+        values: dict[str, Tensor] = {}
+        for scored in self._scored:
+            values |= step_values(*scored)
+        self.steps.put(step, values)
+        self._scored, self._predicted, self._learned = [], None, None
         self.learner.has_changed = False
 
     def collect(self, *, everything: bool) -> None:
@@ -143,7 +157,7 @@ class Stepper:
         """
         self.steps.collect(self.progress, everything=everything)
 
-    def _tried(self, act: Callable[[Batch], Answer], batch: Batch) -> Answer | None:
+    def _tried(self, act: Callable[[AnyBatch], Answer], batch: AnyBatch) -> Answer | None:
         """Return what `act` does with `batch`; None if that is not finite, and to be left out."""
         try:
             return act(batch)

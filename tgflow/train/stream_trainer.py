@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.clock import clock_of
@@ -24,12 +23,16 @@ from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negative_sources import NegativesOfBoth
 from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.replay import ExperienceReplay
+from tgflow.plan.slices import joined_shares, sliced_tasks
+from tgflow.plan.task import Task
+from tgflow.share import AnyBatch
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.pending_steps import MicroBatch
 from tgflow.train.plans import make_plan
 from tgflow.train.progress import Progress
+from tgflow.train.reducer import LocalReducer, SliceReducer
 
 
 class StreamTrainer(ABC):
@@ -40,6 +43,7 @@ class StreamTrainer(ABC):
         config: Settings.
         execution: How a GPU is used.
         device: Where models are, and batches come to.
+        reducer: Brings slices of batches together; None: all of them are computed here.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
@@ -53,10 +57,14 @@ class StreamTrainer(ABC):
         config: ContinualConfig | None,
         execution: ExecutionConfig | None,
         device: torch.device,
+        reducer: SliceReducer | None = None,
     ) -> None:
         check_unplanned(graph)
         self.config = ContinualConfig() if config is None else config
         self._execution = ExecutionConfig() if execution is None else execution
+        reducer = LocalReducer() if reducer is None else reducer
+        self._wanted = reducer.wanted(self.config.slices)
+        """The slices of each batch that are computed here."""
         self.graph = graph
         self.position = graph.num_events
         """Events predicted, learned and stored (or history); the graph's others wait their turn."""
@@ -119,7 +127,7 @@ class StreamTrainer(ABC):
         """Start to take the time."""
 
     @abstractmethod
-    def _step(self, batch: Batch, following: Iterator[Batch]) -> Batch:
+    def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Take in one micro-batch, whose other batches come next; return the last one of them."""
 
     @abstractmethod
@@ -167,17 +175,19 @@ class StreamTrainer(ABC):
         c, num = self.config, self.num_batches
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
         ahead = PREFETCH_BATCHES if c.lookahead == "auto" else c.lookahead
+        tasks: Iterator[Task] = feeder.tasks(stream)
         loader = Loader.of_tasks(
             self._source(),
-            feeder.tasks(stream),
+            sliced_tasks(tasks, self._wanted) if c.slices > 1 else tasks,
             num_threads=c.num_threads,
-            lookahead=ahead * num,
+            lookahead=ahead * num * len(self._wanted),
             device=self.device,
             captures=self._execution.capture,
             clock=self._preparation,
         )
         self._resume_clocks()
-        with closing(iter(loader)) as batches:  # type: ignore[type-var]
+        made: Any = iter(loader)
+        with closing(joined_shares(made, len(self._wanted)) if c.slices > 1 else made) as batches:
             try:
                 for batch in batches:
                     self._finish(self._advance(self._step(batch, batches), feeder))
@@ -212,7 +222,7 @@ class StreamTrainer(ABC):
         self.save(checkpoint)
         return checkpoint
 
-    def _advance(self, batch: Batch, feeder: MicroBatcher) -> MicroBatch:
+    def _advance(self, batch: AnyBatch, feeder: MicroBatcher) -> MicroBatch:
         """Move on behind the micro-batch that was just stored; return which it was."""
         before = (self.position, self._segment_start, self._index)
         self.position += batch.num_new
