@@ -27,7 +27,7 @@ from tgflow.train.results import ReadyResults, ResultRing, Results
 _MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
 
 
-class Descent:
+class ModelDescent:
     """What steps of a model have in common; takes what `tgflow.train.learner.Learner` takes."""
 
     def __init__(

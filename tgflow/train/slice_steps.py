@@ -14,7 +14,7 @@ from tgflow.keys import KeyDomain, derive_key
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Scores
 from tgflow.share import Share
-from tgflow.train.descent import Descent
+from tgflow.train.descent import ModelDescent
 from tgflow.train.draws import seeded_draws
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
 from tgflow.train.leaves import Leaves
@@ -32,7 +32,7 @@ class StepResult:
     """Detached logits in training mode (with dropout), and what `messages` needs."""
 
 
-class SliceSteps(Descent):
+class SliceSteps(ModelDescent):
     """The steps of a learner over shares; see `tgflow.train.reducer` for who else has a part."""
 
     @contextmanager
