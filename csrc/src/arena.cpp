@@ -12,10 +12,11 @@ constexpr size_t kFirstChunk = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 /// Chunks grow with the arena, so that a small graph stays small and a large one lies in huge pages.
-size_t chunk_size(size_t held, size_t wanted) {
-  const size_t least =
-      std::max(wanted, held < 4 * kFirstChunk ? kFirstChunk : std::min(held / 16, 4 * kHugePage));
-  const size_t step = held < 4 * kFirstChunk && least < kHugePage ? size_t{4096} : kHugePage;
+size_t chunk_size(size_t held, size_t wanted, size_t huge_from) {
+  const size_t growing =
+      held < huge_from ? std::max(kFirstChunk, held / 16) : std::min(held / 16, 4 * kHugePage);
+  const size_t least = std::max(wanted, growing);
+  const size_t step = held < huge_from && least < kHugePage ? size_t{4096} : kHugePage;
   return (least + step - 1) / step * step;
 }
 
@@ -60,7 +61,7 @@ void Arena::free(void* piece, size_t bytes) noexcept {
 
 void* Arena::carve(size_t bytes) {
   if (next_ == nullptr || static_cast<size_t>(end_ - next_) < bytes) {
-    const size_t size = chunk_size(static_cast<size_t>(bytes_), bytes);
+    const size_t size = chunk_size(static_cast<size_t>(bytes_), bytes, huge_from_);
     if (chunks_.size() == chunks_.capacity()) chunks_.reserve(2 * chunks_.size() + 16);
     void* data = memory_.allocate(static_cast<int64_t>(size));
     if (data == nullptr) throw OutOfMemory(what_for_, static_cast<int64_t>(size));

@@ -10,6 +10,7 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kSlice = 256;  // events that are read while others wait
+constexpr int64_t kAhead = 4;    // events whose lists are on the way while one is added
 constexpr uint64_t kOneKey = 0;  // of lists that are one
 
 }  // namespace
@@ -86,10 +87,19 @@ void EventCounts::read_upto(int64_t position) {
     const std::unique_lock<std::shared_mutex> lock(mutex_);
     const int64_t end = std::min(size() + kSlice, position);
     is_broken_ = true;
-    for (eid_t eid = size(); eid < end; ++eid) add_event(eid);
+    for (eid_t eid = size(); eid < end; ++eid) {
+      if (eid + kAhead < end) prefetch_event(eid + kAhead);
+      add_event(eid);
+    }
     is_broken_ = false;
     size_.store(end, std::memory_order_release);
   }
+}
+
+void EventCounts::prefetch_event(eid_t eid) const {
+  prefetch(kPairs, pair_key(log_.src()[eid], log_.dst()[eid]));
+  prefetch(kSources, static_cast<uint64_t>(log_.src()[eid]));
+  prefetch(kDestinations, static_cast<uint64_t>(log_.dst()[eid]));
 }
 
 void EventCounts::add_event(eid_t eid) {
@@ -108,17 +118,22 @@ void EventCounts::add_event(eid_t eid) {
 /// Adds an event to the lists of the destinations that its source had last.
 void EventCounts::add_following(eid_t eid, const eid_t* last, int num_last) {
   const node_t v = log_.dst()[eid];
+  const auto p = [&](int k) { return log_.dst()[last[k]]; };
+  if (num_last == 0) return;
+  prefetch(kTransitions, pair_key(p(0), v));
+  prefetch(kTransitionRows, static_cast<uint64_t>(p(0)));
   for (int k = 0; k < num_last; ++k) {
-    const node_t p = log_.dst()[last[k]];
-    if (k < window_depth_) {
-      add(kWindows, pair_key(p, v), eid);
-      add(kWindowRows, static_cast<uint64_t>(p), eid);
-    }
-    if (k > 0) continue;
-    add(kTransitionRows, static_cast<uint64_t>(p), eid);
-    if (add(kTransitions, pair_key(p, v), eid) > 0) continue;
+    prefetch(kWindows, pair_key(p(k), v));
+    prefetch(kWindowRows, static_cast<uint64_t>(p(k)));
+  }
+  add(kTransitionRows, static_cast<uint64_t>(p(0)), eid);
+  if (add(kTransitions, pair_key(p(0), v), eid)) {
     add(kContinuations, static_cast<uint64_t>(v), eid);
     add(kAllContinuations, kOneKey, eid);
+  }
+  for (int k = 0; k < std::min(num_last, window_depth_); ++k) {
+    add(kWindows, pair_key(p(k), v), eid);
+    add(kWindowRows, static_cast<uint64_t>(p(k)), eid);
   }
 }
 

@@ -20,6 +20,8 @@ int64_t age_of(tick_t earlier, tick_t t) {
 struct Key {
   uint64_t key = 0;
   bool is_one = false;  ///< False where there is nothing to ask about.
+
+  bool operator==(const Key& other) const { return key == other.key && is_one == other.is_one; }
 };
 
 }  // namespace
@@ -35,6 +37,9 @@ struct EventCounts::Asked {
   std::vector<Pair> pair;
   std::vector<node_t> last;  ///< By pair: the source's last destinations, kNoNode where there is none.
   int depth = 0;             ///< How many each has.
+
+  /// Whether a pair is asked about as of when the one before is.
+  bool is_as_before(size_t i) const { return pair[i].cut == pair[i - 1].cut && pair[i].t == pair[i - 1].t; }
 
   Key key(const Count& count, size_t i) const {
     const auto src = static_cast<uint64_t>(pair[i].src), dst = static_cast<uint64_t>(pair[i].dst);
@@ -73,6 +78,18 @@ struct EventCounts::Answer {
   int64_t* age;
   int64_t* decayed;  ///< Null without decay.
   size_t decay;
+
+  void copy(int64_t from, int64_t to) const {
+    num[to] = num[from];
+    age[to] = age[from];
+    if (decayed != nullptr) decayed[to] = decayed[from];
+  }
+};
+
+/// What there is to answer about a pair: what the one before it was answered, or by a part of a list.
+struct EventCounts::Found {
+  bool is_repeated = false;
+  EventLists::Prefix prefix;
 };
 
 /// The first position at or after which nothing is earlier than `t`, at most `limit`. Nearly always near it.
@@ -133,43 +150,61 @@ void EventCounts::answer_count(const Count& count, const Asked& asked, const Ans
   const auto size = static_cast<int64_t>(asked.pair.size());
   for (int64_t begin = 0; begin < size; begin += kGroup) {
     const int64_t num = std::min(kGroup, size - begin);
-    EventLists::Prefix found[kGroup];
-    if (lists == nullptr) {  // of all events, whose positions say it all
-      for (int64_t i = 0; i < num; ++i) {
-        const eid_t cut = asked.pair[static_cast<size_t>(begin + i)].cut;
-        if (cut > 0) found[i] = {cut, cut - 1, nullptr};
-      }
-    } else {
-      find_prefixes(*lists, count, asked, begin, num, found);
+    Found found[kGroup];
+    find_prefixes(lists, count, asked, begin, num, found);
+    for (int64_t i = 0; i < num; ++i) {
+      if (found[i].prefix.num > 0) __builtin_prefetch(log_.t() + found[i].prefix.last);
     }
     for (int64_t i = 0; i < num; ++i) {
-      const Asked::Pair& pair = asked.pair[static_cast<size_t>(begin + i)];
-      const bool is_empty = found[i].num == 0;
-      out.num[begin + i] = found[i].num;
-      out.age[begin + i] = is_empty ? -1 : age_of(log_.t()[found[i].last], pair.t);
+      const int64_t at = begin + i;
+      if (found[i].is_repeated) {
+        out.copy(at - 1, at);
+        continue;
+      }
+      const Asked::Pair& pair = asked.pair[static_cast<size_t>(at)];
+      const EventLists::Prefix& prefix = found[i].prefix;
+      const bool is_empty = prefix.num == 0;
+      out.num[at] = prefix.num;
+      out.age[at] = is_empty ? -1 : age_of(log_.t()[prefix.last], pair.t);
       if (out.decayed == nullptr) continue;
-      const double sum = is_empty ? 0 : lists->decayed(found[i], out.decay, pair.t, pair.cut);
-      std::memcpy(out.decayed + begin + i, &sum, sizeof sum);
+      const double sum = is_empty ? 0 : lists->decayed(prefix, out.decay, pair.t, pair.cut);
+      std::memcpy(out.decayed + at, &sum, sizeof sum);
     }
   }
 }
 
 /// Finds what is before the cut-offs of the `num` pairs from `begin` on, with all of them on the way at once.
-void EventCounts::find_prefixes(const EventLists& lists, const Count& count, const Asked& asked,
-                                int64_t begin, int64_t num, EventLists::Prefix* found) {
+void EventCounts::find_prefixes(const EventLists* lists, const Count& count, const Asked& asked,
+                                int64_t begin, int64_t num, Found* found) {
   Key key[kGroup];
   int32_t number[kGroup];
+  const auto each = [&](const auto& act) {
+    for (int64_t i = 0; i < num; ++i) {
+      if (number[i] >= 0) act(i);
+    }
+  };
+  Key before = begin == 0 ? Key{} : asked.key(count, static_cast<size_t>(begin - 1));
   for (int64_t i = 0; i < num; ++i) {
-    key[i] = asked.key(count, static_cast<size_t>(begin + i));
-    lists.prefetch(key[i].key);
+    const auto at = static_cast<size_t>(begin + i);
+    key[i] = asked.key(count, at);
+    found[i].is_repeated = at > 0 && key[i] == before && asked.is_as_before(at);
+    number[i] = key[i].is_one && !found[i].is_repeated ? 0 : -1;
+    before = key[i];
   }
-  for (int64_t i = 0; i < num; ++i) {
-    number[i] = key[i].is_one ? lists.find(key[i].key) : -1;
-    if (number[i] >= 0) lists.prefetch_end(number[i]);
+  if (lists == nullptr) {  // of all events, whose positions say it all
+    each([&](int64_t i) {
+      const eid_t cut = asked.pair[static_cast<size_t>(begin + i)].cut;
+      if (cut > 0) found[i].prefix = {cut, cut - 1, nullptr};
+    });
+    return;
   }
-  for (int64_t i = 0; i < num; ++i) {
-    if (number[i] >= 0) found[i] = lists.prefix(number[i], asked.pair[static_cast<size_t>(begin + i)].cut);
-  }
+  each([&](int64_t i) { lists->prefetch(key[i].key); });
+  each([&](int64_t i) { lists->prefetch_list(key[i].key); });
+  each([&](int64_t i) { number[i] = lists->find(key[i].key); });
+  each([&](int64_t i) { lists->prefetch_end(number[i]); });
+  each([&](int64_t i) {
+    found[i].prefix = lists->prefix(number[i], asked.pair[static_cast<size_t>(begin + i)].cut);
+  });
 }
 
 }  // namespace tgflow

@@ -22,55 +22,70 @@ double sum_at(const int64_t* entry, size_t decay) {
 
 }  // namespace
 
-EventLists::List& EventLists::list_of(uint64_t key) {
+/// Of events before: the first blocks hold two, the next ones half as many, and then a quarter, rounded up to
+/// an even number, so that entries of one word fill what is allocated for them.
+const EventLists::Growth& EventLists::Growth::of_lists() {
+  static constexpr Growth growth = [] {
+    Growth of{};
+    int64_t base = 0;
+    for (int i = 0; i < kMost; ++i) {
+      of.base[i] = base;
+      of.capacity[i] = base < 4 ? 2 : (base / (base < 16 ? 2 : 4) + 1) / 2 * 2;
+      base += of.capacity[i];
+    }
+    return of;
+  }();
+  return growth;
+}
+
+/// Finds the number of the list of `key`; false if there is one. If there is none, it has one event now.
+bool EventLists::add_list(uint64_t key, eid_t eid, int32_t* number) {
   if (num_lists_ == std::numeric_limits<int32_t>::max()) {
     throw std::length_error("counts of past events have 2^31 - 1 keys, and no room for more");
   }
   if (num_lists_ % kChunk == 0 && static_cast<size_t>(num_lists_ / kChunk) == chunks_.size()) {
     chunks_.emplace_back(new List[kChunk]);
   }
-  index_.reserve_one(num_lists_, [&](int32_t number) { return mix64(list(number).key); });
-  const int32_t number =
+  index_.reserve_one(num_lists_, [&](int32_t other) { return mix64(list(other).key); });
+  *number =
       index_.find_or_insert(mix64(key), num_lists_, [&](int32_t other) { return list(other).key == key; });
-  if (number == num_lists_) {
-    list(number) = {key, 0, {kNoEvent}};
-    ++num_lists_;
-  }
-  return list(number);
+  if (*number < num_lists_) return false;
+  list(*number) = {key, 2 * static_cast<uint64_t>(eid) + 1};
+  ++num_lists_;
+  return true;
 }
 
-EventLists::Block* EventLists::new_block(const Block* before, int64_t base) {
-  const auto words = static_cast<size_t>(capacity(base) * width());
-  return new (arena_.allocate(sizeof(Block) + words * sizeof(int64_t))) Block{before, base};
+EventLists::Block* EventLists::new_block(const Block* before) {
+  const int32_t number = before == nullptr ? 0 : before->number + 1;
+  const auto words = static_cast<size_t>(Growth::of_lists().capacity[number] * width());
+  return new (arena_.allocate(sizeof(Block) + words * sizeof(int64_t))) Block{before, number, 0};
 }
 
-int64_t EventLists::append(uint64_t key, eid_t eid) {
-  List& list = list_of(key);
-  if (list.num == 0) {
-    list.only = eid;
-    return list.num++;
+bool EventLists::append(uint64_t key, eid_t eid) {
+  int32_t number;
+  if (add_list(key, eid, &number)) return true;
+  List& list = this->list(number);
+  if (list.is_one()) {
+    Block* first = new_block(nullptr);
+    write(first->entry(first->num++, width()), nullptr, list.one());
+    list.events = reinterpret_cast<uint64_t>(first);
   }
-  if (list.num == 1) {
-    Block* first = new_block(nullptr, 0);
-    write(first->entry(0, width()), nullptr, list.only);
-    list.tail = first;
+  Block* tail = list.tail();
+  const int64_t* before = tail->entry(tail->num - 1, width());
+  if (tail->num == tail->capacity()) {
+    tail = new_block(tail);
+    list.events = reinterpret_cast<uint64_t>(tail);
   }
-  Block* tail = list.tail;
-  const int64_t filled = list.num - tail->base;
-  const int64_t* before = tail->entry(filled - 1, width());
-  if (filled < capacity(tail->base)) {
-    write(tail->entry(filled, width()), before, eid);
-  } else {
-    list.tail = new_block(tail, list.num);
-    write(list.tail->entry(0, width()), before, eid);
-  }
-  return list.num++;
+  write(tail->entry(tail->num, width()), before, eid);
+  ++tail->num;
+  return false;
 }
 
 /// What an event adds to a sum, as of the log's clock after it.
 double EventLists::weight(size_t decay, eid_t eid) const {
   const Decay& how = decays_[decay];
-  return how.by_events ? 1.0 : std::exp2(-elapsed(log_.t()[eid], log_.clocks()[eid]) / how.half_life);
+  const tick_t t = log_.t()[eid], clock = log_.clocks()[eid];
+  return how.by_events || t == clock ? 1.0 : std::exp2(-elapsed(t, clock) / how.half_life);
 }
 
 void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
@@ -89,15 +104,14 @@ void EventLists::write(int64_t* entry, const int64_t* before, eid_t eid) {
 
 EventLists::Prefix EventLists::prefix(int32_t number, eid_t cut) const {
   const List& found = list(number);
-  if (found.num < 2) return found.num == 1 && found.only < cut ? Prefix{1, found.only, nullptr} : Prefix{};
+  if (found.is_one()) return found.one() < cut ? Prefix{1, found.one(), nullptr} : Prefix{};
   const int64_t stride = width();
-  const Block* block = found.tail;
-  int64_t end = found.num - block->base;
+  const Block* block = found.tail();
   while (block->entry(0, stride)[0] >= cut) {
     if (block->before == nullptr) return {};
-    end = block->base - block->before->base;
     block = block->before;
   }
+  const int64_t end = block->num;
   const auto at = [&](int64_t i) { return block->entry(i, stride)[0]; };
   int64_t step = 1;  // the one looked for is the last below the cut-off, at 0 or behind
   while (step < end && at(end - step) >= cut) step *= 2;
@@ -106,7 +120,7 @@ EventLists::Prefix EventLists::prefix(int32_t number, eid_t cut) const {
     const int64_t middle = low + (high - low) / 2;
     (at(middle) < cut ? low : high) = middle;
   }
-  return {block->base + low + 1, at(low), block->entry(low, stride)};
+  return {block->base() + low + 1, at(low), block->entry(low, stride)};
 }
 
 int EventLists::last_events(uint64_t key, eid_t cut, int most, eid_t* out) const {
@@ -118,11 +132,11 @@ int EventLists::last_events(uint64_t key, eid_t cut, int most, eid_t* out) const
     if (num > 0) out[0] = known.last;
     return num;
   }
-  const Block* block = list(number).tail;
+  const Block* block = list(number).tail();
   for (int i = 0; i < num; ++i) {
     const int64_t rank = known.num - 1 - i;
-    while (block->base > rank) block = block->before;
-    out[i] = block->entry(rank - block->base, width())[0];
+    while (block->base() > rank) block = block->before;
+    out[i] = block->entry(rank - block->base(), width())[0];
   }
   return num;
 }

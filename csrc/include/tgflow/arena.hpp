@@ -15,9 +15,13 @@ namespace tgflow {
 class Arena final : public Reclaimer {
  public:
   /// Sizes and addresses are multiples of `alignment`, a power of two of at least 16.
-  /// `what_for` is said where there is no memory.
-  Arena(size_t alignment, TierMemory& memory, const char* what_for)
-      : alignment_(alignment), memory_(memory), what_for_(what_for), free_(kSmall) {}
+  /// `what_for` is said where there is no memory. Once it holds `huge_from` bytes, it takes huge pages.
+  Arena(size_t alignment, TierMemory& memory, const char* what_for, int64_t huge_from = int64_t{256} << 10)
+      : alignment_(alignment),
+        memory_(memory),
+        what_for_(what_for),
+        huge_from_(static_cast<size_t>(huge_from)),
+        free_(kSmall) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -47,6 +51,7 @@ class Arena final : public Reclaimer {
   size_t alignment_;
   TierMemory& memory_;
   const char* what_for_;
+  size_t huge_from_;
   std::vector<Chunk> chunks_;
   std::vector<std::vector<void*>> free_;             // by size in units of the alignment, of small pieces
   std::map<size_t, std::vector<void*>> free_large_;  // by size

@@ -96,21 +96,27 @@ class EventCounts {
   };
   struct Asked;
   struct Answer;
+  struct Found;
+  static constexpr int64_t kHugePagesFrom = int64_t{16} << 20;
 
   static List list_of(CountOf of);
   bool asks(CountOf of) const;
   const EventLists* lists(List list) const { return lists_[list].get(); }
-  int64_t add(List list, uint64_t key, eid_t eid) {
-    return lists_[list] == nullptr ? 0 : lists_[list]->append(key, eid);
+  bool add(List list, uint64_t key, eid_t eid) {
+    return lists_[list] != nullptr && lists_[list]->append(key, eid);
   }
+  void prefetch(List list, uint64_t key) const {
+    if (lists_[list] != nullptr) lists_[list]->prefetch(key);
+  }
+  void prefetch_event(eid_t eid) const;
   void add_event(eid_t eid);
   void add_following(eid_t eid, const eid_t* last, int num_last);
   eid_t cut_off(tick_t t, eid_t limit) const;
   Asked asked(const Pairs& pairs) const;
   void find_last_destinations(Asked& asked) const;
   void answer_count(const Count& count, const Asked& asked, const Answer& out) const;
-  static void find_prefixes(const EventLists& lists, const Count& count, const Asked& asked, int64_t begin,
-                            int64_t num, EventLists::Prefix* found);
+  static void find_prefixes(const EventLists* lists, const Count& count, const Asked& asked, int64_t begin,
+                            int64_t num, Found* found);
 
   const EventLog& log_;
   std::vector<Count> counts_;
@@ -119,7 +125,7 @@ class EventCounts {
   int depth_ = 0;         // of the last destinations that are looked at
   int window_depth_ = 0;  // of those that windows have
   HostMemory memory_;
-  Arena arena_{16, memory_, "counts of past events"};
+  Arena arena_{16, memory_, "counts of past events", kHugePagesFrom};
   std::array<std::unique_ptr<EventLists>, kNumLists> lists_;
   std::atomic<int64_t> size_{0};
   bool is_broken_ = false;

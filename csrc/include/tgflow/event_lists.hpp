@@ -24,17 +24,18 @@ struct Decay {
 /// For each key the events that were appended, and at each of them the decayed sums of those so far.
 ///
 /// An event is at its time in sums, and a sum is as of the log's clock after its event, so that late events
-/// are summed exactly. A list is one event in place, or blocks, each half as large as all before it: nothing
-/// moves, and what is near the end, which nearly all ask for, is found first. Appending and reading take
-/// turns.
+/// are summed exactly. A list is one event in place, or blocks, each a half or a quarter of all before it:
+/// nothing moves, and what is near the end, which nearly all ask for, is found first. Appending and reading
+/// take turns.
 class EventLists {
  public:
   /// Lists of events of `log`, with a sum for each of `decays`. Their blocks are in `arena`.
   EventLists(const EventLog& log, std::vector<Decay> decays, Arena& arena)
       : log_(log), decays_(std::move(decays)), arena_(arena) {}
 
-  /// Adds an event to the list of `key` and returns how many that held. Events come in the order of the log.
-  int64_t append(uint64_t key, eid_t eid);
+  /// Adds an event to the list of `key`; returns whether it is the first one. They come in the order of the
+  /// log.
+  bool append(uint64_t key, eid_t eid);
 
   /// The part of a list before a cut-off.
   struct Prefix {
@@ -46,8 +47,15 @@ class EventLists {
   int32_t find(uint64_t key) const {
     return index_.find(mix64(key), [&](int32_t number) { return list(number).key == key; });
   }
+  // What `find` and then `prefix` read, on the way, each once what is before it is there.
   void prefetch(uint64_t key) const { index_.prefetch(mix64(key)); }
-  void prefetch_end(int32_t number) const { __builtin_prefetch(list(number).tail); }
+  void prefetch_list(uint64_t key) const {
+    const int32_t number = index_.find(mix64(key), [](int32_t) { return true; });
+    if (number >= 0) __builtin_prefetch(&list(number));
+  }
+  void prefetch_end(int32_t number) const {
+    if (!list(number).is_one()) __builtin_prefetch(list(number).tail());
+  }
   /// The events before `cut` in a list of that number.
   Prefix prefix(int32_t number, eid_t cut) const;
   /// Writes up to `most` of the last events before `cut` of a key, the last one first; returns how many.
@@ -63,38 +71,48 @@ class EventLists {
  private:
   struct Block {
     const Block* before;
-    int64_t base;  ///< Events in blocks before.
+    int32_t number;  ///< How many blocks are before it.
+    uint32_t num;    ///< Events in it; all but a list's last block are full.
 
     // Entries follow: an event, and its sums.
     int64_t* entry(int64_t i, int64_t width) { return reinterpret_cast<int64_t*>(this + 1) + i * width; }
     const int64_t* entry(int64_t i, int64_t width) const {
       return reinterpret_cast<const int64_t*>(this + 1) + i * width;
     }
+    int64_t base() const { return Growth::of_lists().base[number]; }
+    int64_t capacity() const { return Growth::of_lists().capacity[number]; }
+  };
+  /// How many events are before the n-th block of a list, and how many fit in it.
+  struct Growth {
+    static constexpr int kMost = 128;  // more than any log fills
+    int64_t base[kMost];
+    int64_t capacity[kMost];
+
+    static const Growth& of_lists();
   };
   struct List {
     uint64_t key;
-    int64_t num;
-    union {
-      eid_t only;   ///< While it has one event.
-      Block* tail;  ///< From the second on.
-    };
-  };
-  static constexpr int64_t kChunk = 1024;  // lists
+    uint64_t events;  ///< While it has one event, that doubled and one; then the address of its last block.
 
-  static int64_t capacity(int64_t base) { return base < 4 ? 2 : base / 2; }
+    bool is_one() const { return events % 2 == 1; }
+    eid_t one() const { return static_cast<eid_t>(events / 2); }
+    Block* tail() const { return reinterpret_cast<Block*>(events); }
+  };
+  static constexpr int64_t kChunk = 256;  // lists
+
   int64_t width() const { return 1 + static_cast<int64_t>(decays_.size()); }
   List& list(int32_t number) { return chunks_[static_cast<size_t>(number / kChunk)][number % kChunk]; }
   const List& list(int32_t number) const {
     return chunks_[static_cast<size_t>(number / kChunk)][number % kChunk];
   }
-  List& list_of(uint64_t key);
-  Block* new_block(const Block* before, int64_t base);
+  bool add_list(uint64_t key, eid_t eid, int32_t* number);
+  Block* new_block(const Block* before);
   void write(int64_t* entry, const int64_t* before, eid_t eid);
   double weight(size_t decay, eid_t eid) const;
 
   const EventLog& log_;
   std::vector<Decay> decays_;
-  RowIndex index_;
+  DenseIndex index_;
   std::vector<std::unique_ptr<List[]>> chunks_;
   int32_t num_lists_ = 0;
   Arena& arena_;

@@ -211,6 +211,68 @@ class RowIndex {
   std::vector<int32_t> rows_;
 };
 
+/// Rows of a list that only grows and has their keys, in a table of which a half to three quarters are
+/// filled. Beside a row, an entry has as many bits of the hash as the row leaves free: they tell most others
+/// apart without a look at their keys, which are far away.
+class DenseIndex {
+ public:
+  int64_t bytes() const { return static_cast<int64_t>(entries_.size() * sizeof(uint32_t)); }
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[home(hash)]); }
+
+  /// Makes the table larger by a half if `num_rows`, all that there are, fill it; `hash_of(row)` is the hash
+  /// of each of them.
+  template <typename HashOf>
+  void reserve_one(int32_t num_rows, const HashOf& hash_of) {
+    if (4 * (static_cast<std::size_t>(num_rows) + 1) <= 3 * entries_.size()) return;
+    entries_.assign(entries_.size() + entries_.size() / 2, kEmpty);
+    while (rows_ < entries_.size() - 1) rows_ = 2 * rows_ + 1;
+    for (int32_t row = 0; row < num_rows; ++row) {
+      find_or_insert(hash_of(row), row, [](int32_t) { return false; });
+    }
+  }
+
+  /// The row under `hash` that `is_it(row)` accepts, or -1. It is asked about few rows under other hashes.
+  template <typename IsIt>
+  int32_t find(uint64_t hash, const IsIt& is_it) const {
+    const uint32_t entry = entries_[place(hash, is_it)];
+    return entry == kEmpty ? -1 : row_of(entry);
+  }
+
+  /// The row under `hash` that `is_it(row)` accepts; if there is none, `next`, which is added. There must be
+  /// room.
+  template <typename IsIt>
+  int32_t find_or_insert(uint64_t hash, int32_t next, const IsIt& is_it) {
+    uint32_t& entry = entries_[place(hash, is_it)];
+    if (entry == kEmpty) entry = tag(hash) | static_cast<uint32_t>(next);
+    return row_of(entry);
+  }
+
+ private:
+  static constexpr uint32_t kEmpty = ~uint32_t{0};  // the bits of a row are never all ones: rows are fewer
+
+  /// By the upper half of a hash; the lower half has the tag.
+  std::size_t home(uint64_t hash) const {
+    return static_cast<std::size_t>((hash >> 32) * entries_.size() >> 32);
+  }
+  uint32_t tag(uint64_t hash) const { return static_cast<uint32_t>(hash) & ~rows_; }
+  int32_t row_of(uint32_t entry) const { return static_cast<int32_t>(entry & rows_); }
+
+  /// Where the row is, or the empty place where it would be.
+  template <typename IsIt>
+  std::size_t place(uint64_t hash, const IsIt& is_it) const {
+    const uint32_t wanted = tag(hash);
+    std::size_t i = home(hash);
+    while (entries_[i] != kEmpty) {
+      if ((entries_[i] & ~rows_) == wanted && is_it(row_of(entries_[i]))) break;
+      if (++i == entries_.size()) i = 0;
+    }
+    return i;
+  }
+
+  std::vector<uint32_t> entries_ = std::vector<uint32_t>(16, kEmpty);
+  uint32_t rows_ = 15;  ///< The bits of an entry that are its row.
+};
+
 /// A set of keys below 2^64 - 1.
 class KeySet {
  public:
