@@ -191,6 +191,9 @@ class EventCounts:
         out: Tensor,
     ) -> None: ...
 
+# metrics: csrc/bindings/bind_metrics.cpp
+def rank_scores(positive: Tensor, negative: Tensor, out: Tensor) -> None: ...
+def compare_scores(positive: Tensor, negative: Tensor, gained: Tensor) -> tuple[int, float]: ...
 def unique_queries(
     node: Tensor,
     t: Tensor,

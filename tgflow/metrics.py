@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tgflow import _native
+
 MAX_PENDING = 1 << 22
 """Scores that `LinkMetrics.gather` leaves on their device before it fetches them."""
 UNDEFINED = float("nan")
@@ -34,7 +36,7 @@ def average_precision(positive: Tensor, negative: Tensor) -> float:
     """
     if not positive.numel() or not negative.numel():
         return UNDEFINED
-    return _average_precision(*_counts_by_threshold(positive, negative), positive.numel())
+    return _compared(positive, negative)[0]
 
 
 def roc_auc(positive: Tensor, negative: Tensor) -> float:
@@ -44,8 +46,7 @@ def roc_auc(positive: Tensor, negative: Tensor) -> float:
     """
     if not positive.numel() or not negative.numel():
         return UNDEFINED
-    pairs = positive.numel() * negative.numel()
-    return _roc_auc(*_counts_by_threshold(positive, negative), pairs)
+    return _compared(positive, negative)[1]
 
 
 def ranks(positive: Tensor, negative: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ def ranks(positive: Tensor, negative: Tensor) -> Tensor:
         negative: Scores, float `[B, m]`.
 
     Returns:
-        float64 `[B]`, from 1 to `m + 1`.
+        float64 `[B]`, from 1 to `m + 1`, on the CPU. Synchronizes.
 
     Raises:
         ValueError: If a score is NaN, or the shapes do not fit.
@@ -69,17 +70,16 @@ def ranks(positive: Tensor, negative: Tensor) -> Tensor:
             "ranks needs positive [B] and negative [B, m], "
             f"got {list(positive.shape)} and {list(negative.shape)}"
         )
-    _refuse_nan(positive, negative)
-    above = (negative > positive[:, None]).sum(1)
-    not_below = (negative >= positive[:, None]).sum(1)
-    return (above + not_below).double() / 2 + 1
+    out = torch.empty(len(positive), dtype=torch.float64)
+    _native.rank_scores(_on_host(positive).contiguous(), _on_host(negative).contiguous(), out)
+    return out
 
 
 def mrr(positive: Tensor, negative: Tensor) -> float:
     """Return the mean of 1 / rank (see `ranks`); `UNDEFINED` without rows or negatives."""
     if not negative.numel():
         return UNDEFINED
-    return float((1 / ranks(positive, negative)).mean())
+    return _mrr(ranks(positive, negative))
 
 
 def hits_at_k(positive: Tensor, negative: Tensor, k: int) -> float:
@@ -92,7 +92,7 @@ def hits_at_k(positive: Tensor, negative: Tensor, k: int) -> float:
         raise ValueError(f"k must be at least 1, got {k}")
     if not negative.numel():
         return UNDEFINED
-    return float((ranks(positive, negative) <= k).double().mean())
+    return _hits_at_k(ranks(positive, negative), k)
 
 
 def ndcg_at_k(scores: Tensor, gains: Tensor, k: int) -> float:
@@ -208,21 +208,16 @@ class LinkMetrics:
     def _add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
         if not negative.numel():
             return {}
-        rank = ranks(positive, negative)
-        first = negative[:, 0]
-        counts = _counts_by_threshold(positive, first)  # sorts, which both are made of
-        batch = {
-            "ap": _average_precision(*counts, len(positive)),
-            "auc": _roc_auc(*counts, len(positive) ** 2),
-        }
+        rank, first = ranks(positive, negative), negative[:, 0]
+        ap, auc = _compared(positive, first)
+        batch = {"ap": ap, "auc": auc}
         self._num_events += len(positive)
         self._num_batches += 1
         self._count(batch, 1)
         if self._pool is not None:
             self._pool.append((positive.clone(), first.clone()))
         if negative.shape[1] > 1:
-            ranked = {"mrr": float((1 / rank).mean())}
-            ranked |= {f"hits@{k}": float((rank <= k).double().mean()) for k in self.hits}
+            ranked = {"mrr": _mrr(rank)} | {f"hits@{k}": _hits_at_k(rank, k) for k in self.hits}
             self._num_ranked += len(rank)
             self._count(ranked, len(rank))
             batch |= ranked
@@ -257,41 +252,29 @@ def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Ten
         return []
     is_wide = any(x.dtype == torch.float64 for x in scores)
     scores = [x.double() if is_wide else x.float() for x in scores]
+    if all(x.is_cpu for x in scores):
+        return list(zip(scores[::2], scores[1::2], strict=True))
     flat = torch.cat([x.flatten() for x in scores]).cpu()
     parts = torch.split(flat, [x.numel() for x in scores])
     shaped = [part.view(x.shape) for part, x in zip(parts, scores, strict=True)]
     return list(zip(shaped[::2], shaped[1::2], strict=True))
 
 
-def _average_precision(true_count: Tensor, false_count: Tensor, num_positive: int) -> float:
-    gained = torch.diff(true_count, prepend=true_count.new_zeros(1))
-    precision = true_count / (true_count + false_count)
-    return float((gained * precision).sum() / num_positive)
+def _compared(positive: Tensor, negative: Tensor) -> tuple[float, float]:
+    """Return the average precision and the ROC AUC of scores of any shape, some of each."""
+    true, false = _on_host(positive).flatten().contiguous(), _on_host(negative).flatten()
+    gained = torch.empty(len(true) + len(false), dtype=torch.float64)
+    num, above = _native.compare_scores(true, false.unsqueeze(1), gained)
+    return float(gained[:num].sum()) / len(true), above / (len(true) * len(false))
 
 
-def _roc_auc(true_count: Tensor, false_count: Tensor, num_pairs: int) -> float:
-    true_before = true_count - torch.diff(true_count, prepend=true_count.new_zeros(1))
-    passed = torch.diff(false_count, prepend=false_count.new_zeros(1))
-    return float((passed * (true_count + true_before)).sum() / (2 * num_pairs))
+def _mrr(rank: Tensor) -> float:
+    return float(rank.reciprocal().mean())
 
 
-def _counts_by_threshold(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many positives and negatives score at or above each distinct score, descending."""
-    _refuse_nan(positive, negative)
-    scores = torch.cat([positive.detach().flatten(), negative.detach().flatten()]).double()
-    scores, order = scores.sort(descending=True)
-    last_of_ties = torch.ones_like(scores, dtype=torch.bool)
-    last_of_ties[:-1] = scores[1:] != scores[:-1]
-    end = last_of_ties.nonzero().flatten()
-    true_count = (order < positive.numel()).cumsum(0)[end].double()
-    return true_count, end + 1 - true_count
+def _hits_at_k(rank: Tensor, k: int) -> float:
+    return int((rank <= k).count_nonzero()) / len(rank)
 
 
-def _refuse_nan(positive: Tensor, negative: Tensor) -> None:
-    for name, scores in (("positive", positive), ("negative", negative)):
-        bad = scores.detach().flatten().isnan()
-        if bad.any():
-            raise ValueError(
-                f"{name} score {int(bad.nonzero()[0])} of {scores.numel()} is NaN, which has no "
-                "place in a ranking; the model has diverged, or its input is not finite"
-            )
+def _on_host(scores: Tensor) -> Tensor:
+    return scores.detach().to("cpu", torch.float64)

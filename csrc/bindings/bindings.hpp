@@ -9,6 +9,7 @@ void bind_static_csr(py::module_& m);
 void bind_id_map(py::module_& m);
 void bind_plan(py::module_& m);
 void bind_event_counts(py::module_& m);
+void bind_metrics(py::module_& m);
 void bind_tables(py::module_& m);
 void bind_belady(py::module_& m);
 void bind_attention(py::module_& m);

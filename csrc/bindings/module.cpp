@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, m) {
   bind_id_map(m);
   bind_plan(m);
   bind_event_counts(m);
+  bind_metrics(m);
   bind_tables(m);
   bind_belady(m);
   bind_attention(m);

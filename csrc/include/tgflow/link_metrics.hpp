@@ -1,0 +1,31 @@
+// How scores of events stand beside scores of events that did not happen; equal scores are tied.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace tgflow {
+
+/// Scores in rows, each of which is contiguous; none of them is NaN.
+struct ScoreRows {
+  const double* data;
+  int64_t rows;
+  int64_t width;
+  int64_t stride;
+
+  const double* row(int64_t i) const { return data + i * stride; }
+};
+
+/// Writes each positive's rank among the negatives of its row, 1 being best: the middle of those that ties
+/// leave open. `positive` and `out` are [negative.rows].
+void rank_scores(const double* positive, const ScoreRows& negative, double* out);
+
+struct Comparison {
+  std::vector<double> gained;  ///< By distinct score, from the highest down: positives with it x precision.
+  double num_above;            ///< Pairs of which the positive scores higher, ties counting one half.
+};
+
+/// Compares all positives with all negatives.
+Comparison compare_scores(std::vector<double> positive, std::vector<double> negative);
+
+}  // namespace tgflow
