@@ -61,9 +61,11 @@ class EdgeBank(Heuristic):
         c = EdgeBankConfig() if config is None else config
         super().__init__(["unlimited"], pair_counts(c.direction))
 
-    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
+    def rate(
+        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
+    ) -> list[Tensor]:
         """Return which pairs were ever seen."""
-        return (latest_age(counts) >= 0).double()
+        return [(latest_age(counts) >= 0).double()]
 
 
 class EdgeBankTW(Heuristic):
@@ -79,10 +81,14 @@ class EdgeBankTW(Heuristic):
         c = EdgeBankTWConfig() if config is None else config
         super().__init__(WINDOWS if c.window is None else [c.window], pair_counts(c.direction))
 
-    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
-        """Return which pairs were seen within the window."""
-        age, ticks = latest_age(counts), float(self.candidates[candidate]) / batch.seconds_per_tick
-        return ((age >= 0) & (age <= ticks)).double()
+    def rate(
+        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
+    ) -> list[Tensor]:
+        """Return which pairs were seen within each window."""
+        age = latest_age(counts)
+        seen = age >= 0
+        ticks = [float(self.candidates[i]) / batch.seconds_per_tick for i in candidates]
+        return [(seen & (age <= most)).double() for most in ticks]
 
     def figures(self) -> dict[str, Any]:
         """Return the `window` in use, in seconds."""

@@ -42,18 +42,21 @@ class Heuristic(TemporalModel):
         self.register_buffer("never", never, persistent=False)  # it says where the model is
         self.never: Tensor
 
-    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
-        """Return the scores of pairs by a candidate, float64 of the shape of their counts."""
+    def rate(
+        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the scores of pairs by each candidate, float64 of the shape of their counts."""
         raise NotImplementedError
 
     def forward(self, batch: Batch) -> Scores:
         """Return the scores of the batch's events and of their negatives; changes no state."""
         leads = torch.tensor([0]) if self.state is None else self.state.of_batch(batch)
-        first, *others = sorted(set(leads.tolist()))
-        found = self.rate(batch, batch.counts, first)
-        for other in others:  # of replayed events, when another was the best
+        leading = sorted(set(leads.tolist()))
+        found, *others = self.rate(batch, batch.counts, leading)
+        for other, rated in zip(leading[1:], others, strict=True):
+            # of replayed events, when another was the best
             is_other = (leads == other).to(found.device).unsqueeze(1)
-            found = found.where(~is_other, self.rate(batch, batch.counts, other))
+            found = found.where(~is_other, rated)
         return Scores(found[:, 0], found[:, 1:])
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
@@ -64,7 +67,7 @@ class Heuristic(TemporalModel):
         if self.state is None or self.training or not batch.negative_dst.shape[1]:
             return None
         head = [_head(each, batch.num_new) for each in batch.counts]
-        rated = torch.stack([self.rate(batch, head, i) for i in range(len(self.candidates))])
+        rated = torch.stack(self.rate(batch, head, range(len(self.candidates))))
         return Messages((rated.transpose(0, 1),))
 
     def store(self, events: NewEvents, messages: Messages) -> None:

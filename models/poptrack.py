@@ -54,11 +54,12 @@ class PopTrack(Heuristic):
         events = [200 * math.log(2) / -math.log(decay) for decay in decays]
         super().__init__(decays, [Count("dst", half_life=n, clock="events") for n in events])
 
-    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
+    def rate(
+        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
+    ) -> list[Tensor]:
         """Return the decayed counts of the destinations."""
-        decayed = counts[candidate].decayed
-        assert decayed is not None
-        return decayed
+        found = [counts[i].decayed for i in candidates]
+        return [decayed for decayed in found if decayed is not None]
 
     def figures(self) -> dict[str, Any]:
         """Return the `decay` in use, per 200 events."""

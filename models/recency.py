@@ -11,9 +11,10 @@ Differs from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from tgflow.setting import check_ranges
 Rule = Literal["LR>GR", "LR>GP", "LR>LP", "LP>GR", "LP>GP", "LR", "LP", "GR", "GP"]
 RULES: tuple[Rule, ...] = ("LR>GR", "LR>GP", "LR>LP", "GR", "GP")
 """What is tried where no rule is given."""
+_Key: TypeAlias = tuple[Tensor, Tensor]
 _UNIT = 2.0**-64  # brings ages in ticks below 1, without rounding
 
 
@@ -60,18 +62,24 @@ class Recency(Heuristic):
         rules = RULES if c.rule is None else [c.rule]
         super().__init__(rules, [Count("dst"), *pair_counts(c.direction)])
 
-    def rate(self, batch: Batch, counts: Sequence[Counts], candidate: int) -> Tensor:
-        """Return the pairs' scores by a rule."""
-        first, _, second = self.candidates[candidate].partition(">")
-        key, seen = self._key(batch, counts, first)
+    def rate(
+        self, batch: Batch, counts: Sequence[Counts], candidates: Sequence[int]
+    ) -> list[Tensor]:
+        """Return the pairs' scores by each rule."""
+        key = cache(lambda name: self._key(batch, counts, name))
+        return [self._scores(self.candidates[i], key) for i in candidates]
+
+    def _scores(self, rule: str, key: Callable[[str], _Key]) -> Tensor:
+        first, _, second = rule.partition(">")
+        value, seen = key(first)
         if not second:
-            return torch.where(seen, _leading(first, key, 0.0), self.never)
-        other, other_seen = self._key(batch, counts, second)
+            return torch.where(seen, _leading(first, value, 0.0), self.never)
+        other, other_seen = key(second)
         share = torch.where(other_seen, _share(second, other), 0.0)
         following = torch.where(other_seen, _following(second, other), self.never)
-        return torch.where(seen, _leading(first, key, share), following)
+        return torch.where(seen, _leading(first, value, share), following)
 
-    def _key(self, batch: Batch, counts: Sequence[Counts], key: str) -> tuple[Tensor, Tensor]:
+    def _key(self, batch: Batch, counts: Sequence[Counts], key: str) -> _Key:
         """Return the ages in ticks or the numbers of a key, float64, and where there are any."""
         if key[0] == "G":
             value, seen = (counts[0].age if key[1] == "R" else counts[0].num), counts[0].num > 0
@@ -90,8 +98,11 @@ def _num_met(batch: Batch, counts: Sequence[Counts]) -> Tensor:
     if not reverse:
         return pair
     rows, columns = pair.shape
-    src = torch.cat([batch.src.unsqueeze(1), batch.negative_src], dim=1)[:rows, :columns]
-    dst = torch.cat([batch.dst.unsqueeze(1), batch.negative_dst], dim=1)[:rows, :columns]
+    ends = (batch.src, batch.negative_src), (batch.dst, batch.negative_dst)
+    src, dst = (
+        torch.cat([own[:rows].unsqueeze(1), others[:rows, : columns - 1]], dim=1)
+        for own, others in ends
+    )
     return pair + reverse[0].where(src != dst, 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -85,7 +85,10 @@ class StepRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return a flat dict that JSON can hold, such as {"start": 0, "running.ap": 0.9, ...}."""
-        return _flat(asdict(self))
+        return _flat({name: getattr(self, name) for name in _STEP_FIELDS})
+
+
+_STEP_FIELDS = [each.name for each in fields(StepRecord)]
 
 
 class Callback:
