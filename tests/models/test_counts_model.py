@@ -7,6 +7,8 @@ import torch
 
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
 from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan.counts import CountHistory
 
 STREAM = made_events(24)
 EVERYTHING = {"base": True, "window": True, "recency": True, "scales": True, "ages": True}
@@ -86,6 +88,30 @@ def test_features_are_those_of_the_equations_at_every_prefix(extras, both):
             for column, z in enumerate([int(batch.dst[row]), *batch.negative_dst[row].tolist()]):
                 expected = features(past, u, z, **settings)
                 assert found[row, column].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("base", [False, True])
+def test_the_table_that_the_paper_works_out(base):
+    """Source 0 visits a, b, c, b, c, and another source d; what is next, of a, b, c, d?"""
+    src, dst = torch.tensor([0, 0, 0, 0, 0, 9]), torch.tensor([1, 2, 3, 2, 3, 4])
+    graph = TemporalGraph.from_events(EventBatch(src, dst, torch.arange(6)))
+    model = made_model("counts", depth=2, half_life=1e15, num_destinations=4, base=base)
+    asked = EventBatch(torch.tensor([0]), torch.tensor([1]), torch.tensor([6]))
+    history, others = CountHistory(graph, model.counts), torch.tensor([[2, 3, 4]])
+    answers = history.answer(asked, None, others, limit=torch.tensor([6]), stop=6)
+    found = model.features(history.read(answers, 4), 1.0)[0, :, :4].double().exp().T.tolist()
+    share, visits, after_c, after_b = found
+    assert share == pytest.approx([2 / 10, 3 / 10, 3 / 10, 2 / 10])
+    if base:  # the shares of continuations show where nothing was counted
+        continued = [after_c[0] * 2, after_b[1] * 3, after_c[2] * 2, after_c[3] * 2]
+        assert continued == pytest.approx([1 / 7, 3 / 7, 2 / 7, 1 / 7])
+        assert [round(x, 2) for x in continued] == [0.14, 0.43, 0.29, 0.14]
+        return
+    assert [[round(x, 2) for x in row] for row in (visits, after_c, after_b)] == [
+        [0.20, 0.38, 0.38, 0.03],
+        [0.10, 0.65, 0.15, 0.10],
+        [0.07, 0.10, 0.77, 0.07],
+    ]
 
 
 def test_a_table_worked_by_hand():
