@@ -32,6 +32,9 @@ DEVELOPERS = {
     "cache": Benchmark(
         "benchmarks.cache", "hit rates of caches, what planning is worth, and gathers through them"
     ),
+    "models": Benchmark(
+        "benchmarks.models", "models on counts of the past over whole streams, and counting itself"
+    ),
     "durable": Benchmark(
         "benchmarks.durable", "the durable log and checkpoints, beside bare writes"
     ),

@@ -19,6 +19,7 @@ COSTS = frozenset(
         "of theirs",
         "ns/event",
         "bytes/entry",
+        "bytes/event",
         "of the room",
         "of staged",
         "% slower",
