@@ -284,10 +284,10 @@ def test_where_nothing_can_be_written_is_said_before_training(tgflow, made, tmp_
 def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, monkeypatch):
     learn = Learner.learn
 
-    def diverging(self, batch):
+    def diverging(self, batch, **settings):
         if batch.index == 5:
             raise TrainingDiverged("events [250, 300): the loss is nan; lower it", (250, 300))
-        return learn(self, batch)
+        return learn(self, batch, **settings)
 
     monkeypatch.setattr(Learner, "learn", diverging)
     ran = run("--checkpoint-batches", 2)
@@ -304,10 +304,10 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(run, resume, m
 def test_a_loss_that_is_not_finite_can_be_left_out_and_counted(run, monkeypatch):
     learn = Learner.learn
 
-    def diverging(self, batch):
+    def diverging(self, batch, **settings):
         if batch.index == 5:
             raise TrainingDiverged("events [250, 300): the loss is nan", (250, 300))
-        return learn(self, batch)
+        return learn(self, batch, **settings)
 
     monkeypatch.setattr(Learner, "learn", diverging)
     ran = run("--on-nan", "skip", "--json")

@@ -158,7 +158,7 @@ def test_every_setting_has_an_effect_and_every_error_a_code():
         ("tgflow.streams.errors", "SourceCorrupt", 76),
         ("tgflow.streams.kafka.consumer", "NoTopicError", 66),
         ("tgflow.streams.ingest.accounting", "Unbalanced", 70),
-        ("tgflow.train.learner", "TrainingDiverged", 70),
+        ("tgflow.train.finite", "TrainingDiverged", 70),
         ("tgflow.peers", "RanksDisagree", 70),
         ("tgflow.peers", "PeerLost", 75),
         ("tgflow.peers", "WorldError", 2),

@@ -87,6 +87,12 @@ def walk_features() -> Call:
     return Call(_core.walk_features, arguments, indices=indices)
 
 
+def ranking(function: Callable[..., object], **more: Tensor) -> Call:
+    """A function of scores, whose rows may lie apart; each has one true score."""
+    arguments = {"positive": torch.ones(NUM).double(), **more}
+    return Call(function, arguments, any_stride={"negative"}, any_width={"negative"})
+
+
 def rows_of(size: int) -> Tensor:
     return torch.ones(size, WIDTH)
 
@@ -328,6 +334,16 @@ CASES: dict[str, Callable[[], Call]] = {
         grad_out=torch.ones(NUM, WIDTH),
         grad_gates=torch.ones(NUM, 3 * WIDTH),
         grad_own=torch.ones(NUM, WIDTH),
+    ),
+    "rank_scores": lambda: ranking(
+        _core.rank_scores,
+        negative=torch.ones(NUM, K).double(),
+        out=torch.ones(NUM).double(),
+    ),
+    "compare_scores": lambda: ranking(
+        _core.compare_scores,
+        negative=torch.ones(ROWS, 1).double(),
+        gained=torch.ones(NUM + ROWS).double(),
     ),
     "co_occurrence": co_occurrence,
     "walk_features": walk_features,
