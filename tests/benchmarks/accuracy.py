@@ -156,7 +156,7 @@ def with_targets(rows: Sequence[Row]) -> list[Row]:
 def _target(row: Row, rows: Sequence[Row]) -> float | None:
     stream, model = str(row.params["stream"]), str(row.params["model"])
     if row.name == TEST:
-        return TARGETS.get(model, {}).get(stream)
+        return TARGETS.get(model, {}).get(stream) if _is_plain(row) else None
     if row.name != PREQUENTIAL or model != DEFAULT:
         return None
     others = [
@@ -167,6 +167,11 @@ def _target(row: Row, rows: Sequence[Row]) -> float | None:
         and all(other.params[name] == row.params[name] for name in ("stream", "events"))
     ]
     return max([FLOORS.get(stream, 0.0), *(value - LEEWAY for value in others)]) or None
+
+
+def _is_plain(row: Row) -> bool:
+    """Return whether the negatives are those that the bars are of: random ones, which never hit."""
+    return "--protocol" not in str(row.params["settings"])
 
 
 def _best_of_all(rows: Sequence[Row]) -> Iterator[Row]:
@@ -185,6 +190,7 @@ def _best(
         for row in rows
         if (row.name, row.params["stream"]) == (name, stream)
         and "--visibility batch" not in str(row.params["settings"])
+        and (name != TEST or _is_plain(row))
         and (models is None or row.params["model"] in models)
     ]
     return max(found, key=lambda row: row.value, default=None)
