@@ -1,0 +1,293 @@
+"""One rank reads the stream: the others get its events in the same segments, and its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.effort import cases
+from helpers.worlds import in_world, run_apart
+from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed
+from tgflow.distributed.segment import MOST_BATCHES, Cause, receive, segments, send
+from tgflow.events import EventBatch, concat, empty_events
+from tgflow.peers import Alone, RanksDisagree
+
+WORLDS = cases([2, 3, 4], quick=[3])
+
+
+def events(size, *, x_dim=None, labels=False):
+    """Events of growing time, among ever more nodes."""
+    rows = torch.arange(size)
+    x = None if x_dim is None else torch.rand(size, x_dim, generator=torch.manual_seed(1))
+    return EventBatch(rows // 2, rows * 3, rows * 7, x, rows % 4 if labels else None)
+
+
+def cut(whole, sizes):
+    """Return a stream in batches of these sizes, and the rest."""
+    start = 0
+    for size in sizes:
+        yield whole[start : start + size]
+        start += size
+    yield whole[start:]
+
+
+def same(left, right):
+    for name in ("src", "dst", "t", "x", "label"):
+        ours, theirs = getattr(left, name), getattr(right, name)
+        assert (ours is None) == (theirs is None), name
+        if ours is not None:
+            assert torch.equal(ours, theirs), name
+
+
+class NoSource:
+    """A stream that nobody may open."""
+
+    def __iter__(self):
+        raise AssertionError("a follower opened the source")
+
+
+def taken(peers, stream, batch_size=10, **options):
+    """Return what this rank gets of the stream that rank 0 has."""
+    if peers.rank == 0:
+        with Feed(peers, stream, batch_size, **options) as feed:
+            return list(feed)
+    with Followed(peers, "s") as followed:
+        return list(followed)
+
+
+# --- segments
+
+
+@given(st.integers(0, 200), st.lists(st.integers(0, 120), max_size=6), st.integers(1, 30))
+def test_segments_are_whole_micro_batches_whatever_the_stream_is_cut_into(size, sizes, batch_size):
+    whole = events(size, x_dim=2)
+    found = list(segments(cut(whole, sizes), batch_size))
+    same(concat(found) if found else empty_events(2), whole)
+    for segment in found[:-1]:
+        assert len(segment) % batch_size == 0
+    for segment in found:
+        assert 0 < len(segment) <= MOST_BATCHES * batch_size
+
+
+def test_what_is_complete_does_not_wait_for_what_comes_next():
+    read = []
+
+    def stream():
+        for batch in cut(events(30), [10, 10]):
+            read.append(len(batch))
+            yield batch
+
+    pulled = segments(stream(), 10)
+    next(pulled)
+    assert read == [10]
+
+
+# --- a world
+
+
+def take_any(peers, sizes):
+    for columns in ({}, {"x_dim": 3}, {"labels": True}, {"x_dim": 0, "labels": True}):
+        whole = events(95, **columns)
+        stream = cut(whole, sizes) if peers.rank == 0 else NoSource()
+        same(concat(taken(peers, stream)), whole)
+
+
+@pytest.mark.parametrize("sizes", cases([[], [1, 30, 3], [5] * 19], quick=[[1, 30, 3]]))
+@pytest.mark.parametrize("world", WORLDS)
+def test_segments_of_any_size_give_the_same_to_all_ranks(world, sizes):
+    in_world(world, take_any, sizes)
+
+
+def take_lengths(peers):
+    stream = cut(events(190), [1, 34]) if peers.rank == 0 else NoSource()
+    return [len(segment) for segment in taken(peers, stream)]
+
+
+def test_all_ranks_get_the_same_segments():
+    assert in_world(3, take_lengths) == [[30, 80, 80]] * 3
+
+
+def take_empty(peers):
+    assert taken(peers, iter([empty_events()]) if peers.rank == 0 else NoSource()) == []
+
+
+def test_an_empty_stream_ends_all_ranks():
+    in_world(3, take_empty)
+
+
+def take_idle(peers, seconds):
+    def stream():
+        yield events(10)
+        time.sleep(seconds)
+        yield events(10)
+
+    source = stream() if peers.rank == 0 else NoSource()
+    assert len(concat(taken(peers, source, heartbeat=0.1))) == 20
+
+
+def test_an_idle_stream_outlives_the_timeout():
+    in_world(2, take_idle, 1.5, timeout=0.5)
+
+
+class SourceGone(OSError):
+    """What a source raises."""
+
+
+def take_failing(peers):
+    def stream():
+        yield from cut(events(25), [20])
+        raise SourceGone("the broker is gone")
+
+    found = []
+    source = stream() if peers.rank == 0 else NoSource()
+    feed = Feed(peers, source, 10) if peers.rank == 0 else Followed(peers, "s")
+    with feed, pytest.raises((SourceGone, LeaderFailed), match="the broker is gone") as error:
+        for segment in feed:
+            found.append(len(segment))
+    assert found == [20], "what was complete before comes first"
+    if peers.rank:
+        assert error.value.kinds[:2] == ("SourceGone", "OSError")
+
+
+def test_an_error_of_the_stream_ends_all_ranks_by_the_same_cause():
+    in_world(3, take_failing)
+
+
+def leave_early(peers):
+    """Rank 0 fails by itself while the others wait for events."""
+    if peers.rank:
+        with Followed(peers, "s") as followed, pytest.raises(LeaderFailed, match="of its own"):
+            list(followed)
+        return
+    with pytest.raises(RuntimeError), Feed(peers, iter([]), 10):
+        raise RuntimeError("of its own")
+
+
+def test_a_rank_0_that_fails_says_why_to_those_that_wait():
+    in_world(2, leave_early)
+
+
+def stop_taking(peers):
+    """All stop after the first segment, as by a signal, while the stream goes on."""
+    if peers.rank == 0:
+        with Feed(peers, (events(10) for _ in range(1_000_000)), 10) as feed:
+            next(iter(feed))
+        return
+    with Followed(peers, "s") as followed:
+        stream = iter(followed)
+        next(stream)
+        followed.close()
+        with pytest.raises(FeedClosed):
+            while True:
+                next(stream)
+
+
+def test_ranks_may_stop_before_the_stream_ends():
+    in_world(3, stop_taking)
+
+
+LARGE = 4 << 20
+"""Bytes of a segment, more than sockets hold."""
+
+
+def read_far(peers):
+    """Rank 1 takes nothing for a while, and then what there is."""
+    num_read = []
+
+    def stream():
+        for _ in range(30):
+            num_read.append(1)
+            yield events(64, x_dim=LARGE // 64 // 4)
+
+    if peers.rank == 0:
+        with Feed(peers, stream(), 64) as feed:
+            lengths = []
+            thread = threading.Thread(target=lambda: lengths.extend(len(each) for each in feed))
+            thread.start()
+            time.sleep(0.7)
+            early = len(num_read)
+            thread.join()
+        return early, len(num_read), sum(lengths)
+    with Followed(peers, "s", LARGE // 64 // 4) as followed:
+        time.sleep(1.0)
+        return sum(len(segment) for segment in followed)
+
+
+def test_a_rank_that_does_not_follow_stops_the_reading():
+    (early, read, learned), followed = in_world(2, read_far)
+    assert early < 15, "queues of both ranks, and sockets"
+    assert read == 30
+    assert learned == followed == 64 * 30
+
+
+def lose_follower(peers):
+    if peers.rank == 1:
+        os._exit(9)
+    errors = []
+    with Feed(peers, iter([]), 10, lost=errors.append, heartbeat=0.1):
+        while not errors:
+            time.sleep(0.01)
+    return str(errors[0])
+
+
+def test_a_rank_that_ends_while_nothing_comes_is_missed():
+    leader, follower = run_apart(2, lose_follower, joined=20.0)
+    assert follower.code == 9
+    assert "rank 1" in leader.result, leader.error
+
+
+def take_watched(peers):
+    """Nothing that could run code is read from the wire."""
+    found = []
+    sys.addaudithook(lambda event, args: found.append(args) if "pickle" in event else None)
+    taken(peers, cut(events(50, x_dim=2), [20]) if peers.rank == 0 else NoSource())
+    assert not found
+    sent = peers.traffic.flows["feed"].bytes
+    assert sent == 0 if peers.rank else sent > 50 * (3 * 8 + 2 * 4)
+
+
+def test_nothing_is_unpickled():
+    in_world(2, take_watched)
+
+
+# --- messages
+
+
+class Wire(Alone):
+    """Keeps what rank 0 broadcasts, and gives it to who receives."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.rank, self.sent = rank, []
+
+    def broadcast(self, tensor, *, kind, group="train"):
+        assert (kind, group) == ("feed", "feed")
+        if self.rank == 0:
+            self.sent.append(tensor.clone())
+        else:
+            tensor.copy_(self.sent.pop(0))
+
+
+def passed(message, number=0, due=0):
+    leader, follower = Wire(0), Wire(1)
+    send(leader, number, message)
+    follower.sent = leader.sent
+    return receive(follower, due)
+
+
+def test_a_cause_arrives_with_its_classes_and_is_cut_if_it_is_long():
+    found = passed(Cause.of(FileNotFoundError("x" * 10_000)))
+    assert found.kinds[:2] == ("FileNotFoundError", "OSError")
+    assert len(found.text) == 4_000
+
+
+def test_a_message_out_of_order_is_refused():
+    with pytest.raises(RanksDisagree, match="message 3 of kind 1 of its stream, and message 2"):
+        passed(events(3), number=3, due=2)

@@ -1,0 +1,215 @@
+"""The stream of all ranks: rank 0 alone reads it, and sends what it reads to the others.
+
+Order, refusals, ids and log are therefore those of one process. On each rank one thread sends or
+receives, in the group "feed"; queues between it and whoever takes the events are bounded, so a rank
+that does not follow stops the reading.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Self
+
+from tgflow.distributed.segment import Cause, Message, What, receive, segments, send
+from tgflow.events import EventBatch
+from tgflow.peers import PeerLost, Peers
+
+HEARTBEAT_SECONDS = 4.0
+"""Of silence: then rank 0 says that it lives, which also shows whether the others do."""
+_QUEUED = 2
+_PAUSE = 0.1
+_GRACE_SECONDS = 5.0
+
+
+class LeaderFailed(RuntimeError):
+    """Rank 0 reads no more, and its stream has not ended.
+
+    Args:
+        cause: Why.
+    """
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.text)
+        self.kinds = cause.kinds
+        """The names of the classes of what rank 0 raised, the nearest first."""
+
+
+class FeedClosed(Exception):
+    """Nobody wants more of the stream here: it has not ended."""
+
+
+class Feed:
+    """The stream of rank 0: iterating it reads it, and sends it to all others.
+
+    A context manager; entered, the other ranks hear from this one. Left, they hear that there is
+    no more, or why.
+
+    Args:
+        peers: The ranks; this one is rank 0.
+        stream: Batches of any size, in order; an error that it raises ends all ranks.
+        batch_size: Events of a micro-batch.
+        lost: Called by the thread that sends if another rank is gone: whoever waits for the stream
+            does not notice.
+        heartbeat: Seconds of silence.
+
+    Example:
+        >>> with Feed(peers, stream, batch_size=200) as feed:  # on rank 0
+        ...     trainer.run(feed)
+        >>> with Followed(peers, unit="s") as followed:  # on all others
+        ...     trainer.run(followed)
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        stream: Iterable[EventBatch],
+        batch_size: int,
+        *,
+        lost: Callable[[PeerLost], object] = lambda error: None,
+        heartbeat: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self.unit = getattr(stream, "unit", None)
+        """What a tick is, if the stream says so."""
+        self._peers, self._stream, self._batch_size = peers, stream, batch_size
+        self._lost, self._heartbeat = lost, heartbeat
+        self._messages: queue.Queue[Message] = queue.Queue(_QUEUED)
+        self._has_ended = False
+        self._failure: PeerLost | None = None
+        self._thread = threading.Thread(target=self._send_all, name="tgflow-feed", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._has_ended:
+            self._end(What.END if error is None else Cause.of(error))
+        self._thread.join(_GRACE_SECONDS)
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Read the stream, and yield what was put on its way to the others.
+
+        Raises:
+            PeerLost: If another rank is gone; else what the stream raises.
+        """
+        try:
+            for segment in segments(self._stream, self._batch_size):
+                self._put(segment)
+                yield segment
+        except Exception as error:
+            self._end(Cause.of(error))
+            raise
+        self._end(What.END)
+
+    def _end(self, last: Message) -> None:
+        """Send the last message, if it can be sent."""
+        self._has_ended = True
+        with suppress(PeerLost):  # who is gone needs none, and something else ends this rank
+            self._put(last)
+
+    def _put(self, message: Message) -> None:
+        """Let a message wait to be sent; wait for room."""
+        while True:
+            if self._failure is not None:
+                raise PeerLost(str(self._failure)) from self._failure
+            try:
+                return self._messages.put(message, timeout=_PAUSE)
+            except queue.Full:
+                continue
+
+    def _send_all(self) -> None:
+        """Send what waits, in order, and a heartbeat where nothing does; until the last one."""
+        number, message = 0, None
+        try:
+            while not isinstance(message, Cause) and message != What.END:
+                message = self._next()
+                send(self._peers, number, message)
+                number += 1
+        except PeerLost as error:
+            self._failure = error
+            self._lost(error)
+
+    def _next(self) -> Message:
+        try:
+            return self._messages.get(timeout=self._heartbeat)
+        except queue.Empty:
+            return What.HEARTBEAT
+
+
+class Followed:
+    """The stream of any other rank: what rank 0 sends, in the same segments; nothing is opened.
+
+    A context manager; left, it takes nothing more.
+
+    Args:
+        peers: The ranks.
+        unit: What a tick is.
+        x_dim: Width of the edge features, 0 without them.
+    """
+
+    def __init__(self, peers: Peers, unit: str, x_dim: int = 0) -> None:
+        self.unit = unit
+        self.x_dim = x_dim
+        self._peers = peers
+        self._arrived: queue.Queue[Message | Exception] = queue.Queue(_QUEUED)
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._receive_all, name="tgflow-feed", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+        self._thread.join(0.0 if any(error) else _GRACE_SECONDS)
+
+    def close(self) -> None:
+        """Let whoever waits for events go; a second time does nothing. From any thread."""
+        self._is_closed = True
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Yield what rank 0 has read; waits for it.
+
+        Raises:
+            FeedClosed: If it was closed.
+            LeaderFailed: If rank 0 cannot read on, or stops.
+            PeerLost: If it is gone.
+            RanksDisagree: If it sends something else than is due.
+        """
+        while not self._is_closed:
+            try:
+                message = self._arrived.get(timeout=_PAUSE)
+            except queue.Empty:
+                continue
+            if isinstance(message, EventBatch):
+                yield message
+            elif isinstance(message, Cause):
+                raise LeaderFailed(message)
+            elif isinstance(message, Exception):
+                raise message
+            else:
+                return
+        raise FeedClosed
+
+    def _receive_all(self) -> None:
+        """Receive until the last message, or until what is received is of no use any more."""
+        number, message = 0, None
+        try:
+            while not isinstance(message, Cause) and message != What.END:
+                message = receive(self._peers, number)
+                number += 1
+                if message != What.HEARTBEAT:
+                    self._put(message)
+        except Exception as error:
+            self._put(error)
+
+    def _put(self, message: Message | Exception) -> None:
+        """Let a message wait to be taken; wait for room while anybody takes it."""
+        while not self._is_closed:
+            try:
+                return self._arrived.put(message, timeout=_PAUSE)
+            except queue.Full:
+                continue

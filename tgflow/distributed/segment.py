@@ -1,0 +1,162 @@
+"""What rank 0 says to others of its stream: columns of events, that it lives, or how it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from tgflow.distributed.parcel import Layout, Spec, specs_of
+from tgflow.events import EventBatch, concat
+from tgflow.peers import Peers, RanksDisagree
+
+KIND = "feed"
+"""What it is counted as in `Traffic`."""
+MOST_BATCHES = 8
+"""Micro-batches of one segment: what waits for the slowest rank is bounded by it."""
+_HEADER_WORDS = 5
+_MOST_TEXT = 4_000
+_NO_FEATURES = -1
+
+
+class What(IntEnum):
+    """What a message is."""
+
+    EVENTS = 1
+    HEARTBEAT = 2
+    END = 3
+    """There will be no more events."""
+    FAILURE = 4
+    """There will be no more events, and the stream has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why rank 0 reads no more, as another process can know it.
+
+    Args:
+        kinds: The names of the error's class and of its ancestors, the nearest first.
+        text: What it says.
+    """
+
+    kinds: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return what is told of `error`."""
+        return cls(tuple(kind.__name__ for kind in type(error).__mro__), str(error)[:_MOST_TEXT])
+
+    def to_tensor(self) -> Tensor:
+        """Return it as JSON, uint8 `[n]`."""
+        text = json.dumps([self.kinds, self.text]).encode()
+        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+    @classmethod
+    def from_tensor(cls, text: Tensor) -> Self:
+        """Return what `to_tensor` made into `text`."""
+        kinds, said = json.loads(bytes(text.numpy()))
+        return cls(tuple(kinds), said)
+
+
+Message = EventBatch | Cause | What
+"""Events, a failure, or what needs no more words."""
+
+
+def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBatch]:
+    """Yield the events of `stream` in 1 to 8 complete micro-batches; at its end, what is left.
+
+    Nothing that is complete waits for what comes next.
+
+    Args:
+        stream: Batches of any size.
+        batch_size: Events of a micro-batch; the first of them begins with the stream.
+    """
+    waiting: list[EventBatch] = []
+    num_waiting = 0
+    for batch in stream:
+        waiting.append(batch)
+        num_waiting += len(batch)
+        if num_waiting < batch_size:
+            continue
+        events = concat(waiting)
+        num_complete = num_waiting // batch_size * batch_size
+        for start in range(0, num_complete, MOST_BATCHES * batch_size):
+            yield events[start : min(start + MOST_BATCHES * batch_size, num_complete)]
+        waiting, num_waiting = [events[num_complete:]], num_waiting - num_complete
+    if num_waiting:
+        yield concat(waiting)
+
+
+def send(peers: Peers, number: int, message: Message) -> None:
+    """Send message `number` to all other ranks, from rank 0: a broadcast, or two.
+
+    Raises:
+        PeerLost: If another rank is gone.
+    """
+    what, contents = _contents(message)
+    header = torch.tensor([number, what, *_sizes(message)])
+    peers.broadcast(header, kind=KIND, group="feed")
+    if contents:
+        packed = Layout(KIND, specs_of(contents)).pack(number, contents)
+        peers.broadcast(packed, kind=KIND, group="feed")
+
+
+def receive(peers: Peers, number: int) -> Message:
+    """Return message `number` of rank 0, on any other rank; waits for it.
+
+    Raises:
+        RanksDisagree: If it is another one.
+        PeerLost: If rank 0 is gone, or sends nothing for too long.
+    """
+    header = torch.zeros(_HEADER_WORDS, dtype=torch.int64)
+    peers.broadcast(header, kind=KIND, group="feed")
+    sent, what, *sizes = header.tolist()
+    if sent != number or what not in list(What):
+        raise RanksDisagree(
+            f"rank 0 sent message {sent} of kind {what} of its stream, and message {number} was due"
+        )
+    if what not in (What.EVENTS, What.FAILURE):
+        return What(what)
+    layout = Layout(KIND, _specs(What(what), *sizes))
+    packed = torch.zeros(layout.num_bytes, dtype=torch.uint8)
+    peers.broadcast(packed, kind=KIND, group="feed")
+    contents = layout.unpack(number, packed, sender=0)
+    if what == What.FAILURE:
+        return Cause.from_tensor(contents["text"])
+    return EventBatch.checked(**contents)
+
+
+def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
+    """Return what a message is, and its tensors by name."""
+    if isinstance(message, Cause):
+        return What.FAILURE, {"text": message.to_tensor()}
+    if isinstance(message, What):
+        return message, {}
+    columns = {name: getattr(message, name) for name in ("src", "dst", "t", "x", "label")}
+    return What.EVENTS, {name: column for name, column in columns.items() if column is not None}
+
+
+def _sizes(message: Message) -> tuple[int, int, int]:
+    """Return what `_specs` needs: length, width of the features, and whether there are labels."""
+    if isinstance(message, EventBatch):
+        width = _NO_FEATURES if message.x is None else message.x_dim
+        return len(message), width, int(message.label is not None)
+    return (len(message.to_tensor()) if isinstance(message, Cause) else 0), _NO_FEATURES, 0
+
+
+def _specs(what: What, size: int, width: int, has_labels: int) -> dict[str, Spec]:
+    """Return dtype and shape of each tensor of a message, in the order of `_contents`."""
+    if what == What.FAILURE:
+        return {"text": (torch.uint8, (size,))}
+    specs: dict[str, Spec] = dict.fromkeys(("src", "dst", "t"), (torch.int64, (size,)))
+    if width != _NO_FEATURES:
+        specs["x"] = (torch.float32, (size, width))
+    if has_labels:
+        specs["label"] = (torch.int64, (size,))
+    return specs
