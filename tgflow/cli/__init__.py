@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_traceback = "--traceback" in args or bool(os.environ.get("TGFLOW_TRACEBACK"))
     args = [arg for arg in args if arg != "--traceback"]
     try:
-        app.app(args, prog_name="tgflow")
+        app.app(args, prog_name="tgflow", obj=args)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except Exception as error:

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -312,9 +311,3 @@ def use_threads(config: Config) -> int:
     torch.set_num_threads(threads)
     set_num_threads(threads)
     return threads
-
-
-def run_name(config: Config) -> str:
-    """Return what a run is called where nobody named it, such as collegemsg-tgn."""
-    stem = Path(config.stream.path).name.split(".")[0] or "stream"
-    return f"{stem}-{config.model.name.rpartition(':')[2].lower()}"

@@ -30,7 +30,7 @@ from tgflow.report.table_text import print_stream, print_summary
 from tgflow.runtime.build import RunInputs, open_run
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.features import check_tables
-from tgflow.runtime.files import RunFiles, to_json
+from tgflow.runtime.files import RunFiles, run_name, to_json
 from tgflow.runtime.gpu import (
     describe_device,
     device_figures,
@@ -169,7 +169,7 @@ def _offline(config: Config, stated: Mapping[str, Any]) -> OfflineConfig:
 
 def _name(config: Config) -> str:
     """Return what a comparison is called where nobody named it."""
-    return assemble.run_name(config).removesuffix(config.model.name) + "compare"
+    return run_name(config).removesuffix(config.model.name) + "compare"
 
 
 def draw_again(path: Path) -> None:

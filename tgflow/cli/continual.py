@@ -14,14 +14,17 @@ from rich.console import Console
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import IO, exit_code, explain, mark_reported
+from tgflow.cli.ranks import check_ranks, follow, joined
 from tgflow.config import Config
 from tgflow.config.model import model_label
+from tgflow.peers import Peers
 from tgflow.report.formatting import compact, score
 from tgflow.report.page import continual_report
 from tgflow.report.table_text import RUN_FILES, print_feature_tables, print_stream, print_summary
+from tgflow.runtime.briefing import Lead
 from tgflow.runtime.build import RunInputs, open_run
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.files import RunFiles, read_records, to_json
+from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import describe_device, device_figures
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
@@ -43,15 +46,27 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
     """
     config = assemble.with_pair_features(config)
     flow = FlowControl()
-    with StopSignals(flow.stop_for):
-        directory = RunDirectory.find(config, assemble.run_name(config), options)
+    with StopSignals(flow.stop_for), joined(config, options) as peers:
+        if peers.rank == 0:
+            _lead(config, options, as_json, flow, peers)
+        else:
+            follow(peers, flow)
+
+
+def _lead(
+    config: Config, options: ResumeOptions, as_json: bool, flow: FlowControl, peers: Peers
+) -> None:
+    """Learn as the only process, or as that which the others follow."""
+    with Lead(peers) as lead:
+        directory = RunDirectory.find(config, run_name(config), options)
         try:
-            _learn(directory, as_json, flow)
+            check_ranks(directory.config, peers.world)
+            _learn(directory, as_json, flow, lead)
         finally:
             directory.release()
 
 
-def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
+def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead) -> None:
     config = directory.config
     source, direction, device, threads = assemble.open_live(directory)
     inputs = RunInputs(
@@ -60,6 +75,7 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
         assemble.make_model(config, config.continual, source.x_dim, device),
         threads,
         device,
+        lead=lead,
     )
     console = Console(stderr=True)
     with directory:

@@ -40,6 +40,7 @@ _CODES = {
     "OutOfMemoryError": MEMORY,
     "StrictResume": USAGE,
     "WorldError": USAGE,
+    "NotShared": NO_INPUT,
     "NoTopicError": NO_INPUT,
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
@@ -85,7 +86,8 @@ def exit_code(error: BaseException) -> int:
         return error.code
     if isinstance(error, PermissionError) and error.filename is not None:
         return NO_INPUT
-    names = [kind.__name__ for kind in type(_cause_of(error)).__mro__]
+    cause = _cause_of(error)
+    names = getattr(cause, "kinds", None) or [kind.__name__ for kind in type(cause).__mro__]
     return next((_CODES[name] for name in names if name in _CODES), INTERNAL)
 
 

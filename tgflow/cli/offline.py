@@ -29,7 +29,7 @@ from tgflow.runtime.features import (
     open_edge_table,
     with_cache,
 )
-from tgflow.runtime.files import RunFiles, to_json
+from tgflow.runtime.files import RunFiles, run_name, to_json
 from tgflow.runtime.gpu import (
     describe_device,
     device_figures,
@@ -60,7 +60,7 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
     check_tables(config, source.x_dim, live=False)
     check_unused(config)
     threads = assemble.use_threads(config)
-    rundir = RunFiles.choose(config.run.out, assemble.run_name(config) + "-offline")
+    rundir = RunFiles.choose(config.run.out, run_name(config) + "-offline")
     graph = _read_graph(config, source, rundir, device)
     rundir.make()
     rundir.write_config(config)

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from tgflow.cli.nproc import MaxRestarts, Nproc, is_started, run_ranks
 from tgflow.cli.options import with_config
 from tgflow.config import Config
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "continual", "tables", "run",
-    "checkpoint", "operate",
+    "checkpoint", "operate", "ranks",
 )  # fmt: skip
 RESUME = "Resuming"
 
@@ -21,6 +22,9 @@ def run(
     config: Config,
     stated: dict[str, Any],
     *,
+    context: typer.Context,
+    nproc: Nproc = None,
+    max_restarts: MaxRestarts = 10,
     resume: Annotated[
         bool,
         typer.Option(
@@ -61,12 +65,15 @@ def run(
       tgflow run --stream examples/data/collegemsg.csv.gz
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
       tgflow run -s events.csv --out runs/events --resume
+      tgflow run -s events.csv --nproc 2 --out runs/two
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
     """
+    if nproc is not None and not is_started():
+        raise typer.Exit(run_ranks(config, context.obj, nproc, max_restarts, resume=resume))
     from tgflow.cli.continual import learn
     from tgflow.runtime.directory import ResumeOptions
 

@@ -202,6 +202,20 @@ class OperateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RanksConfig:
+    """How ranks that learn together reach each other."""
+
+    timeout: Annotated[float, Gt(0), Setting(flags=("--rank-timeout",))] = 300.0
+    """Seconds for all ranks to come, and later for any of them to answer."""
+    interface: str | None = None
+    """Network interface by which ranks reach each other, such as eth1; unset: none, as all are on
+    this host."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompareConfig:
     """A comparison of models."""
 
@@ -279,4 +293,7 @@ class Config:
     ] = field(default_factory=CheckpointConfig)
     operate: Annotated[OperateConfig, Section("Operation", "any_time")] = field(
         default_factory=OperateConfig
+    )
+    ranks: Annotated[RanksConfig, Section("Ranks: processes that learn together", "any_time")] = (
+        field(default_factory=RanksConfig)
     )

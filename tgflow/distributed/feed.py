@@ -32,7 +32,7 @@ class LeaderFailed(RuntimeError):
     """
 
     def __init__(self, cause: Cause) -> None:
-        super().__init__(cause.text)
+        super().__init__(f"rank 0 has ended: {cause.text}")
         self.kinds = cause.kinds
         """The names of the classes of what rank 0 raised, the nearest first."""
 
@@ -115,10 +115,9 @@ class Feed:
         while True:
             if self._failure is not None:
                 raise PeerLost(str(self._failure)) from self._failure
-            try:
-                return self._messages.put(message, timeout=_PAUSE)
-            except queue.Full:
-                continue
+            with suppress(queue.Full):
+                self._messages.put(message, timeout=_PAUSE)
+                return
 
     def _send_all(self) -> None:
         """Send what waits, in order, and a heartbeat where nothing does; until the last one."""
@@ -209,7 +208,6 @@ class Followed:
     def _put(self, message: Message | Exception) -> None:
         """Let a message wait to be taken; wait for room while anybody takes it."""
         while not self._is_closed:
-            try:
-                return self._arrived.put(message, timeout=_PAUSE)
-            except queue.Full:
-                continue
+            with suppress(queue.Full):
+                self._arrived.put(message, timeout=_PAUSE)
+                return

@@ -6,9 +6,9 @@ composition: see `tests/runtime/test_runner.py` for one without ingestion and di
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,10 +29,12 @@ from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
+from tgflow.runtime.leader import lead
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.open_log import open_log
@@ -49,7 +51,13 @@ from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.runtime.stream_report import StreamReport
 from tgflow.runtime.table_stats import HitRates
 from tgflow.runtime.transports import section_of
-from tgflow.runtime.watch import make_display, make_metrics, make_watchdog, serve_metrics
+from tgflow.runtime.watch import (
+    make_display,
+    make_metrics,
+    make_watchdog,
+    memory_guard,
+    serve_metrics,
+)
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import OrderConfig
@@ -80,6 +88,12 @@ class RunInputs:
     device: torch.device = CPU
     title: str | None = None
     """What learns, in words; None: the name of the model."""
+    lead: Lead = field(default_factory=Lead)
+    """Tells other ranks of the run, if there are any."""
+
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """Return what all ranks must hold alike, by name."""
+        return dict(self.model.named_parameters()) if isinstance(self.model, TemporalModel) else {}
 
 
 def open_run(
@@ -135,7 +149,19 @@ def _compose(
         log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)
         opened.callback(log.close)
     gpu = graph_gpu(config, inputs.device)
-    trainer = make_trainer(source, inputs.direction, inputs.model, directory, newest, run_log, gpu)
+    inputs.lead.brief(
+        Briefing.of(
+            directory,
+            None if newest is None else store.entries()[-1].path,
+            unit=source.unit,
+            x_dim=source.x_dim,
+            direction=inputs.direction,
+        )
+    )
+    peers = inputs.lead.peers
+    trainer = make_trainer(
+        source, inputs.direction, inputs.model, directory, newest, run_log, gpu, peers
+    )
     opened.callback(_close_table, trainer.graph)
     records = SavedRecords(directory.files)
     if newest is None:
@@ -152,34 +178,48 @@ def _compose(
         elapsed=start.elapsed,
         changed=bool(directory.changed) or start.build != build,
     )
-    parts: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
-    parts += [] if log is None else [LogRetention(log, store, run_log)]
+    saves: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
+    saves += [] if log is None else [LogRetention(log, store, run_log)]
     saved = None if newest is None else trainer.position
-    checkpoints = _make_checkpoints(trainer, store, run_log, config.checkpoint, parts, saved)
+    checkpoints = _make_checkpoints(trainer, store, run_log, config.checkpoint, saves, saved)
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position)
     opened.enter_context(stream)
+    parts = lead(peers, stream, trainer, inputs.parameters, flow, run_log)
     metrics = make_metrics(
-        status := RunStatus(), flow, config, trainer, ingest, checkpoints, log, directory
+        status := RunStatus(),
+        flow,
+        config,
+        trainer,
+        ingest,
+        checkpoints,
+        log,
+        directory,
+        parts.sources,
     )
     name = inputs.title or model_label(config.model)
     title = inputs.title or name.upper()
     serve_metrics(metrics, directory, name, source.name, run_log, opened)
-    watchdog = make_watchdog(directory, metrics, flow, run_log)
+    judge = parts.judge(memory_guard(config))
+    watchdog = make_watchdog(directory, metrics, judge, flow, run_log)
     display, show = make_display(config, title, console, stream.num_events, run_log)
     _log_start(directory, name, source.name, trainer.position, build, run_log)
     return Runner(
         trainer,
-        stream,
+        parts.stream,
         checkpoints,
         resumed=directory.resumed,
         flow=flow,
+        orders=parts.orders,
         status=status,
-        services=[library_messages(run_log), opened.pop_all(), watchdog],
+        services=[library_messages(run_log), opened.pop_all(), watchdog, *parts.services],
         display=display,
         figures=_make_figures(trainer.graph, settings, stream, inputs.device),
-        observers=[directory.files.log, show],
-        reports={"stream": StreamReport(ingest, trainer, directory.files).write},
+        observers=[directory.files.log, show, *parts.observers],
+        reports={
+            "stream": StreamReport(ingest, trainer, directory.files).write,
+            **parts.reports,
+        },
         warn=lambda text: run_log.warning("checkpoint", text),
     )
 

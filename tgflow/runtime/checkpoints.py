@@ -34,6 +34,23 @@ class CheckpointPart(Protocol):
         """
 
 
+class Saves(Protocol):
+    """What saves a run, or leaves it to rank 0."""
+
+    @property
+    def saved(self) -> int | None:
+        """Events in the newest checkpoint that is known to be on the disk; None without one."""
+
+    def after_step(self) -> bool:
+        """Hear that another micro-batch was learned; return whether it is time to save."""
+
+    def take(self) -> None:
+        """Save here, while training goes on."""
+
+    def finish(self) -> str | None:
+        """Save all there is, and return the digest of the state, where it is known."""
+
+
 class Checkpoints:
     """Takes checkpoints by time and by micro-batches; a context manager that waits for the last.
 
@@ -94,8 +111,8 @@ class Checkpoints:
         with suppress(OSError):  # it was logged, or something worse ends the run
             self._writer.wait()
 
-    def after_step(self) -> None:
-        """Take a checkpoint if it is time; one that is late waits for the one under way.
+    def after_step(self) -> bool:
+        """Return whether it is time to take one; one that is late waits for the one under way.
 
         It is taken where every micro-batch learned has its record: the trainer catches up first.
 
@@ -107,14 +124,16 @@ class Checkpoints:
         for part in self._parts:
             part.after_step()
         if self._writer.busy:
-            return
+            return False
         self._settle()
         by_time = self._every and time.monotonic() - self._taken_at >= self._every
-        if by_time or (self._every_batches and self._batches >= self._every_batches):
-            if self._trainer.num_pending:
-                self._trainer.catch_up()
-            else:
-                self._take()
+        by_batches = self._every_batches and self._batches >= self._every_batches
+        if not (by_time or by_batches):
+            return False
+        if self._trainer.num_pending:
+            self._trainer.catch_up()
+            return False
+        return True
 
     def finish(self) -> str | None:
         """Save all there is, and return the digest of the state that is on the disk.
@@ -130,7 +149,7 @@ class Checkpoints:
         self._settle()
         if self._saved != self._trainer.position or any(part.changed() for part in self._parts):
             failures = self.stats.failures
-            self._take()
+            self.take()
             stats = self._writer.wait()
             self._settle()
             if stats.failures > failures:
@@ -138,8 +157,13 @@ class Checkpoints:
         digest = read_manifest(self._store.entries()[-1].path)["state_sha256"]
         return None if digest is None else str(digest)
 
-    def _take(self) -> None:
-        """Copy the state, and begin to write it."""
+    def take(self) -> None:
+        """Copy the state, and begin to write it.
+
+        Raises:
+            OSError: If the disk refused three in a row.
+            Unbalanced: If a row got lost.
+        """
         start = time.monotonic()
         checkpoint = self._trainer.checkpoint()
         for part in self._parts:

@@ -13,15 +13,11 @@ from tgflow.config import Config, ConfigError, load_config, replaced
 from tgflow.durable.lock import RunLock
 from tgflow.runtime import resume
 from tgflow.runtime.features import FILED, placement_of
-from tgflow.runtime.files import RunFiles
+from tgflow.runtime.files import OWN, RunFiles
 from tgflow.runtime.resume import SettingChange
 from tgflow.setting import Effect
 
 LOCK, SETTINGS = ".lock", "config.toml"
-OWN = frozenset(
-    {LOCK, "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
-)
-"""Files that a run leaves before it has started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,11 @@ from typing import Any, BinaryIO
 from tgflow.config import Config, to_toml
 from tgflow.durable.fs import sync_data
 
+OWN = frozenset(
+    {".lock", "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
+)
+"""Files that a run leaves before it has started."""
+
 
 class RunFiles:
     """A directory for one run; it never mixes with another one's files.
@@ -149,3 +154,9 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def run_name(config: Config) -> str:
+    """Return what a run is called where nobody named it, such as collegemsg-tgn."""
+    stem = Path(config.stream.path).name.split(".")[0] or "stream"
+    return f"{stem}-{config.model.name.rpartition(':')[2].lower()}"

@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,8 @@ class RunLog:
         path: The file; None writes none. Above 16 MB it becomes run.log.1.
         format: "json" writes the same lines to stderr; "text" says warnings and errors there.
         say: Prints a line of text; None prints to stderr.
+        speaker: Who says it.
+        says: Levels that are said, and not just written.
     """
 
     def __init__(
@@ -36,8 +38,12 @@ class RunLog:
         path: Path | None,
         format: Literal["text", "json"] = "text",
         say: Callable[[str], None] | None = None,
+        *,
+        speaker: str = "tgflow",
+        says: Collection[Level] = ("info", "warning", "error"),
     ) -> None:
         self._path, self._format = path, format
+        self._speaker, self._says = speaker, says
         self._say = say or _to_stderr
         self._file: TextIO | None = None
 
@@ -66,10 +72,11 @@ class RunLog:
 
     def _write(self, level: Level, event: str, text: str, fields: dict[str, Any]) -> None:
         line = _line(level, event, text, fields)
-        if self._format == "json":
-            self._say(line)
-        elif level != "info":
-            self._say(f"tgflow: {printable(text)}")
+        if level in self._says:
+            if self._format == "json":
+                self._say(line)
+            elif level != "info":
+                self._say(f"{self._speaker}: {printable(text)}")
         if self._path is None:
             return
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import OutOfMemoryError
 
@@ -18,6 +18,17 @@ RESUME_SHARE = 0.90
 
 class MemoryLimit(RuntimeError):
     """The process held more memory than it may, for too long."""
+
+
+class Judge(Protocol):
+    """Judges the memory that is held, of this process or of more."""
+
+    def judge(self, rss: int) -> Literal["pause", "resume", "none"]:
+        """Return what to do with the stream, given that this process holds `rss` bytes.
+
+        Raises:
+            MemoryLimit: If it is to end.
+        """
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,6 +17,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
+from tgflow.peers import Peers
 from tgflow.runtime import resume
 from tgflow.runtime.checkpoint_parts import IngestPart
 from tgflow.runtime.directory import RunDirectory
@@ -25,7 +26,6 @@ from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
-from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
@@ -111,14 +111,27 @@ def check_build(
     run_log.warning("other build", text)
 
 
+class Columns(Protocol):
+    """What the events of a stream are, wherever it is read."""
+
+    @property
+    def unit(self) -> str:
+        """What a tick is."""
+
+    @property
+    def x_dim(self) -> int:
+        """Width of the edge features, 0 without them."""
+
+
 def make_trainer(
-    source: PartitionedSource,
+    source: Columns,
     direction: Direction,
     model: TemporalModel | Lineup,
     directory: RunDirectory,
     checkpoint: Checkpoint | None,
     run_log: RunLog,
     gpu: Device | None = None,
+    peers: Peers | None = None,
 ) -> StreamTrainer:
     """Return the trainer of a run: of a checkpoint, with all that the checkpoint holds.
 
@@ -130,6 +143,7 @@ def make_trainer(
         checkpoint: What to resume from; None starts.
         run_log: Hears of a model that starts afresh.
         gpu: With the graph and its features; None where they are on the host.
+        peers: The ranks that learn together; None: this process alone.
 
     Raises:
         CheckpointError: If the checkpoint does not fit the model.

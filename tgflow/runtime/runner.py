@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tgflow.distributed.control import Order
+from tgflow.distributed.orders import Orders
 from tgflow.events import EventBatch
-from tgflow.runtime.checkpoints import Checkpoints
+from tgflow.runtime.checkpoints import Saves
 from tgflow.runtime.health import State
 from tgflow.runtime.memory import MemoryLimit, is_out_of_memory
 from tgflow.runtime.stream import FlowControl, Stopped
@@ -63,9 +65,10 @@ class Runner:
     Args:
         trainer: What learns.
         stream: Batches of any size, in order.
-        checkpoints: Saves the trainer and what belongs to it.
+        checkpoints: Saves the trainer and what belongs to it, or leaves that to rank 0.
         resumed: Whether the trainer resumed from a checkpoint.
         flow: Stops the run between two micro-batches.
+        orders: Lets all ranks save and stop at one position.
         status: How the run stands, for parts that watch it.
         services: Entered before the first micro-batch, in order, and left when all is saved, or
             something failed.
@@ -78,9 +81,10 @@ class Runner:
 
     trainer: StreamTrainer
     stream: Iterable[EventBatch]
-    checkpoints: Checkpoints
+    checkpoints: Saves
     resumed: bool = False
     flow: FlowControl = field(default_factory=FlowControl)
+    orders: Orders = field(default_factory=Orders)
     status: RunStatus = field(default_factory=RunStatus)
     services: Sequence[AbstractContextManager[object]] = ()
     display: AbstractContextManager[object] = field(default_factory=nullcontext)
@@ -143,14 +147,44 @@ class Runner:
         """
         self.status.state = "recovering" if self.resumed else "running"
         try:
+            self._keep_in_step()
             for step in self.trainer.steps(self.stream):
                 self._record(step)
-                self.checkpoints.after_step()
-                self.flow.check()
+                self._obey(self.orders.agree(self._wanted()))
+                self._keep_in_step()
         except Stopped:
             self._drain()
             return True
         return False
+
+    def _keep_in_step(self) -> None:
+        """Have each micro-batch's record at once where ranks agree by it, as a GPU is ahead."""
+        if self.orders.are_shared:
+            self.trainer.catch_up()
+
+    def _wanted(self) -> Order:
+        """Return what this run wants after a micro-batch."""
+        wanted = Order.CHECKPOINT if self.checkpoints.after_step() else Order.NONE
+        if self.flow.stopped:
+            is_short = isinstance(self.flow.error, MemoryLimit)
+            wanted |= Order.STOP_FOR_MEMORY if is_short else Order.STOP
+        return wanted
+
+    def _obey(self, order: Order) -> None:
+        """Do what all ranks do.
+
+        Raises:
+            Stopped: If all stop; or what the stream is to stop by.
+            MemoryLimit: If a rank is at its limit.
+        """
+        if Order.CHECKPOINT in order:
+            self.checkpoints.take()
+        if not order & (Order.STOP | Order.STOP_FOR_MEMORY):
+            return
+        self.flow.check()
+        if Order.STOP_FOR_MEMORY in order:
+            raise MemoryLimit("another rank is at its memory limit; its own log says more")
+        raise Stopped
 
     def _drain(self) -> None:
         """Record what was learned and is not recorded yet, as a GPU is ahead of its records."""

@@ -37,6 +37,11 @@ class FlowControl:
         return self._stopped
 
     @property
+    def error(self) -> BaseException | None:
+        """What it is to stop by; None for a signal, or where it flows."""
+        return self._error
+
+    @property
     def paused(self) -> bool:
         """Whether it is paused."""
         return self._paused_since is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from rich.console import Console
@@ -13,7 +14,7 @@ from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.exporter import Exporter
 from tgflow.runtime.log import RunLog
-from tgflow.runtime.memory import MemoryGuard
+from tgflow.runtime.memory import Judge, MemoryGuard
 from tgflow.runtime.metrics import (
     CheckpointMetrics,
     IngestMetrics,
@@ -43,25 +44,31 @@ def make_metrics(
     checkpoints: Checkpoints,
     log: DurableLog | None,
     directory: RunDirectory,
+    others: Sequence[MetricSource] = (),
 ) -> RunMetrics:
-    """Return the metrics of a run with ingestion."""
+    """Return the metrics of a run with ingestion, and those of `others`."""
     rows = IngestMetrics(ingest, trainer)
     sources: list[MetricSource] = [
         TrainerMetrics(trainer),
         CheckpointMetrics(checkpoints, log, directory.path / "dead-letters"),
         rows,
         ProcessMetrics(flow, _memory_limit(config)),
+        *others,
     ]
     size = config.continual.batch_size
     return RunMetrics(status, flow, lambda: rows.num_waiting >= size, sources)
 
 
 def make_watchdog(
-    directory: RunDirectory, metrics: RunMetrics, flow: FlowControl, run_log: RunLog
+    directory: RunDirectory, metrics: RunMetrics, judge: Judge, flow: FlowControl, run_log: RunLog
 ) -> Watchdog:
     """Return what writes health.json and watches the memory."""
-    guard = MemoryGuard(_memory_limit(directory.config), GRACE_SECONDS)
-    return Watchdog(directory.path / "health.json", metrics, guard, flow, run_log)
+    return Watchdog(directory.path / "health.json", metrics, judge, flow, run_log)
+
+
+def memory_guard(config: Config) -> MemoryGuard:
+    """Return what judges the memory of this process."""
+    return MemoryGuard(_memory_limit(config), GRACE_SECONDS)
 
 
 def serve_metrics(

@@ -10,7 +10,7 @@ from typing import Self
 from tgflow.runtime.health import SECONDS, State, write_health
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import rss_bytes
-from tgflow.runtime.memory import MemoryGuard, MemoryLimit
+from tgflow.runtime.memory import Judge, MemoryLimit
 from tgflow.runtime.metrics import RunMetrics
 from tgflow.runtime.stream import FlowControl
 
@@ -32,7 +32,7 @@ class Watchdog:
         self,
         path: Path,
         metrics: RunMetrics,
-        memory: MemoryGuard,
+        memory: Judge,
         flow: FlowControl,
         run_log: RunLog,
     ) -> None:

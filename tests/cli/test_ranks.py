@@ -1,0 +1,183 @@
+"""Runs of several ranks: they end as one process does, together, and with one word to whoever runs
+them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.live_runs import SMALL, same_run, write_events
+from helpers.worlds import run_apart
+from tgflow.cli import main
+from tgflow.cli.errors import DATA, INTERNAL, NO_INPUT, UNAVAILABLE, USAGE
+from tgflow.runtime import runner
+from tgflow.runtime.health import read_health
+
+EVENTS = 400
+
+
+@pytest.fixture
+def events(tmp_path):
+    return write_events(tmp_path / "events.csv", EVENTS)
+
+
+def arguments(events, out, *more):
+    options = ("--stream", events, "--out", out, *SMALL, *more)
+    return ["run", *map(str, options)]
+
+
+def rank_of_run(rank, world, meeting, argv, plan):
+    """Be one rank of a run: return exit code, stdout and stderr.
+
+    Args:
+        plan: What happens to which rank after how many events: (rank, position, signal).
+    """
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "TGFLOW_MEETING": str(meeting),
+    }
+    if plan is not None and plan[0] == rank:
+        disturb(*plan[1:])
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(argv(rank) if callable(argv) else argv)
+    return code, out.getvalue(), err.getvalue()
+
+
+def disturb(position, what):
+    """Have this process get a signal, or fail, once it has learned so many events."""
+    record = runner.Runner._record
+
+    def recording(self, step):
+        record(self, step)
+        if step.stop == position:
+            if isinstance(what, int):
+                os.kill(os.getpid(), what)
+                time.sleep(0.5)
+            else:
+                raise what
+
+    runner.Runner._record = recording
+
+
+def run_ranks(tmp_path, world, argv, plan=None):
+    """Return how each rank of a run has ended, as (exit code, stdout, stderr)."""
+    meeting = tmp_path / f"meeting-{time.monotonic_ns()}"
+    meeting.mkdir()
+    found = run_apart(world, rank_of_run, world, meeting, argv, plan)
+    return [each.result if each.result is not None else (each.code, "", "") for each in found]
+
+
+def codes(ends):
+    return [code for code, _, _ in ends]
+
+
+def alone(events, out, *more):
+    assert main(arguments(events, out, *more)) == 0
+    return out
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path):
+    one = alone(events, tmp_path / "one")
+    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "two", "--json"))
+    assert codes(ends) == [0, 0], ends
+    same_run(one, tmp_path / "two")
+    (_, said, _), (_, silent, errors) = ends
+    assert json.loads(said)["num_events"] == EVENTS
+    assert (silent, errors) == ("", "")
+    own = lines(tmp_path / "two" / "ranks" / "001.log")
+    assert [line["event"] for line in own] == ["start", "end"]
+    health = read_health(tmp_path / "two" / "health.json")
+    assert [each["rank"] for each in health["ranks"]] == [0, 1]
+    assert all(each["memory_bytes"] > 1 << 20 for each in health["ranks"])
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_path, rank):
+    one = alone(events, tmp_path / "one")
+    two = tmp_path / "two"
+    slowly = arguments(events, two, "--speed", 60 * 100)
+    ends = run_ranks(tmp_path, 2, slowly, plan=(rank, 100, signal.SIGTERM))
+    assert codes(ends) == [0, 0], ends
+    stopped_at = lines(two / "metrics.jsonl")[-1]["stop"]
+    assert 100 <= stopped_at < EVENTS
+    ends = run_ranks(tmp_path, 2, arguments(events, two, "--resume", "--speed", "inf"))
+    assert codes(ends) == [0, 0], ends
+    same_run(one, two)
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events, tmp_path, rank):
+    one = alone(events, tmp_path / "one", "--checkpoint-batches", 2)
+    two = tmp_path / "two"
+    argv = arguments(events, two, "--checkpoint-batches", 2)
+    ends = run_ranks(tmp_path, 3, argv, plan=(rank, 200, signal.SIGKILL))
+    assert ends[rank][0] == -signal.SIGKILL
+    others = [end for number, end in enumerate(ends) if number != rank]
+    assert codes(others) == [UNAVAILABLE] * 2, ends
+    if rank:
+        assert f"rank {rank} " in others[0][2], "rank 0 names it"
+    ends = run_ranks(tmp_path, 2, [*argv, "--resume"])
+    assert codes(ends) == [0, 0], ends
+    same_run(one, two)
+
+
+def test_what_rank_0_cannot_open_ends_all_with_its_code(tmp_path):
+    ends = run_ranks(tmp_path, 2, arguments(tmp_path / "nothing.csv", tmp_path / "run"))
+    assert codes(ends) == [NO_INPUT] * 2, ends
+    assert ends[1][2].startswith("rank 1: rank 0 has ended: ")
+    assert "nothing.csv" in ends[1][2]
+
+
+def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path):
+    text = events.read_text().splitlines()
+    events.write_text("\n".join([*text[:200], "7,8,not-a-time", *text[200:]]))
+    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run", "--max-bad-ratio", 0))
+    assert codes(ends) == [DATA] * 2, ends
+
+
+def with_batch_size(rank):
+    return arguments(Path("events.csv"), Path("run"), "--lr", f"1e-{3 + rank}")
+
+
+def test_ranks_with_other_settings_are_refused(tmp_path):
+    ends = run_ranks(tmp_path, 2, with_batch_size)
+    assert codes(ends) == [USAGE] * 2, ends
+    for _, _, said in ends:
+        assert "rank 1 has continual.learning_rate=0.0001" in said
+        assert "rank 0 has continual.learning_rate=0.001" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--edge-table", "disk"], "--edge-table"),
+        (["--interface", "nowhere0"], "nowhere0"),
+    ],
+)
+def test_settings_for_one_process_are_refused(events, tmp_path, more, said):
+    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run", *more))
+    assert codes(ends) == [USAGE] * 2, ends
+    assert all(said in errors for _, _, errors in ends), ends
+
+
+
+def test_a_fault_of_one_rank_ends_all(events, tmp_path):
+    fault = RuntimeError("a fault of rank 1")
+    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), plan=(1, 200, fault))
+    assert codes(ends) == [UNAVAILABLE, INTERNAL], ends
+    assert "rank 1: RuntimeError: a fault of rank 1" in ends[1][2]

@@ -1,0 +1,144 @@
+"""A process among ranks on the command line: it joins the others, and follows rank 0 or leads."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tgflow.cli import assemble
+from tgflow.cli.errors import exit_code, explain, mark_reported
+from tgflow.config import Config, ConfigError, plain
+from tgflow.distributed.launch import read_launch
+from tgflow.peers import Alone, Peers
+from tgflow.runtime.briefing import RANKS, hear
+from tgflow.runtime.directory import ResumeOptions
+from tgflow.runtime.features import FILED, placement_of
+from tgflow.runtime.follower import open_follower
+from tgflow.runtime.gpu import graph_gpu, use_device
+from tgflow.runtime.log import Level, RunLog
+from tgflow.runtime.stream import FlowControl
+
+_SAID: tuple[Level, ...] = ("error",)
+OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
+"""Settings in which ranks may differ: those of each host, and what rank 0 tells the others."""
+
+
+@contextmanager
+def joined(config: Config, options: ResumeOptions) -> Iterator[Peers]:
+    """Join the ranks that this process was started with, if there are any, and leave them.
+
+    Raises:
+        WorldError: If the ranks differ in what must be alike.
+        PeerLost: If one does not come in time.
+    """
+    if read_launch(os.environ) is None:
+        yield Alone()
+        return
+    peers = _join(config, options)
+    try:
+        yield peers
+    finally:
+        peers.close()
+
+
+def _join(config: Config, options: ResumeOptions) -> Peers:
+    from tgflow.distributed.join import join
+
+    device = use_device(config)
+    assemble.use_threads(config)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", RuntimeWarning)
+        peers = join(
+            _compared(config, options),
+            interface=config.ranks.interface,
+            device=device,
+            timeout=config.ranks.timeout,
+            strict=config.checkpoint.strict_resume,
+        )
+    for warning in found:
+        print(f"tgflow: {warning.message}", file=sys.stderr)
+    return peers
+
+
+def _compared(config: Config, options: ResumeOptions) -> dict[str, Any]:
+    """Return the settings that all ranks must have alike, by "section.key"."""
+    settings = {
+        f"{section}.{name}": value
+        for section, values in plain(config).items()
+        for name, value in values.items()
+    }
+    chosen = {key: value for key, value in settings.items() if key not in OF_A_HOST}
+    return chosen | {"resume": options.resume, "allow_config_change": options.allow_change}
+
+
+def check_ranks(config: Config, world: int) -> None:
+    """Refuse settings of a run that do not go with more than one rank.
+
+    Raises:
+        ConfigError: If one does not.
+    """
+    if world == 1:
+        return
+    if placement_of(config) in FILED:
+        raise ConfigError(
+            f"--edge-table: {world} ranks would share one file of edge features; use host, or "
+            "device on a GPU"
+        )
+    if config.tables.cache_policy == "belady":
+        raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
+
+
+def follow(peers: Peers, flow: FlowControl) -> None:
+    """Learn what rank 0 reads, until it says that it is over.
+
+    Args:
+        peers: The ranks; this is none but rank 0.
+        flow: Stopped where somebody wants this rank to end: rank 0 then ends all.
+
+    Raises:
+        LeaderFailed: If rank 0 failed; with its exit code.
+        PeerLost: If another rank is gone.
+    """
+    with _speaking(peers.rank):
+        briefing = hear(peers)
+        config = briefing.config
+        device = use_device(config)
+        assemble.use_threads(config)
+        model = assemble.make_model(config, config.continual, briefing.x_dim, device)
+        run_log = RunLog(
+            log_path(Path(briefing.path), peers.rank),
+            config.operate.log_format,
+            speaker=f"rank {peers.rank}",
+            says=_SAID,
+        )
+        try:
+            gpu = graph_gpu(config, device)
+            result = open_follower(briefing, peers, model, flow, run_log, gpu).run()
+        except Exception as error:
+            run_log.error("end", explain(error), exit_code=exit_code(error))
+            mark_reported(error)
+            raise
+        run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
+        run_log.close()
+
+
+def log_path(run: Path, rank: int) -> Path:
+    """Return where a rank other than 0 writes what it says."""
+    return run / RANKS / f"{rank:03}.log"
+
+
+@contextmanager
+def _speaking(rank: int) -> Iterator[None]:
+    """Report an error as that of a rank."""
+    try:
+        yield
+    except Exception as error:
+        if not vars(error).get("is_reported"):
+            print(f"rank {rank}: {explain(error)}", file=sys.stderr, flush=True)
+            mark_reported(error)
+        raise

@@ -1,0 +1,216 @@
+"""What rank 0 tells the others before they learn together: which run it is, and where it stands.
+
+Rank 0 alone reads the command's directory and stream; the others have it all from here, and see the
+same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from tgflow.checkpoint import Checkpoint, CheckpointDamaged, load
+from tgflow.choices import Direction
+from tgflow.config import Config, plain, replaced
+from tgflow.distributed.feed import LeaderFailed
+from tgflow.distributed.segment import Cause
+from tgflow.distributed.words import share_words
+from tgflow.peers import Alone, Peers
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.files import RunFiles
+from tgflow.runtime.resume import SettingChange
+
+RANKS = "ranks"
+"""The folder of what ranks other than 0 leave in a run's directory."""
+SEEN_WITHIN = 10.0
+"""Seconds in which a file of rank 0 must be seen by all."""
+_MARK = ".shared"
+_MANIFEST = "manifest.json"
+
+
+class NotShared(FileNotFoundError):
+    """A rank does not see the run's directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """A run, as the other ranks know it from rank 0.
+
+    Args:
+        path: The run's directory.
+        settings: Those that the run goes on with, by section.
+        changed: In what they differ from those before.
+        resumed: Whether there is a run to resume.
+        checkpoint: The name of the checkpoint to resume from; None starts.
+        digest: SHA-256 of its manifest.
+        unit: What a tick of the stream is.
+        x_dim: Width of the stream's features.
+        direction: How events become edges.
+        mark: What the file says that all must see.
+    """
+
+    path: str
+    settings: dict[str, Any]
+    changed: Sequence[Sequence[Any]]
+    resumed: bool
+    checkpoint: str | None
+    digest: str | None
+    unit: str
+    x_dim: int
+    direction: Direction
+    mark: str
+
+    @classmethod
+    def of(
+        cls,
+        directory: RunDirectory,
+        checkpoint: Path | None,
+        *,
+        unit: str,
+        x_dim: int,
+        direction: Direction,
+    ) -> Self:
+        """Return what rank 0 knows of its run.
+
+        Args:
+            directory: Taken.
+            checkpoint: What to resume from; None starts.
+            unit: What a tick of the stream is.
+            x_dim: Width of the stream's features.
+            direction: How events become edges.
+        """
+        return cls(
+            path=str(directory.path.resolve()),
+            settings=plain(directory.config),
+            changed=[astuple(change) for change in directory.changed],
+            resumed=directory.resumed,
+            checkpoint=None if checkpoint is None else checkpoint.name,
+            digest=None if checkpoint is None else _digest(checkpoint),
+            unit=unit,
+            x_dim=x_dim,
+            direction=direction,
+            mark=secrets.token_hex(16),
+        )
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+        values = {
+            f"{section}.{name}": value
+            for section, found in self.settings.items()
+            for name, value in found.items()
+        }
+        return replaced(Config(), values)
+
+    def directory(self) -> RunDirectory:
+        """Return the run's directory, which rank 0 has taken."""
+        changed = [SettingChange(*change) for change in self.changed]
+        files = RunFiles(Path(self.path), resumed=True)
+        return RunDirectory(files, self.config, changed, self.resumed, lock=None)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint to resume from, as this rank sees it; None without one.
+
+        Raises:
+            CheckpointDamaged: If it is another one than rank 0 sees, or damaged.
+        """
+        if self.checkpoint is None:
+            return None
+        path = Path(self.path) / "checkpoints" / self.checkpoint
+        checkpoint = load(path)
+        if _digest(path) != self.digest:
+            raise CheckpointDamaged(f"{path} is another one than rank 0 sees")
+        return checkpoint
+
+    @property
+    def mark_file(self) -> Path:
+        """The file that all must see."""
+        return Path(self.path) / RANKS / _MARK
+
+
+class Lead:
+    """What rank 0 owes the others until they know the run: a briefing, or why there is none.
+
+    A context manager around all that may fail before `brief`.
+
+    Args:
+        peers: The ranks; this is rank 0 of them, or the only one.
+    """
+
+    def __init__(self, peers: Peers | None = None) -> None:
+        self.peers: Peers = Alone() if peers is None else peers
+        self._is_over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and not self._is_over and self.peers.failure is None:
+            share_words(self.peers, {"failure": asdict(Cause.of(error))})
+
+    def brief(self, briefing: Briefing) -> None:
+        """Let all others know the run.
+
+        Raises:
+            NotShared: If another rank does not see its directory.
+            OSError: If it cannot be written to.
+        """
+        if self.peers.world == 1:
+            return
+        briefing.mark_file.parent.mkdir(exist_ok=True)
+        briefing.mark_file.write_text(briefing.mark)
+        self._is_over = True
+        share_words(self.peers, {"briefing": asdict(briefing)})
+        _check_shared(self.peers, briefing, is_seen=True)
+
+
+def hear(peers: Peers) -> Briefing:
+    """Return what rank 0 tells, on any other rank; waits for it.
+
+    Raises:
+        LeaderFailed: If it cannot start or resume the run.
+        NotShared: If any rank does not see the run's directory.
+        PeerLost: If rank 0 is gone.
+    """
+    said = share_words(peers)
+    if "failure" in said:
+        raise LeaderFailed(Cause(**said["failure"]))
+    briefing = Briefing(**said["briefing"])
+    _check_shared(peers, briefing, is_seen=_is_seen(briefing.mark_file, briefing.mark))
+    return briefing
+
+
+def _is_seen(file: Path, mark: str) -> bool:
+    """Return whether a file has this text; a file system may take a while to show it."""
+    deadline = time.monotonic() + SEEN_WITHIN
+    while True:
+        try:
+            if file.read_text() == mark:
+                return True
+        except OSError:
+            pass
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+
+
+def _check_shared(peers: Peers, briefing: Briefing, *, is_seen: bool) -> None:
+    """Refuse, on all ranks alike, a directory that one of them does not see."""
+    seen = peers.gather(torch.tensor([int(is_seen)]), [1] * peers.world, kind="words")
+    blind = [str(rank) for rank, sees in enumerate(seen.tolist()) if not sees]
+    if blind:
+        raise NotShared(
+            f"rank {', '.join(blind)} does not see {briefing.path}, where rank 0 writes; give all "
+            "ranks one directory that their hosts share: --out"
+        )
+
+
+def _digest(checkpoint: Path) -> str:
+    return hashlib.sha256((checkpoint / _MANIFEST).read_bytes()).hexdigest()

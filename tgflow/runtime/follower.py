@@ -1,0 +1,121 @@
+"""The run of any rank but 0: the same trainer over what rank 0 reads, and nothing else.
+
+It has no source, ids, dead letters, records, display or report, and what it learns rank 0 saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+
+from torch import Tensor
+
+from tgflow.cuda.device import Device
+from tgflow.distributed.board import Board
+from tgflow.distributed.feed import FeedClosed, Followed, LeaderFailed
+from tgflow.distributed.orders import Orders
+from tgflow.events import EventBatch
+from tgflow.model import TemporalModel
+from tgflow.peers import Peers
+from tgflow.runtime.briefing import Briefing
+from tgflow.runtime.log import RunLog, library_messages
+from tgflow.runtime.rank_watch import RankReporter
+from tgflow.runtime.restore import make_trainer
+from tgflow.runtime.runner import Runner
+from tgflow.runtime.stream import FlowControl, Stopped
+from tgflow.runtime.watch import memory_guard
+
+
+class SavedByLeader:
+    """Saves nothing: rank 0 holds all that there is, and saves it."""
+
+    saved = None
+
+    def after_step(self) -> bool:
+        """Return False: rank 0 says when."""
+        return False
+
+    def take(self) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class FollowedStream:
+    """The stream of a follower, which stops where that of rank 0 does.
+
+    Args:
+        followed: What rank 0 sends.
+    """
+
+    def __init__(self, followed: Followed) -> None:
+        self.unit = followed.unit
+        self._followed = followed
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Yield what rank 0 sends.
+
+        Raises:
+            Stopped: If rank 0 was asked to stop.
+            LeaderFailed: If it failed.
+        """
+        try:
+            yield from self._followed
+        except FeedClosed:
+            raise Stopped from None
+        except LeaderFailed as failure:
+            if Stopped.__name__ in failure.kinds:
+                raise Stopped from None
+            raise
+
+
+def open_follower(
+    briefing: Briefing,
+    peers: Peers,
+    model: TemporalModel,
+    flow: FlowControl,
+    run_log: RunLog,
+    gpu: Device | None = None,
+) -> Runner:
+    """Return the runner of this rank, which learns what rank 0 does.
+
+    Args:
+        briefing: What rank 0 told.
+        peers: The ranks.
+        model: On its device.
+        flow: Stopped where somebody wants this rank to end: rank 0 then ends all.
+        run_log: Gets what was found.
+        gpu: With the graph; None where that is on the host.
+
+    Raises:
+        CheckpointError: If this rank does not see the checkpoint that rank 0 resumes from.
+        PeerLost: If another rank is gone.
+    """
+    directory = briefing.directory()
+    checkpoint = briefing.load_checkpoint()
+    followed = Followed(peers, briefing.unit, briefing.x_dim)
+    trainer = make_trainer(
+        followed, briefing.direction, model, directory, checkpoint, run_log, gpu, peers
+    )
+    board = Board.of(peers)
+    guard = memory_guard(directory.config)
+    services: list[AbstractContextManager[object]] = [
+        library_messages(run_log),
+        followed,
+        RankReporter(peers, trainer, board, guard, flow, run_log),
+    ]
+
+    def parameters() -> Mapping[str, Tensor]:
+        return dict(model.named_parameters())
+
+    run_log.info("start", f"rank {peers.rank} follows at event {trainer.position:,}")
+    return Runner(
+        trainer,
+        FollowedStream(followed),
+        SavedByLeader(),
+        resumed=directory.resumed,
+        orders=Orders(peers, parameters),
+        services=services,
+        warn=lambda text: run_log.warning("checkpoint", text),
+    )

@@ -1,0 +1,69 @@
+"""What the run of rank 0 has beside the parts of any run: others follow its stream and its word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from tgflow.distributed.board import Board
+from tgflow.distributed.feed import Feed
+from tgflow.distributed.orders import Orders
+from tgflow.events import EventBatch
+from tgflow.peers import Peers
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.memory import Judge, MemoryGuard
+from tgflow.runtime.metrics import MetricSource
+from tgflow.runtime.rank_watch import RankGuard, RankMetrics
+from tgflow.runtime.runner import Observer, Report
+from tgflow.runtime.stream import FlowControl
+from tgflow.train.stream_trainer import StreamTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderParts:
+    """Parts of a runner that depend on whether there are other ranks; the defaults are of one."""
+
+    stream: Iterable[EventBatch]
+    orders: Orders = field(default_factory=Orders)
+    services: Sequence[AbstractContextManager[object]] = ()
+    sources: Sequence[MetricSource] = ()
+    observers: Sequence[Observer] = ()
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    judge: Callable[[MemoryGuard], Judge] = lambda guard: guard
+
+
+def lead(
+    peers: Peers,
+    stream: Iterable[EventBatch],
+    trainer: StreamTrainer,
+    parameters: Callable[[], Mapping[str, Tensor]],
+    flow: FlowControl,
+    run_log: RunLog,
+) -> LeaderParts:
+    """Return the parts by which rank 0 leads, or those of a run that is alone.
+
+    Args:
+        peers: The ranks; this is rank 0 of them.
+        stream: What it reads.
+        trainer: What learns.
+        parameters: Returns what all ranks must hold alike, by name.
+        flow: Stops the stream.
+        run_log: Hears of a rank that is slow.
+    """
+    if peers.world == 1:
+        return LeaderParts(stream)
+    board = Board.of(peers)
+    metrics = RankMetrics(peers, trainer, board, run_log)
+    feed = Feed(peers, stream, trainer.config.batch_size, lost=flow.stop)
+    return LeaderParts(
+        feed,
+        Orders(peers, parameters),
+        services=[feed],
+        sources=[metrics],
+        observers=[metrics.after_step],
+        reports={"ranks": lambda: {"ranks": metrics.describe()}},
+        judge=lambda guard: RankGuard(guard, board, flow),
+    )
