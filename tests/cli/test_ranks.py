@@ -175,7 +175,6 @@ def test_settings_for_one_process_are_refused(events, tmp_path, more, said):
     assert all(said in errors for _, _, errors in ends), ends
 
 
-
 def test_a_fault_of_one_rank_ends_all(events, tmp_path):
     fault = RuntimeError("a fault of rank 1")
     ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), plan=(1, 200, fault))

@@ -19,7 +19,15 @@ import torch
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["torch", "torch.distributed", "pytest", "hypothesis", "tgflow.distributed.join", "tgflow.cli.continual", "tgflow.cli.app"]
+    [
+        "torch",
+        "torch.distributed",
+        "pytest",
+        "hypothesis",
+        "tgflow.distributed.join",
+        "tgflow.cli.continual",
+        "tgflow.cli.app",
+    ]
 )
 LIMIT_SECONDS = 60.0
 """For a world, on however busy a machine."""

@@ -33,6 +33,7 @@ from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.streams.transports import Transport, find_transport, scheme_of
 from tgflow.tables import FeatureTable
 from tgflow.train.config import TrainingConfig
+from tgflow.train.reducer import check_sliceable
 
 _Source = TypeVar("_Source")
 
@@ -223,6 +224,10 @@ def make_model(
         Sampler(training.strategy or model.strategy, training.span)
     except ValueError as error:
         raise ConfigError(f"{error}; --strategy and --span go together") from None
+    try:
+        check_sliceable(model, training.slices)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return model.to(device)
 
 
@@ -295,7 +300,7 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     config = directory.config
     check_together(config)
     device = use_device(config)
-    threads = use_threads(config)
+    threads = use_threads(config, config.continual.slices)
     source = open_partitioned(config)
     check_tables(config, source.x_dim, live=True)
     check_own(directory)
@@ -303,11 +308,17 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     return LiveInputs(source, direction, device, threads)
 
 
-def use_threads(config: Config) -> int:
-    """Let torch and the core use the CPU threads that `config` allows; return how many."""
+def use_threads(config: Config, slices: int = 1) -> int:
+    """Let torch and the core use the CPU threads that `config` allows; return how many.
+
+    Args:
+        config: The run's settings.
+        slices: Of a batch: each is for a rank that has its part of the cores. So one process has
+            the threads, and thus the bits, of a rank among many.
+    """
     from tgflow import set_num_threads
 
-    threads = config.run.threads or num_cores()
+    threads = config.run.threads or max(1, num_cores() // slices)
     torch.set_num_threads(threads)
     set_num_threads(threads)
     return threads

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import IO, exit_code, explain, mark_reported
-from tgflow.cli.ranks import check_ranks, follow, joined
+from tgflow.cli.ranks import check_ranks, follow, joined, with_slices
 from tgflow.config import Config
 from tgflow.config.model import model_label
 from tgflow.peers import Peers
@@ -44,7 +44,7 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
         options: Whether to resume, and how.
         as_json: Print the figures as JSON, not as a table.
     """
-    config = assemble.with_pair_features(config)
+    config = with_slices(assemble.with_pair_features(config), options.stated or {})
     flow = FlowControl()
     with StopSignals(flow.stop_for), joined(config, options) as peers:
         if peers.rank == 0:
@@ -60,7 +60,7 @@ def _lead(
     with Lead(peers) as lead:
         directory = RunDirectory.find(config, run_name(config), options)
         try:
-            check_ranks(directory.config, peers.world)
+            check_ranks(directory.config, peers.world, resumed=directory.resumed)
             _learn(directory, as_json, flow, lead)
         finally:
             directory.release()

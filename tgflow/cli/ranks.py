@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import exit_code, explain, mark_reported
-from tgflow.config import Config, ConfigError, plain
+from tgflow.config import Config, ConfigError, plain, replaced
 from tgflow.distributed.launch import read_launch
 from tgflow.peers import Alone, Peers
 from tgflow.runtime.briefing import RANKS, hear
@@ -50,7 +50,7 @@ def _join(config: Config, options: ResumeOptions) -> Peers:
     from tgflow.distributed.join import join
 
     device = use_device(config)
-    assemble.use_threads(config)
+    assemble.use_threads(config, config.continual.slices)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", RuntimeWarning)
         peers = join(
@@ -76,7 +76,23 @@ def _compared(config: Config, options: ResumeOptions) -> dict[str, Any]:
     return chosen | {"resume": options.resume, "allow_config_change": options.allow_change}
 
 
-def check_ranks(config: Config, world: int) -> None:
+def with_slices(config: Config, stated: Mapping[str, Any]) -> Config:
+    """Return the settings of a run that starts: one slice of each batch for each rank it has now.
+
+    Args:
+        config: The settings.
+        stated: Those that somebody asked for: how many slices, perhaps.
+
+    Raises:
+        WorldError: If the environment of this process makes no sense.
+    """
+    launch = read_launch(os.environ)
+    if launch is None or "continual.slices" in stated:
+        return config
+    return replaced(config, {"continual.slices": launch.world})
+
+
+def check_ranks(config: Config, world: int, *, resumed: bool) -> None:
     """Refuse settings of a run that do not go with more than one rank.
 
     Raises:
@@ -84,6 +100,13 @@ def check_ranks(config: Config, world: int) -> None:
     """
     if world == 1:
         return
+    slices = config.continual.slices
+    if slices < world:
+        way_out = f"--slices {world}" + (" --allow-config-change" if resumed else "")
+        raise ConfigError(
+            f"--slices: a batch has {slices}, so at most {slices} of {world} ranks can share it; "
+            f"start {slices}, or pass {way_out}"
+        )
     if placement_of(config) in FILED:
         raise ConfigError(
             f"--edge-table: {world} ranks would share one file of edge features; use host, or "
@@ -108,7 +131,7 @@ def follow(peers: Peers, flow: FlowControl) -> None:
         briefing = hear(peers)
         config = briefing.config
         device = use_device(config)
-        assemble.use_threads(config)
+        assemble.use_threads(config, config.continual.slices)
         model = assemble.make_model(config, config.continual, briefing.x_dim, device)
         run_log = RunLog(
             log_path(Path(briefing.path), peers.rank),

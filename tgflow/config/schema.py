@@ -152,7 +152,7 @@ class RunConfig:
     out: Annotated[str | None, Setting(flags=("--out", "-o"))] = None
     """Run directory; unset: runs/STREAM-MODEL."""
     threads: Annotated[int, Ge(1)] | None = None
-    """CPU threads; unset: one per core."""
+    """CPU threads; unset: one per core, shared by the slices of a batch."""
     device: str = "cpu"
     """Where model, memory and graph are: cpu, cuda, or cuda:N for the Nth GPU."""
     capture: bool = True

@@ -27,6 +27,7 @@ from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.rank_reducer import RankReducer
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
 
@@ -153,6 +154,7 @@ def make_trainer(
     """
     config, budget = directory.config.continual, directory.config.graph.device_budget
     execution = execution_config(directory.config)
+    reducer = None if peers is None or peers.world == 1 else RankReducer(peers)
     table = open_table(directory, source.x_dim, checkpoint, gpu)
     device = "cpu" if gpu is None else gpu
     if checkpoint is None:
@@ -160,7 +162,7 @@ def make_trainer(
             direction, time_unit=source.unit, edge_x=table, device=device, device_budget=budget
         )
         if isinstance(model, TemporalModel):
-            return ContinualTrainer(model, graph, config, execution=execution)
+            return ContinualTrainer(model, graph, config, execution=execution, reducer=reducer)
         return Comparison(model, graph, config, execution=execution)
     where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
     if not isinstance(model, TemporalModel):
@@ -177,6 +179,7 @@ def make_trainer(
         checkpoint,
         config,
         execution=execution,
+        reducer=reducer,
         keep_model=keep_model,
         **where,
     )
