@@ -59,9 +59,12 @@ def test_metrics_tell_how_the_run_stands(tgflow, events_csv, seen):
     assert value(page, 'tgflow_store_hit_ratio{tier="device"}') == 1
     assert 'tgflow_run_info{model="tgn+pairs"' in page
     absent = {metric.name for metric in METRICS if f"\n{metric.exported}" not in page}
-    # only a topic has these, a GPU, or a stream with bad rows or features, or not read to its end
+    # only a topic has these, a GPU, ranks, or a stream with bad rows or features, or not read to
+    # its end
     assert absent <= {
         "tgflow_gpu_memory_bytes", "tgflow_gpu_memory_peak_bytes",
+        "tgflow_rank_compute_seconds", "tgflow_rank_wait_seconds", "tgflow_rank_memory_bytes",
+        "tgflow_rank_sent_bytes", "tgflow_sent_bytes",
         "tgflow_edge_rows", "tgflow_edge_memory_bytes", "tgflow_edge_cache_hits",
         "tgflow_edge_cache_misses", "tgflow_edge_cache_read_bytes", "tgflow_edge_cache_bytes",
         "tgflow_events_malformed", "tgflow_source_lag_records", "tgflow_source_rebuilds",

@@ -35,7 +35,7 @@ def test_figures_are_64_bytes():
     figures = RankFigures.of(traffic, compute_seconds=1.5, memory_bytes=2**33, asks=asks)
     assert figures == RankFigures(
         compute_seconds=1.5,
-        wait_seconds=0.875,
+        wait_seconds=0.75,
         memory_bytes=2**33,
         gradient_bytes=2**40,
         rows_bytes=10,

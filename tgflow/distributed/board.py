@@ -8,25 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from statistics import median_low
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 
 from tgflow.distributed.control import RankFigures
 from tgflow.peers import Peers
 
-
-class Store(Protocol):
-    """What a store of `torch.distributed` does, as far as it is needed here."""
-
-    def set(self, key: str, value: str, /) -> object:
-        """Let `key` have this value."""
-
-    def get(self, key: str, /) -> bytes:
-        """Return the value of `key`, which is there."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Return whether all keys are there."""
+if TYPE_CHECKING:
+    from tgflow.distributed._stores import Store
 
 
 class Board:

@@ -19,6 +19,10 @@ FIGURES_SPEC: Spec = (torch.float64, (8,))
 CHECKSUM_SPEC: Spec = (torch.int64, (1,))
 
 
+STREAM = "feed"
+"""The kind of `Traffic` that brings the stream from rank 0."""
+
+
 class Order(IntFlag):
     """What all ranks do after a micro-batch, by the word of rank 0; or what a rank asks it for."""
 
@@ -49,7 +53,7 @@ class RankFigures:
     compute_seconds: float = 0.0
     """In forward, backward and optimizer."""
     wait_seconds: float = 0.0
-    """In collectives, by all threads together."""
+    """In collectives, but those of the stream, which waits for events."""
     memory_bytes: int = 0
     """That its process holds now."""
     gradient_bytes: int = 0
@@ -74,7 +78,7 @@ class RankFigures:
         )
         return cls(
             compute_seconds=compute_seconds,
-            wait_seconds=traffic.seconds,
+            wait_seconds=sum(flow.seconds for kind, flow in flows.items() if kind != STREAM),
             memory_bytes=memory_bytes,
             gradient_bytes=gradient,
             rows_bytes=rows,

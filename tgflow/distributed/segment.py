@@ -11,12 +11,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from tgflow.distributed.control import STREAM
 from tgflow.distributed.parcel import Layout, Spec, specs_of
 from tgflow.events import EventBatch, concat
 from tgflow.peers import Peers, RanksDisagree
 
-KIND = "feed"
-"""What it is counted as in `Traffic`."""
 MOST_BATCHES = 8
 """Micro-batches of one segment: what waits for the slowest rank is bounded by it."""
 _HEADER_WORDS = 5
@@ -101,10 +100,10 @@ def send(peers: Peers, number: int, message: Message) -> None:
     """
     what, contents = _contents(message)
     header = torch.tensor([number, what, *_sizes(message)])
-    peers.broadcast(header, kind=KIND, group="feed")
+    peers.broadcast(header, kind=STREAM, group="feed")
     if contents:
-        packed = Layout(KIND, specs_of(contents)).pack(number, contents)
-        peers.broadcast(packed, kind=KIND, group="feed")
+        packed = Layout(STREAM, specs_of(contents)).pack(number, contents)
+        peers.broadcast(packed, kind=STREAM, group="feed")
 
 
 def receive(peers: Peers, number: int) -> Message:
@@ -115,7 +114,7 @@ def receive(peers: Peers, number: int) -> Message:
         PeerLost: If rank 0 is gone, or sends nothing for too long.
     """
     header = torch.zeros(_HEADER_WORDS, dtype=torch.int64)
-    peers.broadcast(header, kind=KIND, group="feed")
+    peers.broadcast(header, kind=STREAM, group="feed")
     sent, what, *sizes = header.tolist()
     if sent != number or what not in list(What):
         raise RanksDisagree(
@@ -123,9 +122,9 @@ def receive(peers: Peers, number: int) -> Message:
         )
     if what not in (What.EVENTS, What.FAILURE):
         return What(what)
-    layout = Layout(KIND, _specs(What(what), *sizes))
+    layout = Layout(STREAM, _specs(What(what), *sizes))
     packed = torch.zeros(layout.num_bytes, dtype=torch.uint8)
-    peers.broadcast(packed, kind=KIND, group="feed")
+    peers.broadcast(packed, kind=STREAM, group="feed")
     contents = layout.unpack(number, packed, sender=0)
     if what == What.FAILURE:
         return Cause.from_tensor(contents["text"])

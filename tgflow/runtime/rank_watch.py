@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from tgflow.distributed.board import Board, SlowRank
@@ -19,6 +18,8 @@ from tgflow.train.stream_trainer import StreamTrainer
 
 COMPARED_EVERY = 100
 """Micro-batches over which the ranks' seconds are compared."""
+KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
+"""What is sent, and what `RankFigures` calls it."""
 _TICK = 0.25
 _POSTED_EVERY = 1.0
 
@@ -182,22 +183,26 @@ class RankMetrics:
     def metrics(self) -> Mapping[str, Any]:
         """Return values by rank."""
         everyone = self.figures()
-        keys: dict[str, Callable[[RankFigures], float]] = {
-            "rank.compute_seconds": lambda each: each.compute_seconds,
-            "rank.wait_seconds": lambda each: each.wait_seconds,
-            "rank.memory_bytes": lambda each: each.memory_bytes,
-            "rank.gradient_bytes": lambda each: each.gradient_bytes,
-            "rank.rows_bytes": lambda each: each.rows_bytes,
-            "rank.query_bytes": lambda each: each.query_bytes,
-            "rank.other_bytes": lambda each: each.other_bytes,
+        out: dict[str, Any] = {
+            f"rank.{name}": {str(rank): getattr(each, name) for rank, each in everyone.items()}
+            for name in ("compute_seconds", "wait_seconds", "memory_bytes")
         }
-        return {
-            key: {str(rank): value(each) for rank, each in everyone.items()}
-            for key, value in keys.items()
-        }
+        sent = {rank: sent_bytes(each) for rank, each in everyone.items()}
+        out["rank.sent_bytes"] = {str(rank): sum(by.values()) for rank, by in sent.items()}
+        out["sent_bytes"] = {kind: sum(by[kind] for by in sent.values()) for kind in KINDS}
+        return out
+
+
+def sent_bytes(figures: RankFigures) -> dict[str, int]:
+    """Return what a rank has sent, by kind."""
+    return {kind: getattr(figures, f"{name}_bytes") for kind, name in KINDS.items()}
 
 
 def _plain(rank: int, figures: RankFigures) -> dict[str, Any]:
-    said = asdict(figures)
-    del said["asks"]
-    return {"rank": rank, **said}
+    return {
+        "rank": rank,
+        "compute_seconds": figures.compute_seconds,
+        "wait_seconds": figures.wait_seconds,
+        "memory_bytes": figures.memory_bytes,
+        "sent_bytes": sent_bytes(figures),
+    }
