@@ -37,6 +37,7 @@ def rank_of_run(rank, world, meeting, argv, plan):
     """Be one rank of a run: return exit code, stdout and stderr.
 
     Args:
+        argv: The arguments; a tuple has those of each rank.
         plan: What happens to which rank after how many events: (rank, position, signal).
     """
     os.environ |= {
@@ -50,7 +51,7 @@ def rank_of_run(rank, world, meeting, argv, plan):
         disturb(*plan[1:])
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(argv(rank) if callable(argv) else argv)
+        code = main(argv[rank] if isinstance(argv, tuple) else argv)
     return code, out.getvalue(), err.getvalue()
 
 
@@ -92,7 +93,7 @@ def lines(path):
 
 
 def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path):
-    one = alone(events, tmp_path / "one")
+    one = alone(events, tmp_path / "one", "--slices", 2)
     ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "two", "--json"))
     assert codes(ends) == [0, 0], ends
     same_run(one, tmp_path / "two")
@@ -106,36 +107,38 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
     assert all(each["memory_bytes"] > 1 << 20 for each in health["ranks"])
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_path, rank):
-    one = alone(events, tmp_path / "one")
+    one = alone(events, tmp_path / "one", "--slices", 2)
     two = tmp_path / "two"
     slowly = arguments(events, two, "--speed", 60 * 100)
     ends = run_ranks(tmp_path, 2, slowly, plan=(rank, 100, signal.SIGTERM))
     assert codes(ends) == [0, 0], ends
     stopped_at = lines(two / "metrics.jsonl")[-1]["stop"]
     assert 100 <= stopped_at < EVENTS
-    ends = run_ranks(tmp_path, 2, arguments(events, two, "--resume", "--speed", "inf"))
+    ends = run_ranks(tmp_path, 2, arguments(events, two, "--resume", "--speed", 1e9))
     assert codes(ends) == [0, 0], ends
     same_run(one, two)
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events, tmp_path, rank):
-    one = alone(events, tmp_path / "one", "--checkpoint-batches", 2)
+    one = alone(events, tmp_path / "one", "--checkpoint-batches", 2, "--slices", 3)
     two = tmp_path / "two"
     argv = arguments(events, two, "--checkpoint-batches", 2)
     ends = run_ranks(tmp_path, 3, argv, plan=(rank, 200, signal.SIGKILL))
     assert ends[rank][0] == -signal.SIGKILL
     others = [end for number, end in enumerate(ends) if number != rank]
     assert codes(others) == [UNAVAILABLE] * 2, ends
-    if rank:
+    if rank > 0:
         assert f"rank {rank} " in others[0][2], "rank 0 names it"
     ends = run_ranks(tmp_path, 2, [*argv, "--resume"])
     assert codes(ends) == [0, 0], ends
     same_run(one, two)
 
 
+@pytest.mark.slow
 def test_what_rank_0_cannot_open_ends_all_with_its_code(tmp_path):
     ends = run_ranks(tmp_path, 2, arguments(tmp_path / "nothing.csv", tmp_path / "run"))
     assert codes(ends) == [NO_INPUT] * 2, ends
@@ -143,6 +146,7 @@ def test_what_rank_0_cannot_open_ends_all_with_its_code(tmp_path):
     assert "nothing.csv" in ends[1][2]
 
 
+@pytest.mark.slow
 def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path):
     text = events.read_text().splitlines()
     events.write_text("\n".join([*text[:200], "7,8,not-a-time", *text[200:]]))
@@ -150,18 +154,19 @@ def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path):
     assert codes(ends) == [DATA] * 2, ends
 
 
-def with_batch_size(rank):
+def with_own_rate(rank):
     return arguments(Path("events.csv"), Path("run"), "--lr", f"1e-{3 + rank}")
 
 
+@pytest.mark.slow
 def test_ranks_with_other_settings_are_refused(tmp_path):
-    ends = run_ranks(tmp_path, 2, with_batch_size)
+    ends = run_ranks(tmp_path, 2, tuple(map(with_own_rate, range(2))))
     assert codes(ends) == [USAGE] * 2, ends
     for _, _, said in ends:
-        assert "rank 1 has continual.learning_rate=0.0001" in said
-        assert "rank 0 has continual.learning_rate=0.001" in said
+        assert "rank 1 has --learning-rate=0.0001 and rank 0 has --learning-rate=0.001" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -175,6 +180,7 @@ def test_settings_for_one_process_are_refused(events, tmp_path, more, said):
     assert all(said in errors for _, _, errors in ends), ends
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_rank_ends_all(events, tmp_path):
     fault = RuntimeError("a fault of rank 1")
     ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), plan=(1, 200, fault))

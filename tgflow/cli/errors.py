@@ -84,6 +84,8 @@ def exit_code(error: BaseException) -> int:
     """Return the exit code that stands for `error`."""
     if isinstance(error, CliError):
         return error.code
+    if (of_rank_0 := getattr(error, "exit_code", None)) is not None:
+        return int(of_rank_0)
     if isinstance(error, PermissionError) and error.filename is not None:
         return NO_INPUT
     cause = _cause_of(error)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import exit_code, explain, mark_reported
-from tgflow.config import Config, ConfigError, plain, replaced
+from tgflow.config import Config, ConfigError, fields, flag_of, plain, replaced
 from tgflow.distributed.launch import read_launch
 from tgflow.peers import Alone, Peers
 from tgflow.runtime.briefing import RANKS, hear
@@ -66,14 +66,15 @@ def _join(config: Config, options: ResumeOptions) -> Peers:
 
 
 def _compared(config: Config, options: ResumeOptions) -> dict[str, Any]:
-    """Return the settings that all ranks must have alike, by "section.key"."""
-    settings = {
-        f"{section}.{name}": value
-        for section, values in plain(config).items()
-        for name, value in values.items()
+    """Return the settings that all ranks must have alike, by their flags."""
+    settings = plain(config)
+    found = {
+        flag_of(field.key): settings[section][name]
+        for field in fields()
+        for section, _, name in [field.key.partition(".")]
+        if field.key not in OF_A_HOST and section not in ("offline", "compare")
     }
-    chosen = {key: value for key, value in settings.items() if key not in OF_A_HOST}
-    return chosen | {"resume": options.resume, "allow_config_change": options.allow_change}
+    return found | {"--resume": options.resume, "--allow-config-change": options.allow_change}
 
 
 def with_slices(config: Config, stated: Mapping[str, Any]) -> Config:

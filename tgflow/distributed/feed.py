@@ -35,6 +35,8 @@ class LeaderFailed(RuntimeError):
         super().__init__(f"rank 0 has ended: {cause.text}")
         self.kinds = cause.kinds
         """The names of the classes of what rank 0 raised, the nearest first."""
+        self.exit_code = cause.code
+        """What rank 0 ends with, where its error says so itself."""
 
 
 class FeedClosed(Exception):

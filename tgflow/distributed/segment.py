@@ -41,26 +41,30 @@ class Cause:
     Args:
         kinds: The names of the error's class and of its ancestors, the nearest first.
         text: What it says.
+        code: The exit code that it brings itself, if it does.
     """
 
     kinds: tuple[str, ...]
     text: str
+    code: int | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
         """Return what is told of `error`."""
-        return cls(tuple(kind.__name__ for kind in type(error).__mro__), str(error)[:_MOST_TEXT])
+        kinds = tuple(kind.__name__ for kind in type(error).__mro__)
+        code = getattr(error, "code", None)
+        return cls(kinds, str(error)[:_MOST_TEXT], code if isinstance(code, int) else None)
 
     def to_tensor(self) -> Tensor:
         """Return it as JSON, uint8 `[n]`."""
-        text = json.dumps([self.kinds, self.text]).encode()
+        text = json.dumps([self.kinds, self.text, self.code]).encode()
         return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
     @classmethod
     def from_tensor(cls, text: Tensor) -> Self:
         """Return what `to_tensor` made into `text`."""
-        kinds, said = json.loads(bytes(text.numpy()))
-        return cls(tuple(kinds), said)
+        kinds, said, code = json.loads(bytes(text.numpy()))
+        return cls(tuple(kinds), said, code)
 
 
 Message = EventBatch | Cause | What

@@ -112,7 +112,7 @@ def check_build(
     run_log.warning("other build", text)
 
 
-class Columns(Protocol):
+class EventShape(Protocol):
     """What the events of a stream are, wherever it is read."""
 
     @property
@@ -125,7 +125,7 @@ class Columns(Protocol):
 
 
 def make_trainer(
-    source: Columns,
+    source: EventShape,
     direction: Direction,
     model: TemporalModel | Lineup,
     directory: RunDirectory,

@@ -1,0 +1,78 @@
+"""Ranks know a run from rank 0 alone, and see the same directory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from helpers.worlds import in_world
+from tgflow.config import load_config
+from tgflow.distributed.feed import LeaderFailed
+from tgflow.peers import Alone
+from tgflow.runtime import briefing as module
+from tgflow.runtime.briefing import Briefing, Lead, NotShared, hear
+from tgflow.runtime.directory import ResumeOptions, RunDirectory
+
+FLAGS = {"stream.path": "nowhere.csv", "model.name": "tgat", "model.settings": {"dim": 8}}
+
+
+def briefing_of(path):
+    config = load_config(flags=FLAGS | {"run.out": str(path)})
+    directory = RunDirectory.find(config, "run", ResumeOptions())
+    with directory:
+        return Briefing.of(directory, None, unit="ms", x_dim=3, direction="bipartite")
+
+
+def brief(peers, path):
+    if peers.rank == 0:
+        briefing = briefing_of(path)
+        with Lead(peers) as lead:
+            lead.brief(briefing)
+        return
+    found = hear(peers)
+    directory = found.directory()
+    assert directory.config.model.name == "tgat"
+    assert directory.config.model.settings == {"dim": 8}
+    assert (directory.path, directory.resumed, directory.changed) == (path, False, [])
+    assert (found.unit, found.x_dim, found.direction) == ("ms", 3, "bipartite")
+    assert found.load_checkpoint() is None
+
+
+def test_the_others_know_what_rank_0_knows(tmp_path):
+    in_world(2, brief, tmp_path / "run")
+
+
+def not_seen(peers, path):
+    """Rank 2 is on a host with other files."""
+    module.SEEN_WITHIN = 0.1
+    if peers.rank == 2:
+        Briefing.mark_file = property(lambda briefing: path / "elsewhere")
+    act = partial(Lead(peers).brief, briefing_of(path)) if peers.rank == 0 else partial(hear, peers)
+    with pytest.raises(NotShared, match=r"rank 2 does not see .*run, where rank 0 writes"):
+        act()
+
+
+def test_a_directory_that_a_rank_does_not_see_is_refused_by_all(tmp_path):
+    in_world(3, not_seen, tmp_path / "run")
+
+
+def fail_before(peers):
+    if peers.rank == 0:
+        with pytest.raises(FileNotFoundError), Lead(peers):
+            raise FileNotFoundError("no stream")
+        return
+    with pytest.raises(LeaderFailed, match="no stream") as error:
+        hear(peers)
+    assert "FileNotFoundError" in error.value.kinds
+
+
+def test_why_rank_0_cannot_start_is_said_to_all():
+    in_world(2, fail_before)
+
+
+def test_a_run_that_is_alone_tells_nobody(tmp_path):
+    path = tmp_path / "run"
+    with Lead(Alone()) as lead:
+        lead.brief(briefing_of(path))
+    assert not (path / "ranks").exists()
