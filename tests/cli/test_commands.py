@@ -17,7 +17,7 @@ from tgflow.cli.bench import BENCHMARKS
 from tgflow.cli.errors import EXIT_CODES, exit_code
 from tgflow.config import ConfigError
 
-COMMANDS = ("run", "train", "playback", "info", "bench", "doctor")
+COMMANDS = ("run", "train", "playback", "info", "plan", "bench", "doctor")
 
 
 def plain(text):

@@ -61,7 +61,8 @@ def test_figures_for_people():
     assert shown == ["0", "3", "99.5", "1,234", "59.8k", "2.5M", "–"]
     spans = [duration(s) for s in (0.0123, 2, 59.94, 60, 71.2, 3600, 90061, float("nan"))]
     assert spans == ["12.3 ms", "2 s", "59.9 s", "1 min", "1 min 11 s", "1 h", "1 d 1 h", "–"]
-    assert [num_bytes(n) for n in (7, 2e3, 5.3e8, 1.2e10)] == ["7 B", "2 kB", "530 MB", "12 GB"]
+    sizes = {7: "7 B", 2e3: "2 kB", 5.3e8: "530 MB", 1.2e10: "12 GB", 2.25e12: "2.25 TB"}
+    assert {size: num_bytes(size) for size in sizes} == sizes
     assert score(0.5) == "0.5000"
 
 

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from tgflow.cli import bench, compare, convert, doctor, errors, info, playback, run, train
+from tgflow.cli import (
+    bench,
+    compare,
+    convert,
+    doctor,
+    errors,
+    info,
+    plan,
+    playback,
+    run,
+    train,
+)
 from tgflow.cli.options import help_text
 
 app = typer.Typer(
@@ -54,6 +65,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LOOK: {
         "playback": playback.playback,
         "info": info.info,
+        "plan": plan.plan,
         "convert": convert.convert,
         "bench": bench.bench,
         "doctor": doctor.doctor,

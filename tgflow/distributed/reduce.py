@@ -51,8 +51,7 @@ class Reduction:
         self._peers = peers
         self._roots = [subtrees(each, slices) for each in owned]
         self._leaves = slices
-        bounds = [length * rank // peers.world for rank in range(peers.world + 1)]
-        self._sizes = [stop - start for start, stop in pairwise(bounds)]
+        self._sizes = chunk_sizes(length, peers.world)
 
     def sends(self, tree: TreeSum) -> list[Tensor]:
         """Return what each rank is to get, float `[R, C]`: the sums of R subtrees, C elements each.
@@ -97,3 +96,9 @@ class Reduction:
             [{GRADIENT: spec} for spec in self.specs(sends[0].dtype)],
         )
         return self.finish([parcel[GRADIENT] for parcel in parcels])
+
+
+def chunk_sizes(length: int, world: int) -> list[int]:
+    """Return how many elements of a vector each rank adds up: equal parts, but for one element."""
+    bounds = [length * rank // world for rank in range(world + 1)]
+    return [stop - start for start, stop in pairwise(bounds)]

@@ -43,7 +43,7 @@ def duration(seconds: float) -> str:
 
 def num_bytes(size: float) -> str:
     """Write a size in bytes, such as 512 MB."""
-    for limit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for limit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= limit:
             return f"{size / limit:.3g} {name}"
     return f"{size:.0f} B"

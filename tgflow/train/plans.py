@@ -1,6 +1,8 @@
-"""The plan of a trainer's batches, by its settings."""
+"""The plans of a trainer's batches, by its settings."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from torch import Tensor
 
@@ -8,10 +10,12 @@ from tgflow.graph import TemporalGraph
 from tgflow.keys import derive_key
 from tgflow.model import TemporalModel
 from tgflow.plan.counts import CountHistory
-from tgflow.plan.negatives import NegativeSource, PairHistory
+from tgflow.plan.negative_sources import NegativesOfBoth
+from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
 from tgflow.plan.plan import Plan
 from tgflow.plan.replay import ExperienceReplay
-from tgflow.train.config import TrainingConfig
+from tgflow.train.config import ContinualConfig, TrainingConfig
+from tgflow.train.microbatch import MicroBatchPlans
 
 
 def make_plan(
@@ -61,4 +65,38 @@ def make_plan(
         counts=model.counts if counts is None else counts,
         pairs=pairs,
         slices=config.slices,
+    )
+
+
+def micro_batch_plans(
+    graph: TemporalGraph,
+    model: TemporalModel,
+    config: ContinualConfig,
+    *,
+    start: int = 0,
+    replay_from: int = 0,
+    counts: CountHistory | None = None,
+    pairs: PairHistory | None = None,
+) -> MicroBatchPlans:
+    """Return the plans of the micro-batches of a stream: of what is predicted, and then learned.
+
+    Args:
+        graph: Graph whose log is planned.
+        model: As `make_plan` takes it.
+        config: Everything else.
+        start: Log position of the first event of micro-batch 0.
+        replay_from: No event before this log position is replayed.
+        counts: As `make_plan` takes them.
+        pairs: As `make_plan` takes them.
+    """
+    c = config
+    replay = ExperienceReplay(c.replay_ratio, c.replay_horizon, c.replay_half_life, replay_from)
+    seed = c.seed if c.data_seed is None else c.data_seed
+    make = partial(make_plan, graph, model, c, seed=seed, start=start, counts=counts, pairs=pairs)
+    ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
+    if c.hist_negatives:
+        ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))
+    return MicroBatchPlans(
+        make(ranked),
+        make(NegativeSampler(), replay=replay if c.replay_ratio else None),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +19,7 @@ from tgflow.plan.counts import CountHistory
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.lookahead import PREFETCH_BATCHES
-from tgflow.plan.negative_sources import NegativesOfBoth
-from tgflow.plan.negatives import NegativeSampler, NegativeSource, PairHistory
-from tgflow.plan.replay import ExperienceReplay
+from tgflow.plan.negatives import PairHistory
 from tgflow.plan.slices import joined_shares, sliced_tasks
 from tgflow.plan.task import Task
 from tgflow.share import AnyBatch
@@ -30,7 +27,7 @@ from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.pending_steps import MicroBatch
-from tgflow.train.plans import make_plan
+from tgflow.train.plans import micro_batch_plans
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import LocalReducer, SliceReducer
 
@@ -249,21 +246,14 @@ class StreamTrainer(ABC):
 
     def _plans(self, model: TemporalModel, counts: CountHistory) -> MicroBatchPlans:
         """Return the plans of the micro-batches to come, as `model` needs them."""
-        c, start = self.config, self._segment_start
-        replay = ExperienceReplay(
-            c.replay_ratio, c.replay_horizon, c.replay_half_life, self._replay_from
-        )
-        seed = c.seed if c.data_seed is None else c.data_seed
-        make = partial(
-            make_plan, self.graph, model, c, seed=seed, start=start, counts=counts,
+        return micro_batch_plans(
+            self.graph,
+            model,
+            self.config,
+            start=self._segment_start,
+            replay_from=self._replay_from,
+            counts=counts,
             pairs=self._pairs,
-        )  # fmt: skip
-        ranked: NegativeSource = NegativeSampler(num=c.mrr_negatives)
-        if c.hist_negatives:
-            ranked = NegativesOfBoth(ranked, NegativeSampler("historical", c.hist_negatives))
-        return MicroBatchPlans(
-            make(ranked),
-            make(NegativeSampler(), replay=replay if c.replay_ratio else None),
         )
 
     def _save_place(self, writer: SectionWriter) -> None:

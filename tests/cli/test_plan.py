@@ -1,0 +1,229 @@
+"""What `tgflow plan` says of a world, against what real ranks send; and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.live_runs import write_events
+from helpers.worlds import in_world
+from tgflow.cli.planning import plan_of
+from tgflow.cli.rank_plan import World
+from tgflow.distributed.asking import AskingSampler
+from tgflow.distributed.reduce import Reduction
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.sampling import Frontier
+from tgflow.sampling.expand import distinct
+from tgflow.sampling.hops import hop_by_hop
+from tgflow.schedule import SliceSchedule
+from tgflow.share import Share
+from tgflow.train.config import ContinualConfig
+from tgflow.train.leaves import Leaves
+from tgflow.train.microbatch import PREDICT
+from tgflow.train.plans import micro_batch_plans
+from tgflow.tree_sum import TreeSum
+
+SLICES = 5
+SMALL = {"embedding_dim": 8, "time_dim": 8, "heads": 2, "dropout": 0.0}
+MODELS = {
+    "tgn": lambda: TGN(TGNConfig(**SMALL, memory_dim=8, neighbors=3)),
+    "tgat": lambda: TGAT(TGATConfig(**SMALL, neighbors=2, layers=2)),
+}
+
+
+def made_graph(num_events=150, shard=None):
+    """Events among enough nodes that all ranks own some."""
+    draw = torch.Generator().manual_seed(3)
+    src, dst = torch.randint(200, (2, num_events), generator=draw)
+    events = EventBatch(src, dst, torch.arange(num_events) // 2)
+    return TemporalGraph.from_events(events, shard=shard)
+
+
+def config_of(visibility="event"):
+    return ContinualConfig(
+        batch_size=40, slices=SLICES, mrr_negatives=3, visibility=visibility, updates=1
+    )
+
+
+def send(peers, kind, tensors):
+    """Send each rank a tensor, as `kind`."""
+    flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+    sizes = torch.tensor([len(each) for each in flat])
+    told = peers.gather(sizes, [peers.world] * peers.world, kind="sizes")
+    arriving = told.view(peers.world, peers.world)[:, peers.rank].tolist()
+    peers.exchange(flat, [flat[0].new_empty(size) for size in arriving], kind=kind)
+
+
+def ask(peers, shard_of_graph, plan, epoch, index, wanted):
+    """Sample a rank's slices of a batch by asking the owners of nodes."""
+
+    def walk(number):
+        roots = plan.draw(epoch, index, number)
+        frontier, row = distinct(roots.queries, None)
+        as_of = roots.host.end if plan.sees_all_before else None
+        if number not in wanted:  # a rank with fewer slices than others asks nothing
+            empty = (column[:0] for column in (frontier.nodes, frontier.t, frontier.position))
+            frontier, row = Frontier(*empty), row[:0]
+        return hop_by_hop(
+            1.0, None, frontier, plan.fanouts, rows=row, key=roots.key, as_of=as_of,
+            by_time=False, by_position=plan.with_memory,
+        )  # fmt: skip
+
+    most = -(-SLICES // peers.world)
+    numbers = [*wanted, *(each for each in range(SLICES) if each not in wanted)][:most]
+    AskingSampler(shard_of_graph, peers, plan.sampler).walk([walk(each) for each in numbers])
+
+
+def counted(peers, name, visibility):
+    """Return the bytes by kind that a rank sends for all micro-batches of a stream."""
+    torch.manual_seed(0)
+    model, config = MODELS[name](), config_of(visibility)
+    whole, mine = made_graph(), made_graph(shard=peers.shard)
+    plans = micro_batch_plans(whole, model, config)
+    leaves = Leaves([*model.parameters()], model.marks(), torch.device("cpu"))
+    reduction = Reduction(peers, SLICES, leaves.size)
+    for index in range(len(plans)):
+        for epoch, plan in ((PREDICT, plans.predict), (1, plans.learn)):
+            ask(peers, mine, plan, epoch, index, reduction.slices)
+            share = plan.share(epoch, index, reduction.slices)
+            found = {number: model(batch) for number, batch in share.computed()}
+            send_scores(peers, found.values())
+        tree = TreeSum(SLICES)
+        for number in reduction.slices:
+            tree.add(range(number, number + 1), leaves.none())
+        reduction.sum(index, tree)
+        send_rows(peers, model, share, found)
+    return {kind: flow.bytes for kind, flow in peers.traffic.flows.items()}
+
+
+def send_scores(peers, found):
+    scores = [part.detach().flatten() for each in found for part in (each.positive, each.negative)]
+    nothing = torch.empty(0)
+    to_rank_0 = torch.cat(scores) if peers.rank else nothing
+    send(peers, "scores", [to_rank_0, *[nothing] * (peers.world - 1)])
+
+
+def send_rows(peers, model, share: Share, found):
+    """Send all others the rows that are read of what a rank's slices leave."""
+    parts = []
+    for number, batch in share.computed():
+        messages = model.messages(batch, found[number])
+        if messages is None:
+            return
+        new, width = share.new_rows_of(number), messages.per_event
+        read = messages.rows_read(share.host, share.num_new) - width * new.start
+        read = read[(read >= 0) & (read < width * len(new))]
+        parts += [c.index_select(0, read).view(-1).view(torch.uint8) for c in messages.columns]
+    send(peers, "rows", [torch.cat(parts)] * peers.world)
+
+
+@pytest.mark.parametrize(
+    ("world", "name", "visibility"),
+    [(2, "tgn", "event"), (4, "tgn", "batch"), (2, "tgat", "event")],
+)
+def test_planned_bytes_are_counted_bytes(world, name, visibility):
+    counts = in_world(world, counted, name, visibility)
+    torch.manual_seed(0)
+    planned = plan_of(
+        made_graph(),
+        MODELS[name](),
+        config_of(visibility),
+        SliceSchedule(SLICES, world),
+        World(world, num_batches=0),
+    ).costs.sent
+    kinds = ["gradient", "scores", "queries", "answers", *(["rows"] if name == "tgn" else [])]
+    for kind in kinds:
+        assert planned[kind].tolist() == [each[kind] for each in counts], kind
+    assert ("rows" in planned) == (name == "tgn")
+    if world == 2:  # each rank's slices are no whole subtree, so more is sent than on a ring
+        assert min(planned["gradient"].tolist()) > 0
+
+
+def made_plan(tgflow, path, *more):
+    small = ("--dim", 8, "--neighbors", 3, "--batch-size", 50)
+    return tgflow("plan", "--data", path, *small, *more)
+
+
+def test_world_64_of_a_small_stream(tgflow, events_csv):
+    found = made_plan(tgflow, events_csv, "--world", 64, "--json").json
+    assert found["slices"] == found["world"] == 64
+    assert found["slices_of_rank"] == [[rank] for rank in range(64)]
+    assert found["num_batches"] == 8
+    # Each event once to predict and once to learn, and half as many replayed, but at the start.
+    assert 2 * 400 < sum(found["loads"]["rows"]) <= 2.5 * 400
+    assert max(found["loads"]["rows"]) <= sum(found["loads"]["rows"]) / 64 + 2 * 8
+    columns = 2 * 8 * 400 + 8 * 400
+    assert found["bytes"]["feed"] == [63 * columns, *[0] * 63]
+    # 20 nodes: the parts of 44 ranks hold none, which therefore answer nothing.
+    assert sum(each > 0 for each in found["bytes"]["answers"]) == 20
+
+
+def test_what_is_in_shards_shrinks_with_the_world(tgflow, events_csv):
+    one, four = (
+        made_plan(tgflow, events_csv, "--world", world, "--json").json["memory"] for world in (1, 4)
+    )
+    for alone, shared in zip(one, four, strict=True):
+        assert alone["whole"] == shared["whole"]
+        assert alone["shard"] == (None if shared["shard"] is None else alone["whole"])
+        if shared["shard"] is not None:
+            assert shared["shard"] == -(-alone["whole"] // 4)
+    assert {each["name"] for each in four if each["shard"]} == {"neighbors", "node memory"}
+
+
+def test_one_rank_sends_nothing(tgflow, events_csv):
+    found = made_plan(tgflow, events_csv, "--world", 1, "--json").json
+    assert {kind: sum(each) for kind, each in found["bytes"].items() if sum(each)} == {}
+
+
+def test_a_larger_stream_needs_more_and_may_not_fit(tgflow, events_csv):
+    ran = made_plan(
+        tgflow, events_csv, "--world", 4, "--events", "1e10", "--nodes", "1e9", "--memory-limit",
+        "64GB",
+    )  # fmt: skip
+    assert ran.code == 0
+    assert "a log holds at most 2^33 events" in ran.out
+    assert "event log: 240 GB, all of it on every rank" in ran.out
+    assert "node ids: 56 GB, all of it on rank 0" in ran.out
+    fits = made_plan(tgflow, events_csv, "--world", 4, "--memory-limit", "1GB")
+    assert "fits in 1 GB a rank, replicated" in fits.out
+
+
+def test_some_micro_batches_are_a_sample_of_all(tgflow, events_csv):
+    some, whole = (
+        made_plan(tgflow, events_csv, "--world", 2, "--batches", n, "--json").json for n in (2, 0)
+    )
+    assert (some["num_batches"], whole["num_batches"]) == (2, 8)
+    assert sum(some["bytes"]["gradient"]) * 4 == sum(whole["bytes"]["gradient"])
+
+
+def test_features_travel_where_they_are_in_shards(tgflow, tmp_path):
+    from helpers.live_runs import write_features
+
+    path = write_features(tmp_path / "x.csv", 200)
+    found = made_plan(tgflow, path, "--features", "f*", "--world", 4, "--json").json
+    assert sum(found["bytes"]["edge rows"]) % (8 + 2 * 4) == 0
+    assert sum(found["bytes"]["edge rows"]) > 0
+    assert found["bytes"]["feed"] == [3 * 200 * (24 + 8), 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--world", 65), "a world has 1 to 64 ranks, got 65"),
+        (("--world", 0), "a world has 1 to 64 ranks, got 0"),
+        (("--world", 4, "--slices", 2), "a batch has 2 slices, so at most 2 of 4 ranks"),
+    ],
+)
+def test_worlds_that_cannot_be_are_refused(tgflow, events_csv, flags, said):
+    ran = made_plan(tgflow, events_csv, *flags)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_a_stream_without_events_is_refused(tgflow, tmp_path):
+    path = write_events(tmp_path / "none.csv", size=0)
+    ran = made_plan(tgflow, path, "--world", 2)
+    assert ran.code == 65
+    assert "no events to plan" in ran.err
