@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
+from tgflow.cli.footprint import Structure, total_bytes
 from tgflow.cli.rank_plan import RankPlan
-from tgflow.distributed.footprint import Structure, total_bytes
 from tgflow.report.formatting import compact, num_bytes
 from tgflow.report.table_text import print_table
 

@@ -13,11 +13,11 @@ import torch
 from tgflow.batch import Batch
 from tgflow.cli import assemble
 from tgflow.cli.errors import DATA, USAGE, CliError
+from tgflow.cli.footprint import Measured, misfits, structures
 from tgflow.cli.plan_table import print_plan
 from tgflow.cli.rank_plan import RankPlan, World
 from tgflow.config import Config
 from tgflow.distributed.costs import RankCosts, Widths
-from tgflow.distributed.footprint import Measured, misfits, structures
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.nn import NodeMemory

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tgflow.cli.footprint import Structure
 from tgflow.distributed.costs import RankCosts
-from tgflow.distributed.footprint import Structure
 
 
 @dataclass(frozen=True, slots=True)
