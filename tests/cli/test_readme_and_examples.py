@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.effort import slow
 from tgflow.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,7 @@ def test_the_readme_names_every_command():
         ("own_loop.py", ["--limit", 1000], "1000 events: AP 0."),
         ("cached_features.py", ["--limit", 1000], "the same: True"),
         ("zero_copy.py", ["--rows", 2000, "--steps", 3], "with the table the same: True"),
+        slow("kill_a_rank.py", ["--limit", 4000], "the same bits: True"),
     ],
 )
 def test_examples_run(script, args, text, monkeypatch, capsys):
