@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -92,7 +93,12 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path):
+def shown(capsys):
+    """Return what was printed, on one line."""
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path, capsys):
     one = alone(events, tmp_path / "one", "--slices", 2)
     ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "two", "--json"))
     assert codes(ends) == [0, 0], ends
@@ -103,8 +109,15 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
     own = lines(tmp_path / "two" / "ranks" / "001.log")
     assert [line["event"] for line in own] == ["start", "end"]
     health = read_health(tmp_path / "two" / "health.json")
-    assert [each["rank"] for each in health["ranks"]] == [0, 1]
-    assert all(each["memory_bytes"] > 1 << 20 for each in health["ranks"])
+    assert [*health["ranks"]] == ["0", "1"]
+    for each in health["ranks"].values():
+        assert each["memory_bytes"] > 1 << 20
+        assert each["sent_bytes"].keys() == {"gradient", "rows", "queries", "other"}
+    assert health["ranks"]["0"]["compute_seconds"] > 0
+    assert health["ranks"]["0"]["sent_bytes"]["gradient"] > 0
+    assert json.loads(said)["ranks"].keys() == health["ranks"].keys()
+    assert main(["info", str(tmp_path / "two")]) == 0
+    assert re.search(r"rank 1 +computes .* s, waits .* s, holds .*; sent: gradient", shown(capsys))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from tgflow.runtime import runner
 
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
 """Options that keep a run of the command line small."""
-MACHINE = ("threads", "machine", "interrupted", "stream", "state_sha256", "tables")
+MACHINE = ("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables")
 
 
 def write_events(path: Path, size: int = 400) -> Path:

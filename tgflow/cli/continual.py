@@ -134,6 +134,7 @@ def _metrics(
         "refused": counts["refused"],
         "num_waiting": stream.get("num_waiting", 0),
         "tables": result.tables,
+        **({"ranks": result.reports["ranks"]} if "ranks" in result.reports else {}),
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
         **device_figures(device),

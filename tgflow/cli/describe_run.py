@@ -104,6 +104,8 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("checkpoint", num_bytes(found["checkpoint"]["bytes"])))
     tables = metrics.get("tables") or (found["health"] or {}).get("tables") or {}
     rows += [(TITLES[name], printable(describe_table(figures))) for name, figures in tables.items()]
+    ranks = (found["health"] or {}).get("ranks") or {}
+    rows += [(f"rank {rank}", _rank_line(figures)) for rank, figures in ranks.items()]
     if found["log"]:
         log = found["log"]
         rows.append(("log", f"{num_bytes(log['bytes'])} in {log['segments']} segments"))
@@ -112,6 +114,15 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("dead letters", num_bytes(found["dead_letters"]["bytes"])))
     rows.append(("report", str(path / "report.html") if found["report"] else "none"))
     return rows
+
+
+def _rank_line(figures: Mapping[str, Any]) -> str:
+    """Return in one line how a rank is."""
+    sent = ", ".join(f"{kind} {num_bytes(size)}" for kind, size in figures["sent_bytes"].items())
+    return (
+        f"computes {figures['compute_seconds']:.1f} s, waits {figures['wait_seconds']:.1f} s, "
+        f"holds {num_bytes(figures['memory_bytes'])}; sent: {sent}"
+    )
 
 
 def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -64,6 +64,6 @@ def lead(
         services=[feed],
         sources=[metrics],
         observers=[metrics.after_step],
-        reports={"ranks": lambda: {"ranks": metrics.describe()}},
+        reports={"ranks": metrics.describe},
         judge=lambda guard: RankGuard(guard, board, flow),
     )

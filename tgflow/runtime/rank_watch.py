@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal, Self
 
 from tgflow.distributed.board import Board, SlowRank
@@ -70,15 +71,17 @@ class RankReporter:
         self._thread.join(_POSTED_EVERY)
 
     def _run(self) -> None:
-        asked, posted_at = Order.NONE, 0.0
-        try:
+        with suppress(RuntimeError):  # rank 0 is gone, as whoever waits for it learns
+            asked, posted_at = Order.NONE, 0.0
             while not self._end.wait(_TICK if posted_at else 0.0):
                 asks = self._asks()
                 if asks != asked or time.monotonic() - posted_at >= _POSTED_EVERY:
-                    self._board.post(figures_of(self._peers, self._trainer, asks))
+                    self._post(asks)
                     asked, posted_at = asks, time.monotonic()
-        except RuntimeError:  # rank 0 is gone, as whoever waits for it learns
-            return
+            self._post(Order.NONE)
+
+    def _post(self, asks: Order) -> None:
+        self._board.post(figures_of(self._peers, self._trainer, asks))
 
     def _asks(self) -> Order:
         """Return what this rank would have rank 0 order."""
@@ -173,12 +176,12 @@ class RankMetrics:
             )
 
     def health(self) -> Mapping[str, Any]:
-        """Return `ranks`: figures by rank."""
+        """Return `ranks`: the figures of each, by its number."""
         return {"ranks": self.describe()}
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return the figures of each rank as plain values."""
-        return [_plain(rank, figures) for rank, figures in self.figures().items()]
+    def describe(self) -> dict[str, Any]:
+        """Return the figures of each rank as plain values, by its number."""
+        return {str(rank): _plain(figures) for rank, figures in self.figures().items()}
 
     def metrics(self) -> Mapping[str, Any]:
         """Return values by rank."""
@@ -198,9 +201,8 @@ def sent_bytes(figures: RankFigures) -> dict[str, int]:
     return {kind: getattr(figures, f"{name}_bytes") for kind, name in KINDS.items()}
 
 
-def _plain(rank: int, figures: RankFigures) -> dict[str, Any]:
+def _plain(figures: RankFigures) -> dict[str, Any]:
     return {
-        "rank": rank,
         "compute_seconds": figures.compute_seconds,
         "wait_seconds": figures.wait_seconds,
         "memory_bytes": figures.memory_bytes,
