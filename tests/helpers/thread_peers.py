@@ -8,16 +8,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
-from tgflow.peers import Alone, Group, PeerLost, Shard, check_buffers
+from tgflow.peers import Alone, Group, PeerLost, Shard, check_buffers, check_chunks
 
 Answer = TypeVar("Answer")
 _PATIENCE = 20.0
 
 
 class ThreadPeers(Alone):
-    """A rank of `in_threads`, which can `exchange`."""
+    """A rank of `in_threads`."""
 
     def __init__(self, rank: int, meeting: threading.Barrier, table: list[list[Tensor]]) -> None:
         super().__init__()
@@ -45,6 +46,24 @@ class ThreadPeers(Alone):
         self._meet()
         others = sum(len(x) for rank, x in enumerate(sends) if rank != self.rank)
         self.traffic.count(kind, others, time.perf_counter() - start)
+
+    def gather(
+        self, mine: Tensor, sizes: Sequence[int], *, kind: str, group: Group = "train"
+    ) -> Tensor:
+        """Send the chunk to all, and put theirs one after the other."""
+        check_chunks(self, mine, sizes)
+        whole = mine.new_empty(sum(sizes)).view(torch.uint8)
+        parts = torch.split(whole, [size * mine.element_size() for size in sizes])
+        sends = [mine.contiguous().view(torch.uint8)] * self.world
+        self.exchange(sends, parts, kind=kind, group=group)
+        return whole.view(mine.dtype)
+
+    def broadcast(self, tensor: Tensor, *, kind: str, group: Group = "train") -> None:
+        """Take what rank 0 has laid on the table."""
+        self._table[self.rank] = [tensor]
+        self._meet()
+        tensor.copy_(self._table[0][0])
+        self._meet()
 
     def _meet(self) -> None:
         try:

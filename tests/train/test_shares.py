@@ -1,4 +1,7 @@
-"""Batches in slices: what they add up to, and that nobody can tell who has computed which."""
+"""Batches in slices: what they add up to, and that nobody can tell who has computed which.
+
+Ranks are threads here; `tests/distributed/test_training.py` has real ones.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import torch
 from helpers.effort import cases
 from helpers.made_models import X_DIM, made_events, made_model, plan_for
 from helpers.records import Losses
-from helpers.split_reducers import Meeting
+from helpers.thread_peers import in_threads
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.models import MODELS
@@ -31,16 +34,23 @@ CONFIG = ContinualConfig(batch_size=16, learning_rate=1e-2, mrr_negatives=3, sli
 _MAKING = threading.Lock()
 
 
-def model_of(name: str, **settings: Any) -> Any:
-    """Return the same model at every call, from any thread: torch's generator is everybody's."""
+def model_of(name: str, peers: Any = None, **settings: Any) -> Any:
+    """Return the same model at every call, on all ranks: torch's generator is that of all threads.
+
+    So no thread may learn while another one still makes its model.
+    """
     with _MAKING:
-        return made_model(name, **settings)
+        model = made_model(name, **settings)
+    if peers is not None:
+        peers.broadcast(torch.zeros(1), kind="made")
+    return model
 
 
-def trainer_of(name: str, config: ContinualConfig, **options: Any) -> ContinualTrainer:
+def trainer_of(
+    name: str, config: ContinualConfig, peers: Any = None, **settings: Any
+) -> ContinualTrainer:
     graph = TemporalGraph("undirected", X_DIM)
-    model = model_of(name, **options.pop("model", {}))
-    return ContinualTrainer(model, graph, config, **options)
+    return ContinualTrainer(model_of(name, peers, **settings), graph, config, peers=peers)
 
 
 def left_by(trainer: ContinualTrainer, events: Any = EVENTS) -> tuple[Any, ...]:
@@ -51,12 +61,24 @@ def left_by(trainer: ContinualTrainer, events: Any = EVENTS) -> tuple[Any, ...]:
 
 
 def assert_same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
-    sections, steps = expected
-    assert found[0].keys() == sections.keys()
-    for part, tensors in sections.items():
+    assert_same_tensors(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
+def assert_same_tensors(found: Any, expected: Any) -> None:
+    assert found.keys() == expected.keys()
+    for part, tensors in expected.items():
         for key, tensor in tensors.items():
-            assert torch.equal(found[0][part][key], tensor), (part, key)
-    assert found[1] == steps
+            assert torch.equal(found[part][key], tensor), (part, key)
+
+
+def assert_ranks_have(expected: tuple[Any, ...], found: list[tuple[Any, ...]]) -> None:
+    """Compare what all ranks have: tensors and losses; and on the first one all that is measured."""
+    first, *others = found
+    assert_same(first, expected)
+    for other in others:
+        assert_same_tensors(other[0], expected[0])
+        assert other[1] == [(loss, {}) for loss, _ in expected[1]]
 
 
 def learner_of(name: str, **options: Any) -> Learner:
@@ -132,23 +154,15 @@ def seen_keys(keyed: Any, seen: list[int]) -> Any:
     return noted
 
 
-SPLITS = cases([[0, 1, 4], [0, 2, 4], [0, 3, 4], [0, 1, 2, 3, 4], [0, 1, 3, 4]], [[0, 1, 4]])
-
-
-@pytest.mark.parametrize("cuts", SPLITS)
+@pytest.mark.parametrize("world", cases([2, 3, 4], [3]))
 @pytest.mark.parametrize("updates", [0, 1, 2])
 @pytest.mark.parametrize("name", ["tgn", "tgn+pairs", "tgat"])
-def test_any_split_of_the_slices_ends_with_the_same_bits(
-    name: str, updates: int, cuts: list[int]
-) -> None:
+def test_any_number_of_ranks_ends_with_the_same_bits(name: str, updates: int, world: int) -> None:
     """Parameters, Adam, memory, scores and what is measured, with replay and a short last batch."""
     config = replace(CONFIG, updates=updates, grad_clip=1.0)
-    model = {"dropout": 0.2}
-    expected = left_by(trainer_of(name, config, model=model))
-    for found in Meeting(cuts).run(
-        lambda reducer: left_by(trainer_of(name, config, model=model, reducer=reducer))
-    ):
-        assert_same(found, expected)
+    expected = left_by(trainer_of(name, config, dropout=0.2))
+    found = in_threads(world, lambda peers: left_by(trainer_of(name, config, peers, dropout=0.2)))
+    assert_ranks_have(expected, found)
 
 
 @pytest.mark.parametrize("name", [*MODELS])
@@ -156,79 +170,90 @@ def test_slices_of_any_model_may_be_split(name: str) -> None:
     config = replace(CONFIG, slices=3, batch_size=20, updates=1)
     events = EVENTS[:41]
     expected = left_by(trainer_of(name, config), events)
-    for found in Meeting([0, 1, 3]).run(
-        lambda reducer: left_by(trainer_of(name, config, reducer=reducer), events)
-    ):
-        assert_same(found, expected)
+    found = in_threads(2, lambda peers: left_by(trainer_of(name, config, peers), events))
+    assert_ranks_have(expected, found)
 
 
 def test_messages_that_are_averaged_may_be_split() -> None:
-    model = {"aggregator": "mean"}
-    expected = left_by(trainer_of("tgn", CONFIG, model=model))
-    for found in Meeting([0, 2, 4]).run(
-        lambda reducer: left_by(trainer_of("tgn", CONFIG, model=model, reducer=reducer))
-    ):
-        assert_same(found, expected)
+    expected = left_by(trainer_of("tgn", CONFIG, aggregator="mean"))
+    found = in_threads(2, lambda peers: left_by(trainer_of("tgn", CONFIG, peers, aggregator="mean")))
+    assert_ranks_have(expected, found)
 
 
-def test_a_run_goes_on_with_another_split() -> None:
+def test_a_run_goes_on_with_other_ranks() -> None:
     expected = left_by(trainer_of("tgn", CONFIG))[0]
-    first = Meeting([0, 1, 4]).run(half_of_a_run)[1]
+    first = in_threads(2, half_of_a_run)[0]
 
-    def rest(reducer: Any) -> Any:
-        model = model_of("tgn")
-        trainer = ContinualTrainer.from_checkpoint(model, deepcopy(first), reducer=reducer)
+    def rest(peers: Any) -> Any:
+        model = model_of("tgn", peers)
+        trainer = ContinualTrainer.from_checkpoint(model, deepcopy(first), peers=peers)
         trainer.run([EVENTS[32:]])
         return trainer.checkpoint().sections
 
-    for sections in Meeting([0, 2, 3, 4]).run(rest):
-        assert_same((sections, None), (expected, None))
+    for sections in in_threads(3, rest):
+        assert_same_tensors(sections, expected)
 
 
-def half_of_a_run(reducer: Any) -> Any:
-    trainer = trainer_of("tgn", CONFIG, reducer=reducer)
+def half_of_a_run(peers: Any) -> Any:
+    trainer = trainer_of("tgn", CONFIG, peers)
     trainer.run([EVENTS[:32]])
     return trainer.checkpoint()
 
 
+@pytest.mark.parametrize("inductive", ["same_pass", "apart"])
 @pytest.mark.parametrize("name", ["tgn", "edgebank-tw"])
-def test_offline_training_may_be_split(name: str) -> None:
+def test_offline_training_on_ranks_has_the_same_bits(name: str, inductive: Any) -> None:
+    """The same epoch, too, which rank 0 chooses: here not the last one that is trained."""
     events = made_events(120)
-    config = OfflineConfig(batch_size=20, epochs=2, slices=3, mrr_negatives=2)
+    config = OfflineConfig(
+        batch_size=20, epochs=6, patience=2, slices=3, mrr_negatives=2, inductive=inductive,
+        learning_rate=3e-2, collide=inductive == "apart",
+    )  # fmt: skip
 
-    def fitted(reducer: Any = None) -> Any:
+    def fitted(peers: Any = None) -> Any:
         graph = TemporalGraph.from_events(events)
-        trainer = OfflineTrainer(model_of(name), graph, config, reducer=reducer)
+        trainer = OfflineTrainer(model_of(name, peers), graph, config, peers=peers)
         result = trainer.fit()
         measured = {k: v for k, v in result.items() if k.split(".")[-1] in ("ap", "mrr", "auc")}
-        return trainer.checkpoint().sections, measured | {"best": result["best_epoch"]}
+        passes = result["best_epoch"], result["num_epochs"]
+        return trainer.checkpoint().sections, passes, measured
 
     expected = fitted()
-    for found in Meeting([0, 1, 3]).run(fitted):
+    assert expected[2]["test.ap"] > 0
+    for rank, found in enumerate(in_threads(2, fitted)):
         assert_same(found, expected)
+        assert found[2] == ({} if rank else expected[2])
 
 
 class Breaking(TemporalModel):
-    """Has no finite score for one source, from an event on."""
+    """Has no finite score for one event, where it is predicted or where it is learned."""
 
     fanouts = ()
     strategy = "recent"
 
-    def __init__(self, source: int) -> None:
+    def __init__(self, event: int, *, learned: bool) -> None:
         super().__init__()
-        self.source = source
+        self.event, self.learned = event, learned
         self.weight = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, batch: Any) -> Scores:
-        bad = (batch.src == self.source) & (batch.eid >= 16)
+        bad = (batch.eid == self.event) & (self.training == self.learned)
         positive = torch.where(bad, torch.nan, self.weight * batch.dst)
         return Scores(positive, self.weight * batch.negative_dst)
 
 
-def breaking(reducer: Any = None, **changes: Any) -> tuple[ContinualTrainer, str]:
-    config = replace(CONFIG, replay_ratio=0.0, **changes)
+BAD_EVENTS = [17, 30]
+"""Of the second micro-batch, whose first half is the first rank's."""
+BREAKINGS = [(0, False), (1, False), (1, True), (2, False), (2, True)]
+"""Updates of a micro-batch, and whether it breaks where it is learned."""
+
+
+def breaking(
+    event: int, updates: int, learned: bool, peers: Any = None, **changes: Any
+) -> tuple[ContinualTrainer, str]:
+    config = replace(CONFIG, replay_ratio=0.0, updates=updates, **changes)
     graph = TemporalGraph("undirected", X_DIM)
-    trainer = ContinualTrainer(Breaking(int(EVENTS.src[17])), graph, config, reducer=reducer)
+    trainer = ContinualTrainer(Breaking(event, learned=learned), graph, config, peers=peers)
     try:
         trainer.run([EVENTS])
     except TrainingDiverged as error:
@@ -236,25 +261,39 @@ def breaking(reducer: Any = None, **changes: Any) -> tuple[ContinualTrainer, str
     return trainer, ""
 
 
-def test_what_is_not_finite_in_one_slice_stops_all() -> None:
-    trainer, text = breaking()
-    assert text.startswith("epoch 0, batch 1, events [16, 32): the positive score of event 1")
+@pytest.mark.parametrize("bad", BAD_EVENTS)
+@pytest.mark.parametrize(("updates", "learned"), BREAKINGS)
+def test_what_is_not_finite_in_one_slice_stops_all(updates: int, learned: bool, bad: int) -> None:
+    how = (bad, updates, learned)
+    trainer, text = breaking(*how)
+    start = f"epoch {int(learned)}, batch 1, events [16, 32): "
+    assert text.startswith(start + f"the positive score of event {bad} is nan; lower the")
     assert trainer.position == 16
-    (first, here), (second, there) = Meeting([0, 1, 4]).run(breaking)
-    assert here == text
-    assert "of a slice that is computed elsewhere is not finite; lower the" in there or there
-    assert first.position == second.position == 16
-    assert torch.equal(first.model.weight, second.model.weight)  # type: ignore[arg-type]
-    assert torch.equal(first.model.weight, trainer.model.weight)  # type: ignore[arg-type]
+    found = in_threads(2, lambda peers: breaking(*how, peers))
+    for rank, (other, said) in enumerate(found):
+        is_here = rank == BAD_EVENTS.index(bad)
+        elsewhere = "a score or the loss of a slice that is computed elsewhere is not finite; lower"
+        assert said == text if is_here else said.startswith(start + elsewhere)
+        assert other.position == 16
+        assert torch.equal(other.model.weight, trainer.model.weight)  # type: ignore[arg-type]
 
 
-def test_what_is_not_finite_in_one_slice_is_skipped_by_all() -> None:
-    trainer, text = breaking(on_nan="skip")
+@pytest.mark.parametrize("bad", BAD_EVENTS)
+@pytest.mark.parametrize(("updates", "learned"), BREAKINGS)
+def test_what_is_not_finite_in_one_slice_is_skipped_by_all(
+    updates: int, learned: bool, bad: int
+) -> None:
+    how = (bad, updates, learned)
+    trainer, text = breaking(*how, on_nan="skip")
     assert text == ""
-    assert trainer.progress.num_skipped > 0
-    for other, _ in Meeting([0, 3, 4]).run(lambda reducer: breaking(reducer, on_nan="skip")):
+    assert trainer.progress.num_skipped == (updates if learned else 1)
+    for rank, (other, _) in enumerate(
+        in_threads(2, lambda peers: breaking(*how, peers, on_nan="skip"))
+    ):
         assert other.progress.num_skipped == trainer.progress.num_skipped
         assert torch.equal(other.model.weight, trainer.model.weight)  # type: ignore[arg-type]
+        if rank == 0:
+            assert other.progress.timeline.mean() == trainer.progress.timeline.mean()
 
 
 def test_a_loss_that_is_not_finite_leaves_parameters_and_marks_as_they_were() -> None:

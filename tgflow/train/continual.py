@@ -12,6 +12,7 @@ from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.peers import Alone, Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.share import AnyBatch
@@ -22,7 +23,8 @@ from tgflow.train.observe import StepRecord
 from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
 from tgflow.train.protocols import continual_line
-from tgflow.train.reducer import SliceReducer
+from tgflow.train.rank_control import RankControl
+from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
@@ -42,14 +44,18 @@ class ContinualTrainer(StreamTrainer):
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
             or set `capture=False`.
-        reducer: Brings slices of batches together, if some are computed elsewhere; None: all of
-            them (`config.slices`) are computed here.
+        peers: The ranks that learn together, as `tgflow.join` returns them; None: this process
+            alone. All of them have the same model, graph and settings, and are given the same
+            stream; each prepares and computes some slices of each batch (`config.slices`), and all
+            of them end with the bits of one process. Rank 0 alone has metrics; records of others
+            say how far they are, and what the loss was.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
             what comes next. Rows of a stream are written through to their table as they come, and
             `policy="lru"` follows recency. Or if `config.slices` is more than 1, and the model
             stores whole batches alone.
+        WorldError: If there are more ranks than slices.
     """
 
     def __init__(
@@ -59,12 +65,17 @@ class ContinualTrainer(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
-        reducer: SliceReducer | None = None,
+        peers: Peers | None = None,
     ) -> None:
-        super().__init__(graph, config, execution, device_of_model(model), reducer)
+        config = ContinualConfig() if config is None else config
+        peers, device = Alone() if peers is None else peers, device_of_model(model)
+        self.control = RankControl(peers, lambda: self._learner.compute_seconds)
+        """What a runner and the ranks tell each other."""
+        reducer = reducer_of(peers, config.slices, model, device, self.control)
+        super().__init__(graph, config, execution, device, reducer)
         self.model = model
         self._stepper = Stepper(
-            model, graph, self.config, self._execution, self._preparation, reducer=reducer
+            model, graph, config, self._execution, self._preparation, reducer=reducer
         )
         self._learner = self._stepper.learner
         self._counts = CountHistory(graph, model.counts)
@@ -105,6 +116,7 @@ class ContinualTrainer(StreamTrainer):
 
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
+        self.control.begin()
         self._stepper.predict(batch)
         for _ in range(self._stepper.num_updates):
             batch = next(following)
@@ -175,7 +187,7 @@ class ContinualTrainer(StreamTrainer):
         config: ContinualConfig | None = None,
         *,
         execution: ExecutionConfig | None = None,
-        reducer: SliceReducer | None = None,
+        peers: Peers | None = None,
         keep_model: bool = True,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
@@ -192,7 +204,7 @@ class ContinualTrainer(StreamTrainer):
                 another `batch_size` counts micro-batches from here. A larger `replay_horizon`
                 reaches further back as the run continues, as far as the model's state was kept.
             execution: As the class; it may differ from run to run.
-            reducer: As the class; who computes which slices may differ from run to run.
+            peers: As the class; how many ranks there are may differ from run to run.
             device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
                 depend on it.
             device_budget: As `TemporalGraph` takes it.
@@ -217,7 +229,7 @@ class ContinualTrainer(StreamTrainer):
         )
         saved = ContinualConfig(**meta["config"])
         settings = saved if config is None else config
-        trainer = cls(model, graph, settings, execution=execution, reducer=reducer)
+        trainer = cls(model, graph, settings, execution=execution, peers=peers)
         if keep_model:
             load_learner(trainer._learner, checkpoint)
             trainer._stepper.keep_past()

@@ -69,6 +69,7 @@ class ModelDescent:
         state = model.state
         self._state = state if isinstance(state, DeviceState) else None
         waits = self.device.type == "cpu" or checks_at_once or state is not self._state
+        waits |= not isinstance(self.reducer, LocalReducer)  # as what others send is waited for
         self.is_lost = None if waits else torch.zeros((), dtype=torch.bool, device=self.device)
         """bool `[]` on the device: whether something was not finite; None where that raises."""
         self._dropout = DropoutKeys(model)

@@ -15,6 +15,7 @@ from tgflow.plan.parts import BatchPart
 from tgflow.share import AnyBatch
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
+from tgflow.train.reducer import score_values
 from tgflow.train.results import Results
 
 INDUCTIVE = "inductive."
@@ -68,6 +69,8 @@ def scores_of(
 ) -> Iterator[Scored]:
     """Predict each batch, then store it in memory; yield its scores once they are on the host.
 
+    Nothing is yielded on ranks that the scores do not come to.
+
     Args:
         learner: Its parameters stay as they are; its memory moves on by the batches' events.
         batches: In order, on the learner's device.
@@ -111,8 +114,9 @@ def _scored(
         scores = learner.predict(batch)
         if part is None:
             learner.commit(batch, scores)
-        values = {"positive": scores.positive, "negative": scores.negative}
-        results.put(BatchPlace.of(batch), values)
+        values = score_values(scores)
+        if values:
+            results.put(BatchPlace.of(batch), values)
         yield from _checked(learner, results)
     yield from _checked(learner, results, everything=True)
 

@@ -21,6 +21,9 @@ class TrainingDiverged(RuntimeError):
         events: Log positions of the first and after the last new event of the batch.
     """
 
+    is_late = False
+    """Whether it was found out with what came next: something that was predicted is not finite."""
+
     def __init__(self, text: str, events: tuple[int, int]) -> None:
         super().__init__(text)
         self.events = events

@@ -48,7 +48,8 @@ class Learner(SliceSteps):
         num_nodes: Returns a bound of the nodes in batches, as `TemporalGraph.num_nodes` is; None:
             a state on a device waits for the largest one at each step.
         checks_at_once: Wait at each step, on a device too, and raise there.
-        reducer: Brings slices together; None: all of them are computed here.
+        reducer: Brings slices together, where each step is waited for; None: all of them are
+            computed here.
     """
 
     def predict(self, batch: AnyBatch) -> AnyScores:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
@@ -16,6 +17,7 @@ from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
+from tgflow.peers import Alone, Peers
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.parts import PartedPlan
@@ -27,13 +29,16 @@ from tgflow.share import AnyBatch
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
+from tgflow.train.descent import device_of_model
 from tgflow.train.evaluate import INDUCTIVE, Scored, evaluate, scores_of
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.offline_plans import OfflinePlans
 from tgflow.train.protocols import offline_line
-from tgflow.train.reducer import SliceReducer, check_sliceable
+from tgflow.train.rank_control import RankControl
+from tgflow.train.rank_reducer import reducer_of
+from tgflow.train.reducer import check_sliceable, score_values
 from tgflow.train.split import chronological_split
 from tgflow.train.state import save_state
 
@@ -79,12 +84,16 @@ class OfflineTrainer:
             parameters put into the model after the first of them are not noticed: do that before,
             or set `capture=False`.
         ids: Of the stream; needed for `config.fixed_negatives`, whose nodes go by their names.
-        reducer: Brings slices of batches together, if some are computed elsewhere; None: all of
-            them (`config.slices`) are computed here.
+        peers: The ranks that learn together, as `tgflow.join` returns them; None: this process
+            alone. All of them have the same model, graph and settings; each prepares and computes
+            some slices of each batch (`config.slices`), and all of them end with the bits of one
+            process. Rank 0 alone has metrics, and chooses the epoch for all. Batches that come in
+            parts, for their many negatives, are computed by every rank.
 
     Raises:
         ValueError: If a part would have no events, fixed negatives are of other events, or
             `config.slices` is more than 1 and the model stores whole batches alone.
+        WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
     """
 
@@ -97,10 +106,12 @@ class OfflineTrainer:
         *,
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
-        reducer: SliceReducer | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         check_sliceable(model, c.slices)
+        self._peers = peers = Alone() if peers is None else peers
+        control = RankControl(peers, lambda: self._learner.compute_seconds)
         self._execution = ExecutionConfig() if execution is None else execution
         self.model = model
         self.graph = graph
@@ -121,7 +132,7 @@ class OfflineTrainer:
             loss=c.loss,
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
-            reducer=reducer,
+            reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
         )
         self._preparation = clock_of(self._learner.device)
         self._epochs = c.epochs if self._learner.learns else 1
@@ -137,7 +148,8 @@ class OfflineTrainer:
         Returns:
             Flat and fit for JSON: `test.ap`, `test.mrr`, `inductive.test.ap`, `val.ap`, ... A
             further kind of negatives goes by its name, as in `test.historical.ap`. AP and AUC
-            are means over batches (`ap_pooled` over all scores), MRR and Hits@k over events.
+            are means over batches (`ap_pooled` over all scores), MRR and Hits@k over events. Only
+            rank 0 has metrics.
 
         Raises:
             TrainingDiverged: If a loss or score is not finite.
@@ -178,7 +190,7 @@ class OfflineTrainer:
         loss = self._train(epoch)
         with isolate_evaluation(self.graph, partial(self._first_rows, epoch + 1)):
             val = self._evaluate("val", epoch, self._val_plan)
-        is_best = best is None or is_better(self.config.select, val, best.val)
+        is_best = self._chosen(epoch, val, best) == epoch
         took = {name: value - before[name] for name, value in asdict(self._totals).items()}
         self._observer.on_epoch(
             EpochRecord(
@@ -196,6 +208,14 @@ class OfflineTrainer:
         state = self.model.state
         parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
         return _Best(epoch, val, parameters, None if state is None else state.state_dict())
+
+    def _chosen(self, epoch: int, val: dict[str, float], best: _Best | None) -> int:
+        """Return the best epoch so far, as rank 0 finds it."""
+        leads = self._peers.rank == 0
+        keeps = best is not None and not (leads and is_better(self.config.select, val, best.val))
+        chosen = torch.tensor(best.epoch if best is not None and keeps else epoch)
+        self._peers.broadcast(chosen, kind="epoch")
+        return int(chosen)
 
     def _train(self, epoch: int) -> float:
         """Learn from all training events, from an empty state; return the mean loss."""
@@ -218,15 +238,15 @@ class OfflineTrainer:
 
         def known(*, everything: bool = False) -> Iterator[float]:
             for place, values in results.take(everything=everything):
-                learner.check_late(place, **values)
+                if "positive" in values:
+                    learner.check_late(place, **values)
                 notify(place, loss := float(values["loss"]))
                 yield loss
 
         for batch in self._load(self._train_plan, epoch):
             step = learner.learn(batch)
             learner.commit(batch, step.scores)
-            scores = {"positive": step.scores.positive, "negative": step.scores.negative}
-            results.put(BatchPlace.of(batch), scores | {"loss": step.loss})
+            results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
             yield from known()
         yield from known(everything=True)
 

@@ -16,7 +16,7 @@ from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
 from tgflow.train.observe import StepRecord
 from tgflow.train.progress import Progress
-from tgflow.train.reducer import AnyScores
+from tgflow.train.reducer import AnyScores, score_values
 from tgflow.train.results import Results, Values
 
 
@@ -144,12 +144,13 @@ class PendingSteps:
             measured = self._measured(step, values["positive"], values["negative"])
         latest = f"{len(step.places) - 1}."
         loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None
+        num_new = step.places[-1].num_new
         progress.add(
             step.of.start,
             step.of.stop,
             measured,
             loss=loss,
-            replay_ap=None if loss is None else _replay_ap(values, latest, step.places[-1].num_new),
+            replay_ap=_replay_ap(values, latest, num_new) if f"{latest}positive" in values else None,
             num_fallbacks=step.num_fallbacks,
             ended=step.ended,
             compute_seconds=self._learner.compute_seconds,
@@ -183,8 +184,7 @@ def step_values(prefix: str, scores: AnyScores, loss: Tensor | None) -> dict[str
         scores: Of the batch.
         loss: Of an update; None for what was predicted.
     """
-    values = {"positive": scores.positive, "negative": scores.negative}
-    values |= {} if loss is None else {"loss": loss}
+    values = score_values(scores) | ({} if loss is None else {"loss": loss})
     return {prefix + name: x for name, x in values.items()}
 
 

@@ -1,105 +1,221 @@
-"""Slices of a batch that ranks have computed, brought together: all hold what one process would."""
+"""Slices of a batch that ranks compute: what they came to travels in one parcel for each update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from tgflow.distributed.reduce import Reduction
+from tgflow.distributed.control import (
+    CHECKSUM_SPEC,
+    FIGURES_SPEC,
+    ORDER_SPEC,
+    Order,
+    RankFigures,
+    check_alike,
+    checksum,
+)
+from tgflow.distributed.parcel import Spec, exchange_parcels
+from tgflow.distributed.reduce import GRADIENT, Reduction
 from tgflow.messages import Messages
-from tgflow.model import Scores
+from tgflow.model import Scores, TemporalModel
 from tgflow.peers import Peers
 from tgflow.schedule import SliceSchedule
 from tgflow.share import Share
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
-from tgflow.train.reducer import joined_scores
+from tgflow.train.rank_control import RankControl
+from tgflow.train.reducer import LocalReducer, SliceReducer
+from tgflow.train.slice_parcels import RowParcel, ScoreParcel
 from tgflow.tree_sum import TreeSum
+
+STEP = "step"
+"""What parcels are called, also in `Traffic`."""
+CHECKED_EVERY = 100
+"""Parcels from one that has a checksum of the parameters to the next one; the first has it."""
+_LOST_SPEC: Spec = (torch.uint8, (1,))
 
 
 class RankReducer:
-    """Brings slices together over ranks; see `tgflow.train.reducer.SliceReducer`.
+    """Brings together what the ranks of a world have computed: a `SliceReducer`.
 
-    Every rank gets all scores and all messages that are read, so each holds the whole state, and
-    its metrics are those of one process.
+    An update is two collectives. One exchanges parcels: parts of gradients, with loss and what is
+    not finite; rows for the model's state; scores and figures to rank 0; its order to all. The
+    other one gathers the sums of the parts. What is predicted waits for the parcel of the first
+    update after it; only where nothing is learned is it sent by itself, in one exchange. So scores
+    that are not finite are found out by all with the next parcel: by who has computed them, too.
+
+    Every rank keeps the whole state of the model. Rank 0 alone gets scores.
 
     Args:
-        peers: The ranks; all of them call the same methods in the same order.
+        peers: The ranks, more than one.
+        slices: Into so many a batch is cut.
+        model: Whose parameters all ranks must have alike.
+        device: Where it is.
+        control: Gets orders and figures.
 
-    Example:
-        >>> trainer = ContinualTrainer(model, graph, config, reducer=RankReducer(peers))
+    Raises:
+        WorldError: If there are more ranks than slices.
     """
 
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self._steps = 0
-        self._reduction = lru_cache(maxsize=4)(self._new_reduction)
+    def __init__(
+        self,
+        peers: Peers,
+        slices: int,
+        model: TemporalModel,
+        device: torch.device,
+        control: RankControl,
+    ) -> None:
+        schedule = SliceSchedule(slices, peers.world)
+        self._owned = [schedule.slices_of(rank) for rank in range(peers.world)]
+        self._peers, self._slices, self._model, self._device = peers, slices, model, device
+        self._control = control
+        self._reduction: Reduction | None = None
+        self._step = 0
+        self._scores: list[ScoreParcel] = []
+        self._rows: RowParcel | None = None
+        self._predicted: tuple[Share, TrainingDiverged | None] | None = None
 
     def wanted(self, num_slices: int) -> range:
-        """Return which slices of each batch this rank computes.
-
-        Raises:
-            WorldError: If there are more ranks than slices.
-        """
-        return SliceSchedule(num_slices, self._peers.world).slices_of(self._peers.rank)
-
-    def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores]:
-        """Gather the scores of all rows."""
-        mine = joined_scores(own)
-        rows = torch.cat([mine.positive.unsqueeze(1), mine.negative], dim=1).contiguous()
-        counts = [len(span) for span in self._spans(share, share.rows_of)]
-        everyone = self._gather_rows(rows, counts, "scores")
-        joined = Scores(everyone[:, 0], everyone[:, 1:])
-        return lambda: joined
-
-    def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
-        """Gather the rows that are read, of all new events."""
-        mine = Messages.joined([*own.values()])
-        if not mine.columns:
-            return lambda: mine
-        read = mine.rows_read(share.host, share.num_new)
-        each = mine.per_event
-        spans = self._spans(share, share.new_rows_of)
-        bounds = torch.tensor([[each * span.start, each * span.stop] for span in spans])
-        first, last = torch.searchsorted(read, bounds).unbind(1)
-        counts = (last - first).tolist()
-        rank = self._peers.rank
-        chosen = read[int(first[rank]) : int(last[rank])] - each * spans[rank].start
-        columns = []
-        for column in mine.columns:
-            rows = column.index_select(0, chosen.to(column.device)).contiguous()
-            found = self._gather_rows(rows, counts, "rows")
-            whole = column.new_zeros(each * share.num_new, *column.shape[1:])
-            columns.append(whole.index_copy_(0, read.to(column.device), found))
-        joined = Messages(tuple(columns), each, mine.last_only)
-        return lambda: joined
-
-    def total(self, share: Share, leaves: TreeSum) -> Tensor:
-        """Return the sum of the leaves of all ranks, with the bits of one process."""
-        self._steps += 1
-        length = len(leaves.roots[0][1])
-        return self._reduction(share.num_slices, length).sum(self._steps, leaves)
+        """Return the slices of this rank."""
+        assert num_slices == self._slices
+        return self._owned[self._peers.rank]
 
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
-        """Raise if a rank has found something that is not finite."""
-        mine = torch.tensor([int(error is not None)])
-        found = self._peers.gather(mine, [1] * self._peers.world, kind="scores")
-        if bool(found.any()):
-            raise elsewhere(BatchPlace.of(share)) if error is None else error
+        """Have the next parcel say whether what was predicted is finite."""
+        self._predicted = (share, error)
 
-    def _new_reduction(self, slices: int, length: int) -> Reduction:
-        return Reduction(self._peers, slices, length)
+    def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
+        """Send scores to rank 0 with the next parcel."""
+        parcel = ScoreParcel(share, own)
+        self._scores.append(parcel)
+        return parcel.whole if self._peers.rank == 0 else None
 
-    def _spans(self, share: Share, rows_of: Callable[[int], range]) -> list[range]:
-        """Return the rows that the slices of each rank have, next to each other."""
-        schedule = SliceSchedule(share.num_slices, self._peers.world)
-        slices = [schedule.slices_of(rank) for rank in range(self._peers.world)]
-        return [range(rows_of(each[0]).start, rows_of(each[-1]).stop) for each in slices]
+    def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
+        """Send rows to all with the next parcel."""
+        self._rows = RowParcel(share, own)
+        return self._rows.whole
 
-    def _gather_rows(self, rows: Tensor, counts: list[int], kind: str) -> Tensor:
-        """Return the rows of all ranks in order, of which each has as many as `counts` says."""
-        width = rows[0].numel() if len(rows) else rows.new_empty(1, *rows.shape[1:]).numel()
-        flat = self._peers.gather(rows.reshape(-1), [count * width for count in counts], kind=kind)
-        return flat.view(sum(counts), *rows.shape[1:])
+    def total(self, share: Share, leaves: TreeSum) -> Tensor:
+        """Send parts of the leaves, and all that waits; return the sum over all ranks."""
+        reduction = self._reduction
+        if reduction is None:
+            reduction = Reduction(self._peers, self._slices, len(leaves.roots[0][1]))
+            self._reduction = reduction
+        chunks = reduction.sends(leaves)
+        parcels = self._exchange(chunks, reduction.specs(chunks[0].dtype))
+        return reduction.finish([parcel[GRADIENT] for parcel in parcels])
+
+    def settle(self, share: Share) -> None:
+        """Send what waits, if anything does."""
+        if self._scores or self._rows is not None:
+            self._exchange(None, None)
+
+    def _exchange(
+        self, chunks: Sequence[Tensor] | None, specs: Sequence[Spec] | None
+    ) -> list[dict[str, Tensor]]:
+        """Send each rank its parcel; take in, and return, what all of them have sent."""
+        step, self._step = self._step, self._step + 1
+        sends, expected = self._sends(step, chunks), self._expected(step, specs)
+        parcels = exchange_parcels(self._peers, STEP, step, sends, expected)
+        if _has_checksum(step):
+            check_alike([parcel["checksum"] for parcel in parcels], "the parameters")
+        self._hear(parcels)
+        self._deliver(parcels)
+        self._check_predicted(parcels)
+        return parcels
+
+    def _sends(self, step: int, chunks: Sequence[Tensor] | None) -> list[dict[str, Tensor]]:
+        """Return what each rank is sent, by name, in the order of `_expected`."""
+        error = None if self._predicted is None else self._predicted[1]
+        to_all = {"lost": torch.tensor([error is not None], dtype=torch.uint8)}
+        if self._rows is not None:
+            to_all["rows"] = self._rows.packed()
+        if _has_checksum(step):
+            to_all["checksum"] = checksum(dict(self._model.named_parameters()))
+        sends = [dict(to_all) for _ in self._owned]
+        for rank, chunk in enumerate(chunks or ()):
+            sends[rank][GRADIENT] = chunk
+        if self._scores:
+            sends[0]["scores"] = torch.cat([each.packed() for each in self._scores])
+        sends[0]["figures"] = self._control.own_figures().to_tensor()
+        if self._peers.rank == 0:
+            word = self._control.word().to_tensor()
+            for send in sends:
+                send["order"] = word
+        return [{name: x.to(self._device) for name, x in send.items()} for send in sends]
+
+    def _expected(self, step: int, specs: Sequence[Spec] | None) -> list[dict[str, Spec]]:
+        """Return dtypes and shapes of what each rank sends here, by name."""
+        return [self._expected_of(step, rank, specs) for rank in range(self._peers.world)]
+
+    def _expected_of(
+        self, step: int, rank: int, specs: Sequence[Spec] | None
+    ) -> dict[str, Spec]:
+        leads, owned = self._peers.rank == 0, self._owned[rank]
+        expected = {"lost": _LOST_SPEC}
+        if self._rows is not None:
+            expected["rows"] = self._rows.spec(owned)
+        if _has_checksum(step):
+            expected["checksum"] = CHECKSUM_SPEC
+        if specs is not None:
+            expected[GRADIENT] = specs[rank]
+        if leads and self._scores:
+            num_bytes = sum(each.num_bytes(owned) for each in self._scores)
+            expected["scores"] = (torch.uint8, (num_bytes,))
+        if leads:
+            expected["figures"] = FIGURES_SPEC
+        if rank == 0:
+            expected["order"] = ORDER_SPEC
+        return expected
+
+    def _hear(self, parcels: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take rank 0's order, and on rank 0 the figures of all."""
+        figures: tuple[RankFigures, ...] = ()
+        if self._peers.rank == 0:
+            figures = tuple(RankFigures.from_tensor(parcel["figures"]) for parcel in parcels)
+        self._control.hear(Order.from_tensor(parcels[0]["order"]), figures)
+
+    def _deliver(self, parcels: Sequence[Mapping[str, Tensor]]) -> None:
+        """Give scores and rows to those who wait for them."""
+        scores, self._scores = self._scores, []
+        if self._peers.rank == 0 and scores:
+            sizes = [[each.num_bytes(owned) for each in scores] for owned in self._owned]
+            parts = [
+                torch.split(parcel["scores"], of_rank)
+                for parcel, of_rank in zip(parcels, sizes, strict=True)
+            ]
+            for number, each in enumerate(scores):
+                of_each = [part[number] for part in parts]
+                each.arrive([*zip(self._owned, of_each, strict=True)])
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            of_all = [parcel["rows"] for parcel in parcels]
+            rows.arrive([*zip(self._owned, of_all, strict=True)])
+
+    def _check_predicted(self, parcels: Sequence[Mapping[str, Tensor]]) -> None:
+        """Raise if what a rank had predicted was not finite."""
+        predicted, self._predicted = self._predicted, None
+        if predicted is None or not any(bool(parcel["lost"]) for parcel in parcels):
+            return
+        share, error = predicted
+        error = elsewhere(BatchPlace.of(share)) if error is None else error
+        error.is_late = True
+        raise error
+
+
+def _has_checksum(step: int) -> bool:
+    return step % CHECKED_EVERY == 0
+
+
+def reducer_of(
+    peers: Peers,
+    slices: int,
+    model: TemporalModel,
+    device: torch.device,
+    control: RankControl,
+) -> SliceReducer:
+    """Return what brings slices together, for the ranks that there are; see `RankReducer`."""
+    if peers.world == 1:
+        return LocalReducer()
+    return RankReducer(peers, slices, model, device, control)

@@ -30,8 +30,11 @@ class SliceReducer(Protocol):
         """Return which slices of each batch are computed here, at least one."""
         ...
 
-    def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores]:
-        """Return what gives the scores of the whole batch, in the order of its rows."""
+    def scores(self, share: Share, own: Mapping[int, Scores]) -> Callable[[], Scores] | None:
+        """Return what gives the scores of the whole batch, in the order of its rows.
+
+        None where they are not: only somebody else is given them.
+        """
         ...
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
@@ -49,11 +52,24 @@ class SliceReducer(Protocol):
             share: The slices that are computed here.
             leaves: Those of `share.numbers`, added in order, each as `Leaves` makes it; their sums
                 may be overwritten.
+
+        Raises:
+            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
+        """
+        ...
+
+    def settle(self, share: Share) -> None:
+        """Have everything that was given so far arrive: nothing else of the batch comes.
+
+        Raises:
+            TrainingDiverged: Late, if what was predicted before is not finite; see `agree`.
         """
         ...
 
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
         """Raise where something that was predicted is not finite, alike for all.
+
+        That may be late: what is called next raises it then (`TrainingDiverged.is_late`).
 
         Args:
             share: Of which it was.
@@ -86,6 +102,9 @@ class LocalReducer:
         """Add the leaves."""
         return leaves.total()
 
+    def settle(self, share: Share) -> None:
+        """Do nothing: all has been here."""
+
     def agree(self, share: Share, error: TrainingDiverged | None) -> None:
         """Raise what was found."""
         if error is not None:
@@ -98,24 +117,35 @@ class ShareScores:
 
     own: Mapping[int, Scores]
     """Of the slices that were computed here, with what their messages need."""
-    whole: Callable[[], Scores]
-    """Returns those of all rows."""
+    whole: Callable[[], Scores] | None
+    """Returns those of all rows, if they come here."""
     messages: Callable[[], Messages] | None = None
     """Returns what the whole batch leaves for the state, where that is on its way."""
 
     @property
     def positive(self) -> Tensor:
         """Float `[B]`: the whole batch's events."""
-        return self.whole().positive
+        return self._here().positive
 
     @property
     def negative(self) -> Tensor:
         """Float `[B, m]`."""
-        return self.whole().negative
+        return self._here().negative
+
+    def _here(self) -> Scores:
+        assert self.whole is not None, "the scores of all rows are given to somebody else"
+        return self.whole()
 
 
 AnyScores = Scores | ShareScores
 """Of `tgflow.share.AnyBatch`."""
+
+
+def score_values(scores: AnyScores) -> dict[str, Tensor]:
+    """Return positive and negative scores of all rows by name; nothing if they are not here."""
+    if isinstance(scores, ShareScores) and scores.whole is None:
+        return {}
+    return {"positive": scores.positive, "negative": scores.negative}
 
 
 def check_sliceable(model: TemporalModel, slices: int) -> None:

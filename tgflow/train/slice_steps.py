@@ -72,7 +72,7 @@ class SliceSteps(ModelDescent):
         if stores:
             scores.messages = self._messages(share, own)
         with self._computing():
-            figures = leaves.spread(self.reducer.total(share, tree))
+            figures = leaves.spread(self._total(share, leaves, tree))
             if self.is_lost is not None:
                 self.is_lost.logical_or_(figures.is_lost)
             elif bool(figures.is_lost):
@@ -80,6 +80,13 @@ class SliceSteps(ModelDescent):
                 raise elsewhere(BatchPlace.of(share)) if error is None else error
             self._update()
         return StepResult(figures.loss.clone(), scores)
+
+    def _total(self, share: Share, leaves: Leaves, tree: TreeSum) -> Tensor:
+        try:
+            return self.reducer.total(share, tree)
+        except TrainingDiverged:  # of what was predicted: then nothing was to be learned
+            leaves.rewind()
+            raise
 
     def _slice_leaf(
         self, leaves: Leaves, batch: Batch, num_rows: int
@@ -118,6 +125,7 @@ class SliceSteps(ModelDescent):
         else:
             own = self._scores_now(share) if scores is None else scores.own
             messages = self._messages(share, own)
+        self.reducer.settle(share)
         with self._touching_state(), torch.no_grad():
             self.has_changed = True
             if messages is not None:

@@ -130,14 +130,19 @@ class Stepper:
 
         Args:
             batch: What was learned from last; or predicted, where nothing is learned.
+
+        Raises:
+            TrainingDiverged: Late, if a score that was predicted is not finite, and that is not to
+                be skipped.
         """
         if self._predicted is None:
             return
         scores: AnyScores | None = self._predicted
         if len(self._places) > 1:
             scores = None if self._learned is None else self._learned.scores
-        self.learner.commit(batch, scores)
-        self._lost = 0
+        self._tried(partial(self.learner.commit, scores=scores), batch)
+        if self._predicted is not None:
+            self._lost = 0
 
     def finish(self, of: MicroBatch) -> None:
         """Put the micro-batch among those whose records are to come."""
@@ -161,11 +166,13 @@ class Stepper:
         """Return what `act` does with `batch`; None if that is not finite, and to be left out."""
         try:
             return act(batch)
-        except TrainingDiverged:
+        except TrainingDiverged as error:
             self._lost += 1
             if self.config.on_nan == "stop" or self._lost > MAX_LOST:
                 raise
             self.progress.num_skipped += 1
+            if error.is_late:  # the micro-batch is as one whose prediction has raised
+                self._predicted, self._scored = None, []
             return None
 
     def result(self, test_start: int) -> dict[str, Any]:

@@ -1,0 +1,239 @@
+"""Training on ranks, which are processes: what N of them end with is what one does, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.effort import slow
+from helpers.emulator import tensors
+from helpers.made_models import X_DIM, made_events, made_model
+from helpers.records import untimed
+from helpers.worlds import in_world, run_apart
+from tgflow.distributed.control import Order
+from tgflow.graph import TemporalGraph
+from tgflow.peers import Alone, WorldError
+from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
+from tgflow.train import rank_reducer
+
+EVENTS = made_events(66)
+"""The last of the micro-batches has two events, fewer than there are slices."""
+CONFIG = ContinualConfig(
+    batch_size=16, learning_rate=1e-2, mrr_negatives=3, grad_clip=1.0, slices=4
+)
+
+
+class Scored:
+    """Notes all scores that are predicted, as they are measured."""
+
+    def __init__(self, trainer):
+        self.seen = []
+        steps = trainer._stepper.steps
+        steps._on_scores = lambda of, *scores: self.seen.append((of.start, scores))
+
+
+def trainer_of(peers, name, config, device=None):
+    model = made_model(name, dropout=0.2) if name != "tgat" else made_model(name)
+    graph = TemporalGraph("undirected", X_DIM)
+    model = model if device is None else model.to(device)
+    return ContinualTrainer(model, graph, config, peers=peers)
+
+
+def learn(peers, name, config):
+    """Return all that a training leaves: state, scores, each record, the result, who computed."""
+    trainer = trainer_of(peers, name, config)
+    scored = Scored(trainer)
+    records = [untimed(record.to_json()) for record in trainer.steps([EVENTS])]
+    return {
+        "state": trainer.checkpoint().sections,
+        "scores": scored.seen,
+        "records": records,
+        "result": untimed(trainer.result()),
+        "calls": {name: flow.calls for name, flow in peers.traffic.flows.items()},
+        "bytes": {name: flow.bytes for name, flow in peers.traffic.flows.items()},
+    }
+
+
+def learn_all(peers, tasks):
+    return [learn(peers, *task) for task in tasks]
+
+
+def assert_same_state(found, expected):
+    assert found.keys() == expected.keys()
+    for section, held in expected.items():
+        assert found[section].keys() == held.keys()
+        for name, tensor in held.items():
+            assert torch.equal(found[section][name], tensor), (section, name)
+
+
+def assert_ranks_learned(ranks, expected):
+    first, *others = ranks
+    assert_same_state(first["state"], expected["state"])
+    assert first["records"] == expected["records"]
+    assert first["result"] == expected["result"]
+    assert len(first["scores"]) == len(expected["scores"]) > 0
+    for (start, scores), (where, wanted) in zip(first["scores"], expected["scores"], strict=True):
+        assert start == where
+        assert all(torch.equal(a, b) for a, b in zip(scores, wanted, strict=True))
+    for other in others:
+        assert_same_state(other["state"], expected["state"])
+        assert other["scores"] == []
+        for record, wanted in zip(other["records"], expected["records"], strict=True):
+            assert [record[key] for key in ("start", "stop", "loss")] == [
+                wanted[key] for key in ("start", "stop", "loss")
+            ]
+
+
+def tasks_of(name, updates):
+    return [(name, replace(CONFIG, updates=each, replay_ratio=0.5)) for each in updates]
+
+
+@pytest.mark.parametrize(
+    ("world", "name", "updates"),
+    [
+        (3, "tgn+pairs", (1,)),
+        (2, "tgat", (0,)),
+        *(
+            slow(world, name, (0, 1, 2))
+            for world in (2, 3, 4)
+            for name in ("tgn", "tgat", "tgn+pairs")
+        ),
+    ],
+)
+def test_n_ranks_learn_what_one_does(world, name, updates):
+    """Parameters, Adam, memory, every score and every metric, with dropout and replay."""
+    tasks = tasks_of(name, updates)
+    ranks = in_world(world, learn_all, tasks)
+    for number, expected in enumerate(learn_all(Alone(), tasks)):
+        assert_ranks_learned([results[number] for results in ranks], expected)
+
+
+def test_a_step_is_two_collectives_with_the_bytes_of_the_formula():
+    """Of L elements, gradients with loss and flag, a rank sends 2 * 4 L * (N - 1) / N on average."""
+    [(first,), (second,)] = in_world(2, learn_all, tasks_of("tgn", (1,)))
+    model, num_steps = made_model("tgn"), len(first["records"])
+    length = sum(parameter.numel() for parameter in model.parameters()) + 2
+    for rank in (first, second):
+        assert rank["calls"] == {
+            "step": num_steps, "gradient": num_steps, "lost": 0, "rows": 0, "checksum": 0,
+            **({"order": 0} if rank is first else {"scores": 0, "figures": 0}),
+        }  # fmt: skip
+    assert first["bytes"]["gradient"] + second["bytes"]["gradient"] == num_steps * 8 * length
+    assert second["bytes"]["figures"] == 64 * num_steps
+    assert first["bytes"]["order"] == 8 * num_steps
+    assert first["bytes"]["checksum"] == 8
+
+
+def test_what_is_not_learned_is_one_collective():
+    [(first,), _] = in_world(2, learn_all, tasks_of("tgn", (0,)))
+    assert first["calls"]["step"] == len(first["records"])
+    assert "gradient" not in first["calls"]
+
+
+def ends_apart(peers, changed):
+    """Change a bit on the last rank before a micro-batch; return how that ends."""
+    rank_reducer.CHECKED_EVERY = 2
+    trainer = trainer_of(peers, "tgn", CONFIG)
+    records = []
+    try:
+        for record in trainer.steps([EVENTS]):
+            records.append(record)
+            if len(records) == changed and peers.rank == peers.world - 1:
+                parameter = next(iter(trainer.model.parameters()))
+                parameter.data.view(torch.int32).flatten()[0] ^= 1
+    except Exception as error:
+        return len(records), type(error).__name__, str(error)
+    return len(records), "", ""
+
+
+def test_a_changed_bit_on_one_rank_ends_the_run():
+    for learned, name, text in in_world(3, ends_apart, 2):
+        assert (learned, name) == (2, "RanksDisagree")
+        assert text.startswith("the parameters of rank 2 are not those of rank 0")
+
+
+def obey(peers):
+    """Ask on the last rank for a checkpoint; return what was ordered after each micro-batch."""
+    trainer = trainer_of(peers, "tgn", replace(CONFIG, updates=2))
+    found, figures = [], ()
+    for record in trainer.steps([EVENTS]):
+        control = trainer.control
+        found.append((record.stop, control.order))
+        figures = control.figures
+        if Order.CHECKPOINT in control.order:
+            control.asks &= ~Order.CHECKPOINT
+        if record.stop == 16 and peers.rank == peers.world - 1:
+            control.asks |= Order.CHECKPOINT
+        if record.stop == 32 and peers.rank == 0:
+            control.asks |= Order.STOP
+    return found, figures
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_all_ranks_have_one_order_after_the_same_micro_batch(world):
+    ranks = in_world(world, obey) if world > 1 else [obey(Alone())]
+    assert [found for found, _ in ranks] == [ranks[0][0]] * world
+    ordered = dict(ranks[0][0])
+    assert ordered[16] == Order.NONE
+    assert Order.CHECKPOINT in ordered[32]
+    assert [Order.STOP in ordered[stop] for stop in (32, 48, 64, 66)] == [False, True, True, True]
+    assert Order.CHECKPOINT not in ordered[64] | ordered[66]
+    assert [len(figures) for _, figures in ranks] == ([3, 0, 0] if world > 1 else [0])
+    for each in ranks[0][1]:
+        assert each.compute_seconds > 0
+        assert each.gradient_bytes > 0
+
+
+def fit(peers, name, config):
+    trainer = OfflineTrainer(
+        made_model(name), TemporalGraph.from_events(made_events(150)), config, peers=peers
+    )
+    result = trainer.fit()
+    return trainer.checkpoint().sections, untimed(result)
+
+
+@pytest.mark.parametrize(
+    ("world", "name", "epochs"),
+    [(2, "tgn", 2), *(slow(world, name, 6) for world in (2, 3, 4) for name in ("tgn", "tgat"))],
+)
+def test_offline_training_chooses_the_same_epoch(world, name, epochs):
+    config = OfflineConfig(
+        batch_size=20, epochs=epochs, patience=2, slices=4, mrr_negatives=2, learning_rate=3e-2,
+        negatives=("random", "historical"), new_node_ratio=0.2,
+    )  # fmt: skip
+    state, result = fit(Alone(), name, config)
+    for rank, (found, said) in enumerate(in_world(world, fit, name, config)):
+        assert_same_state(found, state)
+        assert said["best_epoch"] == result["best_epoch"]
+        if rank == 0:
+            assert said == result
+        assert ("test.ap" in said) == (rank == 0)
+
+
+def learn_on_device(peers):
+    with torch.autograd.set_multithreading_enabled(False):
+        trainer = trainer_of(peers, "tgn", CONFIG, tensors.emulated_device())
+        trainer.run([EVENTS[:40]])
+        return {
+            name: x.cpu().clone()
+            for name, x in trainer.model.state_dict().items()
+        } | {f"state.{name}": x.cpu().clone() for name, x in trainer.model.state.state_dict().items()}
+
+
+@pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch emulates no device")
+def test_ranks_on_an_emulated_device():
+    expected = learn_on_device(Alone())
+    for found in in_world(2, learn_on_device):
+        assert_same_state({"all": found}, {"all": expected})
+
+
+def start(peers, slices):
+    return trainer_of(peers, "tgat", replace(CONFIG, slices=slices))
+
+
+def test_more_ranks_than_slices_are_refused():
+    for outcome in run_apart(2, start, 1, joined=20.0):
+        assert "a batch has 1 slice, so at most 1 of 2 ranks can share it" in outcome.error
+        assert WorldError.__name__ in outcome.error
