@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.devices import place_of
 from helpers.effort import slow
 from helpers.emulator import tensors
 from helpers.made_models import X_DIM, made_events, made_model
@@ -15,8 +16,14 @@ from helpers.worlds import in_world, run_apart
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Alone, WorldError
-from tgflow.train import ContinualConfig, ContinualTrainer, OfflineConfig, OfflineTrainer
-from tgflow.train import rank_reducer
+from tgflow.train import (
+    ContinualConfig,
+    ContinualTrainer,
+    OfflineConfig,
+    OfflineTrainer,
+    rank_reducer,
+)
+from tgflow.train.finite import TrainingDiverged
 
 EVENTS = made_events(66)
 """The last of the micro-batches has two events, fewer than there are slices."""
@@ -35,7 +42,7 @@ class Scored:
 
 
 def trainer_of(peers, name, config, device=None):
-    model = made_model(name, dropout=0.2) if name != "tgat" else made_model(name)
+    model = made_model(name, dropout=0.2)
     graph = TemporalGraph("undirected", X_DIM)
     model = model if device is None else model.to(device)
     return ContinualTrainer(model, graph, config, peers=peers)
@@ -98,7 +105,7 @@ def tasks_of(name, updates):
         *(
             slow(world, name, (0, 1, 2))
             for world in (2, 3, 4)
-            for name in ("tgn", "tgat", "tgn+pairs")
+            for name in ("tgn", "tgat", "tgn+pairs", "jodie")
         ),
     ],
 )
@@ -111,7 +118,7 @@ def test_n_ranks_learn_what_one_does(world, name, updates):
 
 
 def test_a_step_is_two_collectives_with_the_bytes_of_the_formula():
-    """Of L elements, gradients with loss and flag, a rank sends 2 * 4 L * (N - 1) / N on average."""
+    """Of L elements, gradients, loss and flag, a rank sends 2 * 4 L * (N - 1) / N on average."""
     [(first,), (second,)] = in_world(2, learn_all, tasks_of("tgn", (1,)))
     model, num_steps = made_model("tgn"), len(first["records"])
     length = sum(parameter.numel() for parameter in model.parameters()) + 2
@@ -152,6 +159,37 @@ def test_a_changed_bit_on_one_rank_ends_the_run():
     for learned, name, text in in_world(3, ends_apart, 2):
         assert (learned, name) == (2, "RanksDisagree")
         assert text.startswith("the parameters of rank 2 are not those of rank 0")
+
+
+def spoil(peers, on_nan):
+    """Only the last rank computes the slice that has a score which is not finite."""
+    trainer = trainer_of(peers, "tgn", replace(CONFIG, on_nan=on_nan))
+    plain = trainer.model.forward
+
+    def forward(batch):
+        scores = plain(batch)
+        if batch.slice.number == 3 and batch.index == 2:
+            scores.positive.fill_(float("nan"))
+        return scores
+
+    trainer.model.forward = forward
+    try:
+        trainer.run([EVENTS])
+    except TrainingDiverged as error:
+        return trainer.position, trainer.is_whole, "elsewhere" in str(error)
+    return trainer.position, trainer.progress.num_skipped, trainer.checkpoint().sections
+
+
+def test_what_is_not_finite_on_one_rank_stops_all():
+    assert in_world(2, spoil, "stop") == [(32, True, True), (32, True, False)]
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_on_one_rank_is_skipped_by_all():
+    _, num_skipped, state = spoil(Alone(), "skip")
+    for position, skipped, found in in_world(4, spoil, "skip"):
+        assert (position, skipped) == (66, num_skipped)
+        assert_same_state(found, state)
 
 
 def obey(peers):
@@ -213,20 +251,25 @@ def test_offline_training_chooses_the_same_epoch(world, name, epochs):
 
 
 def learn_on_device(peers):
-    with torch.autograd.set_multithreading_enabled(False):
-        trainer = trainer_of(peers, "tgn", CONFIG, tensors.emulated_device())
-        trainer.run([EVENTS[:40]])
-        return {
-            name: x.cpu().clone()
-            for name, x in trainer.model.state_dict().items()
-        } | {f"state.{name}": x.cpu().clone() for name, x in trainer.model.state.state_dict().items()}
+    """Learn where each step is waited for, as on ranks; also alone."""
+    with torch.autograd.set_multithreading_enabled(False):  # an emulated device has no thread
+        config = replace(CONFIG, on_nan="skip")
+        trainer = trainer_of(peers, "tgn", config, place_of("apart"))
+        losses = [record.loss for record in trainer.steps([EVENTS[:40]])]
+        model = trainer.model
+        states = {"model": model.state_dict(), "state": model.state.state_dict()}
+        return losses, {
+            section: {name: x.cpu().clone() for name, x in state.items()}
+            for section, state in states.items()
+        }
 
 
 @pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch emulates no device")
-def test_ranks_on_an_emulated_device():
-    expected = learn_on_device(Alone())
-    for found in in_world(2, learn_on_device):
-        assert_same_state({"all": found}, {"all": expected})
+def test_ranks_learn_on_an_emulated_device():
+    losses, state = learn_on_device(Alone())
+    for found, held in in_world(2, learn_on_device):
+        assert found == losses
+        assert_same_state(held, state)
 
 
 def start(peers, slices):

@@ -73,7 +73,7 @@ def assert_same_tensors(found: Any, expected: Any) -> None:
 
 
 def assert_ranks_have(expected: tuple[Any, ...], found: list[tuple[Any, ...]]) -> None:
-    """Compare what all ranks have: tensors and losses; and on the first one all that is measured."""
+    """Compare what all ranks have, tensors and losses, and what is measured, on the first alone."""
     first, *others = found
     assert_same(first, expected)
     for other in others:
@@ -176,7 +176,9 @@ def test_slices_of_any_model_may_be_split(name: str) -> None:
 
 def test_messages_that_are_averaged_may_be_split() -> None:
     expected = left_by(trainer_of("tgn", CONFIG, aggregator="mean"))
-    found = in_threads(2, lambda peers: left_by(trainer_of("tgn", CONFIG, peers, aggregator="mean")))
+    found = in_threads(
+        2, lambda peers: left_by(trainer_of("tgn", CONFIG, peers, aggregator="mean"))
+    )
     assert_ranks_have(expected, found)
 
 

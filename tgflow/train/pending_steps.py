@@ -150,7 +150,9 @@ class PendingSteps:
             step.of.stop,
             measured,
             loss=loss,
-            replay_ap=_replay_ap(values, latest, num_new) if f"{latest}positive" in values else None,
+            replay_ap=_replay_ap(values, latest, num_new)
+            if f"{latest}positive" in values
+            else None,
             num_fallbacks=step.num_fallbacks,
             ended=step.ended,
             compute_seconds=self._learner.compute_seconds,

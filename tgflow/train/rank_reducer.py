@@ -149,9 +149,7 @@ class RankReducer:
         """Return dtypes and shapes of what each rank sends here, by name."""
         return [self._expected_of(step, rank, specs) for rank in range(self._peers.world)]
 
-    def _expected_of(
-        self, step: int, rank: int, specs: Sequence[Spec] | None
-    ) -> dict[str, Spec]:
+    def _expected_of(self, step: int, rank: int, specs: Sequence[Spec] | None) -> dict[str, Spec]:
         leads, owned = self._peers.rank == 0, self._owned[rank]
         expected = {"lost": _LOST_SPEC}
         if self._rows is not None:

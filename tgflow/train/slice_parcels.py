@@ -36,14 +36,14 @@ class ScoreParcel:
         """Return how much whoever computes these slices sends."""
         return sum(self._sizes(numbers))
 
-    def _sizes(self, numbers: range) -> tuple[int, int]:
+    def _sizes(self, numbers: range) -> list[int]:
         """Return the bytes of positive and of negative scores."""
         positive, negative = self._own.positive, self._own.negative
         num_rows = self._share.rows_of(numbers[-1]).stop - self._share.rows_of(numbers[0]).start
-        return (
+        return [
             num_rows * positive.element_size(),
             num_rows * negative.shape[1] * negative.element_size(),
-        )
+        ]
 
     def arrive(self, parts: Sequence[tuple[range, Tensor]]) -> None:
         """Take what everyone has sent, in the order of slices, with which slices it is of."""
