@@ -27,7 +27,6 @@ from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.rank_reducer import RankReducer
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
 
@@ -154,7 +153,6 @@ def make_trainer(
     """
     config, budget = directory.config.continual, directory.config.graph.device_budget
     execution = execution_config(directory.config)
-    reducer = None if peers is None or peers.world == 1 else RankReducer(peers)
     table = open_table(directory, source.x_dim, checkpoint, gpu)
     device = "cpu" if gpu is None else gpu
     if checkpoint is None:
@@ -162,7 +160,7 @@ def make_trainer(
             direction, time_unit=source.unit, edge_x=table, device=device, device_budget=budget
         )
         if isinstance(model, TemporalModel):
-            return ContinualTrainer(model, graph, config, execution=execution, reducer=reducer)
+            return ContinualTrainer(model, graph, config, execution=execution, peers=peers)
         return Comparison(model, graph, config, execution=execution)
     where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
     if not isinstance(model, TemporalModel):
@@ -179,7 +177,7 @@ def make_trainer(
         checkpoint,
         config,
         execution=execution,
-        reducer=reducer,
+        peers=peers,
         keep_model=keep_model,
         **where,
     )
