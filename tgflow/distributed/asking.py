@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.distributed.hop_parcel import HopHeader, SentQueries, filled_slots
+from tgflow.distributed.vectors import exchange_vectors
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.peers import Peers, RanksDisagree
 from tgflow.sampler import Sampler
@@ -105,15 +106,7 @@ class AskingSampler:
         return _received(sent, counts, slots)
 
     def _exchanged(self, sends: list[Tensor], sizes: list[int], *, kind: str) -> list[Tensor]:
-        """Send each rank a vector, and return those of these sizes that come, of one dtype."""
-        receives = [sends[0].new_empty(size) for size in sizes]
-        self._peers.exchange(
-            [each.view(torch.uint8) for each in sends],
-            [each.view(torch.uint8) for each in receives],
-            kind=kind,
-            group="plan",
-        )
-        return receives
+        return exchange_vectors(self._peers, sends, sizes, kind=kind)
 
     def _check(self, requests: list[list[HopHeader]]) -> None:
         """Refuse to answer as of events that are not here yet."""

@@ -1,0 +1,228 @@
+"""A sharded memory against one of all nodes: whoever reads, and whenever, the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.effort import tries
+from helpers.memory_streams import DIM, MAIL_DIM, SLICES, MemoryStream, memory_streams
+from helpers.shards import STRIDE
+from helpers.thread_peers import ThreadPeers, in_threads
+from tgflow.distributed.mail_routes import MailRoutes
+from tgflow.distributed.memory import ShardedMemory
+from tgflow.distributed.parcel import exchange_parcels
+from tgflow.distributed.wanted import WantedRows, ask_rows
+from tgflow.messages import Messages
+from tgflow.nn.history import NODE, SINCE
+from tgflow.nn.memory import NodeMemory
+from tgflow.peers import Alone, Peers
+from tgflow.schedule import SliceSchedule
+from tgflow.share import Share
+
+STREAM = MemoryStream([5, 9, 2, 7], 3, "last", 20, 4)
+
+
+def sharded(peers: Peers, past: int) -> ShardedMemory:
+    memory = ShardedMemory(NodeMemory(DIM, MAIL_DIM), peers)
+    memory.keep_past(past)
+    return memory
+
+
+def sent_to_owners(peers: Peers, share: Share, own: dict[int, Messages]) -> Messages:
+    """Return the messages that this rank is to store."""
+    routes = MailRoutes(peers.shard, share, own)
+    found = exchange_parcels(
+        peers,
+        "mail",
+        share.index,
+        [{str(i): x for i, x in enumerate(columns)} for columns in routes.sends()],
+        [{str(i): spec for i, spec in enumerate(specs)} for specs in routes.specs()],
+    )
+    return routes.joined([[*each.values()] for each in found])
+
+
+def own_slices(peers: Peers) -> range:
+    return SliceSchedule(SLICES, peers.world).slices_of(peers.rank)
+
+
+def read_by_owners(peers: ThreadPeers, stream: MemoryStream, turn: int) -> Any:
+    """Read and store a stream, asking for `turn` micro-batches at once; return what was read."""
+    memory, reads = sharded(peers, stream.past), []
+    ahead: list[WantedRows] = []
+    for number in range(len(stream.sizes)):
+        if not ahead:
+            numbers = range(number, min(number + turn, len(stream.sizes)))
+            ahead = ask_rows(peers, [stream.queries(each, peers.rank) for each in numbers])
+        wanted = ahead.pop(0)
+        for batch in stream.queries(number, peers.rank):
+            memory.fetch(wanted)
+            reads.append(memory.read(batch.nodes, batch.position))
+        share = stream.share(number, own_slices(peers))
+        stream.store(memory, share, sent_to_owners(peers, share, stream.messages(share)))
+    return reads, memory
+
+
+def read_alone(stream: MemoryStream, world: int) -> tuple[list[list[Any]], NodeMemory]:
+    """Return what each rank would read of one memory, and that at the end."""
+    memory, reads = NodeMemory(DIM, MAIL_DIM), [[] for _ in range(world)]
+    memory.keep_past(stream.past)
+    for number in range(len(stream.sizes)):
+        for rank in range(world):
+            for batch in stream.queries(number, rank):
+                last = int(batch.nodes.max()) + 1 if len(batch.nodes) else 0
+                with memory.covering(last):
+                    reads[rank].append(memory.read(batch.nodes, batch.position))
+        share = stream.share(number)
+        stream.store(memory, share, Messages.joined([*stream.messages(share).values()]))
+    return reads, memory
+
+
+def assert_shard_of(found: ShardedMemory, whole: NodeMemory, peers: Peers) -> None:
+    """Check that a shard's state is what one memory has of its nodes, history included."""
+    shard = peers.shard
+    state, expected = found.owned.state_dict(), whole.state_dict()
+    assert found.num_nodes == whole.num_nodes
+    nodes = shard.ids(torch.arange(len(state["clock"])))
+    for name in ("rows", "clock"):
+        assert torch.equal(state[name], expected[name][nodes])
+    if whole.history is None:
+        assert found.owned.history is None
+        return
+    origin = expected["history.origin"]
+    owned = shard.owns(origin[:, NODE])
+    for name in ("rows", "clock"):
+        assert torch.equal(state[f"history.{name}"], expected[f"history.{name}"][owned])
+    assert torch.equal(shard.ids(state["history.origin"][:, NODE]), origin[owned, NODE])
+    assert torch.equal(state["history.origin"][:, SINCE], origin[owned, SINCE])
+    assert torch.equal(state["history.events"], expected["history.events"])
+
+
+@settings(max_examples=tries(150, 25), deadline=None)
+@given(stream=memory_streams(), world=st.integers(1, 4), turn=st.integers(1, 8))
+def test_sharded_and_replicated_read_as_one(stream, world, turn):
+    """Last and mean, replayed positions, nodes that appear later, self-loops, idle ranks."""
+    expected, whole = read_alone(stream, world)
+    found = in_threads(world, lambda peers: (peers, *read_by_owners(peers, stream, turn)))
+    for peers, reads, memory in found:
+        for one, other in zip(reads, expected[peers.rank], strict=True):
+            assert torch.equal(one.state, other.state)
+            assert torch.equal(one.clock, other.clock)
+        assert_shard_of(memory, whole, peers)
+
+
+def test_a_micro_batch_takes_one_exchange_however_many_batches_read():
+    def work(peers: ThreadPeers) -> Any:
+        read_by_owners(peers, STREAM, turn=8)
+        return {kind: flow.calls for kind, flow in peers.traffic.flows.items() if flow.calls}
+
+    for calls in in_threads(3, work):
+        assert calls == {"memory queries": 2, "memory": len(STREAM.sizes), "mail": 4}
+
+
+def test_bytes_are_as_documented():
+    def work(peers: ThreadPeers) -> Any:
+        wanted = ask_rows(peers, [STREAM.queries(1, peers.rank)])[0]
+        sharded(peers, 0).fetch(wanted)
+        return peers.traffic.flows, wanted
+
+    for rank, (flows, wanted) in enumerate(in_threads(3, work)):
+        others = [other for other in range(3) if other != rank]
+        asks = sum(len(wanted.queries[other]) for other in others)
+        answers = sum(len(wanted.asked[other]) for other in others)
+        assert flows["memory queries"].bytes == 2 * 8 + 16 * asks
+        assert flows["memory rows"].bytes == 4 * (DIM + MAIL_DIM) * answers
+        assert flows["memory clocks"].bytes == 32 * answers
+
+
+def test_rows_that_go_to_owners_go_nowhere_else():
+    """Of two events to a node the last one's row travels; of `mean`, both."""
+
+    def work(peers: ThreadPeers) -> Any:
+        share = STREAM.share(2, own_slices(peers))
+        routes = MailRoutes(peers.shard, share, STREAM.messages(share))
+        ends = torch.stack([share.host.src, share.host.dst], dim=1)[: share.num_new].flatten()
+        return [len(columns[0]) for columns in routes.sends()], ends
+
+    found = in_threads(2, work)
+    assert sum(sum(sizes) for sizes, _ in found) == len(found[0][1].unique())
+
+
+def test_what_was_not_fetched_is_refused():
+    memory = sharded(Alone(), 0)
+    nodes, position = torch.tensor([STRIDE]), torch.tensor([0])
+    with pytest.raises(ValueError, match="must be fetched before each micro-batch"):
+        memory.read(nodes, position)
+    memory.fetch(ask_rows(Alone(), [STREAM.queries(0, 0)])[0])
+    with pytest.raises(ValueError, match="node 999 as of position 0 was not asked of its owner"):
+        memory.read(torch.tensor([999]), position)
+    share = STREAM.share(0)
+    STREAM.store(memory, share, Messages.joined([*STREAM.messages(share).values()]))
+    with pytest.raises(ValueError, match="must be fetched"):
+        memory.read(nodes, position)
+
+
+def test_a_rank_that_fetches_other_rows_is_found():
+    """Sizes agree: the header does not."""
+    from tgflow.peers import RanksDisagree
+
+    def work(peers: ThreadPeers) -> None:
+        memory = sharded(peers, 0)
+        memory._num_fetched = peers.rank
+        memory.fetch(ask_rows(peers, [STREAM.queries(0, peers.rank)])[0])
+
+    with pytest.raises(RanksDisagree, match="rank 1 is at memory 1 and this one at 0"):
+        in_threads(2, work)
+
+
+def test_past_that_is_kept_later_is_kept_alike():
+    """A history that begins where other ranks' nodes were written last."""
+    stream = MemoryStream([1, 1, 1, 1, 1], 0, "last", 2, 5)
+
+    def grown(memory: Any, store: Any) -> Any:
+        for number in range(len(stream.sizes)):
+            if number == 2:
+                memory.keep_past(2)
+            store(memory, number)
+        return memory
+
+    def alone(memory: NodeMemory, number: int) -> None:
+        share = stream.share(number)
+        stream.store(memory, share, Messages.joined([*stream.messages(share).values()]))
+
+    def work(peers: ThreadPeers) -> Any:
+        def store(memory: ShardedMemory, number: int) -> None:
+            share = stream.share(number, own_slices(peers))
+            stream.store(memory, share, sent_to_owners(peers, share, stream.messages(share)))
+
+        return grown(sharded(peers, 0), store), peers
+
+    whole = grown(NodeMemory(DIM, MAIL_DIM), alone)
+    for memory, peers in in_threads(3, work):
+        assert_shard_of(memory, whole, peers)
+
+
+def test_a_shard_survives_its_state():
+    def work(peers: ThreadPeers) -> Any:
+        _, memory = read_by_owners(peers, STREAM, 1)
+        other = sharded(peers, 0)
+        other.load_state_dict(memory.state_dict())
+        return memory, other
+
+    for memory, other in in_threads(2, work):
+        assert memory.num_nodes == other.num_nodes
+        for name, x in memory.state_dict().items():
+            assert torch.equal(x, other.state_dict()[name]), name
+        other.reset()
+        assert not other.state_dict()["rows"].any()
+
+
+def test_a_memory_with_nodes_is_refused():
+    memory = NodeMemory(DIM, MAIL_DIM)
+    memory.resize(3)
+    with pytest.raises(ValueError, match="has 3 nodes already; make it sharded first"):
+        ShardedMemory(memory, Alone())

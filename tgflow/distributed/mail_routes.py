@@ -1,0 +1,92 @@
+"""The rows of a batch's messages that go to the owners of who receives them, and to nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from tgflow.distributed.parcel import Spec
+from tgflow.messages import Messages
+from tgflow.peers import Shard
+from tgflow.schedule import SliceSchedule
+from tgflow.share import Share
+
+
+class MailRoutes:
+    """Which rows of a batch's messages each rank computes, and which rank owns their receivers.
+
+    All of it is known from the log, so sizes need not be sent. A row that is not read, such as one
+    that a later one to the same node replaces, goes nowhere. What comes to an owner is put in the
+    order of the events: `mean` adds there what one process adds.
+
+    Args:
+        shard: Of this rank.
+        share: Of the batch.
+        own: The messages of the slices that are computed here, two rows an event.
+    """
+
+    def __init__(self, shard: Shard, share: Share, own: Mapping[int, Messages]) -> None:
+        self._mine = mine = Messages.joined([*own.values()])
+        if mine.per_event != 2:
+            raise ValueError(
+                f"messages of {mine.per_event} row an event have no owner: memory can be sharded "
+                "where each event leaves a row for its source and one for its destination"
+            )
+        self._shard = shard
+        self._num_rows = 2 * share.num_new
+        schedule = SliceSchedule(share.num_slices, shard.world)
+        firsts = [share.new_rows_of(schedule.slices_of(rank)[0]).start for rank in _ranks(shard)]
+        self._bounds = [*(2 * first for first in firsts), self._num_rows]
+        ends = torch.stack([share.host.src, share.host.dst], dim=1)[: share.num_new].flatten()
+        read = mine.rows_read(share.host, share.num_new)
+        self._rows = [self._between(read, *bounds) for bounds in pairwise(self._bounds)]
+        self._owners = [shard.owner(ends.index_select(0, rows)) for rows in self._rows]
+
+    @staticmethod
+    def _between(read: Tensor, first: int, stop: int) -> Tensor:
+        return read[(read >= first) & (read < stop)]
+
+    def sends(self) -> list[list[Tensor]]:
+        """Return what each rank gets: of each column of the messages, the rows that it owns."""
+        rank = self._shard.rank
+        rows, owners, first = self._rows[rank], self._owners[rank], self._bounds[rank]
+        picked = [rows[owners == other] - first for other in _ranks(self._shard)]
+        return [
+            [column.index_select(0, part.to(column.device)) for column in self._mine.columns]
+            for part in picked
+        ]
+
+    def specs(self) -> list[list[Spec]]:
+        """Return dtype and shape of what comes from each rank."""
+        return [
+            [(column.dtype, (len(rows), *column.shape[1:])) for column in self._mine.columns]
+            for rows in self._received()
+        ]
+
+    def joined(self, received: Sequence[Sequence[Tensor]]) -> Messages:
+        """Return the messages of all new events; rows whose receiver is not owned are zeros.
+
+        Args:
+            received: Of each rank what `specs` says.
+        """
+        columns = [
+            column.new_zeros(self._num_rows, *column.shape[1:]) for column in self._mine.columns
+        ]
+        for rows, values in zip(self._received(), received, strict=True):
+            for column, value in zip(columns, values, strict=True):
+                column.index_copy_(0, rows.to(column.device), value)
+        return Messages(tuple(columns), 2, self._mine.last_only)
+
+    def _received(self) -> list[Tensor]:
+        """Return the rows that come from each rank."""
+        rank = self._shard.rank
+        return [
+            rows[owners == rank] for rows, owners in zip(self._rows, self._owners, strict=True)
+        ]
+
+
+def _ranks(shard: Shard) -> range:
+    return range(shard.world)

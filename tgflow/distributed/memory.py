@@ -1,0 +1,202 @@
+"""A node memory of which each rank has the rows of its own nodes, and fetches what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tgflow.distributed.parcel import exchange_parcels
+from tgflow.distributed.wanted import MemoryQueries, WantedRows
+from tgflow.nn.memory import NodeMemory
+from tgflow.nn.memory_rows import CLOCK_WIDTH, MemoryRows
+from tgflow.peers import Peers
+
+KIND = "memory"
+"""What fetching counts as in `Traffic`: headers under this, rows and clocks under their names."""
+_ROWS, _CLOCK = "memory rows", "memory clocks"
+_LAST = "last"
+
+
+class ShardedMemory(nn.Module):
+    """The rows of a rank's own nodes; the bits of one memory that has all of them.
+
+    In place of a model's `NodeMemory`: `fetch` brings what the slices of a micro-batch read, in one
+    exchange; `read` gives these rows, and `write`, which is given those of all nodes, keeps this
+    rank's own. Rows of other nodes that are written may hold anything.
+
+    Each owner answers as of the positions that were asked for, from its history where a row was
+    written since: what is kept of a node depends on the log alone. Rows are on the CPU.
+
+    Args:
+        memory: Without nodes; it becomes the rows of this rank's nodes, by local ids.
+        peers: The ranks.
+
+    Example:
+        >>> model.state = ShardedMemory(model.state, peers)
+        >>> (wanted,) = ask_rows(peers, [share.slices])  # ahead, in the thread of the group "plan"
+        >>> model.state.fetch(wanted)  # all ranks together
+        >>> scores = model(share.slices[0])
+
+    Raises:
+        ValueError: If `memory` has nodes already, or is on a device.
+    """
+
+    def __init__(self, memory: NodeMemory, peers: Peers) -> None:
+        super().__init__()
+        if memory.num_nodes > 0:
+            raise ValueError(
+                f"the memory has {memory.num_nodes} nodes already; make it sharded first, then "
+                "load their state"
+            )
+        if not memory.clock.is_cpu:
+            raise ValueError(
+                f"a sharded memory is on the CPU, this one on {memory.clock.device}; "
+                "use a memory that is replicated, or a model on the CPU"
+            )
+        self.owned = memory
+        """The rows of this rank's nodes, by `Shard.local`."""
+        self._peers = peers
+        self._shard = peers.shard
+        self.num_nodes = 0
+        """The largest node written so far, plus one: of all ranks."""
+        self._position = 0
+        self._num_fetched = 0
+        self._wanted: WantedRows | None = None
+        self._rows = MemoryRows(torch.empty(0, 0), torch.empty(0, 0), memory.dim)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that this rank holds: one for each of its nodes, and the overwritten ones."""
+        return self.owned.num_rows
+
+    def keep_past(self, num_events: int) -> None:
+        """Keep the rows that the last `num_events` events have overwritten. See `NodeMemory`."""
+        self.owned.keep_past(num_events)
+        self._note_write()
+
+    def _note_write(self) -> None:
+        """Have the history know of the last write, of whatever nodes."""
+        history = self.owned.history
+        if history is not None:
+            history.append(
+                torch.empty(0, dtype=torch.int64), history.rows[:0], history.clock[:0],
+                self._position,
+            )  # fmt: skip
+
+    def reset(self) -> None:
+        """Forget everything, history included; the nodes stay."""
+        self.owned.reset()
+        self._position, self._wanted = 0, None
+
+    def fetch(self, wanted: WantedRows) -> None:
+        """Bring the rows that a micro-batch reads here; nothing is sent if they are here already.
+
+        All ranks call it together, once everything before the micro-batch is stored: one exchange
+        in the group "train", of 4 * (dim + mail_dim) + 32 bytes a row.
+
+        Args:
+            wanted: What `ask_rows` returned of the micro-batch.
+
+        Raises:
+            PeerLost: If another rank is gone.
+            RanksDisagree: If a rank fetches another micro-batch, or has rows of other widths.
+            ValueError: If a rank reads an older version, and no history is kept.
+        """
+        if wanted is self._wanted:
+            return
+        found = [self._answer(asked) for asked in wanted.asked]
+        width = self.owned.table.dim
+        arrived = exchange_parcels(
+            self._peers,
+            KIND,
+            self._num_fetched,
+            [{_ROWS: each.state, _CLOCK: each.clock} for each in found],
+            [
+                {
+                    _ROWS: (torch.float32, (len(each), width)),
+                    _CLOCK: (torch.int64, (len(each), CLOCK_WIDTH)),
+                }
+                for each in wanted.queries
+            ],
+        )
+        rows, clock = (torch.cat([each[name] for each in arrived]) for name in (_ROWS, _CLOCK))
+        self._rows = MemoryRows(rows, clock, self.owned.dim)
+        self._wanted = wanted
+        self._num_fetched += 1
+
+    def _answer(self, asked: MemoryQueries) -> MemoryRows:
+        """Return rows of this rank's nodes; reading leaves no trace."""
+        local = self._shard.local(asked.nodes)
+        with self.owned.covering(int(local.max()) + 1 if len(local) else 0):
+            return self.owned.read(local, asked.position)
+
+    def read(self, nodes: Tensor, position: Tensor) -> MemoryRows:
+        """Return the rows of any nodes as of log positions, from what was fetched.
+
+        Args:
+            nodes: int64 `[U]`.
+            position: int64 `[U]`.
+
+        Raises:
+            ValueError: If something was not fetched since the last write.
+        """
+        if self._wanted is None:
+            raise ValueError(
+                "the rows of a sharded memory must be fetched before each micro-batch: "
+                "ask_rows, then fetch"
+            )
+        place = self._wanted.place(nodes, position)
+        return MemoryRows(
+            self._rows.state.index_select(0, place),
+            self._rows.clock.index_select(0, place),
+            self.owned.dim,
+        )
+
+    def write(
+        self,
+        nodes: Tensor,
+        memory: Tensor,
+        last_update: Tensor,
+        mail: Tensor,
+        mail_t: Tensor,
+        position: int,
+        is_last: Tensor | None = None,
+    ) -> None:
+        """Make a new version of the rows of those nodes that this rank owns.
+
+        Args are those of `NodeMemory.write`, of all nodes that are written on any rank.
+        """
+        self._wanted = None
+        if len(nodes):
+            self.num_nodes = max(self.num_nodes, int(nodes.max()) + 1)
+            self.owned.resize(self._shard.count(self.num_nodes))
+        own = self._shard.owns(nodes).nonzero().squeeze(1)
+        rows = (x.index_select(0, own) for x in (memory, last_update, mail, mail_t))
+        local = self._shard.local(nodes.index_select(0, own))
+        self.owned.write(local, *rows, position=position)
+        self._position = position
+
+    def state_dict(  # type: ignore[override]
+        self, *, destination: dict[str, Any] | None = None, **_: Any
+    ) -> dict[str, Tensor]:
+        """Return what this rank holds, as `load_state_dict` takes it back: nothing for a model's.
+
+        Ids in it are this rank's local ones.
+        """
+        if destination is not None:
+            return destination
+        return self.owned.state_dict() | {_LAST: torch.tensor([self.num_nodes, self._position])}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+        """Become what `state_dict` returned on this rank of a world of as many.
+
+        Raises:
+            KeyError: If a tensor is missing. Nothing is changed then.
+            ValueError: If it was saved with other widths. Nothing is changed then.
+        """
+        num_nodes, position = state[_LAST].tolist()
+        self.owned.load_state_dict({name: x for name, x in state.items() if name != _LAST})
+        self.num_nodes, self._position, self._wanted = num_nodes, position, None
