@@ -45,6 +45,11 @@ class SliceSchedule:
         first, stop = (-(-each * self.slices // self.world) for each in (rank, rank + 1))
         return range(first, stop)
 
+    @property
+    def most(self) -> int:
+        """Slices of the rank that computes most of a batch."""
+        return max(len(self.slices_of(rank)) for rank in range(self.world))
+
 
 def rows_of_slice(number: int, slices: int, num_rows: int) -> range:
     """Return the rows of slice `number` of a batch of `num_rows`, new ones, then replayed ones.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import starmap
 
 import torch
@@ -14,10 +14,7 @@ from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.peers import Peers, RanksDisagree
 from tgflow.sampler import Sampler
 from tgflow.sampling import sample_neighbors
-from tgflow.sampling.hops import HopQueries, Hops
-
-HopWalk = Generator[HopQueries, Neighbors, Hops]
-"""The hops of one batch, as `tgflow.sampling.hops.hop_by_hop` yields them."""
+from tgflow.sampling.hops import HopQueries, Hops, HopWalk
 
 
 class AskingSampler:

@@ -83,9 +83,7 @@ class MailRoutes:
     def _received(self) -> list[Tensor]:
         """Return the rows that come from each rank."""
         rank = self._shard.rank
-        return [
-            rows[owners == rank] for rows, owners in zip(self._rows, self._owners, strict=True)
-        ]
+        return [rows[owners == rank] for rows, owners in zip(self._rows, self._owners, strict=True)]
 
 
 def _ranks(shard: Shard) -> range:

@@ -174,9 +174,14 @@ class ShardedMemory(nn.Module):
             self.num_nodes = max(self.num_nodes, int(nodes.max()) + 1)
             self.owned.resize(self._shard.count(self.num_nodes))
         own = self._shard.owns(nodes).nonzero().squeeze(1)
-        rows = (x.index_select(0, own) for x in (memory, last_update, mail, mail_t))
-        local = self._shard.local(nodes.index_select(0, own))
-        self.owned.write(local, *rows, position=position)
+        self.owned.write(
+            self._shard.local(nodes.index_select(0, own)),
+            memory.index_select(0, own),
+            last_update.index_select(0, own),
+            mail.index_select(0, own),
+            mail_t.index_select(0, own),
+            position,
+        )
         self._position = position
 
     def state_dict(  # type: ignore[override]

@@ -125,5 +125,5 @@ def _by_owner(shard: Shard, batches: Iterable[Batch]) -> list[MemoryQueries]:
     owner = shard.owner(rows.nodes)
     order = owner.argsort(stable=True)
     sizes = owner.bincount(minlength=shard.world).tolist()
-    columns = rows.nodes[order].split(sizes), rows.t[order].split(sizes)
+    columns = (torch.split(column[order], sizes) for column in (rows.nodes, rows.t))
     return [MemoryQueries(*pair) for pair in zip(*columns, strict=True)]

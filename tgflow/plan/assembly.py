@@ -13,7 +13,7 @@ from tgflow.plan.pending import PendingBatch, pending_batch
 from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct
-from tgflow.sampling.hops import descend
+from tgflow.sampling.hops import Descent, Hops, HopWalk, descend, hop_by_hop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,13 +47,31 @@ class RootColumns:
 
 def assembled(spec: PlanSpec, roots: Roots, columns: RootColumns) -> PendingBatch:
     """Return the batch of `roots`, sampled where `columns` are. Does not synchronize."""
-    graph, host = spec.graph, roots.host
-    frontier, row = distinct(columns.queries, graph.gpu)
-    hops = descend(
-        graph, frontier, spec.fanouts, rows=row, sampler=spec.sampler, key=roots.key,
-        as_of=host.end if spec.sees_all_before else None,
+    frontier, how = _descent(spec, roots, columns)
+    hops = descend(spec.graph, frontier, spec.fanouts, sampler=spec.sampler, **how)
+    return assembled_of(spec, roots, columns, hops)
+
+
+def walk_of(spec: PlanSpec, roots: Roots, columns: RootColumns) -> HopWalk:
+    """Return the hops that `assembled` takes, for whoever answers what they ask."""
+    frontier, how = _descent(spec, roots, columns)
+    graph = spec.graph
+    return hop_by_hop(graph.seconds_per_tick, graph.gpu, frontier, spec.fanouts, **how)
+
+
+def _descent(spec: PlanSpec, roots: Roots, columns: RootColumns) -> tuple[Frontier, Descent]:
+    """Return the top frontier of a batch, and how hops lead down from it."""
+    frontier, row = distinct(columns.queries, spec.graph.gpu)
+    how = Descent(
+        rows=row, key=roots.key, as_of=roots.host.end if spec.sees_all_before else None,
         by_time=False, by_position=spec.with_memory, params=columns.params,
     )  # fmt: skip
+    return frontier, how
+
+
+def assembled_of(spec: PlanSpec, roots: Roots, columns: RootColumns, hops: Hops) -> PendingBatch:
+    """Return the batch of `roots` and of the hops that were found. Does not synchronize."""
+    graph, host, row = spec.graph, roots.host, hops.roots
     inputs = hops.inputs
     batch = Batch(
         epoch=roots.epoch,

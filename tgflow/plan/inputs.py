@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from tgflow.cache import CachedTable, cache_of
@@ -28,6 +29,13 @@ class FeatureInput:
         """Return the rows that a batch needs of it."""
         with self.error_context():
             return self.table.gather(batch.ids[self.name])
+
+    def gather_all(self, batches: Sequence[PendingBatch]) -> Sequence[Tensor]:
+        """Return the rows that each of several batches needs of it, gathered in one call."""
+        ids = [batch.ids[self.name] for batch in batches]
+        with self.error_context():
+            rows = self.table.gather(torch.cat(ids))
+        return torch.split(rows, [len(each) for each in ids])
 
     @contextmanager
     def error_context(self) -> Iterator[None]:

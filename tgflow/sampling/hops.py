@@ -173,13 +173,17 @@ class HopQueries:
     params: Tensor | None
 
 
+HopWalk = Generator[HopQueries, Neighbors, Hops]
+"""The hops of one batch, as `hop_by_hop` yields them."""
+
+
 def hop_by_hop(
     seconds_per_tick: float,
     gpu: Device | None,
     roots: Frontier,
     fanouts: Sequence[int],
     **how: Unpack[Descent],
-) -> Generator[HopQueries, Neighbors, Hops]:
+) -> HopWalk:
     """Yield what each hop asks, and go on with the answers that are sent; return the hops.
 
     Whoever sends them chooses where they come from: `descend` asks the graph at hand, and hops of

@@ -44,7 +44,11 @@ class MicroBatchPlans:
             index: Of the micro-batch.
             number: Of the slice that is wanted alone; None: the whole batch.
         """
-        return (self.predict if epoch == PREDICT else self.learn).batch(epoch, index, number)
+        return self.plan_of(epoch).batch(epoch, index, number)
+
+    def plan_of(self, epoch: int) -> Plan:
+        """Return the plan of the batches of an epoch."""
+        return self.predict if epoch == PREDICT else self.learn
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
         """Return what makes the same batches on a GPU; see `Plan.batches_on`."""

@@ -1,0 +1,122 @@
+"""Batches of several tasks prepared in one turn, whose hops are answered together: by other ranks.
+
+Where each rank has the neighbors of its own nodes, every hop waits for the others. So the batches
+of several micro-batches, what is predicted and what is learned from, take each hop together; and
+all ranks take the same turns, one thread each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import torch
+
+from tgflow.batch import Batch
+from tgflow.plan.assembly import RootColumns, assembled_of, walk_of
+from tgflow.plan.in_order import ordered_map
+from tgflow.plan.inputs import feature_inputs
+from tgflow.plan.spec import PlanSpec, Roots
+from tgflow.plan.task import Task, batch_error
+from tgflow.sampling import Frontier
+from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop
+from tgflow.share import Share
+
+
+class Walker(Protocol):
+    """Who answers what hops ask: `tgflow.distributed.asking.AskingSampler` is one."""
+
+    def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
+        """Return the hops of each batch, all of them taking a hop together."""
+        ...
+
+
+class PlansByEpoch(Protocol):
+    """Plans whose batches come side by side, such as those to predict and those to learn from."""
+
+    def plan_of(self, epoch: int) -> PlanSpec:
+        """Return the plan of the batches of an epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharePreparer:
+    """Prepares shares of batches of a sharded graph, in host memory, in turns with other ranks.
+
+    Args:
+        plans: Of a graph with a shard; plans that come side by side have as many hops.
+        walker: Answers their hops; its sampler is theirs.
+        wanted: The slices of each batch that are computed here.
+        most: Slices of the rank that computes most of a batch: as many walks all ranks take.
+    """
+
+    plans: PlansByEpoch
+    walker: Walker
+    wanted: range
+    most: int
+
+    def shares(self, turn: Sequence[Task]) -> list[Share]:
+        """Return the wanted slices of each batch: the same as `Plan.share` of a whole graph.
+
+        All ranks call it with the same turns. Features of all batches are gathered in one call.
+
+        Args:
+            turn: (epoch, index) of each batch.
+
+        Raises:
+            BatchError: If a batch cannot be prepared.
+        """
+        try:
+            drawn = [self._draw(task, number) for task in turn for number in self.wanted]
+            batches = iter(self._batches(drawn, self.most * len(turn)))
+        except Exception as error:
+            raise batch_error(turn[0], error) from error
+        return [Share.of([*islice(batches, len(self.wanted))]) for _ in turn]
+
+    def _draw(self, task: Task, number: int) -> tuple[PlanSpec, Roots]:
+        spec = self.plans.plan_of(task[0])
+        return spec, spec.draw(task[0], task[1], number)
+
+    def _batches(self, drawn: Sequence[tuple[PlanSpec, Roots]], num_walks: int) -> list[Batch]:
+        """Return the batches of what was drawn, while other ranks prepare up to `num_walks`."""
+        asked = [(spec, roots, RootColumns.on_host(roots)) for spec, roots in drawn]
+        walks = [walk_of(*each) for each in asked]
+        walks += [_nowhere(drawn[0][0]) for _ in range(num_walks - len(walks))]
+        found = self.walker.walk(walks)
+        pending = [assembled_of(*each, hops) for each, hops in zip(asked, found, strict=False)]
+        tables = feature_inputs(drawn[0][0].graph)
+        rows = {table.name: table.gather_all(pending) for table in tables}
+        return [
+            batch.with_features({name: each[number] for name, each in rows.items()})
+            for number, batch in enumerate(pending)
+        ]
+
+
+def _nowhere(spec: PlanSpec) -> HopWalk:
+    """Return a walk that asks for nothing, beside those of other ranks."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    roots = Frontier(nothing, nothing, nothing)
+    seconds = spec.graph.seconds_per_tick
+    return hop_by_hop(seconds, None, roots, spec.fanouts, key=0, as_of=0)
+
+
+def shares_by_turns(
+    turns: Iterable[Sequence[Task]], preparer: SharePreparer, *, num_threads: int, ahead: int
+) -> Generator[Share]:
+    """Yield the shares of each turn, in the order of their tasks.
+
+    Turns are pulled lazily, and prepared by one thread, as all ranks must ask in one order.
+
+    Args:
+        turns: Tasks that are prepared together.
+        preparer: Prepares them.
+        num_threads: 0 prepares each turn when it is asked for; more are one.
+        ahead: Turns that may be prepared or in preparation but not taken.
+    """
+    made = ordered_map(preparer.shares, turns, num_threads=min(num_threads, 1), lookahead=ahead)
+    with closing(made):
+        for shares in made:
+            yield from shares
