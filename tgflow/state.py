@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -43,6 +43,29 @@ class StreamState(Protocol):
         that replays calls it before the first event, or after `load_state_dict`, so that
         replayed events read what was known when they happened (`Batch.position`). A state that
         cannot look back may do nothing: then replay reads its present.
+        """
+
+
+@runtime_checkable
+class PartedState(StreamState, Protocol):
+    """A state of which each node has its own: checkpoints may have it by parts of the nodes.
+
+    A node is in part `node % tgflow.peers.PARTS`. What a part holds depends on the stream alone,
+    not on which process holds which nodes, nor on what it has read.
+    """
+
+    def parted(self) -> Callable[[int], dict[str, Tensor]]:
+        """Return what gives a part's tensors by name: copies, until the next event is stored."""
+
+    def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
+        """Become what `parted` gave, perhaps on another device; earlier content is gone.
+
+        Args:
+            read: Returns the tensors of a part; asked for the parts that are held here.
+
+        Raises:
+            KeyError: If a tensor is missing.
+            ValueError: If the state is one of another shape; nothing has changed then.
         """
 
 

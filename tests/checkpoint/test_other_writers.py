@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow.checkpoint import CheckpointWriter
+from tgflow.checkpoint.content import part_section
 from tgflow.checkpoint.parts import Ids, Parameters
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
@@ -32,7 +33,10 @@ class Shards:
             contiguous, self.folder(name) / "tensors.safetensors", {"volatile": str(volatile)}
         )
 
-    def put_sealed(self, name, make, *, volatile=False):
+    def put_part(self, name, part, make):
+        self.put(part_section(name, part), make())
+
+    def put_sealed(self, name, make, *, turn=0, volatile=False):
         self.put(name, make(), volatile=volatile)
 
     def note(self, name, value):

@@ -11,6 +11,11 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 
 
+def part_section(name: str, part: int) -> str:
+    """Return the name of the section that has what `name` is of a part of ids."""
+    return f"{name}-p{part:02d}"
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What is saved: tensors by section and name, and what JSON can hold beside them.
@@ -32,13 +37,21 @@ class Checkpoint:
     volatile: set[str] = field(default_factory=set)
     """Sections that depend on when data came or was asked for, not on the data alone. They are left
     out of the manifest's `state_sha256`, by which two runs are compared."""
+    elsewhere: set[str] = field(default_factory=set)
+    """Sections of the checkpoint that other ranks write: this is a `RankCheckpoint`."""
 
     def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
         """Add a section, as `SectionWriter.put`."""
         self.sections[name] = tensors
         self._add_volatile(name, volatile)
 
-    def put_sealed(self, name: str, make: Callable[[], Tensors], *, volatile: bool = False) -> None:
+    def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
+        """Add the section of a part of ids, as `SectionWriter.put_part`."""
+        self.put(part_section(name, part), make())
+
+    def put_sealed(
+        self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
+    ) -> None:
         """Add a section whose content under this name never changes in a run."""
         self.sealed[name] = make
         self._add_volatile(name, volatile)

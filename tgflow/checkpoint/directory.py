@@ -24,6 +24,7 @@ from tgflow.checkpoint.errors import (
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.manifest import Files, Manifest
+from tgflow.checkpoint.others import NOBODY, Others
 from tgflow.durable.errors import FULL, DiskFull
 from tgflow.durable.fs import Fs, RealFs, make_directories
 
@@ -137,7 +138,12 @@ def read_manifest(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @contextmanager
 def prepared(
-    fs: Fs, path: Path, checkpoint: Checkpoint, linkable: Written | None = None, **more: Any
+    fs: Fs,
+    path: Path,
+    checkpoint: Checkpoint,
+    linkable: Written | None = None,
+    others: Others = NOBODY,
+    **more: Any,
 ) -> Iterator[Path]:
     """Yield a directory beside `path`, complete and on the disk, that is to be renamed to it.
 
@@ -145,24 +151,52 @@ def prepared(
     disk become `DiskFull` or `CheckpointNotCommitted`.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:8]}")
+    with _failing_as_uncommitted(path):
+        try:
+            fs.make_directory(temporary)
+            others.announce(temporary, None if linkable is None else linkable.path)
+            files = _write_sections(fs, temporary, checkpoint, linkable)
+            others.wait()
+            files |= others.files(temporary)
+            data = manifests.make(checkpoint, files, **more)
+            _write_file(fs, temporary / manifests.NAME, lambda: [data])
+            fs.sync_directory(temporary)
+            yield temporary
+        except BaseException:
+            with suppress(Exception):
+                others.wait()
+            with suppress(OSError):
+                fs.remove_directory(temporary)
+            raise
+
+
+def write_share(
+    fs: Fs, directory: Path, checkpoint: Checkpoint, linkable: Written | None = None
+) -> Files:
+    """Write the sections of `checkpoint` into a directory that is another's; they are on the disk.
+
+    Raises:
+        DiskFull: If there is no room.
+        CheckpointNotCommitted: If the disk refuses.
+    """
+    with _failing_as_uncommitted(directory):
+        files = _write_sections(fs, directory, checkpoint, linkable)
+        fs.sync_directory(directory)
+        return files
+
+
+@contextmanager
+def _failing_as_uncommitted(path: Path) -> Iterator[None]:
+    """Enclose what writes a checkpoint: failures of the disk say that there is none."""
     try:
-        fs.make_directory(temporary)
-        files = _write_sections(fs, temporary, checkpoint, linkable)
-        for make_durable in checkpoint.outside:
-            make_durable()
-        data = manifests.make(checkpoint, files, **more)
-        _write_file(fs, temporary / manifests.NAME, lambda: [data])
-        fs.sync_directory(temporary)
-        yield temporary
-    except BaseException as error:
-        with suppress(OSError):
-            fs.remove_directory(temporary)
-        if isinstance(error, OSError) and not isinstance(error, DiskFull):
-            if error.errno in FULL:
-                raise DiskFull("no room for a checkpoint; make some", path.parent) from error
-            text = f"the checkpoint was not written: {error.strerror}"
-            raise CheckpointNotCommitted(error.errno, text, str(path)) from error
+        yield
+    except DiskFull:
         raise
+    except OSError as error:
+        if error.errno in FULL:
+            raise DiskFull("no room for a checkpoint; make some", path.parent) from error
+        text = f"the checkpoint was not written: {error.strerror}"
+        raise CheckpointNotCommitted(error.errno, text, str(path)) from error
 
 
 def sync_names(fs: Fs, path: Path) -> None:
@@ -181,6 +215,7 @@ def sync_names(fs: Fs, path: Path) -> None:
 def _write_sections(
     fs: Fs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
 ) -> Files:
+    """Write all sections into `directory`, and have what they refer to made durable."""
     for section in (*checkpoint.sections, *checkpoint.sealed):
         if not manifests.SECTION.fullmatch(section):
             raise ValueError(f"section {section!r} must match {manifests.SECTION.pattern}")
@@ -200,6 +235,8 @@ def _write_sections(
             _require_room(directory, content.num_bytes)
             entry = _write_tensors(fs, directory / name, content, sealed=True)
         files[name] = entry
+    for make_durable in checkpoint.outside:
+        make_durable()
     return files
 
 

@@ -2,20 +2,22 @@
 
 A part puts named sections of tensors and notes for JSON into a writer, and finds them in a reader;
 it knows no files. A `Checkpoint` is both. A checkpoint that is spread over machines is another
-writer, to which the same parts are saved.
+writer, to which the same parts are saved; so is what one of several ranks writes of it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from tgflow.checkpoint.content import Tensors
+from tgflow.checkpoint.content import Tensors, part_section
 from tgflow.ids import NodeIds
-from tgflow.state import StreamState
+from tgflow.peers import PARTS
+from tgflow.state import PartedState, StreamState
 
 
 class SectionWriter(Protocol):
@@ -30,10 +32,24 @@ class SectionWriter(Protocol):
             volatile: Whether it depends on more than the data, such as on when they came.
         """
 
-    def put_sealed(self, name: str, make: Callable[[], Tensors], *, volatile: bool = False) -> None:
+    def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
+        """Take what one of the `PARTS` of ids has, as the section `part_section(name, part)`.
+
+        Of ranks that save together the part's owner keeps it: `make` is called now, or never.
+        """
+
+    def put_sealed(
+        self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
+    ) -> None:
         """Take a section whose content under this name never changes in a run.
 
         `make` is called only when it must be written, and may be called from another thread.
+
+        Args:
+            name: As `put`.
+            make: Returns the tensors.
+            turn: Which of its kind it is: ranks that save together keep them in turns.
+            volatile: As `put`.
         """
 
     def note(self, name: str, value: Any) -> None:
@@ -135,22 +151,42 @@ class Optimizer(InCheckpoint):
 
 
 class ModelState(InCheckpoint):
-    """What a model keeps of the stream; nothing of a model that keeps none."""
+    """What a model keeps of the stream; nothing of a model that keeps none.
+
+    Args:
+        state: What it keeps.
+        by_part: Save what nodes have by their parts, in sections `memory-p00` to `memory-p63`, so
+            that several ranks can write it. Either is loaded.
+    """
 
     name = "state"
+    parts_name = "memory"
 
-    def __init__(self, state: StreamState | None) -> None:
-        self._state = state
+    def __init__(self, state: StreamState | None, *, by_part: bool = False) -> None:
+        self._state, self._by_part = state, by_part
 
     def save(self, writer: SectionWriter) -> None:
         """Save the copies that the state makes."""
-        if self._state is not None:
-            writer.put(self.name, self._state.state_dict())
+        state = self._state
+        if self._by_part and isinstance(state, PartedState):
+            writer.note(self.parts_name, {"parts": PARTS})
+            take = state.parted()
+            for part in range(PARTS):
+                writer.put_part(self.parts_name, part, functools.partial(take, part))
+        elif state is not None:
+            writer.put(self.name, state.state_dict())
 
     def load(self, reader: SectionReader) -> None:
         """Give the state what was saved."""
-        if self._state is not None:
-            self._state.load_state_dict(reader.get(self.name))
+        state = self._state
+        if state is None:
+            return
+        if self.parts_name not in reader.meta:
+            state.load_state_dict(reader.get(self.name))
+        elif isinstance(state, PartedState):
+            state.load_parted(lambda part: reader.get(part_section(self.parts_name, part)))
+        else:
+            raise ValueError("the checkpoint has a memory of nodes, and the model keeps none")
 
 
 class Ids(InCheckpoint):
@@ -199,6 +235,7 @@ def put_pieces(
         writer.put_sealed(
             f"{name}-{size}-{start // size:06d}",
             lambda start=start: read(start, start + size),  # type: ignore[misc]
+            turn=start // size,
             volatile=volatile,
         )
     writer.put(name, read(sealed_stop, stop), volatile=volatile)

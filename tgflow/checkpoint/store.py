@@ -24,6 +24,7 @@ from tgflow.checkpoint.errors import (
     UntrustedCheckpoint,
 )
 from tgflow.checkpoint.manifest import Manifest
+from tgflow.checkpoint.others import NOBODY, Others
 from tgflow.durable.fs import Fs, RealFs, make_directories
 
 CORRUPT = "corrupt-"
@@ -79,13 +80,18 @@ class CheckpointStore:
         self._last: Written | None = None
         self._manifests: dict[Path, Manifest] = {}
         make_directories(self._fs, self.directory)
-        self._remove_unfinished()
+        self.remove_unfinished()
 
-    def save(self, step: int, checkpoint: Checkpoint) -> Path:
+    def save(self, step: int, checkpoint: Checkpoint, others: Others = NOBODY) -> Path:
         """Write a checkpoint, then remove those no longer kept; returns its directory.
 
         One of this step that is there already stays if it is the same, and otherwise until the new
         one is on the disk.
+
+        Args:
+            step: What it is found by; the largest is the newest.
+            checkpoint: What to write.
+            others: Who writes more of it meanwhile.
 
         Raises:
             DiskFull: If there is no room; nothing was changed.
@@ -100,7 +106,7 @@ class CheckpointStore:
             lineage = {"generation": old["generation"], "age": old["age"] + 1}
         target = self.directory / f"ckpt-{step:012d}"
         with directories.prepared(
-            self._fs, target, checkpoint, previous, step=step, lineage=lineage
+            self._fs, target, checkpoint, previous, others, step=step, lineage=lineage
         ) as temporary:
             manifest = directories.read_manifest(temporary)
             same = self._same(step, manifest)
@@ -173,6 +179,15 @@ class CheckpointStore:
     def size_of(self, path: Path) -> int:
         """Return the bytes of a checkpoint's tensors, linked files included."""
         return sum(entry["bytes"] for entry in self._manifest(path)["files"].values())
+
+    def remove_unfinished(self) -> None:
+        """Remove what nobody writes any more, and was never a checkpoint.
+
+        Raises:
+            OSError: If the disk refuses.
+        """
+        for path in self.directory.glob(f"{directories.TEMPORARY}*"):
+            self._fs.remove_directory(path)
 
     def _linkable(self) -> Written | None:
         """Return the checkpoint whose sealed files the next one shares; None to write it whole."""
@@ -254,10 +269,6 @@ class CheckpointStore:
         self._fs.sync_directory(self.directory)
         self._manifests.pop(path, None)
         self.problems.append(f"{path.name} was set aside as {target.name}: {error}.")
-
-    def _remove_unfinished(self) -> None:
-        for path in self.directory.glob(f"{directories.TEMPORARY}*"):
-            self._fs.remove_directory(path)
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:

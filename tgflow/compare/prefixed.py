@@ -31,9 +31,13 @@ class Prefixed:
         """Take a section."""
         self._sections.put(self._prefix + name, tensors, volatile=volatile)
 
-    def put_sealed(self, name: str, make: Any, *, volatile: bool = False) -> None:
+    def put_part(self, name: str, part: int, make: Any) -> None:
+        """Take the section of a part of ids."""
+        self._sections.put_part(self._prefix + name, part, make)
+
+    def put_sealed(self, name: str, make: Any, *, turn: int = 0, volatile: bool = False) -> None:
         """Take a section whose content never changes."""
-        self._sections.put_sealed(self._prefix + name, make, volatile=volatile)
+        self._sections.put_sealed(self._prefix + name, make, turn=turn, volatile=volatile)
 
     def sync_before(self, make_durable: Callable[[], None]) -> None:
         """Call `make_durable` before the checkpoint counts."""

@@ -218,14 +218,22 @@ class VersionHistory(nn.Module):
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def state_dict(self) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return copies of the kept rows in the order of (origin, node), and what they are of.
-
-        Rows that cannot be read, and how the others lie in the ring, leave no trace in it.
-        """
+    def kept_slots(self) -> Tensor:
+        """Return the slots of the rows that can be read, int64, in the order of (origin, node)."""
         slot = self._kept_slots()
         for column in (NODE, SINCE):
             slot = slot[self.origin[:, column].index_select(0, slot).argsort(stable=True)]
+        return slot
+
+    def state_dict(self, slots: Tensor | None = None) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return copies of the kept rows in the order of (origin, node), and what they are of.
+
+        Rows that cannot be read, and how the others lie in the ring, leave no trace in it.
+
+        Args:
+            slots: Some of `kept_slots`, in their order; None: all of them.
+        """
+        slot = self.kept_slots() if slots is None else slots
         state = {name: getattr(self, name).index_select(0, slot) for name in _COLUMNS}
         return state | {"events": torch.tensor([self.position, self.num_events])}
 

@@ -13,12 +13,13 @@ from tgflow.cuda.devices import device_of
 from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
 from tgflow.nn.history import NODE, VersionHistory
 from tgflow.nn.linked_history import from_links
+from tgflow.nn.memory_parts import HISTORY, MemoryParts, merge_parts
 from tgflow.nn.memory_rows import CLOCK_WIDTH, HAS_MAIL, POSITION, MemoryRows
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
 from tgflow.nn.spill import write_spill
+from tgflow.peers import PARTS
 
 _PAGE_BYTES = 4 << 20
-_HISTORY = "history."
 
 
 class NodeMemory(nn.Module):
@@ -321,8 +322,24 @@ class NodeMemory(nn.Module):
         state = {"rows": self._copied_rows(size), "clock": self.clock[:size].clone()}
         if self.history is not None:
             kept = self.history.state_dict()
-            state |= {_HISTORY + name: x for name, x in kept.items()}
+            state |= {HISTORY + name: x for name, x in kept.items()}
         return state
+
+    def parted(self) -> MemoryParts:
+        """Return what `state_dict` does, part by part of the nodes. See `PartedState`."""
+        table, size = self.table, self.num_nodes
+        is_here = isinstance(table, TensorTable)
+        rows = table.read(0, size) if is_here else self._copied_rows(size)
+        return MemoryParts(rows, self.clock[:size], self.history, is_copy=not is_here)
+
+    def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
+        """Become what `parted` gave of all nodes. See `PartedState`.
+
+        Raises:
+            KeyError: If a tensor is missing. Nothing is changed then.
+            ValueError: As `load_state_dict`, or if the parts do not fit each other.
+        """
+        self.load_state_dict(merge_parts([read(part) for part in range(PARTS)]))
 
     def _copied_rows(self, size: int) -> Tensor:
         table = self.table
@@ -367,7 +384,7 @@ class NodeMemory(nn.Module):
 
 def _history_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what the state of a memory has of its history: nothing, or all of it, checked."""
-    history = {k.removeprefix(_HISTORY): v for k, v in state.items() if k.startswith(_HISTORY)}
+    history = {k.removeprefix(HISTORY): v for k, v in state.items() if k.startswith(HISTORY)}
     if "link" in history:
         history = from_links(history, state["clock"])
     if not history:

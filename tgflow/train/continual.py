@@ -173,7 +173,7 @@ class ContinualTrainer(StreamTrainer):
         Waits for the device, as the figures of all that was learned belong to it.
         """
         self._collect(everything=True)
-        save_state(writer, self._learner, self.graph, self.position)
+        save_state(writer, self._learner, self.graph, self.position, self.config.slices)
         writer.note("trainer", "continual")
         writer.note("config", asdict(self.config))
         self._save_place(writer)

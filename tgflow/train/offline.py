@@ -180,7 +180,7 @@ class OfflineTrainer:
 
     def save(self, writer: SectionWriter) -> None:
         """Save to `writer` what `checkpoint` holds."""
-        save_state(writer, self._learner, self.graph, self.graph.num_events)
+        save_state(writer, self._learner, self.graph, self.graph.num_events, self.config.slices)
         writer.note("trainer", "offline")
         writer.note("config", asdict(self.config))
 

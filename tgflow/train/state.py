@@ -25,21 +25,30 @@ from tgflow.train.learner import Learner
 
 
 def save_state(
-    writer: SectionWriter, learner: Learner, graph: TemporalGraph, position: int
+    writer: SectionWriter, learner: Learner, graph: TemporalGraph, position: int, slices: int = 1
 ) -> None:
     """Save a trainer that has stored `position` events.
+
+    Where batches are cut into `slices` several ranks may learn, so it is saved such that they can
+    write it together: the same sections, whether they do or not.
 
     What is learned or appended later does not change what was saved: it is copies of all that
     changes, and views of events, which do not. Nothing is drawn, and nothing of the trainer
     changes.
     """
-    save_learner(writer, learner)
+    save_learner(writer, learner, by_part=slices > 1)
     save_graph(writer, graph, position)
 
 
-def save_learner(writer: SectionWriter, learner: Learner) -> None:
-    """Save model, its state and the optimizer, as `load_learner` takes them."""
-    for part in _learner_parts(learner):
+def save_learner(writer: SectionWriter, learner: Learner, *, by_part: bool = False) -> None:
+    """Save model, its state and the optimizer, as `load_learner` takes them.
+
+    Args:
+        writer: Takes it.
+        learner: What is saved.
+        by_part: As `ModelState`.
+    """
+    for part in _learner_parts(learner, by_part=by_part):
         part.save(writer)
 
 
@@ -50,13 +59,13 @@ def save_graph(writer: SectionWriter, graph: TemporalGraph, position: int) -> No
         part.save(writer)
 
 
-def _learner_parts(learner: Learner) -> list[Part]:
+def _learner_parts(learner: Learner, *, by_part: bool = False) -> list[Part]:
     optimizer = [] if learner.optimizer is None else [Optimizer(learner.optimizer)]
-    return [*_model_parts(learner.model), *optimizer]
+    return [*_model_parts(learner.model, by_part=by_part), *optimizer]
 
 
-def _model_parts(model: TemporalModel) -> list[Part]:
-    return [Parameters(model), ModelState(model.state)]
+def _model_parts(model: TemporalModel, *, by_part: bool = False) -> list[Part]:
+    return [Parameters(model), ModelState(model.state, by_part=by_part)]
 
 
 def _graph_parts(graph: TemporalGraph, position: int) -> list[Part]:

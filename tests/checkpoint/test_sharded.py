@@ -1,0 +1,425 @@
+"""Checkpoints of many ranks: written by all, committed by one, and the same whoever wrote them."""
+
+import errno
+import os
+import threading
+import warnings
+
+import pytest
+import torch
+
+from helpers.crash_checks import Quick, explore, of
+from helpers.crash_states import RecordingFs
+from helpers.savers import Savers
+from helpers.worlds import in_world, run_apart
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    CheckpointWriter,
+    load,
+    read_manifest,
+)
+from tgflow.checkpoint.content import part_section
+from tgflow.checkpoint.notices import Notices
+from tgflow.checkpoint.parts import put_pieces
+from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
+from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
+from tgflow.checkpoint.shares import AttemptKeys
+from tgflow.durable.errors import DiskFull
+from tgflow.durable.fs import RealFs
+from tgflow.peers import PARTS, PeerLost, RanksDisagree
+
+PIECE = 4
+
+
+ALL = range(PARTS)
+FEW = (0, 63)
+"""Of the first rank, and of the last."""
+
+
+def filler(step, parts=ALL):
+    """Return what puts a state of `step` events into a writer: each kind of section there is."""
+
+    def fill(writer):
+        writer.note("step", step)
+        writer.put("model", {"w": torch.full((3,), float(step))})
+        writer.put("reorder", {"t": torch.rand(2)}, volatile=True)
+        for part in parts:
+            writer.put_part("memory", part, lambda part=part: {"x": torch.tensor([step, part])})
+        events = torch.arange(step)
+        put_pieces(writer, "events", PIECE, step, lambda a, b: {"t": events[a:b].clone()})
+
+    return fill
+
+
+def check(found, step, parts=ALL):
+    """Raise unless a step and checkpoint are those that `filler` has filled."""
+    assert found[0] == step
+    checkpoint = found[1]
+    assert checkpoint.meta == {"step": step}
+    assert checkpoint.get("model")["w"].tolist() == [step] * 3
+    for part in parts:
+        assert checkpoint.get(part_section("memory", part))["x"].tolist() == [step, part]
+    pieces = [checkpoint.get(f"events-{PIECE}-{i:06d}")["t"] for i in range(step // PIECE)]
+    assert torch.cat([*pieces, checkpoint.get("events")["t"]]).tolist() == list(range(step))
+
+
+def savers(directory, world, **settings):
+    return Savers([directory] * world, **settings)
+
+
+def names(directory):
+    return sorted(os.listdir(directory))
+
+
+class Failing(RealFs):
+    """Raises an error where it is to write, as often as it is said."""
+
+    def __init__(self, code=errno.ENOSPC):
+        self.code, self.left, self.created = code, 0, []
+
+    def create(self, path):
+        self.created.append(path.name)
+        return super().create(path)
+
+    def write(self, fd, data):
+        if self.left > 0:
+            raise OSError(self.code, os.strerror(self.code))
+        super().write(fd, data)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_whoever_writes_it_a_checkpoint_has_the_same_files_and_digest(tmp_path, world):
+    alone = Checkpoint({})
+    filler(13)(alone)
+    expected = read_manifest(CheckpointStore(tmp_path / "alone").save(13, alone))
+    manifest = read_manifest(savers(tmp_path / "ranks", world).save(13, filler(13)))
+    assert manifest["state_sha256"] == expected["state_sha256"]
+    assert manifest["files"].keys() == expected["files"].keys()
+    del manifest["files"]["reorder.safetensors"], expected["files"]["reorder.safetensors"]
+    assert manifest["files"] == expected["files"]
+    check(CheckpointStore(tmp_path / "ranks").newest(), 13)
+
+
+def test_every_rank_writes_its_share_and_links_what_is_there(tmp_path):
+    disks = [Failing() for _ in range(4)]
+    ranks = savers(tmp_path, 4, fs=disks.__getitem__)
+    ranks.save(17, filler(17))
+    for rank, disk in enumerate(disks):
+        parts = {f"memory-p{part:02d}.safetensors" for part in range(16 * rank, 16 * rank + 16)}
+        others = {"model", "reorder", "events"} if rank == 0 else set()
+        others = {f"{name}.safetensors" for name in others | {f"events-4-{rank:06d}"}}
+        assert {*disk.created} == parts | others | ({"manifest.json"} if rank == 0 else set())
+        disk.created.clear()
+    check(CheckpointStore(tmp_path).newest(), 17)
+    ranks.save(21, filler(21))
+    assert [name for disk in disks for name in disk.created if name.startswith("events-")] == [
+        "events-4-000004.safetensors"
+    ]
+    check(CheckpointStore(tmp_path).newest(), 21)
+
+
+def test_another_number_of_ranks_goes_on_from_what_is_there(tmp_path):
+    for step, world in ((9, 2), (14, 3), (18, 1), (23, 4)):
+        store = CheckpointStore(tmp_path)
+        ranks = savers(tmp_path, world)
+        if store.entries():
+            ranks.leader.newest()
+        ranks.save(step, filler(step, FEW))
+        check(CheckpointStore(tmp_path).newest(), step, FEW)
+    assert len(CheckpointStore(tmp_path).entries()) == 3
+
+
+def test_a_disk_that_is_full_at_one_rank_once_costs_one_checkpoint(tmp_path):
+    disk = Failing()
+    ranks = savers(tmp_path, 2, fs=[None, disk].__getitem__)
+    ranks.save(5, filler(5, FEW))
+    disk.left = 1
+    with pytest.warns(RuntimeWarning, match="no checkpoint at step 6.*rank 1: no room"):
+        assert ranks.save(6, filler(6, FEW)) is None
+    assert names(tmp_path) == ["ckpt-000000000005"]
+    assert [writer.stats.failures for writer in ranks.writers] == [1, 1]
+    disk.left = 0
+    ranks.save(7, filler(7, FEW))
+    check(CheckpointStore(tmp_path).newest(), 7, FEW)
+    assert [writer.stats.failures_in_a_row for writer in ranks.writers] == [0, 0]
+
+
+def test_a_disk_that_is_full_three_times_ends_all_ranks_alike(tmp_path):
+    disk = Failing()
+    ranks = savers(tmp_path, 2, fs=[None, disk].__getitem__)
+    ranks.save(5, filler(5, FEW))
+    disk.left = 1
+    for step in (6, 7):
+        with pytest.warns(RuntimeWarning, match="no room"):
+            ranks.save(step, filler(step, FEW))
+    ranks.submit(8, filler(8, FEW))
+    for writer in ranks.writers:
+        with pytest.raises(DiskFull, match="rank 1: no room"):
+            writer.wait()
+    assert names(tmp_path) == ["ckpt-000000000005"]
+
+
+@pytest.mark.parametrize("when", ["make_directory", "create", "rename", "sync_directory"])
+def test_what_fails_at_rank_0_is_counted_at_all(tmp_path, when):
+    class Refusing(RealFs):
+        refuses = False
+
+    def refuse(self, path, *more):
+        if self.refuses:
+            raise OSError(errno.EACCES, "not today")
+        return getattr(RealFs, when)(self, path, *more)
+
+    setattr(Refusing, when, refuse)
+    disk = Refusing()
+    ranks = savers(tmp_path, 2, fs=[disk, None].__getitem__)
+    ranks.save(5, filler(5, FEW))
+    disk.refuses = True
+    with pytest.warns(RuntimeWarning, match="no checkpoint at step 6.*not today"):
+        assert ranks.save(6, filler(6, FEW)) is None
+    assert [writer.stats.failures for writer in ranks.writers] == [1, 1]
+    assert names(tmp_path) == ["ckpt-000000000005"]
+    disk.refuses = False
+    assert ranks.save(7, filler(7, FEW)) is not None
+
+
+def test_ranks_that_are_too_slow_cost_a_checkpoint_and_nothing_else(tmp_path):
+    go = threading.Event()
+
+    class Slow(RealFs):
+        def sync(self, fd):
+            go.wait(20)
+            super().sync(fd)
+
+    ranks = savers(tmp_path, 2, fs=[None, Slow()].__getitem__, timeout=0.05)
+    ranks.submit(5, filler(5, FEW))
+    with pytest.warns(RuntimeWarning, match="rank 1: .*nothing was heard of it in time"):
+        ranks.writers[0].wait()
+    go.set()
+    with pytest.warns(RuntimeWarning, match="no checkpoint at step 5"):
+        ranks.writers[1].wait()
+    ranks.stores[0]._timeout = 20
+    ranks.save(7, filler(7, FEW))
+    assert names(tmp_path) == ["ckpt-000000000007"]
+    check(CheckpointStore(tmp_path).newest(), 7, FEW)
+
+
+def test_a_rank_that_sees_another_directory_is_named(tmp_path):
+    ranks = Savers([tmp_path / "a", tmp_path / "b"])
+    (tmp_path / "b").mkdir()
+    with pytest.warns(RuntimeWarning, match="rank 1: .*No such file or directory"):
+        assert ranks.save(5, filler(5)) is None
+
+
+def test_a_file_that_rank_0_does_not_see_is_named(tmp_path):
+    class Elsewhere(RealFs):
+        def create(self, path):
+            return super().create(path.with_name("x" if "p40" in path.name else path.name))
+
+    ranks = savers(tmp_path, 2, fs=[None, Elsewhere()].__getitem__)
+    text = r"rank 1 has written \d+ bytes to memory-p40.safetensors, and rank 0 sees no such file"
+    with pytest.warns(RuntimeWarning, match=text):
+        assert ranks.save(5, filler(5)) is None
+
+
+def test_sections_that_nobody_writes_are_named(tmp_path):
+    ranks = savers(tmp_path, 2)
+    short = RankCheckpoint({}, shard=ranks.peers[1].shard)
+    filler(5, range(PARTS - 1))(short)
+    whole = RankCheckpoint({}, shard=ranks.peers[0].shard)
+    filler(5)(whole)
+    ranks.writers[0].submit(5, whole)
+    ranks.writers[1].submit(5, short)
+    with pytest.warns(RuntimeWarning, match="which sections are whose: memory-p63"):
+        ranks.wait()
+
+
+def test_ranks_at_different_positions_do_not_save_together(tmp_path):
+    ranks = savers(tmp_path, 2)
+    for step, writer in zip((5, 6), ranks.writers, strict=True):
+        writer.submit(step, RankCheckpoint({}, shard=ranks.peers[1].shard))
+    with pytest.warns(RuntimeWarning, match="rank 0 saves step 5, rank 1 step 6"):
+        ranks.writers[0].wait()
+    with pytest.raises(RanksDisagree):
+        ranks.writers[1].wait()
+
+
+def test_a_rank_that_is_gone_ends_the_wait(tmp_path):
+    ranks = savers(tmp_path, 2)
+    ranks.peers[0].failure = PeerLost("rank 1 is gone")
+    ranks.writers[0].submit(5, RankCheckpoint({}, shard=ranks.peers[0].shard))
+    with pytest.raises(PeerLost, match="rank 1 is gone"):
+        ranks.writers[0].wait()
+
+
+def test_what_was_posted_does_not_pile_up(tmp_path):
+    ranks, sizes = savers(tmp_path, 3), []
+    for step in range(1, 8):
+        ranks.save(step, filler(step, FEW))
+        sizes.append(len(ranks.keys.table))
+    assert max(sizes) <= 2 * (2 + 2)
+
+
+def test_rank_0_can_save_all_of_it_by_itself(tmp_path):
+    ranks = savers(tmp_path, 3)
+    ranks.save(5, filler(5, FEW))
+    whole = RankCheckpoint({})
+    filler(9, FEW)(whole)
+    ranks.writers[0].submit(9, whole)
+    assert ranks.writers[0].wait().last_step == 9
+    ranks.save(13, filler(13, FEW))
+    check(CheckpointStore(tmp_path).newest(), 13, FEW)
+    assert [entry.step for entry in ranks.leader.entries()] == [5, 9, 13]
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped"])
+@pytest.mark.parametrize("name", ["memory-p63", "events-4-000001"])
+def test_a_share_that_is_missing_or_damaged_leaves_the_one_before(tmp_path, name, damage):
+    ranks = savers(tmp_path, 2, keep_every=1)  # nothing is shared between checkpoints
+    ranks.save(9, filler(9, FEW))
+    file = ranks.save(12, filler(12, FEW)) / f"{name}.safetensors"
+    data = bytearray(file.read_bytes())
+    file.unlink()
+    data[-1] ^= 1
+    if damage != "missing":
+        file.write_bytes(data[:-1] if damage == "short" else data)
+    store = CheckpointStore(tmp_path)
+    check(store.newest(), 9, FEW)
+    assert "set aside" in store.problems[0]
+
+
+def check_after_crash(state, directory):
+    """Raise unless the newest checkpoint is whole, and the last one promised or a newer one."""
+    store = CheckpointStore(directory, fs=Quick())
+    found, saved = store.newest(), of(state, "saved")
+    assert not store.problems
+    if found is None:
+        assert not saved
+    else:
+        assert max(saved, default=0) <= found[0]
+        check(found, found[0], FEW)
+
+
+class Together(RecordingFs):
+    """What two ranks do, in the order in which they do it."""
+
+    def __init__(self, root, fail=lambda text: None):
+        super().__init__(root, fail)
+        self._turn = threading.RLock()
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if name not in PATHS:
+            return found
+
+        def call(*args):
+            with self._turn:
+                return found(*args)
+
+        return call
+
+
+PATHS = {
+    *("create", "write", "sync", "close", "make_directory", "link", "rename", "unlink"),
+    *("remove_directory", "sync_directory", "note"),
+}
+
+
+def test_every_crash_state_of_two_writers_is_old_or_new(record_property, tmp_path):
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    fs = Together(root, lambda text: failing and "p63" in text and refuse())
+    failing = False
+    ranks = savers(root, 2, fs=lambda rank: fs, keep=1, keep_every=2)
+    for step in (5, 7, 9):
+        failing = step == 7  # what rank 1 cannot write leaves what was there
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            saved = ranks.save(step, filler(step, FEW))
+        assert (saved is None) == failing
+        if saved:
+            fs.note(f"saved {step}")
+    num = explore(fs, check_after_crash, tmp_path / "copy")
+    record_property("crash states of two writers", num)
+    assert num > 100
+
+
+def refuse():
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_the_enumeration_finds_ranks_that_do_not_sync(tmp_path):
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    fs = Together(root)
+    hasty = Quick()
+    hasty.create, hasty.write, hasty.close = fs.create, fs.write, fs.close
+    ranks = savers(root, 2, fs=[fs, hasty].__getitem__)
+    ranks.save(3, filler(3, FEW))
+    fs.note("saved 3")
+    with pytest.raises(Exception, match=r"is not|is no|assert"):
+        explore(fs, check_after_crash, tmp_path / "copy", known=1)
+
+
+def writer_of(peers, directory):
+    """Return the writer of a rank of a real world."""
+    notices = Notices(peers.store, peers, "checkpoint/")
+    if peers.rank:
+        store = FollowingStore(directory, notices)
+    else:
+        store = LeadingStore(CheckpointStore(directory), notices, timeout=20)
+    return CheckpointWriter(store)
+
+
+def save_in_a_world(peers, directory, steps):
+    writer = writer_of(peers, directory)
+    for step in steps:
+        checkpoint = RankCheckpoint({}, shard=peers.shard)
+        filler(step, FEW)(checkpoint)
+        writer.wait()
+        writer.submit(step, checkpoint)
+    stats = writer.wait()
+    peers.gather(torch.zeros(1), [1] * peers.world, kind="end")  # the store goes with its ranks
+    return stats.saved, stats.failures
+
+
+def test_a_world_of_processes_saves_as_one_does(tmp_path):
+    steps = (9, 14)
+    assert in_world(3, save_in_a_world, tmp_path / "ranks", steps) == [(2, 0)] * 3
+    savers(tmp_path / "alone", 1).save(14, filler(14, FEW))
+    found = load(tmp_path / "ranks" / "ckpt-000000000014")
+    check((14, found), 14, FEW)
+    digests = [
+        read_manifest(tmp_path / name / "ckpt-000000000014")["state_sha256"]
+        for name in ("ranks", "alone")
+    ]
+    assert digests[0] == digests[1]
+
+
+def die_before_the_manifest(peers, directory):
+    """Save 9 well; end rank 0 before it writes the manifest of 14, once the others are done."""
+    from helpers import faults
+
+    save = writer_of(peers, directory)
+    for step, spec in ((9, ""), (14, "checkpoint.before_manifest:1:kill")):
+        if peers.rank == 0:
+            faults.arm(spec)
+        checkpoint = RankCheckpoint({}, shard=peers.shard)
+        filler(step, FEW)(checkpoint)
+        save.submit(step, checkpoint)
+        if step == 9:
+            save.wait()
+    if peers.rank == 0:
+        save.wait()
+    else:
+        Notices(peers.store, peers, "checkpoint/").find(AttemptKeys(2).of(1))
+
+
+def test_killed_between_shares_and_manifest_leaves_the_old(tmp_path):
+    outcomes = run_apart(2, die_before_the_manifest, tmp_path, joined=20)
+    assert outcomes[0].code == -9
+    unfinished = [name for name in names(tmp_path) if name.startswith(".tmp-")]
+    assert len(unfinished) == 1
+    assert not (tmp_path / unfinished[0] / "manifest.json").exists()
+    check(CheckpointStore(tmp_path).newest(), 9, FEW)
+    assert names(tmp_path) == ["ckpt-000000000009"]

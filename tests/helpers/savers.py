@@ -1,0 +1,96 @@
+"""Ranks that save together: stores and writers of a world in this process, over one table."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, WriterStats
+from tgflow.checkpoint.notices import Notices
+from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
+from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
+from tgflow.durable.fs import Fs
+from tgflow.peers import Alone, Shard
+
+
+class TableStore:
+    """Keys and values, as ranks see them."""
+
+    def __init__(self) -> None:
+        self.table: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: str) -> None:
+        with self._lock:
+            self.table[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        with self._lock:
+            return self.table[key]
+
+    def check(self, keys: list[str]) -> bool:
+        with self._lock:
+            return all(key in self.table for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        with self._lock:
+            return self.table.pop(key, None) is not None
+
+
+class Saver(Alone):
+    """A rank that sends nothing: it saves."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        super().__init__()
+        self.rank, self.world, self.shard = rank, world, Shard(rank, world)
+
+
+class Savers:
+    """The writers of all ranks of a world.
+
+    Args:
+        directories: Where each rank sees the checkpoints; one for each rank.
+        fs: File operations of each rank; None: the system's.
+        timeout: As `LeadingStore`.
+        store: Settings of rank 0's `CheckpointStore`.
+    """
+
+    def __init__(
+        self,
+        directories: Iterable[Path],
+        fs: Callable[[int], Fs | None] = lambda rank: None,
+        timeout: float = 20.0,
+        **store: int,
+    ) -> None:
+        places, self.keys = [*directories], TableStore()
+        self.peers = [Saver(rank, len(places)) for rank in range(len(places))]
+        notices = [Notices(self.keys, each, "checkpoint/") for each in self.peers]
+        self.leader = CheckpointStore(places[0], fs=fs(0), **store)
+        self.stores = [
+            LeadingStore(self.leader, notices[0], timeout),
+            *(
+                FollowingStore(place, notices[rank], fs=fs(rank))
+                for rank, place in enumerate(places)
+                if rank
+            ),
+        ]
+        self.writers = [CheckpointWriter(store) for store in self.stores]
+
+    def submit(self, step: int, fill: Callable[[Checkpoint], object]) -> None:
+        """Have all ranks begin to save what `fill` puts into a checkpoint."""
+        for peers, writer in zip(self.peers, self.writers, strict=True):
+            checkpoint = RankCheckpoint({}, shard=peers.shard)
+            fill(checkpoint)
+            writer.wait()
+            assert writer.submit(step, checkpoint)
+
+    def save(self, step: int, fill: Callable[[Checkpoint], object]) -> Path | None:
+        """Save, and return where; None if it has failed. Raises what a writer does."""
+        self.submit(step, fill)
+        stats = self.wait()[0]
+        return stats.last_path if stats.last_step == step else None
+
+    def wait(self) -> list[WriterStats]:
+        """Return what all ranks have done, once nothing is under way. Raises what a writer does."""
+        return [writer.wait() for writer in self.writers]

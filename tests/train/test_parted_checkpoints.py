@@ -1,0 +1,116 @@
+"""Checkpoints of trainers whose batches are cut into slices: the same whoever writes them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.made_streams import made_events, pieces, small_tgat, small_tgn
+from helpers.savers import Savers
+from tgflow.checkpoint import CheckpointError, CheckpointStore, load, read_manifest
+from tgflow.checkpoint.content import part_section
+from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
+from tgflow.graph import TemporalGraph
+from tgflow.peers import PARTS, Shard
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
+
+GOLDEN = Path(__file__).parent / "golden" / "whole-memory"
+EVENTS = made_events(260)
+PART_NAMES = {part_section("memory", part) for part in range(PARTS)}
+
+
+def trained(slices, until=160, model=small_tgn):
+    config = ContinualConfig(
+        batch_size=20, slices=slices, mrr_negatives=5, replay_ratio=0.5, replay_horizon=40
+    )
+    trainer = ContinualTrainer(model(), TemporalGraph("undirected", 2), config)
+    trainer.run(pieces(EVENTS[:until], 30))
+    return trainer
+
+
+def state_of(trainer):
+    checkpoint = trainer.checkpoint()
+    names = [*checkpoint.sections, *checkpoint.sealed]
+    return {(n, key): x for n in names for key, x in checkpoint.get(n).items()}
+
+
+def assert_same(left, right):
+    left, right = state_of(left), state_of(right)
+    assert left.keys() == right.keys()
+    for name, x in left.items():
+        assert torch.equal(x, right[name]), name
+
+
+@pytest.fixture(scope="module")
+def sliced():
+    return trained(slices=4)
+
+
+def test_one_slice_keeps_the_layout_that_there_was():
+    sections = trained(slices=1, until=40).checkpoint().sections
+    assert "state" in sections
+    assert not PART_NAMES & sections.keys()
+
+
+def test_slices_have_the_memory_by_parts(sliced):
+    sections = sliced.checkpoint().sections
+    assert sections.keys() >= PART_NAMES
+    assert "state" not in sections
+
+
+def test_a_model_without_memory_is_saved_as_ever():
+    assert not PART_NAMES & trained(4, 40, small_tgat).checkpoint().sections.keys()
+
+
+def test_one_digest_for_any_number_of_ranks(sliced, tmp_path):
+    path = CheckpointStore(tmp_path / "plain").save(160, sliced.checkpoint())
+    digests = {read_manifest(path)["state_sha256"]}
+    for world in (1, 2, 3, 4):
+        path = Savers([tmp_path / str(world)] * world).save(160, sliced.save)
+        digests.add(read_manifest(path)["state_sha256"])
+    assert len(digests) == 1
+
+
+def test_what_ranks_have_saved_goes_on_with_the_same_bits(sliced, tmp_path):
+    found = load(Savers([tmp_path] * 3).save(160, sliced.save))
+    assert_same(ContinualTrainer.from_checkpoint(small_tgn(seed=9), found), sliced)
+    again = ContinualTrainer.from_checkpoint(small_tgn(seed=9), found)
+    undisturbed = trained(slices=4)
+    for trainer in (again, undisturbed):
+        trainer.run(pieces(EVENTS[160:], 50))
+    assert_same(again, undisturbed)
+
+
+def test_ranks_copy_no_more_than_is_theirs(sliced):
+    whole = sum(x.nbytes for name in PART_NAMES for x in sliced.checkpoint().get(name).values())
+    copied = []
+    for rank in range(4):
+        own = RankCheckpoint({}, shard=Shard(rank, 4))
+        sliced.save(own)
+        parts = PART_NAMES & own.sections.keys()
+        assert len(parts) == PARTS // 4
+        copied.append(sum(x.nbytes for name in parts for x in own.get(name).values()))
+    assert sum(copied) == whole
+
+
+def test_a_checkpoint_of_the_layout_before_still_loads():
+    found = load(GOLDEN)
+    trainer = ContinualTrainer.from_checkpoint(small_tgn(seed=9), found)
+    assert trainer.position == 120
+    sections = state_of(trainer)
+    saved = {(n, key): x for n in found.sections for key, x in found.get(n).items()}
+    assert sections.keys() == saved.keys()
+    for name, x in saved.items():
+        assert torch.equal(sections[name], x), name
+
+
+def test_a_memory_is_not_given_to_a_model_without_one(sliced):
+    class Whole(torch.nn.Module):
+        state_dict = dict
+        reset = load_state_dict = keep_past = lambda *_: None
+
+    model = small_tgn()
+    model.state = Whole()
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        ContinualTrainer.from_checkpoint(model, sliced.checkpoint())

@@ -1,0 +1,45 @@
+"""What one of several ranks writes of a checkpoint that they save together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tgflow.checkpoint.content import Checkpoint, Tensors, part_section
+from tgflow.peers import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class RankCheckpoint(Checkpoint):
+    """What one rank writes of a checkpoint: a writer of sections that keeps what is its own.
+
+    It keeps the parts of ids that the rank owns, and sealed sections in turn; rank 0 has all else,
+    the notes among it. Of other sections it knows the names.
+    """
+
+    shard: Shard = field(default_factory=Shard)
+    """Which rank it is, of how many."""
+
+    def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
+        """Keep a section, at rank 0. See `SectionWriter.put`."""
+        if self._is_own(name, 0, volatile=volatile):
+            self.sections[name] = tensors
+
+    def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
+        """Keep the section of a part of ids, at its owner. See `SectionWriter.put_part`."""
+        section = part_section(name, part)
+        if self._is_own(section, self.shard.owner(part), volatile=False):
+            self.sections[section] = make()
+
+    def put_sealed(
+        self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
+    ) -> None:
+        """Keep a section that never changes, if it is this rank's turn."""
+        if self._is_own(name, turn % self.shard.world, volatile=volatile):
+            self.sealed[name] = make
+
+    def _is_own(self, name: str, rank: int, *, volatile: bool) -> bool:
+        self._add_volatile(name, volatile)
+        if rank != self.shard.rank:
+            self.elsewhere.add(name)
+        return rank == self.shard.rank
