@@ -199,3 +199,26 @@ def test_a_fault_of_one_rank_ends_all(events, tmp_path):
     ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), plan=(1, 200, fault))
     assert codes(ends) == [UNAVAILABLE, INTERNAL], ends
     assert "rank 1: RuntimeError: a fault of rank 1" in ends[1][2]
+
+
+@pytest.mark.slow
+def test_ranks_train_offline_as_one_process_does(events, tmp_path):
+    options = ("--data", events, *SMALL, "--epochs", 2, "--dropout", 0.1)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(["train", *map(str, options), "--out", str(one), "--slices", "2"]) == 0
+    argv = ["train", *map(str, options), "--out", str(two)]
+    assert codes(run_ranks(tmp_path, 2, argv)) == [0, 0]
+    found, expected = (
+        {
+            file.name: file.read_bytes()
+            for file in sorted((run / "checkpoint").iterdir())
+            if file.name != "manifest.json"
+        }
+        for run in (one, two)
+    )
+    assert found == expected
+    digests = [
+        json.loads((run / "checkpoint" / "manifest.json").read_text())["state_sha256"]
+        for run in (one, two)
+    ]
+    assert digests[0] == digests[1]

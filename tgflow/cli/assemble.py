@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.config import Config, ConfigError, StreamConfig, replaced
 from tgflow.config.model import PAIR_FEATURES, WIDTHS, model_settings, validate_model
 from tgflow.cuda.device import Device
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import MODELS
@@ -25,6 +26,7 @@ from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables
 from tgflow.runtime.gpu import CPU, use_device
 from tgflow.runtime.machine import num_cores
+from tgflow.runtime.restore import EventShape
 from tgflow.runtime.transports import section_of
 from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, playback
@@ -161,16 +163,37 @@ def read_graph(
         edge_x: An empty table for their features; None: in host memory.
         gpu: Where the graph is to be; None: on the host.
     """
-    direction = direction_of(config, source)
+    stream = playback(source, limit=config.stream.limit)
+    return grow_graph(config, source, direction_of(config, source), stream, edge_x, gpu)
+
+
+def grow_graph(
+    config: Config,
+    shape: EventShape,
+    direction: Direction,
+    stream: Iterable[EventBatch],
+    edge_x: FeatureTable | None = None,
+    gpu: Device | None = None,
+) -> TemporalGraph:
+    """Return a graph of all events of a stream, wherever it is read.
+
+    Args:
+        config: The run's settings.
+        shape: What the events are.
+        direction: How they become edges.
+        stream: The events.
+        edge_x: An empty table for their features; None: in host memory.
+        gpu: Where the graph is to be; None: on the host.
+    """
     graph = TemporalGraph(
         direction,
-        source.x_dim,
-        time_unit=source.unit,
+        shape.x_dim,
+        time_unit=shape.unit,
         edge_x=edge_x,
         device="cpu" if gpu is None else gpu,
         device_budget=config.graph.device_budget,
     )
-    for batch in playback(source, limit=config.stream.limit):
+    for batch in stream:
         graph.append(batch)
     return graph
 

@@ -44,9 +44,9 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
         options: Whether to resume, and how.
         as_json: Print the figures as JSON, not as a table.
     """
-    config = with_slices(assemble.with_pair_features(config), options.stated or {})
+    config = with_slices(assemble.with_pair_features(config), options.stated or {}, "continual")
     flow = FlowControl()
-    with StopSignals(flow.stop_for), joined(config, options) as peers:
+    with StopSignals(flow.stop_for), joined(config, options, "continual") as peers:
         if peers.rank == 0:
             _lead(config, options, as_json, flow, peers)
         else:
@@ -60,7 +60,8 @@ def _lead(
     with Lead(peers) as lead:
         directory = RunDirectory.find(config, run_name(config), options)
         try:
-            check_ranks(directory.config, peers.world, resumed=directory.resumed)
+            slices = directory.config.continual.slices
+            check_ranks(directory.config, slices, peers.world, resumed=directory.resumed)
             _learn(directory, as_json, flow, lead)
         finally:
             directory.release()

@@ -20,7 +20,7 @@ Nproc = Annotated[
     int | None,
     typer.Option(
         "--nproc",
-        help="Learn with this many processes on this host, and restart them all if one is lost.",
+        help="Learn with this many processes on this host, and the bits of one.",
         rich_help_panel=RANKS,
         show_default=False,
     ),
@@ -30,7 +30,7 @@ MaxRestarts = Annotated[
     typer.Option(
         "--max-restarts",
         min=0,
-        help="With --nproc: restarts in a row without a new checkpoint.",
+        help="With --nproc: how often in a row all restart, without a new checkpoint in between.",
         rich_help_panel=RANKS,
     ),
 ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import nan
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -16,12 +17,19 @@ from rich.console import Console
 from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
+from tgflow.cli.ranks import check_ranks, check_training_ranks, joined, speaking, with_slices
 from tgflow.config import Config, plain
 from tgflow.config.model import model_label
+from tgflow.cuda.device import Device
+from tgflow.distributed.feed import Feed, Followed
 from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.peers import Peers
 from tgflow.report.formatting import compact, duration, score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_summary
+from tgflow.runtime.briefing import Lead, config_of, hear_words
+from tgflow.runtime.directory import ResumeOptions
 from tgflow.runtime.features import (
     check_tables,
     check_unused,
@@ -39,7 +47,7 @@ from tgflow.runtime.gpu import (
 )
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.table_stats import HitRates, table_figures
-from tgflow.streams import EventSource
+from tgflow.streams import EventSource, playback
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 
@@ -47,21 +55,53 @@ PER_RUN = ("seed", "best_epoch", "num_epochs")
 """What is another thing in each run, so that its mean says nothing."""
 
 
-def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
+def train_offline(config: Config, num_seeds: int, as_json: bool, stated: Mapping[str, Any]) -> None:
     """Train on the stream of `config`, once a seed, and leave a run directory.
 
     Args:
         config: The run's settings.
         num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it.
         as_json: Print the figures as JSON, not as a table.
+        stated: The settings that were asked for, by "section.key".
     """
+    config = with_slices(config, stated, "offline")
+    with joined(config, ResumeOptions(), "offline") as peers:
+        if peers.rank > 0:
+            _follow(peers, num_seeds)
+            return
+        with Lead(peers) as lead:
+            _train(config, num_seeds, as_json, lead)
+
+
+def _follow(peers: Peers, num_seeds: int) -> None:
+    """Train as rank 0 does, which has the results."""
+    with speaking(peers.rank):
+        said = hear_words(peers)
+        config = config_of(said["settings"])
+        device = use_device(config)
+        assemble.use_threads(config, config.offline.slices)
+        with Followed(peers, said["unit"], said["x_dim"]) as events:
+            gpu = graph_gpu(config, device)
+            table = open_edge_table(config, events.x_dim, Path(), gpu)
+            graph = assemble.grow_graph(config, events, said["direction"], events, table, gpu)
+        if table is not None:
+            graph.edge_x = with_cache(config, table, "lru", gpu)
+        for seed in range(config.offline.seed, config.offline.seed + num_seeds):
+            _trainer(config, seed, graph, events.x_dim, None, device, peers).fit()
+
+
+def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
+    """Train as the only process, or as that which the others follow."""
+    peers = lead.peers
     device = use_device(config)
+    check_ranks(config, config.offline.slices, peers.world)
+    check_training_ranks(config, peers.world)
     source = assemble.open_source(config)
     check_tables(config, source.x_dim, live=False)
     check_unused(config)
-    threads = assemble.use_threads(config)
+    threads = assemble.use_threads(config, config.offline.slices)
     rundir = RunFiles.choose(config.run.out, run_name(config) + "-offline")
-    graph = _read_graph(config, source, rundir, device)
+    graph = _read_graph(config, source, rundir, device, lead)
     rundir.make()
     rundir.write_config(config)
     results = []
@@ -70,7 +110,9 @@ def train_offline(config: Config, num_seeds: int, as_json: bool) -> None:
         for seed in range(config.offline.seed, config.offline.seed + num_seeds):
             progress.seed = seed
             target = rundir.checkpoint / str(seed) if num_seeds > 1 else rundir.checkpoint
-            trainer = _trainer(config, seed, graph, source, progress, device)
+            trainer = _trainer(
+                config, seed, graph, source.x_dim, progress, device, peers, source.ids
+            )
             results.append(trainer.fit())
             checkpoint = trainer.checkpoint()
             Ids(source.ids).save(checkpoint)
@@ -121,7 +163,7 @@ def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _read_graph(
-    config: Config, source: EventSource, rundir: RunFiles, device: torch.device
+    config: Config, source: EventSource, rundir: RunFiles, device: torch.device, lead: Lead
 ) -> TemporalGraph:
     """Return a graph of all events; nothing is left on the disk if they cannot be read."""
     path, gpu = edge_file(config, rundir.path), graph_gpu(config, device)
@@ -133,25 +175,54 @@ def _read_graph(
         table = open_edge_table(config, source.x_dim, rundir.path, gpu)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)  # only a file that is ours
-        graph = assemble.read_graph(config, source, table, gpu)
+        graph = _shared_graph(config, source, table, gpu, lead)
         undo.pop_all()
     if table is not None:
-        graph.edge_x = with_cache(config, table, "belady" if gpu is None else "lru", gpu)
+        plans = gpu is None and lead.peers.world == 1
+        graph.edge_x = with_cache(config, table, "belady" if plans else "lru", gpu)
     return graph
+
+
+def _shared_graph(
+    config: Config, source: EventSource, table: Any, gpu: Device | None, lead: Lead
+) -> TemporalGraph:
+    """Return a graph of all events, which the other ranks hear of, if there are any."""
+    if lead.peers.world == 1:
+        return assemble.read_graph(config, source, table, gpu)
+    direction = assemble.direction_of(config, source)
+    lead.tell(
+        {
+            "settings": plain(config),
+            "unit": source.unit,
+            "x_dim": source.x_dim,
+            "direction": direction,
+        }
+    )
+    stream = playback(source, limit=config.stream.limit)
+    with Feed(lead.peers, stream, config.offline.batch_size) as feed:
+        return assemble.grow_graph(config, source, direction, feed, table, gpu)
 
 
 def _trainer(
     config: Config,
     seed: int,
     graph: TemporalGraph,
-    source: EventSource,
-    observer: Callback,
+    x_dim: int,
+    observer: Callback | None,
     device: torch.device,
+    peers: Peers,
+    ids: NodeIds | None = None,
 ) -> OfflineTrainer:
     settings = replace(config.offline, seed=seed)
-    model = assemble.make_model(config, settings, source.x_dim, device)
+    model = assemble.make_model(config, settings, x_dim, device)
     return OfflineTrainer(
-        model, graph, settings, observer, execution=execution_config(config), ids=source.ids
+        model,
+        graph,
+        settings,
+        observer,
+        execution=execution_config(config),
+        ids=ids,
+        peers=peers,
     )
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import exit_code, explain, mark_reported
@@ -24,13 +24,19 @@ from tgflow.runtime.log import Level, RunLog
 from tgflow.runtime.stream import FlowControl
 
 _SAID: tuple[Level, ...] = ("error",)
+Learning = Literal["continual", "offline"]
 OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
 """Settings in which ranks may differ: those of each host, and what rank 0 tells the others."""
 
 
 @contextmanager
-def joined(config: Config, options: ResumeOptions) -> Iterator[Peers]:
+def joined(config: Config, options: ResumeOptions, learning: Learning) -> Iterator[Peers]:
     """Join the ranks that this process was started with, if there are any, and leave them.
+
+    Args:
+        config: The settings, which all ranks must have alike.
+        options: What else was asked for.
+        learning: The section of the settings that says how to learn.
 
     Raises:
         WorldError: If the ranks differ in what must be alike.
@@ -39,22 +45,22 @@ def joined(config: Config, options: ResumeOptions) -> Iterator[Peers]:
     if read_launch(os.environ) is None:
         yield Alone()
         return
-    peers = _join(config, options)
+    peers = _join(config, options, learning)
     try:
         yield peers
     finally:
         peers.close()
 
 
-def _join(config: Config, options: ResumeOptions) -> Peers:
+def _join(config: Config, options: ResumeOptions, learning: Learning) -> Peers:
     from tgflow.distributed.join import join
 
     device = use_device(config)
-    assemble.use_threads(config, config.continual.slices)
+    assemble.use_threads(config, getattr(config, learning).slices)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", RuntimeWarning)
         peers = join(
-            _compared(config, options),
+            _compared(config, options, learning),
             interface=config.ranks.interface,
             device=device,
             timeout=config.ranks.timeout,
@@ -65,35 +71,37 @@ def _join(config: Config, options: ResumeOptions) -> Peers:
     return peers
 
 
-def _compared(config: Config, options: ResumeOptions) -> dict[str, Any]:
+def _compared(config: Config, options: ResumeOptions, learning: Learning) -> dict[str, Any]:
     """Return the settings that all ranks must have alike, by their flags."""
     settings = plain(config)
+    unused = {"continual", "offline", "compare"} - {learning}
     found = {
         flag_of(field.key): settings[section][name]
         for field in fields()
         for section, _, name in [field.key.partition(".")]
-        if field.key not in OF_A_HOST and section not in ("offline", "compare")
+        if field.key not in OF_A_HOST and section not in unused
     }
     return found | {"--resume": options.resume, "--allow-config-change": options.allow_change}
 
 
-def with_slices(config: Config, stated: Mapping[str, Any]) -> Config:
+def with_slices(config: Config, stated: Mapping[str, Any], learning: Learning) -> Config:
     """Return the settings of a run that starts: one slice of each batch for each rank it has now.
 
     Args:
         config: The settings.
         stated: Those that somebody asked for: how many slices, perhaps.
+        learning: The section that says it.
 
     Raises:
         WorldError: If the environment of this process makes no sense.
     """
     launch = read_launch(os.environ)
-    if launch is None or "continual.slices" in stated:
+    if launch is None or f"{learning}.slices" in stated:
         return config
-    return replaced(config, {"continual.slices": launch.world})
+    return replaced(config, {f"{learning}.slices": launch.world})
 
 
-def check_ranks(config: Config, world: int, *, resumed: bool) -> None:
+def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = False) -> None:
     """Refuse settings of a run that do not go with more than one rank.
 
     Raises:
@@ -101,7 +109,6 @@ def check_ranks(config: Config, world: int, *, resumed: bool) -> None:
     """
     if world == 1:
         return
-    slices = config.continual.slices
     if slices < world:
         way_out = f"--slices {world}" + (" --allow-config-change" if resumed else "")
         raise ConfigError(
@@ -117,6 +124,19 @@ def check_ranks(config: Config, world: int, *, resumed: bool) -> None:
         raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
 
 
+def check_training_ranks(config: Config, world: int) -> None:
+    """Refuse settings of offline training that do not go with more than one rank.
+
+    Raises:
+        ConfigError: If one does not.
+    """
+    if world > 1 and config.offline.fixed_negatives is not None:
+        raise ConfigError(
+            "--fixed-negatives: they go by the names of nodes, which rank 0 alone has; leave out "
+            "--nproc"
+        )
+
+
 def follow(peers: Peers, flow: FlowControl) -> None:
     """Learn what rank 0 reads, until it says that it is over.
 
@@ -128,7 +148,7 @@ def follow(peers: Peers, flow: FlowControl) -> None:
         LeaderFailed: If rank 0 failed; with its exit code.
         PeerLost: If another rank is gone.
     """
-    with _speaking(peers.rank):
+    with speaking(peers.rank):
         briefing = hear(peers)
         config = briefing.config
         device = use_device(config)
@@ -157,7 +177,7 @@ def log_path(run: Path, rank: int) -> Path:
 
 
 @contextmanager
-def _speaking(rank: int) -> Iterator[None]:
+def speaking(rank: int) -> Iterator[None]:
     """Report an error as that of a rank."""
     try:
         yield

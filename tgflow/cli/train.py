@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from tgflow.cli.nproc import Nproc, is_started, train_ranks
 from tgflow.cli.options import STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
-SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "tables", "run")
+SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "tables", "run", "ranks")
 
 
 @with_config(SETTINGS)
 def train(
     config: Config,
+    stated: dict[str, Any],
     *,
+    context: typer.Context,
+    nproc: Nproc = None,
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Train N times, with seeds --seed, +1, +2, ...")
     ] = 1,
@@ -41,8 +45,11 @@ def train(
       tgflow train --data examples/data/collegemsg.csv.gz --model tgn
       tgflow train --data enron.csv.gz -m tgat --epochs 5 --seeds 3 --json
       tgflow train --data u.csv --edge-table disk --edge-cache 10%
+      tgflow train --data wikipedia.csv.gz --batch-size 1000 --nproc 2
       tgflow train --data u.csv --negatives random --negatives historical
     """
+    if nproc is not None and not is_started():
+        raise typer.Exit(train_ranks(context.obj, nproc))
     from tgflow.cli.offline import train_offline
 
-    train_offline(config, seeds, json)
+    train_offline(config, seeds, json, stated)

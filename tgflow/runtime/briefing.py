@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -102,12 +102,7 @@ class Briefing:
     @property
     def config(self) -> Config:
         """The settings."""
-        values = {
-            f"{section}.{name}": value
-            for section, found in self.settings.items()
-            for name, value in found.items()
-        }
-        return replaced(Config(), values)
+        return config_of(self.settings)
 
     def directory(self) -> RunDirectory:
         """Return the run's directory, which rank 0 has taken."""
@@ -166,25 +161,49 @@ class Lead:
             return
         briefing.mark_file.parent.mkdir(exist_ok=True)
         briefing.mark_file.write_text(briefing.mark)
-        self._is_over = True
-        share_words(self.peers, {"briefing": asdict(briefing)})
+        self.tell(asdict(briefing))
         _check_shared(self.peers, briefing, is_seen=True)
+
+    def tell(self, words: Any) -> None:
+        """Let all others know something that is less than a run: plain values."""
+        self._is_over = True
+        share_words(self.peers, {"words": words})
 
 
 def hear(peers: Peers) -> Briefing:
-    """Return what rank 0 tells, on any other rank; waits for it.
+    """Return what rank 0 tells by `Lead.brief`, on any other rank; waits for it.
 
     Raises:
         LeaderFailed: If it cannot start or resume the run.
         NotShared: If any rank does not see the run's directory.
         PeerLost: If rank 0 is gone.
     """
+    briefing = Briefing(**hear_words(peers))
+    _check_shared(peers, briefing, is_seen=_is_seen(briefing.mark_file, briefing.mark))
+    return briefing
+
+
+def hear_words(peers: Peers) -> Any:
+    """Return what rank 0 tells by `Lead.tell`, on any other rank; waits for it.
+
+    Raises:
+        LeaderFailed: If it failed before.
+        PeerLost: If it is gone.
+    """
     said = share_words(peers)
     if "failure" in said:
         raise LeaderFailed(Cause(**said["failure"]))
-    briefing = Briefing(**said["briefing"])
-    _check_shared(peers, briefing, is_seen=_is_seen(briefing.mark_file, briefing.mark))
-    return briefing
+    return said["words"]
+
+
+def config_of(settings: Mapping[str, Mapping[str, Any]]) -> Config:
+    """Return the settings that `tgflow.config.plain` made into `settings`."""
+    values = {
+        f"{section}.{name}": value
+        for section, found in settings.items()
+        for name, value in found.items()
+    }
+    return replaced(Config(), values)
 
 
 def _is_seen(file: Path, mark: str) -> bool:
