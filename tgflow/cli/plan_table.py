@@ -7,7 +7,6 @@ from itertools import zip_longest
 
 from rich.console import Console
 from rich.markup import escape
-from torch import Tensor
 
 from tgflow.cli.footprint import Structure, total_bytes
 from tgflow.cli.rank_plan import RankPlan
@@ -24,8 +23,10 @@ KINDS = {
     "gradient": "always",
     "scores": "always, to rank 0",
     "feed": "always, by rank 0",
+    "step": "always, headers",
     "rows": "memory replicated",
-    "memory read": "memory sharded",
+    "memory queries": "memory sharded",
+    "memory rows": "memory sharded",
     "memory stored": "memory sharded",
     "queries": "graph sharded",
     "answers": "graph sharded",
@@ -77,15 +78,14 @@ def _loads(plan: RankPlan) -> Iterator[Sequence[str]]:
 def _sent(plan: RankPlan) -> Iterator[Sequence[str]]:
     for name, where in KINDS.items():
         sent = plan.costs.sent.get(name)
-        if sent is not None and int(sent.sum()):
+        if sent is not None and any(sent):
             mean, most = _mean_and_max(sent, plan)
             columns = [where, num_bytes(mean)]
             yield _cells(name, columns, [num_bytes(most)], most / mean, plan)
 
 
-def _mean_and_max(totals: Tensor, plan: RankPlan) -> tuple[float, float]:
-    each = totals.double() / plan.num_batches
-    return float(each.mean()), float(each.max())
+def _mean_and_max(totals: Sequence[int], plan: RankPlan) -> tuple[float, float]:
+    return sum(totals) / len(totals) / plan.num_batches, max(totals) / plan.num_batches
 
 
 def _cells(

@@ -118,12 +118,10 @@ def plan_of(
 def add_micro_batch(costs: RankCosts, plans: MicroBatchPlans, index: int, updates: int) -> None:
     """Add what a micro-batch costs: it is predicted, learned and stored."""
     wanted = range(costs.schedule.slices)
-    share = plans.predict.share(PREDICT, index, wanted)
-    costs.predicted(share)
-    for update in range(1, updates + 1):
-        share = plans.learn.share(update, index, wanted)
-        costs.learned(share)
-    costs.stored(share)
+    predicted = plans.predict.share(PREDICT, index, wanted)
+    costs.add(
+        predicted, [plans.learn.share(update, index, wanted) for update in range(1, updates + 1)]
+    )
 
 
 def widths_of(

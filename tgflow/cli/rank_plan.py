@@ -60,8 +60,8 @@ class RankPlan:
         schedule = self.costs.schedule
         return found | {
             "slices_of_rank": [[*schedule.slices_of(rank)] for rank in ranks],
-            "loads": {name: each.tolist() for name, each in self.costs.loads.items()},
-            "bytes": {name: each.tolist() for name, each in self.costs.sent.items()},
+            "loads": self.costs.loads,
+            "bytes": self.costs.sent,
             "memory": [asdict(each) for each in self.memory],
             "scaled_memory": [asdict(each) for each in self.scaled_memory],
             "misfits": list(self.misfits),

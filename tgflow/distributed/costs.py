@@ -6,22 +6,34 @@ known too, to the byte, on one process and for any world.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
+from tgflow.distributed.control import FIGURES_SPEC
 from tgflow.distributed.hop_parcel import HopHeader
+from tgflow.distributed.parcel import Layout
 from tgflow.distributed.reduce import GRADIENT, chunk_sizes
 from tgflow.messages import Messages
 from tgflow.peers import PARTS, Shard
+from tgflow.sampling import Frontier
+from tgflow.sampling.expand import distinct
 from tgflow.schedule import SliceSchedule
 from tgflow.share import Share
 from tgflow.tree_sum import subtrees
 
+STEP = "step"
+"""What the parcels of an update are called."""
+CHECKED_EVERY = 100
+"""Parcels of which one has a checksum."""
 _INT64, _INT32, _FLOAT32 = 8, 4, 4
+_ENDS = 2
+_FIGURES_BYTES = FIGURES_SPEC[1][0] * FIGURES_SPEC[0].itemsize
 _SLOT_BYTES = 3 * _INT64
 """Of a neighbor: its node, its time and its event."""
 
@@ -54,7 +66,7 @@ class Widths:
 
 @dataclass(slots=True, eq=False)
 class RankCosts:
-    """Adds up what each rank of a world computes and sends, batch by batch.
+    """Adds up what each rank of a world computes and sends, micro-batch by micro-batch.
 
     Args:
         schedule: Who computes which slices.
@@ -63,68 +75,56 @@ class RankCosts:
 
     schedule: SliceSchedule
     widths: Widths
-    loads: dict[str, Tensor] = field(default_factory=dict)
-    """By what there is to do, int64 `[world]`: `rows` of batches, `queries` for neighbors, `inputs`
-    (distinct rows of memory or features), and `edges` (distinct rows of edge features)."""
-    sent: dict[str, Tensor] = field(default_factory=dict)
-    """Bytes to other ranks by kind, int64 `[world]`.
+    loads: dict[str, list[int]] = field(default_factory=dict)
+    """By what there is to do, of each rank: `rows` of batches, `queries` for neighbors, `inputs`
+    (distinct rows of memory or features of each slice), and `edges` (those of edge features)."""
+    sent: dict[str, list[int]] = field(default_factory=dict)
+    """Bytes to other ranks by kind, of each rank.
 
-    Always: `gradient`, `scores` and, by rank 0, `feed`. Where every rank has all of the memory:
-    `rows`, else `memory read` and `memory stored`. Where the graph is in shards: `queries` and
-    `answers`. Where edge features are: `edge rows`, with what asks for them.
+    Always, in the parcel of an update: `gradient`, `scores`, `figures` and `order`, `lost`,
+    `checksum`, and `step`, its headers; and `feed`, the columns that rank 0 sends. Where every rank
+    has all of the memory: `rows`, else `memory queries`, `memory rows`, `memory clocks` and
+    `memory stored`. Where the graph is in shards: `queries` and `answers`. Where edge features are:
+    `edge rows`, with what asks for them.
     """
+    num_parcels: int = 0
 
     @property
     def world(self) -> int:
         """How many ranks."""
         return self.schedule.world
 
-    def predicted(self, share: Share) -> None:
-        """Add what all slices of a batch cost that is predicted."""
-        self._add_common(share)
-        new = share.num_new * self.widths.event * (self.world - 1)
-        self._to(self.sent, "feed", 0, new)
+    def add(self, predicted: Share, learned: Sequence[Share]) -> None:
+        """Add what a micro-batch costs.
 
-    def learned(self, share: Share) -> None:
-        """Add what all slices of a batch cost that is learned."""
-        self._add_common(share)
-        for rank, num_bytes in enumerate(gradient_bytes(self.schedule, self.widths)):
-            self._to(self.sent, GRADIENT, rank, num_bytes)
+        Args:
+            predicted: All slices of what is predicted.
+            learned: Those of each update.
+        """
+        for share in (predicted, *learned):
+            self._add_batch(share)
+        self._add_memory([predicted, *learned])
+        self._to(self.sent, "feed", 0, predicted.num_new * self.widths.event * (self.world - 1))
+        waiting = [predicted]  # its scores travel with the first update
+        for share in learned:
+            last = share is learned[-1]
+            self._add_parcels([*waiting, share], stores=last, learns=True)
+            waiting = []
+        if waiting:
+            self._add_parcels(waiting, stores=True, learns=False)
 
-    def stored(self, share: Share) -> None:
-        """Add what it costs to store the new events of a batch in the model's state."""
-        messages = self.widths.messages
-        if messages is None:
-            return
-        read = messages.rows_read(share.host, share.num_new)
-        receivers = _receivers(share, read, messages.per_event)
-        for rank, number in self._slices():
-            new, width = share.new_rows_of(number), messages.per_event
-            mine = (read >= width * new.start) & (read < width * new.stop)
-            num_bytes = int(mine.sum()) * self.widths.message
-            self._to(self.sent, "rows", rank, num_bytes * (self.world - 1))
-            if self.widths.memory and receivers is not None:
-                remote = self._remote(receivers[mine], rank)
-                self._to(self.sent, "memory stored", rank, remote * self.widths.message)
-
-    def _add_common(self, share: Share) -> None:
+    def _add_batch(self, share: Share) -> None:
         """Add what a batch costs, whatever becomes of it."""
         for rank, number in self._slices():
-            self._add_slice(rank, share.slices[number])
-        if self.world > 1:
-            walks = max(len(self.schedule.slices_of(rank)) for rank in range(self.world))
-            headers = walks * HopHeader.width * _INT64 * len(share.slices[0].blocks)
-            for rank in range(self.world):
-                self._to(self.sent, "queries", rank, headers * (self.world - 1))
-
-    def _add_slice(self, rank: int, batch: Batch) -> None:
-        self._to(self.loads, "rows", rank, len(batch))
-        self._to(self.loads, "inputs", rank, len(batch.nodes))
-        num_scores = len(batch) + batch.negative_dst.numel()
-        self._to(self.sent, "scores", rank, num_scores * _FLOAT32 if rank else 0)
-        self._add_queries(rank, batch)
-        self._add_remote_inputs(rank, batch)
-        self._add_remote_edges(rank, batch)
+            batch = share.slices[number]
+            self._to(self.loads, "rows", rank, len(batch))
+            self._to(self.loads, "inputs", rank, len(batch.nodes))
+            self._add_queries(rank, batch)
+            self._add_remote_edges(rank, batch)
+        walks = max(len(self.schedule.slices_of(rank)) for rank in range(self.world))
+        headers = walks * HopHeader.width * _INT64 * len(share.slices[0].blocks)
+        for rank in range(self.world):
+            self._to(self.sent, "queries", rank, headers * (self.world - 1))
 
     def _add_queries(self, rank: int, batch: Batch) -> None:
         """Add what a slice asks the owners of nodes, and what they answer."""
@@ -140,13 +140,6 @@ class RankCosts:
             self._to(self.sent, "queries", rank, int(asked.sum()) * columns * _INT64)
             self._add(self.sent, "answers", asked * _INT32 + found * _SLOT_BYTES)
 
-    def _add_remote_inputs(self, rank: int, batch: Batch) -> None:
-        """Add the rows of memory that a slice reads of other ranks, which send them unasked."""
-        if self.widths.memory:
-            by_owner = self._owner(batch.nodes).bincount(minlength=self.world)
-            by_owner[rank] = 0
-            self._add(self.sent, "memory read", by_owner * self.widths.memory)
-
     def _add_remote_edges(self, rank: int, batch: Batch) -> None:
         """Add the edge features that a slice reads of other ranks, and the ids that ask for them.
 
@@ -156,52 +149,131 @@ class RankCosts:
         eids: Tensor = torch.unique(read)
         self._to(self.loads, "edges", rank, len(eids))
         if self.widths.edge:
-            by_owner = self._owner(eids // PARTS).bincount(minlength=self.world)
-            by_owner[rank] = 0
+            by_owner = self._remote(eids // PARTS, rank)
             self._add(self.sent, "edge rows", by_owner * self.widths.edge)
             self._to(self.sent, "edge rows", rank, int(by_owner.sum()) * _INT64)
 
+    def _add_memory(self, shares: Sequence[Share]) -> None:
+        """Add the rows of memory that a micro-batch reads of other ranks: each once for a rank."""
+        if not self.widths.memory:
+            return
+        for rank in range(self.world):
+            own = self.schedule.slices_of(rank)
+            batches = [share.slices[number] for share in shares for number in own]
+            nodes, position = (
+                torch.cat([getattr(batch, name) for batch in batches])
+                for name in ("nodes", "position")
+            )
+            rows = distinct(Frontier(nodes, position), None)[0]
+            by_owner = self._remote(rows.nodes, rank)
+            self._to(self.sent, "memory queries", rank, 2 * _INT64 * int(by_owner.sum()))
+            self._to(self.sent, "memory queries", rank, _INT64 * (self.world - 1))
+            self._add(self.sent, "memory rows", by_owner * self.widths.memory)
+
+    def _add_parcels(self, scored: Sequence[Share], *, stores: bool, learns: bool) -> None:
+        """Add the parcels that all ranks send each other.
+
+        Args:
+            scored: Whose scores are in them; the last one is what they are of.
+            stores: Whether rows for the model's state are, too.
+            learns: Whether gradients are.
+        """
+        ranks = range(self.world)
+        rows = self._rows(scored[-1]) if stores else None
+        scores = [sum(self._score_bytes(share, rank) for share in scored) for rank in ranks]
+        checked = self.num_parcels % CHECKED_EVERY == 0
+        self.num_parcels += 1
+        sums = gradient_parts(self.schedule, self.widths) if learns and self.widths.leaf else None
+        for rank, other in product(ranks, ranks):
+            sizes = {
+                "lost": 1,
+                "rows": None if rows is None else rows[rank],
+                "checksum": _INT64 if checked else None,
+                GRADIENT: None if sums is None else sums[rank][other],
+                "scores": scores[rank] if other == 0 else None,
+                "figures": _FIGURES_BYTES if other == 0 else None,
+                "order": _INT64 if rank == 0 else None,
+            }
+            there = {name: size for name, size in sizes.items() if size is not None}
+            if rank != other:
+                self._add_parcel(rank, there)
+        for rank, parts in enumerate(sums or ()):
+            own = parts[rank] // len(subtrees(self.schedule.slices_of(rank), self.schedule.slices))
+            self._to(self.sent, GRADIENT, rank, own * (self.world - 1))
+
+    def _add_parcel(self, rank: int, sizes: Mapping[str, int]) -> None:
+        for name, size in sizes.items():
+            self._to(self.sent, name, rank, size)
+        headers = _parcel_bytes(tuple(sizes.values())) - sum(sizes.values())
+        self._to(self.sent, STEP, rank, headers)
+
+    def _score_bytes(self, share: Share, rank: int) -> int:
+        width = 1 + share.slices[0].negative_dst.shape[1]
+        return sum(len(share.rows_of(each)) for each in self._numbers(rank)) * width * _FLOAT32
+
+    def _rows(self, share: Share) -> list[int] | None:
+        """Return the bytes of the rows that each rank's slices leave for the model's state."""
+        messages = self.widths.messages
+        if messages is None:
+            return None
+        read, width = messages.rows_read(share.host, share.num_new), messages.per_event
+        receivers = _receivers(share, read) if width == _ENDS else None
+        found = []
+        for rank in range(self.world):
+            slices = self._numbers(rank)
+            first, stop = (share.new_rows_of(slices[0]).start, share.new_rows_of(slices[-1]).stop)
+            mine = (read >= width * first) & (read < width * stop)
+            found.append(int(mine.sum()) * self.widths.message)
+            if self.widths.memory and receivers is not None:
+                remote = int(self._remote(receivers[mine], rank).sum())
+                self._to(self.sent, "memory stored", rank, remote * self.widths.message)
+        return found
+
+    def _numbers(self, rank: int) -> range:
+        return self.schedule.slices_of(rank)
+
     def _slices(self) -> Iterator[tuple[int, int]]:
         """Yield every slice with the rank that computes it."""
-        for rank in range(self.world):
-            for number in self.schedule.slices_of(rank):
-                yield rank, number
+        return ((rank, number) for rank in range(self.world) for number in self._numbers(rank))
 
     def _owner(self, ids: Tensor) -> Tensor:
         return Shard(0, self.world).owner(ids)
 
-    def _remote(self, nodes: Tensor, rank: int) -> int:
-        return int((self._owner(nodes) != rank).sum())
+    def _remote(self, ids: Tensor, rank: int) -> Tensor:
+        """Return how many of the ids each other rank owns, int64 `[world]`; 0 at `rank`."""
+        by_owner = self._owner(ids).bincount(minlength=self.world)
+        by_owner[rank] = 0
+        return by_owner
 
-    def _to(self, totals: dict[str, Tensor], kind: str, rank: int, number: int) -> None:
-        self._total(totals, kind)[rank] += number
+    def _to(self, totals: dict[str, list[int]], kind: str, rank: int, number: int) -> None:
+        totals.setdefault(kind, [0] * self.world)[rank] += number
 
-    def _add(self, totals: dict[str, Tensor], kind: str, numbers: Tensor) -> None:
-        self._total(totals, kind).add_(numbers)
-
-    def _total(self, totals: dict[str, Tensor], kind: str) -> Tensor:
-        return totals.setdefault(kind, torch.zeros(self.world, dtype=torch.int64))
+    def _add(self, totals: dict[str, list[int]], kind: str, numbers: Tensor) -> None:
+        for rank, number in enumerate(numbers.tolist()):
+            self._to(totals, kind, rank, number)
 
 
-def gradient_bytes(schedule: SliceSchedule, widths: Widths) -> list[int]:
-    """Return what each rank sends of one batch's sum: see `tgflow.distributed.reduce`.
+def gradient_parts(schedule: SliceSchedule, widths: Widths) -> list[list[int]]:
+    """Return the bytes of one batch's sum that each rank sends to each: by sender, then receiver.
 
-    With 4 P bytes of gradient it is about 2 * 4 P * (N - 1) / N for each of N ranks.
+    A sender has a sum for each whole subtree of its slices; see `tgflow.distributed.reduce`.
     """
-    world = schedule.world
-    sizes = chunk_sizes(widths.leaf, world)
-    sent = []
-    for rank in range(world):
-        roots = len(subtrees(schedule.slices_of(rank), schedule.slices))
-        elements = roots * (widths.leaf - sizes[rank]) + sizes[rank] * (world - 1)
-        sent.append(elements * widths.leaf_bytes)
-    return sent
+    sizes = chunk_sizes(widths.leaf, schedule.world)
+    return [
+        [len(subtrees(schedule.slices_of(rank), schedule.slices)) * size * widths.leaf_bytes
+         for size in sizes]
+        for rank in range(schedule.world)
+    ]  # fmt: skip
 
 
-def _receivers(share: Share, rows: Tensor, per_event: int) -> Tensor | None:
-    """Return which node each row of messages is for; None where rows are of events."""
-    if per_event != 2:
-        return None
+@lru_cache
+def _parcel_bytes(sizes: tuple[int, ...]) -> int:
+    specs = {str(i): (torch.uint8, (size,)) for i, size in enumerate(sizes)}
+    return Layout(STEP, specs).num_bytes
+
+
+def _receivers(share: Share, rows: Tensor) -> Tensor:
+    """Return which node each row of messages is for, of two rows an event."""
     n = share.num_new
     nodes = torch.stack([share.host.src[:n], share.host.dst[:n]], dim=1).flatten()
     return nodes.index_select(0, rows)
