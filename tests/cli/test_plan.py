@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.live_runs import write_events
+from helpers.live_runs import write_events, write_features
 from helpers.worlds import in_world
 from tgflow.cli.planning import plan_of
 from tgflow.cli.rank_plan import World
 from tgflow.distributed.asking import AskingSampler
-from tgflow.distributed.reduce import Reduction
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
@@ -18,12 +17,9 @@ from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct
 from tgflow.sampling.hops import hop_by_hop
 from tgflow.schedule import SliceSchedule
-from tgflow.share import Share
-from tgflow.train.config import ContinualConfig
-from tgflow.train.leaves import Leaves
+from tgflow.train import ContinualConfig, ContinualTrainer
 from tgflow.train.microbatch import PREDICT
 from tgflow.train.plans import micro_batch_plans
-from tgflow.tree_sum import TreeSum
 
 SLICES = 5
 SMALL = {"embedding_dim": 8, "time_dim": 8, "heads": 2, "dropout": 0.0}
@@ -33,27 +29,19 @@ MODELS = {
 }
 
 
-def made_graph(num_events=150, shard=None):
-    """Events among enough nodes that all ranks own some."""
+def made_events(num_events=150):
+    """Events among enough nodes that all ranks own some; the last micro-batch is not full."""
     draw = torch.Generator().manual_seed(3)
     src, dst = torch.randint(200, (2, num_events), generator=draw)
-    events = EventBatch(src, dst, torch.arange(num_events) // 2)
-    return TemporalGraph.from_events(events, shard=shard)
+    return EventBatch(src, dst, torch.arange(num_events) // 2)
 
 
-def config_of(visibility="event"):
-    return ContinualConfig(
-        batch_size=40, slices=SLICES, mrr_negatives=3, visibility=visibility, updates=1
-    )
+def made_graph(shard=None):
+    return TemporalGraph.from_events(made_events(), shard=shard)
 
 
-def send(peers, kind, tensors):
-    """Send each rank a tensor, as `kind`."""
-    flat = [tensor.contiguous().view(-1).view(torch.uint8) for tensor in tensors]
-    sizes = torch.tensor([len(each) for each in flat])
-    told = peers.gather(sizes, [peers.world] * peers.world, kind="sizes")
-    arriving = told.view(peers.world, peers.world)[:, peers.rank].tolist()
-    peers.exchange(flat, [flat[0].new_empty(size) for size in arriving], kind=kind)
+def config_of(**changes):
+    return ContinualConfig(batch_size=40, slices=SLICES, mrr_negatives=3, **changes)
 
 
 def ask(peers, shard_of_graph, plan, epoch, index, wanted):
@@ -76,69 +64,62 @@ def ask(peers, shard_of_graph, plan, epoch, index, wanted):
     AskingSampler(shard_of_graph, peers, plan.sampler).walk([walk(each) for each in numbers])
 
 
-def counted(peers, name, visibility):
-    """Return the bytes by kind that a rank sends for all micro-batches of a stream."""
+def learned(peers, name, config):
+    """Return the bytes by kind that a rank sends while it learns a stream."""
     torch.manual_seed(0)
-    model, config = MODELS[name](), config_of(visibility)
-    whole, mine = made_graph(), made_graph(shard=peers.shard)
-    plans = micro_batch_plans(whole, model, config)
-    leaves = Leaves([*model.parameters()], model.marks(), torch.device("cpu"))
-    reduction = Reduction(peers, SLICES, leaves.size)
-    for index in range(len(plans)):
-        for epoch, plan in ((PREDICT, plans.predict), (1, plans.learn)):
-            ask(peers, mine, plan, epoch, index, reduction.slices)
-            share = plan.share(epoch, index, reduction.slices)
-            found = {number: model(batch) for number, batch in share.computed()}
-            send_scores(peers, found.values())
-        tree = TreeSum(SLICES)
-        for number in reduction.slices:
-            tree.add(range(number, number + 1), leaves.none())
-        reduction.sum(index, tree)
-        send_rows(peers, model, share, found)
+    graph = TemporalGraph()
+    trainer = ContinualTrainer(MODELS[name](), graph, config, peers=peers)
+    for _ in trainer.steps([made_events()]):
+        pass
     return {kind: flow.bytes for kind, flow in peers.traffic.flows.items()}
 
 
-def send_scores(peers, found):
-    scores = [part.detach().flatten() for each in found for part in (each.positive, each.negative)]
-    nothing = torch.empty(0)
-    to_rank_0 = torch.cat(scores) if peers.rank else nothing
-    send(peers, "scores", [to_rank_0, *[nothing] * (peers.world - 1)])
+def asked(peers, name, config):
+    """Return the bytes by kind that a rank sends to sample a stream's batches from shards."""
+    whole, mine = made_graph(), made_graph(shard=peers.shard)
+    plans = micro_batch_plans(whole, MODELS[name](), config)
+    wanted = SliceSchedule(SLICES, peers.world).slices_of(peers.rank)
+    for index in range(len(plans)):
+        for epoch, plan in ((PREDICT, plans.predict), (1, plans.learn)):
+            ask(peers, mine, plan, epoch, index, wanted)
+    return {kind: flow.bytes for kind, flow in peers.traffic.flows.items()}
 
 
-def send_rows(peers, model, share: Share, found):
-    """Send all others the rows that are read of what a rank's slices leave."""
-    parts = []
-    for number, batch in share.computed():
-        messages = model.messages(batch, found[number])
-        if messages is None:
-            return
-        new, width = share.new_rows_of(number), messages.per_event
-        read = messages.rows_read(share.host, share.num_new) - width * new.start
-        read = read[(read >= 0) & (read < width * len(new))]
-        parts += [c.index_select(0, read).view(-1).view(torch.uint8) for c in messages.columns]
-    send(peers, "rows", [torch.cat(parts)] * peers.world)
+def planned(world, name, config):
+    """Return the bytes by kind of each rank, as they are planned."""
+    torch.manual_seed(0)
+    schedule = SliceSchedule(config.slices, world)
+    found = plan_of(made_graph(), MODELS[name](), config, schedule, World(world, num_batches=0))
+    return found.costs.sent
+
+
+TRAINED = ("gradient", "scores", "rows", "lost", "checksum", "figures", "order", "step")
 
 
 @pytest.mark.parametrize(
-    ("world", "name", "visibility"),
-    [(2, "tgn", "event"), (4, "tgn", "batch"), (2, "tgat", "event")],
+    ("world", "name", "updates"), [(2, "tgn", 2), (4, "tgn", 1), (4, "tgat", 1), (2, "tgn", 0)]
 )
-def test_planned_bytes_are_counted_bytes(world, name, visibility):
-    counts = in_world(world, counted, name, visibility)
-    torch.manual_seed(0)
-    planned = plan_of(
-        made_graph(),
-        MODELS[name](),
-        config_of(visibility),
-        SliceSchedule(SLICES, world),
-        World(world, num_batches=0),
-    ).costs.sent
-    kinds = ["gradient", "scores", "queries", "answers", *(["rows"] if name == "tgn" else [])]
-    for kind in kinds:
-        assert planned[kind] == [each[kind] for each in counts], kind
-    assert ("rows" in planned) == (name == "tgn")
-    if world == 2:  # each rank's slices are no whole subtree, so more is sent than on a ring
-        assert min(planned["gradient"]) > 0
+def test_planned_bytes_are_counted_bytes(world, name, updates):
+    """Of everything that ranks send to learn together, headers included."""
+    config = config_of(updates=updates)
+    counts = in_world(world, learned, name, config)
+    sent = planned(world, name, config)
+    known = {kind for each in counts for kind in each}
+    assert known <= {*TRAINED}
+    for kind in known:
+        assert sent[kind] == [each.get(kind, 0) for each in counts], kind
+    assert {kind for kind in TRAINED if any(sent.get(kind, ()))} <= known
+
+
+@pytest.mark.parametrize(
+    ("world", "name", "visibility"), [(2, "tgat", "event"), (4, "tgn", "batch")]
+)
+def test_planned_questions_are_those_that_owners_get(world, name, visibility):
+    config = config_of(visibility=visibility)
+    counts = in_world(world, asked, name, config)
+    sent = planned(world, name, config)
+    for kind in ("queries", "answers"):
+        assert sent[kind] == [each[kind] for each in counts], kind
 
 
 def made_plan(tgflow, path, *more):
@@ -199,8 +180,6 @@ def test_some_micro_batches_are_a_sample_of_all(tgflow, events_csv):
 
 
 def test_features_travel_where_they_are_in_shards(tgflow, tmp_path):
-    from helpers.live_runs import write_features
-
     path = write_features(tmp_path / "x.csv", 200)
     found = made_plan(tgflow, path, "--features", "f*", "--world", 4, "--json").json
     assert sum(found["bytes"]["edge rows"]) % (8 + 2 * 4) == 0
