@@ -14,6 +14,10 @@ from torch import Tensor
 from tgflow.distributed.parcel import Spec
 from tgflow.peers import RanksDisagree, Traffic
 
+STEP = "step"
+"""What parcels are called, also in `Traffic`."""
+CHECKED_EVERY = 100
+"""Parcels from one that has a checksum of the parameters to the next one; the first has it."""
 ORDER_SPEC: Spec = (torch.int64, (1,))
 FIGURES_SPEC: Spec = (torch.float64, (8,))
 CHECKSUM_SPEC: Spec = (torch.int64, (1,))

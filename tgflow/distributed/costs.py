@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
-from tgflow.distributed.control import FIGURES_SPEC
+from tgflow.distributed.control import CHECKED_EVERY, FIGURES_SPEC, STEP
 from tgflow.distributed.hop_parcel import HopHeader
 from tgflow.distributed.parcel import Layout
 from tgflow.distributed.reduce import GRADIENT, chunk_sizes
@@ -27,10 +27,6 @@ from tgflow.schedule import SliceSchedule
 from tgflow.share import Share
 from tgflow.tree_sum import subtrees
 
-STEP = "step"
-"""What the parcels of an update are called."""
-CHECKED_EVERY = 100
-"""Parcels of which one has a checksum."""
 _INT64, _INT32, _FLOAT32 = 8, 4, 4
 _ENDS = 2
 _FIGURES_BYTES = FIGURES_SPEC[1][0] * FIGURES_SPEC[0].itemsize

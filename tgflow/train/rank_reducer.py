@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from tgflow.distributed.control import (
+    CHECKED_EVERY,
     CHECKSUM_SPEC,
     FIGURES_SPEC,
     ORDER_SPEC,
+    STEP,
     Order,
     RankFigures,
     check_alike,
@@ -29,10 +31,6 @@ from tgflow.train.reducer import LocalReducer, SliceReducer
 from tgflow.train.slice_parcels import RowParcel, ScoreParcel
 from tgflow.tree_sum import TreeSum
 
-STEP = "step"
-"""What parcels are called, also in `Traffic`."""
-CHECKED_EVERY = 100
-"""Parcels from one that has a checksum of the parameters to the next one; the first has it."""
 _LOST_SPEC: Spec = (torch.uint8, (1,))
 
 
