@@ -6,7 +6,7 @@ composition: see `tests/runtime/test_runner.py` for one without ingestion and di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -90,10 +90,6 @@ class RunInputs:
     """What learns, in words; None: the name of the model."""
     lead: Lead = field(default_factory=Lead)
     """Tells other ranks of the run, if there are any."""
-
-    def parameters(self) -> Mapping[str, torch.Tensor]:
-        """Return what all ranks must hold alike, by name."""
-        return dict(self.model.named_parameters()) if isinstance(self.model, TemporalModel) else {}
 
 
 def open_run(
@@ -185,7 +181,7 @@ def _compose(
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position)
     opened.enter_context(stream)
-    parts = lead(peers, stream, trainer, inputs.parameters, flow, run_log)
+    parts = lead(peers, stream, trainer, flow, run_log)
     metrics = make_metrics(
         status := RunStatus(),
         flow,

@@ -5,20 +5,18 @@ It has no source, ids, dead letters, records, display or report, and what it lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-
-from torch import Tensor
 
 from tgflow.cuda.device import Device
 from tgflow.distributed.board import Board
 from tgflow.distributed.feed import FeedClosed, Followed, LeaderFailed
-from tgflow.distributed.orders import Orders
 from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
 from tgflow.runtime.briefing import Briefing
 from tgflow.runtime.log import RunLog, library_messages
+from tgflow.runtime.orders import Orders
 from tgflow.runtime.rank_watch import RankReporter
 from tgflow.runtime.restore import make_trainer
 from tgflow.runtime.runner import Runner
@@ -106,16 +104,13 @@ def open_follower(
         RankReporter(peers, trainer, board, guard, flow, run_log),
     ]
 
-    def parameters() -> Mapping[str, Tensor]:
-        return dict(model.named_parameters())
-
     run_log.info("start", f"rank {peers.rank} follows at event {trainer.position:,}")
     return Runner(
         trainer,
         FollowedStream(followed),
         SavedByLeader(),
         resumed=directory.resumed,
-        orders=Orders(peers, parameters),
+        orders=Orders(trainer.control),
         services=services,
         warn=lambda text: run_log.warning("checkpoint", text),
     )

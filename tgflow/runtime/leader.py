@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from tgflow.distributed.board import Board
 from tgflow.distributed.feed import Feed
-from tgflow.distributed.orders import Orders
 from tgflow.events import EventBatch
 from tgflow.peers import Peers
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.memory import Judge, MemoryGuard
 from tgflow.runtime.metrics import MetricSource
+from tgflow.runtime.orders import Orders
 from tgflow.runtime.rank_watch import RankGuard, RankMetrics
 from tgflow.runtime.runner import Observer, Report
 from tgflow.runtime.stream import FlowControl
@@ -39,7 +37,6 @@ def lead(
     peers: Peers,
     stream: Iterable[EventBatch],
     trainer: StreamTrainer,
-    parameters: Callable[[], Mapping[str, Tensor]],
     flow: FlowControl,
     run_log: RunLog,
 ) -> LeaderParts:
@@ -49,7 +46,6 @@ def lead(
         peers: The ranks; this is rank 0 of them.
         stream: What it reads.
         trainer: What learns.
-        parameters: Returns what all ranks must hold alike, by name.
         flow: Stops the stream.
         run_log: Hears of a rank that is slow.
     """
@@ -60,7 +56,7 @@ def lead(
     feed = Feed(peers, stream, trainer.config.batch_size, lost=flow.stop)
     return LeaderParts(
         feed,
-        Orders(peers, parameters),
+        Orders(trainer.control),
         services=[feed],
         sources=[metrics],
         observers=[metrics.after_step],

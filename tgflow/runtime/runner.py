@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tgflow.distributed.control import Order
-from tgflow.distributed.orders import Orders
 from tgflow.events import EventBatch
 from tgflow.runtime.checkpoints import Saves
 from tgflow.runtime.health import State
 from tgflow.runtime.memory import MemoryLimit, is_out_of_memory
+from tgflow.runtime.orders import Orders
 from tgflow.runtime.stream import FlowControl, Stopped
 from tgflow.runtime.table_stats import table_figures
 from tgflow.streams.errors import StreamError
@@ -147,20 +147,13 @@ class Runner:
         """
         self.status.state = "recovering" if self.resumed else "running"
         try:
-            self._keep_in_step()
             for step in self.trainer.steps(self.stream):
                 self._record(step)
                 self._obey(self.orders.agree(self._wanted()))
-                self._keep_in_step()
         except Stopped:
             self._drain()
             return True
         return False
-
-    def _keep_in_step(self) -> None:
-        """Have each micro-batch's record at once where ranks agree by it, as a GPU is ahead."""
-        if self.orders.are_shared:
-            self.trainer.catch_up()
 
     def _wanted(self) -> Order:
         """Return what this run wants after a micro-batch."""

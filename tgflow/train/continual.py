@@ -69,8 +69,7 @@ class ContinualTrainer(StreamTrainer):
     ) -> None:
         config = ContinualConfig() if config is None else config
         peers, device = Alone() if peers is None else peers, device_of_model(model)
-        self.control = RankControl(peers, lambda: self._learner.compute_seconds)
-        """What a runner and the ranks tell each other."""
+        self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         reducer = reducer_of(peers, config.slices, model, device, self.control)
         super().__init__(graph, config, execution, device, reducer)
         self.model = model

@@ -29,6 +29,7 @@ from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.pending_steps import MicroBatch
 from tgflow.train.plans import micro_batch_plans
 from tgflow.train.progress import Progress
+from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import LocalReducer, SliceReducer
 
 
@@ -47,6 +48,9 @@ class StreamTrainer(ABC):
             what comes next. Rows of a stream are written through to their table as they come, and
             `policy="lru"` follows recency.
     """
+
+    control: RankControl | None = None
+    """What a runner and the ranks tell each other; None of what no ranks can share."""
 
     def __init__(
         self,
