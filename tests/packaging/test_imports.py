@@ -38,6 +38,7 @@ GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units", "tgflow.peers"]
 # Plans, trainers and models may know of ranks the protocol, and what is written over it alone;
 # process groups, and whoever starts them, are for those who put the rooms together.
 OVER_PEERS = ("parcel", "reduce", "control")
+ASKING = ("asking", "hop_parcel", "vectors")
 LAYERS = {
     "tgflow.graph": [
         *("tgflow.graph", "tgflow.cuda", "tgflow.tables", "tgflow.events", "tgflow.sampler"),
@@ -51,6 +52,13 @@ LAYERS = {
             *("tgflow.tree_sum", "tgflow.schedule"),
         ]
         for name in OVER_PEERS
+    },
+    **{
+        f"tgflow.distributed.{name}": [
+            *(f"tgflow.distributed.{other}" for other in ASKING),
+            *("tgflow.graph", "tgflow.sampler", "tgflow.sampling", "tgflow.events"),
+        ]
+        for name in ASKING
     },
     "tgflow.distributed.supervise": [
         "tgflow.distributed.rank_processes",
@@ -194,7 +202,7 @@ def test_only_joined_ranks_know_process_groups():
             assert not groups, f"{name} imports {groups}"
         if not within(name, ["tgflow.distributed", *COMPOSERS]) and name != "tgflow":
             rooms = known_rooms(known, "tgflow.distributed")
-            assert rooms <= {*OVER_PEERS}, f"{name} imports {rooms} of tgflow.distributed"
+            assert rooms <= {*OVER_PEERS, *ASKING}, f"{name} imports {rooms} of tgflow.distributed"
 
 
 def known_rooms(modules, package):

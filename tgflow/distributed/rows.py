@@ -113,7 +113,7 @@ class ShardedRows:
         out = out_for(ids, out, self.dim, self.dtype)
         if ids.numel() and int(ids.max()) >= self._size:
             raise IndexError(f"id {int(ids.max())} is not in a table of {self._size} rows")
-        distinct, place = ids.reshape(-1).unique(return_inverse=True)
+        distinct, place = torch.unique(ids.reshape(-1), return_inverse=True)
         num_missing = int((distinct < 0).sum())
         wanted = distinct[num_missing:]
         owner = self._shard.owner(wanted // STRIPE)

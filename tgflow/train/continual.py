@@ -12,7 +12,7 @@ from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.peers import Alone, Peers
+from tgflow.peers import Alone, Peers, Shard
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.share import AnyBatch
@@ -39,7 +39,10 @@ class ContinualTrainer(StreamTrainer):
 
     Args:
         model: Model to train, memory included.
-        graph: Grows by the stream's events; append to it nowhere else.
+        graph: Grows by the stream's events; append to it nowhere else. One that is sharded
+            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors; the
+            stream then comes to all ranks in the same batches, up to 8 micro-batches of a batch are
+            prepared together, and `steps` is not to be left early and called again.
         config: Settings.
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
@@ -54,7 +57,7 @@ class ContinualTrainer(StreamTrainer):
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
             what comes next. Rows of a stream are written through to their table as they come, and
             `policy="lru"` follows recency. Or if `config.slices` is more than 1, and the model
-            stores whole batches alone.
+            stores whole batches alone; or the graph is sharded, and it or the model is on a GPU.
         WorldError: If there are more ranks than slices.
     """
 
@@ -71,7 +74,7 @@ class ContinualTrainer(StreamTrainer):
         peers, device = Alone() if peers is None else peers, device_of_model(model)
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         reducer = reducer_of(peers, config.slices, model, device, self.control)
-        super().__init__(graph, config, execution, device, reducer)
+        super().__init__(graph, config, execution, device, reducer, peers)
         self.model = model
         self._stepper = Stepper(
             model, graph, config, self._execution, self._preparation, reducer=reducer
@@ -192,6 +195,7 @@ class ContinualTrainer(StreamTrainer):
         device_budget: int | str | None = None,
         edge_x: Table | None = None,
         node_x: Table | None = None,
+        shard: Shard | None = None,
     ) -> ContinualTrainer:
         """Return a trainer that continues where `checkpoint` was taken.
 
@@ -212,6 +216,7 @@ class ContinualTrainer(StreamTrainer):
             edge_x: The table to have the edge features, see `tgflow.train.state.graph_of`; None:
                 host memory. Results are the same wherever they are.
             node_x: The table to have the node features, likewise.
+            shard: As `TemporalGraph` takes it; may differ from run to run.
 
         Raises:
             CheckpointError: If it is not of a continual trainer, or the model does not fit it, or
@@ -225,6 +230,7 @@ class ContinualTrainer(StreamTrainer):
             node_x,
             device=device,
             device_budget=device_budget,
+            shard=shard,
         )
         saved = ContinualConfig(**meta["config"])
         settings = saved if config is None else config

@@ -60,8 +60,8 @@ class MicroBatchPlans:
 class MicroBatcher:
     """Appends a stream to a graph, and names the batches to prepare as micro-batches fill up.
 
-    The log never runs further ahead than to the end of the micro-batch that is named next, so the
-    loader's look-ahead bounds it.
+    The log never runs further ahead than to the end of the micro-batches that are named next, so
+    the loader's look-ahead bounds it.
 
     Args:
         graph: Graph to append to.
@@ -81,14 +81,29 @@ class MicroBatcher:
 
     def tasks(self, stream: Iterable[EventBatch]) -> Iterator[Task]:
         """Yield the tasks of each micro-batch once its events are in the log, then of the rest."""
+        return itertools.chain.from_iterable(self.turns(stream, most=1))
+
+    def turns(self, stream: Iterable[EventBatch], most: int) -> Iterator[list[Task]]:
+        """Yield what `tasks` does, up to `most` micro-batches at once, which a batch completes.
+
+        Whoever takes in the same stream, in the same batches, takes the same turns; none waits for
+        the stream while there is one.
+        """
+        turn: list[Task] = []
         for events in itertools.chain([empty_events()], stream):
             rest = events
             while (room := self._room()) <= len(rest):
                 rest = self._append(rest, room)
-                yield from self._name()
+                turn += self._name()
+                if len(turn) == most * (1 + self.updates):
+                    yield turn
+                    turn = []
             self._append(rest, len(rest))
+            if turn:
+                yield turn
+                turn = []
         if self._room() < self.batch_size:
-            yield from self._name()
+            yield [*self._name()]
 
     def _append(self, events: EventBatch, num: int) -> EventBatch:
         """Append the first `num` events to the graph and return the others."""

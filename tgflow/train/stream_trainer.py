@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -12,9 +12,11 @@ import torch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.clock import clock_of
+from tgflow.distributed.asking import AskingSampler
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.peers import Alone, Peers
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.inputs import check_unplanned
 from tgflow.plan.loader import BatchSource, Loader
@@ -22,7 +24,9 @@ from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negatives import PairHistory
 from tgflow.plan.slices import joined_shares, sliced_tasks
 from tgflow.plan.task import Task
-from tgflow.share import AnyBatch
+from tgflow.plan.turns import SharePreparer, shares_by_turns
+from tgflow.schedule import SliceSchedule
+from tgflow.share import AnyBatch, Share
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
@@ -31,6 +35,9 @@ from tgflow.train.plans import micro_batch_plans
 from tgflow.train.progress import Progress
 from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import LocalReducer, SliceReducer
+
+MAX_MICRO_BATCHES = 8
+"""Micro-batches that ranks prepare together, at most, where the graph is sharded."""
 
 
 class StreamTrainer(ABC):
@@ -42,6 +49,7 @@ class StreamTrainer(ABC):
         execution: How a GPU is used.
         device: Where models are, and batches come to.
         reducer: Brings slices of batches together; None: all of them are computed here.
+        peers: The ranks; None: this process alone.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
@@ -59,8 +67,15 @@ class StreamTrainer(ABC):
         execution: ExecutionConfig | None,
         device: torch.device,
         reducer: SliceReducer | None = None,
+        peers: Peers | None = None,
     ) -> None:
         check_unplanned(graph)
+        if graph.shard.world > 1 and not (graph.gpu is None and device.type == "cpu"):
+            raise ValueError(
+                f"a sharded graph is for models on the CPU, and this one is on {device}; leave out "
+                "TemporalGraph(shard=)"
+            )
+        self._peers: Peers = Alone() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
         self._execution = ExecutionConfig() if execution is None else execution
         reducer = LocalReducer() if reducer is None else reducer
@@ -175,20 +190,13 @@ class StreamTrainer(ABC):
         self.graph.check_time_unit(stream)
         c, num = self.config, self.num_batches
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
-        ahead = PREFETCH_BATCHES if c.lookahead == "auto" else c.lookahead
-        tasks: Iterator[Task] = feeder.tasks(stream)
-        loader = Loader.of_tasks(
-            self._source(),
-            sliced_tasks(tasks, self._wanted) if c.slices > 1 else tasks,
-            num_threads=c.num_threads,
-            lookahead=ahead * num * len(self._wanted),
-            device=self.device,
-            captures=self._execution.capture,
-            clock=self._preparation,
+        made = (
+            self._loaded(feeder.tasks(stream))
+            if self.graph.shard.world == 1
+            else self._asked(feeder.turns(stream, MAX_MICRO_BATCHES))
         )
         self._resume_clocks()
-        made: Any = iter(loader)
-        with closing(joined_shares(made, len(self._wanted)) if c.slices > 1 else made) as batches:
+        with closing(made) as batches:
             try:
                 for batch in batches:
                     self._finish(self._advance(self._step(batch, batches), feeder))
@@ -197,6 +205,46 @@ class StreamTrainer(ABC):
                 yield from self.drain()  # what was learned before
                 raise
         yield from self.drain()
+
+    def _loaded(self, tasks: Iterator[Task]) -> Any:
+        """Return the batches of tasks, prepared from the graph at hand."""
+        c = self.config
+        loader: Any = iter(
+            Loader.of_tasks(
+                self._source(),
+                sliced_tasks(tasks, self._wanted) if c.slices > 1 else tasks,
+                num_threads=c.num_threads,
+                lookahead=self._ahead * self.num_batches * len(self._wanted),
+                device=self.device,
+                captures=self._execution.capture,
+                clock=self._preparation,
+            )
+        )
+        return joined_shares(loader, len(self._wanted)) if c.slices > 1 else loader
+
+    def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
+        """Return the shares of turns, prepared by asking the owners of nodes.
+
+        Raises:
+            ValueError: If events wait in the graph: other ranks may have more of them, or fewer.
+        """
+        c = self.config
+        if self.graph.num_events != self.position:
+            raise ValueError(
+                f"{self.graph.num_events - self.position} events wait in a sharded graph, as "
+                "training was left early, and how many do differs between ranks: go on from a "
+                "checkpoint"
+            )
+        plans = self._source()
+        assert isinstance(plans, MicroBatchPlans)
+        asking = AskingSampler(self.graph, self._peers, plans.predict.sampler)
+        most = SliceSchedule(c.slices, self._peers.world).most
+        preparer = SharePreparer(plans, asking, self._wanted, most)
+        return shares_by_turns(turns, preparer, num_threads=c.num_threads, ahead=self._ahead)
+
+    @property
+    def _ahead(self) -> int:
+        return PREFETCH_BATCHES if self.config.lookahead == "auto" else self.config.lookahead
 
     def catch_up(self) -> None:
         """Have `steps` yield what is pending before it goes on; waits for the device there."""
