@@ -92,9 +92,9 @@ def test_processes_prepare_ahead_in_a_group_of_their_own() -> None:
     expected, _ = left_by(trainer_of("tgat", CONFIG), BATCHES)
     for state, calls in in_world(2, sharded_process, "tgat"):
         assert_same_state(state, expected)
-        # of three turns, one hop or two: two exchanges of queries, and two of answers each
+        # five micro-batches in three turns: two exchanges of queries a hop, two of answers
         hops = len(made_model("tgat").fanouts)
-        assert calls["queries"] == calls["answers"] == 2 * 2 * hops
+        assert calls["queries"] == calls["answers"] == 3 * 2 * hops
 
 
 def test_a_run_goes_on_with_other_shards() -> None:
