@@ -6,66 +6,30 @@ import threading
 import warnings
 
 import pytest
-import torch
 
 from helpers.crash_checks import Quick, explore, of
 from helpers.crash_states import RecordingFs
-from helpers.savers import Savers
-from helpers.worlds import in_world, run_apart
+from helpers.savers import FEW, Savers, check, filler
 from tgflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
-    CheckpointWriter,
-    load,
     read_manifest,
 )
-from tgflow.checkpoint.content import part_section
-from tgflow.checkpoint.notices import Notices
-from tgflow.checkpoint.parts import put_pieces
 from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
-from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
-from tgflow.checkpoint.shares import AttemptKeys
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.fs import RealFs
 from tgflow.peers import PARTS, PeerLost, RanksDisagree
 
-PIECE = 4
-
-
-ALL = range(PARTS)
-FEW = (0, 63)
-"""Of the first rank, and of the last."""
-
-
-def filler(step, parts=ALL):
-    """Return what puts a state of `step` events into a writer: each kind of section there is."""
-
-    def fill(writer):
-        writer.note("step", step)
-        writer.put("model", {"w": torch.full((3,), float(step))})
-        writer.put("reorder", {"t": torch.rand(2)}, volatile=True)
-        for part in parts:
-            writer.put_part("memory", part, lambda part=part: {"x": torch.tensor([step, part])})
-        events = torch.arange(step)
-        put_pieces(writer, "events", PIECE, step, lambda a, b: {"t": events[a:b].clone()})
-
-    return fill
-
-
-def check(found, step, parts=ALL):
-    """Raise unless a step and checkpoint are those that `filler` has filled."""
-    assert found[0] == step
-    checkpoint = found[1]
-    assert checkpoint.meta == {"step": step}
-    assert checkpoint.get("model")["w"].tolist() == [step] * 3
-    for part in parts:
-        assert checkpoint.get(part_section("memory", part))["x"].tolist() == [step, part]
-    pieces = [checkpoint.get(f"events-{PIECE}-{i:06d}")["t"] for i in range(step // PIECE)]
-    assert torch.cat([*pieces, checkpoint.get("events")["t"]]).tolist() == list(range(step))
-
 
 def savers(directory, world, **settings):
     return Savers([directory] * world, **settings)
+
+
+def share(peers, step, parts=FEW):
+    """Return what a rank writes of the checkpoint of a step."""
+    checkpoint = RankCheckpoint({}, shard=peers.shard)
+    filler(step, parts)(checkpoint)
+    return checkpoint
 
 
 def names(directory):
@@ -224,20 +188,16 @@ def test_a_file_that_rank_0_does_not_see_is_named(tmp_path):
 
 def test_sections_that_nobody_writes_are_named(tmp_path):
     ranks = savers(tmp_path, 2)
-    short = RankCheckpoint({}, shard=ranks.peers[1].shard)
-    filler(5, range(PARTS - 1))(short)
-    whole = RankCheckpoint({}, shard=ranks.peers[0].shard)
-    filler(5)(whole)
-    ranks.writers[0].submit(5, whole)
-    ranks.writers[1].submit(5, short)
+    ranks.writers[0].submit(5, share(ranks.peers[0], 5, range(PARTS)))
+    ranks.writers[1].submit(5, share(ranks.peers[1], 5, range(PARTS - 1)))
     with pytest.warns(RuntimeWarning, match="which sections are whose: memory-p63"):
         ranks.wait()
 
 
 def test_ranks_at_different_positions_do_not_save_together(tmp_path):
     ranks = savers(tmp_path, 2)
-    for step, writer in zip((5, 6), ranks.writers, strict=True):
-        writer.submit(step, RankCheckpoint({}, shard=ranks.peers[1].shard))
+    for step, rank in ((5, 0), (6, 1)):
+        ranks.writers[rank].submit(step, share(ranks.peers[rank], step))
     with pytest.warns(RuntimeWarning, match="rank 0 saves step 5, rank 1 step 6"):
         ranks.writers[0].wait()
     with pytest.raises(RanksDisagree):
@@ -247,7 +207,7 @@ def test_ranks_at_different_positions_do_not_save_together(tmp_path):
 def test_a_rank_that_is_gone_ends_the_wait(tmp_path):
     ranks = savers(tmp_path, 2)
     ranks.peers[0].failure = PeerLost("rank 1 is gone")
-    ranks.writers[0].submit(5, RankCheckpoint({}, shard=ranks.peers[0].shard))
+    ranks.writers[0].submit(5, share(ranks.peers[0], 5))
     with pytest.raises(PeerLost, match="rank 1 is gone"):
         ranks.writers[0].wait()
 
@@ -359,67 +319,3 @@ def test_the_enumeration_finds_ranks_that_do_not_sync(tmp_path):
     fs.note("saved 3")
     with pytest.raises(Exception, match=r"is not|is no|assert"):
         explore(fs, check_after_crash, tmp_path / "copy", known=1)
-
-
-def writer_of(peers, directory):
-    """Return the writer of a rank of a real world."""
-    notices = Notices(peers.store, peers, "checkpoint/")
-    if peers.rank:
-        store = FollowingStore(directory, notices)
-    else:
-        store = LeadingStore(CheckpointStore(directory), notices, timeout=20)
-    return CheckpointWriter(store)
-
-
-def save_in_a_world(peers, directory, steps):
-    writer = writer_of(peers, directory)
-    for step in steps:
-        checkpoint = RankCheckpoint({}, shard=peers.shard)
-        filler(step, FEW)(checkpoint)
-        writer.wait()
-        writer.submit(step, checkpoint)
-    stats = writer.wait()
-    peers.gather(torch.zeros(1), [1] * peers.world, kind="end")  # the store goes with its ranks
-    return stats.saved, stats.failures
-
-
-def test_a_world_of_processes_saves_as_one_does(tmp_path):
-    steps = (9, 14)
-    assert in_world(3, save_in_a_world, tmp_path / "ranks", steps) == [(2, 0)] * 3
-    savers(tmp_path / "alone", 1).save(14, filler(14, FEW))
-    found = load(tmp_path / "ranks" / "ckpt-000000000014")
-    check((14, found), 14, FEW)
-    digests = [
-        read_manifest(tmp_path / name / "ckpt-000000000014")["state_sha256"]
-        for name in ("ranks", "alone")
-    ]
-    assert digests[0] == digests[1]
-
-
-def die_before_the_manifest(peers, directory):
-    """Save 9 well; end rank 0 before it writes the manifest of 14, once the others are done."""
-    from helpers import faults
-
-    save = writer_of(peers, directory)
-    for step, spec in ((9, ""), (14, "checkpoint.before_manifest:1:kill")):
-        if peers.rank == 0:
-            faults.arm(spec)
-        checkpoint = RankCheckpoint({}, shard=peers.shard)
-        filler(step, FEW)(checkpoint)
-        save.submit(step, checkpoint)
-        if step == 9:
-            save.wait()
-    if peers.rank == 0:
-        save.wait()
-    else:
-        Notices(peers.store, peers, "checkpoint/").find(AttemptKeys(2).of(1))
-
-
-def test_killed_between_shares_and_manifest_leaves_the_old(tmp_path):
-    outcomes = run_apart(2, die_before_the_manifest, tmp_path, joined=20)
-    assert outcomes[0].code == -9
-    unfinished = [name for name in names(tmp_path) if name.startswith(".tmp-")]
-    assert len(unfinished) == 1
-    assert not (tmp_path / unfinished[0] / "manifest.json").exists()
-    check(CheckpointStore(tmp_path).newest(), 9, FEW)
-    assert names(tmp_path) == ["ckpt-000000000009"]

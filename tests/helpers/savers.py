@@ -6,12 +6,50 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import torch
+
 from tgflow.checkpoint import Checkpoint, CheckpointStore, CheckpointWriter, WriterStats
+from tgflow.checkpoint.content import part_section
 from tgflow.checkpoint.notices import Notices
+from tgflow.checkpoint.parts import put_pieces
 from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
 from tgflow.checkpoint.sharded import FollowingStore, LeadingStore
 from tgflow.durable.fs import Fs
-from tgflow.peers import Alone, Shard
+from tgflow.peers import PARTS, Alone, Shard
+
+PIECE = 4
+
+
+ALL = range(PARTS)
+FEW = (0, 63)
+"""Of the first rank, and of the last."""
+
+
+def filler(step, parts=ALL):
+    """Return what puts a state of `step` events into a writer: each kind of section there is."""
+
+    def fill(writer):
+        writer.note("step", step)
+        writer.put("model", {"w": torch.full((3,), float(step))})
+        writer.put("reorder", {"t": torch.rand(2)}, volatile=True)
+        for part in parts:
+            writer.put_part("memory", part, lambda part=part: {"x": torch.tensor([step, part])})
+        events = torch.arange(step)
+        put_pieces(writer, "events", PIECE, step, lambda a, b: {"t": events[a:b].clone()})
+
+    return fill
+
+
+def check(found, step, parts=ALL):
+    """Raise unless a step and checkpoint are those that `filler` has filled."""
+    assert found[0] == step
+    checkpoint = found[1]
+    assert checkpoint.meta == {"step": step}
+    assert checkpoint.get("model")["w"].tolist() == [step] * 3
+    for part in parts:
+        assert checkpoint.get(part_section("memory", part))["x"].tolist() == [step, part]
+    pieces = [checkpoint.get(f"events-{PIECE}-{i:06d}")["t"] for i in range(step // PIECE)]
+    assert torch.cat([*pieces, checkpoint.get("events")["t"]]).tolist() == list(range(step))
 
 
 class TableStore:

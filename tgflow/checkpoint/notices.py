@@ -13,7 +13,7 @@ _SHORTEST, _LONGEST = 0.002, 0.1
 """Seconds between two looks. A look is short, since it holds up whoever else uses the store."""
 
 
-class Store(Protocol):
+class KeyStore(Protocol):
     """Keys and values that all ranks see, from any thread, as `torch.distributed.Store` is one."""
 
     def set(self, key: str, value: str) -> None:
@@ -41,7 +41,7 @@ class Notices:
         PeerLost: By every method, if the store is gone, or another rank is.
     """
 
-    def __init__(self, store: Store, peers: Peers, prefix: str) -> None:
+    def __init__(self, store: KeyStore, peers: Peers, prefix: str) -> None:
         self._store, self._prefix = store, prefix
         self.peers = peers
 
