@@ -44,6 +44,11 @@ def test_a_table_says_what_falls_short(tmp_path):
     assert "old" not in page
 
 
+def test_a_table_without_results_says_so(tmp_path):
+    page = filled("<!-- rows: race -->\nold\n<!-- end -->\n", tmp_path)
+    assert page == "<!-- rows: race -->\nNot measured yet.\n<!-- end -->\n"
+
+
 def test_a_headline_means_one_row():
     assert find(ROWS, Headline("", "race", "speed", {"size": 1})).value == 12_345
     with pytest.raises(ValueError, match="2 rows fit"):

@@ -34,6 +34,8 @@ from tgflow.report.formatting import compact
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("BENCHMARKS.md", "README.md")
+NOT_MEASURED = "Not measured yet."
+"""In place of a table whose results are not there."""
 _MARKED = re.compile(r"(<!-- rows: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -145,7 +147,10 @@ def filled(page: str, folder: Path = FOLDER) -> str:
             "models": accuracy.headline_table,
             "gpu": on_gpu,
         }
-        lines = tables[name](results) if name in tables else result_tables(results[name])
+        if name in tables:
+            lines = tables[name](results)
+        else:
+            lines = result_tables(results[name]) if name in results else iter((NOT_MEASURED,))
         return match[1] + "\n".join(lines) + "\n" + match[3]
 
     return _MARKED.sub(table, page)

@@ -23,6 +23,7 @@ COSTS = frozenset(
         "of the room",
         "of staged",
         "% slower",
+        "collectives",
     }
 )
 """Units of which less is better."""

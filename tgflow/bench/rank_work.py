@@ -1,0 +1,100 @@
+"""A process of the benchmark of ranks: it learns a stream, alone or with others, and says how."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from tgflow import _core
+from tgflow.bench import made
+from tgflow.distributed.join import join
+from tgflow.graph import TemporalGraph
+from tgflow.model import TemporalModel
+from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.peers import Alone, Peers
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each process of a contender does."""
+
+    model: str
+    """tgn or tgat."""
+    batch: int
+    """Events of a micro-batch."""
+    slices: int
+    warm_up: int
+    """Micro-batches before the clock starts."""
+    batches: int
+    """Micro-batches that are measured."""
+    data: str | None = None
+    """A file of events; None: a made stream."""
+    threads: int = 1
+    dim: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFigures:
+    """What came of it, from behind the warm-up on."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of all threads of the process."""
+    calls: dict[str, int]
+    """Collectives by kind."""
+    bytes: dict[str, int]
+    """Sent by kind."""
+
+
+def measure(work: Work, peers: Peers) -> WorkFigures:
+    """Learn by `work` with these ranks."""
+    torch.set_num_threads(work.threads)
+    _core.set_num_threads(work.threads)
+    events = made.wikipedia() if work.data is None else made.read(Path(work.data))
+    events = events[: (work.warm_up + work.batches) * work.batch]
+    torch.manual_seed(0)
+    config = ContinualConfig(batch_size=work.batch, slices=work.slices, mrr_negatives=1)
+    trainer = ContinualTrainer(_model(work), TemporalGraph(), config, peers=peers)
+    steps = trainer.steps([events])
+    for _ in range(work.warm_up):
+        next(steps)
+    calls, sent = _counted(peers)
+    began, cpu = time.perf_counter(), time.process_time()
+    for _ in steps:
+        pass
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    now_calls, now_sent = _counted(peers)
+    return WorkFigures(
+        seconds,
+        cpu,
+        {kind: number - calls.get(kind, 0) for kind, number in now_calls.items()},
+        {kind: number - sent.get(kind, 0) for kind, number in now_sent.items()},
+    )
+
+
+def _model(work: Work) -> TemporalModel:
+    dim = work.dim
+    if work.model == "tgat":
+        return TGAT(TGATConfig(time_dim=dim, embedding_dim=dim, neighbors=10, strategy="recent"))
+    return TGN(TGNConfig(memory_dim=dim, time_dim=dim, embedding_dim=dim, neighbors=10))
+
+
+def _counted(peers: Peers) -> tuple[dict[str, int], dict[str, int]]:
+    flows = peers.traffic.flows.items()
+    return {k: flow.calls for k, flow in flows}, {k: flow.bytes for k, flow in flows}
+
+
+if __name__ == "__main__":
+    folder, work, how = sys.argv[1:]
+    ranks: Peers = join() if how == "joined" else Alone()
+    figures = measure(Work(**json.loads(work)), ranks)
+    name = f"{ranks.rank}.json"
+    ranks.close()
+    (Path(folder) / name).write_text(json.dumps(asdict(figures)), encoding="utf-8")

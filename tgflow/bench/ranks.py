@@ -1,0 +1,210 @@
+"""What ranks cost and bring: processes that learn a stream together, beside one, in turns.
+
+Each contender is a set of new processes, a thread each unless its row says more, so that nothing is
+warm for one and not for another. The control is two processes that know nothing of each other, with
+half of each micro-batch: what two ranks could reach if they sent nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from tgflow.bench.options import Options
+from tgflow.bench.rank_work import Work, WorkFigures
+from tgflow.bench.row import Params, Row, skipped
+from tgflow.distributed.rank_processes import RankProcesses
+
+ROUNDS = 3
+WARM_UP = 10
+MEASURED = 40
+QUICK = 4
+"""Micro-batches of both with `quick`."""
+LIMIT_SECONDS = 1800.0
+CONTROL_SHARE = 0.9
+"""Of the control, where it does not reach `CONTROL_SPEED` times one process."""
+CONTROL_SPEED = 1.8
+SPEEDS = {("tgn", 1000): 1.5, ("tgat", 1000): 1.4, ("tgn", 200): 1.1}
+"""Times the better of one process with one thread and two, by model and micro-batch."""
+CPU_SHARES = {600: 0.65, 2000: 0.55}
+"""CPU time of a rank of two over that of one process, by micro-batch."""
+JOINED_SHARE = 1.03
+COLLECTIVES = 2
+_TOGETHER = "2 ranks"
+_CONTROL = "2 processes, half batches"
+_ALONE = "1 process"
+_ALONE_2 = "1 process, 2 threads"
+_JOINED = "1 rank, joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Processes that do some work at the same time."""
+
+    work: Work
+    world: int = 1
+    """Ranks that it is shared by; or 0: one process that joins nobody."""
+    copies: int = 1
+    """Worlds beside each other."""
+
+
+def run(options: Options) -> list[Row]:
+    """Measure worlds of one and two ranks; what is not there yet is skipped with its reason."""
+    rows = []
+    for (model, batch), wanted in SPEEDS.items():
+        rows += speed_rows(_work(options, model, batch), wanted, options)
+    for batch, share in CPU_SHARES.items():
+        rows.append(cpu_row(_work(options, "tgn", batch), share, options))
+    return [*rows, joined_row(_work(options, "tgn", 200), options), *_missing()]
+
+
+def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
+    """Return events a second of two ranks, one process and the control; and what was sent."""
+    half = replace(work, batch=work.batch // 2)
+    found = take_rounds(
+        {
+            _TOGETHER: Contender(replace(work, slices=2), world=2),
+            _ALONE: Contender(work, world=0),
+            _ALONE_2: Contender(replace(work, threads=2), world=0),
+            _CONTROL: Contender(half, world=0, copies=2),
+        },
+        options,
+    )
+    events = work.batch * work.batches
+    speeds = {name: median(events / _slowest(each) for each in found[name]) for name in found}
+    best = max(speeds[_ALONE], speeds[_ALONE_2])
+    name, params = f"ranks, {work.model.upper()}", _params(work, options)
+    goal = {"baseline": best, "target_ratio": wanted}
+    if speeds[_CONTROL] < CONTROL_SPEED * best:
+        goal = {"baseline": speeds[_CONTROL], "target_ratio": CONTROL_SHARE}
+    rows = [Row(name, speeds[_TOGETHER], "events/s", {**params, "by": _TOGETHER}, **goal)]
+    rows += [
+        Row(name, speeds[each], "events/s", {**params, "by": each})
+        for each in (_ALONE, _ALONE_2, _CONTROL)
+    ]
+    return [*rows, *traffic_rows(work, found[_TOGETHER][0], params)]
+
+
+def traffic_rows(work: Work, ranks: list[WorkFigures], params: Params) -> Iterator[Row]:
+    """Yield collectives, and bytes of gradients and in all, of a rank and micro-batch."""
+    first, num = ranks[0], work.batches
+    calls = sum(first.calls.values()) / num
+    yield Row("ranks, collectives", calls, "collectives", params, target=COLLECTIVES)
+    for name, size in (
+        ("gradient", max(each.bytes["gradient"] for each in ranks)),
+        ("all", max(sum(each.bytes.values()) for each in ranks)),
+    ):
+        yield Row("ranks, sent", size / num / 1e3, "kB", {**params, "what": name})
+
+
+def cpu_row(work: Work, share: float, options: Options) -> Row:
+    """Return CPU time a micro-batch of a rank of two, beside that of one process."""
+    found = take_rounds(
+        {
+            _TOGETHER: Contender(replace(work, slices=2), world=2),
+            _ALONE: Contender(work, world=0),
+        },
+        options,
+    )
+    ours, theirs = (_cpu_ms(found[name], work) for name in (_TOGETHER, _ALONE))
+    return Row(
+        "ranks, CPU a rank", ours, "ms", _params(work, options), baseline=theirs,
+        target_ratio=1 / share,
+    )  # fmt: skip
+
+
+def joined_row(work: Work, options: Options) -> Row:
+    """Return CPU time a micro-batch of a world of one, beside a process that joins nobody."""
+    found = take_rounds(
+        {_JOINED: Contender(work, world=1), _ALONE: Contender(work, world=0)}, options
+    )
+    ours, theirs = (_cpu_ms(found[name], work) for name in (_JOINED, _ALONE))
+    return Row(
+        "ranks, CPU of a world of one", ours, "ms", _params(work, options), baseline=theirs,
+        target_ratio=1 / JOINED_SHARE,
+    )  # fmt: skip
+
+
+def take_rounds(
+    contenders: Mapping[str, Contender], options: Options
+) -> dict[str, list[list[WorkFigures]]]:
+    """Return the figures of all processes of each contender, round by round, in turns."""
+    found: dict[str, list[list[WorkFigures]]] = {name: [] for name in contenders}
+    order = [*contenders]
+    for _ in range(1 if options.quick else ROUNDS):
+        for name in order:
+            work = contenders[name].work
+            options.say(f"ranks: {work.model}, micro-batches of {work.batch}: {name}")
+            found[name].append(start(contenders[name]))
+        order.reverse()
+    return found
+
+
+def start(contender: Contender) -> list[WorkFigures]:
+    """Run a contender's processes, all at the same time; return the figures of each.
+
+    Raises:
+        RuntimeError: If one fails, or takes half an hour.
+    """
+    environ = {**os.environ, "OMP_NUM_THREADS": str(contender.work.threads)}
+    with ExitStack() as opened:
+        folders = [
+            Path(opened.enter_context(tempfile.TemporaryDirectory()))
+            for _ in range(contender.copies)
+        ]
+        worlds = [
+            opened.enter_context(_processes(contender, folder, environ)) for folder in folders
+        ]
+        for world in worlds:
+            if not world.wait(LIMIT_SECONDS) or any(world.codes):
+                raise RuntimeError(f"ranks of the benchmark ended with {world.codes}")
+        files = [path for folder in folders for path in sorted(folder.glob("*.json"))]
+        return [WorkFigures(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
+
+
+def _processes(contender: Contender, folder: Path, environ: Mapping[str, str]) -> RankProcesses:
+    how = "alone" if contender.world == 0 else "joined"
+    work = json.dumps(asdict(contender.work))
+    command = [sys.executable, "-m", "tgflow.bench.rank_work", str(folder), work, how]
+    return RankProcesses(command, max(contender.world, 1), environ)
+
+
+def _slowest(processes: list[WorkFigures]) -> float:
+    return max(each.seconds for each in processes)
+
+
+def _cpu_ms(rounds: list[list[WorkFigures]], work: Work) -> float:
+    """Return CPU milliseconds a micro-batch of the busiest process."""
+    each = (max(process.cpu_seconds for process in processes) for processes in rounds)
+    return 1e3 * median(each) / work.batches
+
+
+def _work(options: Options, model: str, batch: int) -> Work:
+    data = next((path for path in options.data), None)
+    num = (QUICK, QUICK) if options.quick else (WARM_UP, MEASURED)
+    return Work(model, batch, 1, *num, data=None if data is None else str(data))
+
+
+def _params(work: Work, options: Options) -> Params:
+    name = Path(work.data).name.split(".")[0] if work.data else "wikipedia-shaped"
+    return {"stream": name, "model": work.model, "batch": work.batch}
+
+
+def _missing() -> list[Row]:
+    """Return rows of what cannot be measured yet, and why."""
+    memory = "training with a sharded memory is not there yet"
+    graph = "training with a sharded graph is not there yet"
+    return [
+        skipped("ranks, collectives", "collectives", {"memory": "sharded"}, memory),
+        skipped("ranks, replicated over sharded memory", "x", {}, memory),
+        skipped("ranks, sampling from shards: collectives a hop", "collectives", {}, graph),
+        skipped("ranks, sampling from shards: wait, 8 a turn over 1", "x", {}, graph),
+        skipped("ranks, kill -9 to learning again", "s", {}, "not measured by this command yet"),
+    ]
