@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,8 @@ from tgflow.bench.ranks import Contender, cpu_row, speed_rows, start
 WORK = Work("tgn", batch=20, slices=1, warm_up=1, batches=2, dim=4)
 
 
-def measured(peers):
-    return measure(Work("tgn", 20, 2, 1, 2, dim=4), peers)
+def measured(peers, work):
+    return measure(work, peers)
 
 
 def check_pair(first, second):
@@ -29,7 +30,15 @@ def check_pair(first, second):
 
 
 def test_what_is_sent_is_counted_from_behind_the_warm_up():
-    check_pair(*in_world(2, measured))
+    check_pair(*in_world(2, measured, Work("tgn", 20, 2, 1, 2, dim=4)))
+
+
+def test_ranks_may_sample_from_shards():
+    work = Work("tgn", 5, 2, 1, 24, dim=4, shards=True)  # they are up to 8 micro-batches ahead
+    first, second = in_world(2, measured, work)
+    assert first.bytes["queries"] > 0
+    assert second.bytes["answers"] > 0
+    assert 0 < first.calls["answers"] < 24
 
 
 @pytest.mark.slow
@@ -40,7 +49,8 @@ def test_contenders_are_new_processes():
 
 def took(seconds):
     """One process, which sends in two micro-batches what ranks send."""
-    return WorkFigures(seconds, seconds / 2, {"step": 2, "gradient": 2}, {"gradient": 6000})
+    calls = {"step": 2, "gradient": 2}
+    return WorkFigures(seconds, seconds / 2, calls, {"gradient": 6000})
 
 
 def test_two_ranks_are_held_to_one_process_or_to_what_the_machine_can(monkeypatch):
@@ -65,9 +75,10 @@ def test_two_ranks_are_held_to_one_process_or_to_what_the_machine_can(monkeypatc
 
 
 def test_what_is_not_there_is_skipped_with_a_reason(monkeypatch):
-    monkeypatch.setattr(ranks, "start", lambda contender: [took(1.0)] * 2)
+    asked = replace(took(1.0), calls={"queries": 2, "answers": 2})
+    monkeypatch.setattr(ranks, "start", lambda contender: [asked] * 2)
     rows = ranks.run(Options(quick=True))
     skipped = [row for row in rows if math.isnan(row.value)]
-    assert len(skipped) == 5
+    assert len(skipped) == 4
     assert all("not" in str(row.params["skipped"]) for row in skipped)
     assert sum(row.target_ratio is not None for row in rows) == 6

@@ -38,6 +38,8 @@ class Work:
     """A file of events; None: a made stream."""
     threads: int = 1
     dim: int = 100
+    shards: bool = False
+    """Whether each rank has the neighbors of its own nodes alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
     events = events[: (work.warm_up + work.batches) * work.batch]
     torch.manual_seed(0)
     config = ContinualConfig(batch_size=work.batch, slices=work.slices, mrr_negatives=1)
-    trainer = ContinualTrainer(_model(work), TemporalGraph(), config, peers=peers)
+    graph = TemporalGraph(shard=peers.shard if work.shards else None)
+    trainer = ContinualTrainer(_model(work), graph, config, peers=peers)
     steps = trainer.steps([events])
     for _ in range(work.warm_up):
         next(steps)
