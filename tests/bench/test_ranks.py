@@ -11,7 +11,7 @@ from helpers.worlds import in_world
 from tgflow.bench import ranks
 from tgflow.bench.options import Options
 from tgflow.bench.rank_work import Work, WorkFigures, measure
-from tgflow.bench.ranks import Contender, cpu_row, speed_rows, start
+from tgflow.bench.ranks import RankContender, cpu_row, speed_rows, start
 
 WORK = Work("tgn", batch=20, slices=1, warm_up=1, batches=2, dim=4)
 
@@ -43,8 +43,8 @@ def test_ranks_may_sample_from_shards():
 
 @pytest.mark.slow
 def test_contenders_are_new_processes():
-    check_pair(*start(Contender(Work("tgn", 20, 2, 1, 2, dim=4), world=2)))
-    assert [each.calls for each in start(Contender(WORK, world=0, copies=2))] == [{}, {}]
+    check_pair(*start(RankContender(Work("tgn", 20, 2, 1, 2, dim=4), world=2)))
+    assert [each.calls for each in start(RankContender(WORK, world=0, copies=2))] == [{}, {}]
 
 
 def took(seconds):

@@ -45,7 +45,7 @@ _JOINED = "1 rank, joined"
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class RankContender:
     """Processes that do some work at the same time."""
 
     work: Work
@@ -71,10 +71,10 @@ def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
     half = replace(work, batch=work.batch // 2)
     found = take_rounds(
         {
-            _TOGETHER: Contender(replace(work, slices=2), world=2),
-            _ALONE: Contender(work, world=0),
-            _ALONE_2: Contender(replace(work, threads=2), world=0),
-            _CONTROL: Contender(half, world=0, copies=2),
+            _TOGETHER: RankContender(replace(work, slices=2), world=2),
+            _ALONE: RankContender(work, world=0),
+            _ALONE_2: RankContender(replace(work, threads=2), world=0),
+            _CONTROL: RankContender(half, world=0, copies=2),
         },
         options,
     )
@@ -109,8 +109,8 @@ def cpu_row(work: Work, share: float, options: Options) -> Row:
     """Return CPU time a micro-batch of a rank of two, beside that of one process."""
     found = take_rounds(
         {
-            _TOGETHER: Contender(replace(work, slices=2), world=2),
-            _ALONE: Contender(work, world=0),
+            _TOGETHER: RankContender(replace(work, slices=2), world=2),
+            _ALONE: RankContender(work, world=0),
         },
         options,
     )
@@ -124,7 +124,7 @@ def cpu_row(work: Work, share: float, options: Options) -> Row:
 def joined_row(work: Work, options: Options) -> Row:
     """Return CPU time a micro-batch of a world of one, beside a process that joins nobody."""
     found = take_rounds(
-        {_JOINED: Contender(work, world=1), _ALONE: Contender(work, world=0)}, options
+        {_JOINED: RankContender(work, world=1), _ALONE: RankContender(work, world=0)}, options
     )
     ours, theirs = (_cpu_ms(found[name], work) for name in (_JOINED, _ALONE))
     return Row(
@@ -136,14 +136,14 @@ def joined_row(work: Work, options: Options) -> Row:
 def shards_row(work: Work, options: Options) -> Row:
     """Return exchanges a micro-batch and hop of ranks that sample from shards, catching up."""
     options.say("ranks: sampling from shards")
-    first, _ = start(Contender(replace(work, slices=2, shards=True), world=2))
+    first, _ = start(RankContender(replace(work, slices=2, shards=True), world=2))
     calls = (first.calls["queries"] + first.calls["answers"]) / work.batches
     name = "ranks, sampling from shards: a micro-batch"  # of one hop
     return Row(name, calls, "collectives", _params(work, options), target=1)
 
 
 def take_rounds(
-    contenders: Mapping[str, Contender], options: Options
+    contenders: Mapping[str, RankContender], options: Options
 ) -> dict[str, list[list[WorkFigures]]]:
     """Return the figures of all processes of each contender, round by round, in turns."""
     found: dict[str, list[list[WorkFigures]]] = {name: [] for name in contenders}
@@ -157,7 +157,7 @@ def take_rounds(
     return found
 
 
-def start(contender: Contender) -> list[WorkFigures]:
+def start(contender: RankContender) -> list[WorkFigures]:
     """Run a contender's processes, all at the same time; return the figures of each.
 
     Raises:
@@ -179,7 +179,7 @@ def start(contender: Contender) -> list[WorkFigures]:
         return [WorkFigures(**json.loads(path.read_text(encoding="utf-8"))) for path in files]
 
 
-def _processes(contender: Contender, folder: Path, environ: Mapping[str, str]) -> RankProcesses:
+def _processes(contender: RankContender, folder: Path, environ: Mapping[str, str]) -> RankProcesses:
     how = "alone" if contender.world == 0 else "joined"
     work = json.dumps(asdict(contender.work))
     command = [sys.executable, "-m", "tgflow.bench.rank_work", str(folder), work, how]
