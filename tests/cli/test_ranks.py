@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -39,7 +40,8 @@ def rank_of_run(rank, world, meeting, argv, plan):
 
     Args:
         argv: The arguments; a tuple has those of each rank.
-        plan: What happens to which rank after how many events: (rank, position, signal).
+        plan: What happens to which rank after how many events: (rank, position, signal, error or
+            function).
     """
     os.environ |= {
         "RANK": str(rank),
@@ -66,8 +68,10 @@ def disturb(position, what):
             if isinstance(what, int):
                 os.kill(os.getpid(), what)
                 time.sleep(0.5)
-            else:
+            elif isinstance(what, BaseException):
                 raise what
+            else:
+                what()
 
     runner.Runner._record = recording
 
@@ -222,3 +226,34 @@ def test_ranks_train_offline_as_one_process_does(events, tmp_path):
         for run in (one, two)
     ]
     assert digests[0] == digests[1]
+
+
+def saved(run):
+    """Return how many parts of nodes each checkpoint of a run has, by its name."""
+    return {
+        path.name: len([*path.glob("memory-p*")]) for path in (run / "checkpoints").glob("ckpt-*")
+    }
+
+
+def die_once_saved(run, before):
+    """End this process like a crash, once there is a checkpoint that was not there before."""
+    while saved(run).keys() <= before:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_runs_resume_with_any_number_of_ranks_from_what_ranks_wrote_together(tmp_path):
+    """Each time the last rank is killed, after a checkpoint that all of its world have written."""
+    events = write_events(tmp_path / "events.csv", 2 * EVENTS)
+    options = ("--slices", 4, "--checkpoint-batches", 1)
+    one, many = alone(events, tmp_path / "one", *options), tmp_path / "many"
+    argv = arguments(events, many, *options, "--resume")
+    for world, position in ((2, 200), (1, 400), (4, 650)):
+        die = functools.partial(die_once_saved, many, {*saved(many)})
+        ends = run_ranks(tmp_path, world, argv, (world - 1, position, die))
+        assert codes(ends) == [UNAVAILABLE] * (world - 1) + [-signal.SIGKILL], ends
+        assert {*saved(many).values()} == {64}
+    ends = run_ranks(tmp_path, 3, argv)
+    assert codes(ends) == [0] * 3, ends
+    same_run(one, many)

@@ -16,6 +16,7 @@ from helpers.worlds import in_world, run_apart
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
 from tgflow.peers import Alone, WorldError
+from tgflow.runtime.orders import Orders
 from tgflow.train import (
     ContinualConfig,
     ContinualTrainer,
@@ -222,6 +223,22 @@ def test_all_ranks_have_one_order_after_the_same_micro_batch(world):
     for each in ranks[0][1]:
         assert each.compute_seconds > 0
         assert each.gradient_bytes > 0
+
+
+def save_as_a_run_does(peers):
+    """Want a checkpoint at rank 0 until it is taken; return where it was, and the collectives."""
+    trainer = trainer_of(peers, "tgn", CONFIG)
+    orders, taken = Orders(trainer.control), []
+    for record in trainer.steps([EVENTS]):
+        due = peers.rank == 0 and record.stop in (16, 32)
+        if Order.CHECKPOINT in orders.agree(Order.CHECKPOINT if due else Order.NONE):
+            taken.append(record.stop)
+    return taken, sum(flow.calls for flow in peers.traffic.flows.values())
+
+
+def test_what_is_ordered_is_ordered_once_and_takes_no_collective_of_its_own():
+    num_steps = 5
+    assert in_world(2, save_as_a_run_does) == [([32], 2 * num_steps)] * 2
 
 
 def fit(peers, name, config):

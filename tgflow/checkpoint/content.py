@@ -38,7 +38,7 @@ class Checkpoint:
     """Sections that depend on when data came or was asked for, not on the data alone. They are left
     out of the manifest's `state_sha256`, by which two runs are compared."""
     elsewhere: set[str] = field(default_factory=set)
-    """Sections of the checkpoint that other ranks write: this is a `RankCheckpoint`."""
+    """Sections that ranks other than 0 write: this is a `RankCheckpoint`."""
 
     def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
         """Add a section, as `SectionWriter.put`."""

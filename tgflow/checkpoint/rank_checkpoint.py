@@ -14,7 +14,7 @@ class RankCheckpoint(Checkpoint):
     """What one rank writes of a checkpoint: a writer of sections that keeps what is its own.
 
     It keeps the parts of ids that the rank owns, and sealed sections in turn; rank 0 has all else,
-    the notes among it. Of other sections it knows the names.
+    the notes among it. All ranks know the names of what others than rank 0 keep.
     """
 
     shard: Shard = field(default_factory=Shard)
@@ -40,6 +40,6 @@ class RankCheckpoint(Checkpoint):
 
     def _is_own(self, name: str, rank: int, *, volatile: bool) -> bool:
         self._add_volatile(name, volatile)
-        if rank != self.shard.rank:
+        if rank > 0:
             self.elsewhere.add(name)
         return rank == self.shard.rank

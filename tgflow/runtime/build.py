@@ -16,7 +16,6 @@ from rich.console import Console
 
 from tgflow.checkpoint import (
     CheckpointStore,
-    CheckpointWriter,
     NoValidCheckpoint,
     RowsLost,
 )
@@ -24,17 +23,17 @@ from tgflow.choices import Direction
 from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
 from tgflow.config.model import model_label
-from tgflow.config.schema import CheckpointConfig
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
+from tgflow.peers import Peers
 from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
-from tgflow.runtime.leader import lead
+from tgflow.runtime.leader import lead, make_writer
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.open_log import open_log
@@ -177,7 +176,7 @@ def _compose(
     saves: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
     saves += [] if log is None else [LogRetention(log, store, run_log)]
     saved = None if newest is None else trainer.position
-    checkpoints = _make_checkpoints(trainer, store, run_log, config.checkpoint, saves, saved)
+    checkpoints = _make_checkpoints(trainer, store, run_log, config, saves, saved, peers)
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position)
     opened.enter_context(stream)
@@ -277,19 +276,21 @@ def _make_checkpoints(
     trainer: StreamTrainer,
     store: CheckpointStore,
     run_log: RunLog,
-    config: CheckpointConfig,
+    config: Config,
     parts: list[CheckpointPart],
     saved: int | None,
+    peers: Peers,
 ) -> Checkpoints:
     return Checkpoints(
         trainer,
         store,
-        CheckpointWriter(store),
+        make_writer(peers, store, config.ranks.timeout),
         run_log,
-        every=config.checkpoint_every,
-        every_batches=config.checkpoint_batches,
+        every=config.checkpoint.checkpoint_every,
+        every_batches=config.checkpoint.checkpoint_batches,
         parts=parts,
         saved=saved,
+        shard=peers.shard,
     )
 
 

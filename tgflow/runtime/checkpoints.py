@@ -9,7 +9,9 @@ from typing import Protocol
 
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter, read_manifest
 from tgflow.checkpoint.parts import SectionWriter
+from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
 from tgflow.checkpoint.writer import WriterStats
+from tgflow.peers import Shard
 from tgflow.runtime.log import RunLog
 from tgflow.train.stream_trainer import StreamTrainer
 
@@ -63,6 +65,7 @@ class Checkpoints:
         every_batches: Also after this many micro-batches; None: none by them.
         parts: What belongs to the checkpoints beside the trainer.
         saved: Events in the newest checkpoint on the disk; None without one.
+        shard: Which rank this is of those that save together; this is rank 0.
     """
 
     def __init__(
@@ -76,10 +79,12 @@ class Checkpoints:
         every_batches: int | None = None,
         parts: Sequence[CheckpointPart] = (),
         saved: int | None = None,
+        shard: Shard | None = None,
     ) -> None:
         self._trainer, self._store, self._writer = trainer, store, writer
         self._run_log, self._parts = run_log, parts
         self._every, self._every_batches = every, every_batches
+        self._shard = Shard() if shard is None else shard
         self._taken_at = time.monotonic()
         self._batches = 0
         self._is_pending = False
@@ -138,6 +143,8 @@ class Checkpoints:
     def finish(self) -> str | None:
         """Save all there is, and return the digest of the state that is on the disk.
 
+        What no other rank has heard of is written here, all of it.
+
         Raises:
             OSError: If the disk refuses.
             Unbalanced: If a row got lost.
@@ -149,7 +156,7 @@ class Checkpoints:
         self._settle()
         if self._saved != self._trainer.position or any(part.changed() for part in self._parts):
             failures = self.stats.failures
-            self.take()
+            self._take(Shard())
             stats = self._writer.wait()
             self._settle()
             if stats.failures > failures:
@@ -158,14 +165,19 @@ class Checkpoints:
         return None if digest is None else str(digest)
 
     def take(self) -> None:
-        """Copy the state, and begin to write it.
+        """Copy the state, and begin to write it; all ranks that save together do so here.
 
         Raises:
             OSError: If the disk refused three in a row.
             Unbalanced: If a row got lost.
         """
+        self._take(self._shard)
+
+    def _take(self, shard: Shard) -> None:
+        """Copy what `shard` keeps of the state, and begin to write it."""
         start = time.monotonic()
-        checkpoint = self._trainer.checkpoint()
+        checkpoint = RankCheckpoint({}, shard=shard)
+        self._trainer.save(checkpoint)
         for part in self._parts:
             part.save(checkpoint)
         self.copy_seconds = time.monotonic() - start

@@ -1,6 +1,7 @@
 """The run of any rank but 0: the same trainer over what rank 0 reads, and nothing else.
 
-It has no source, ids, dead letters, records, display or report, and what it learns rank 0 saves.
+It has no source, ids, dead letters, records, display or report; of a checkpoint it writes its
+share.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tgflow.events import EventBatch
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
 from tgflow.runtime.briefing import Briefing
+from tgflow.runtime.followed_saves import FollowedSaves
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.orders import Orders
 from tgflow.runtime.rank_watch import RankReporter
@@ -22,22 +24,6 @@ from tgflow.runtime.restore import make_trainer
 from tgflow.runtime.runner import Runner
 from tgflow.runtime.stream import FlowControl, Stopped
 from tgflow.runtime.watch import memory_guard
-
-
-class SavedByLeader:
-    """Saves nothing: rank 0 holds all that there is, and saves it."""
-
-    saved = None
-
-    def after_step(self) -> bool:
-        """Return False: rank 0 says when."""
-        return False
-
-    def take(self) -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
 
 
 class FollowedStream:
@@ -98,8 +84,10 @@ def open_follower(
     )
     board = Board.of(peers)
     guard = memory_guard(directory.config)
+    checkpoints = FollowedSaves(peers, trainer, directory.path / "checkpoints")
     services: list[AbstractContextManager[object]] = [
         library_messages(run_log),
+        checkpoints,
         followed,
         RankReporter(peers, trainer, board, guard, flow, run_log),
     ]
@@ -108,7 +96,7 @@ def open_follower(
     return Runner(
         trainer,
         FollowedStream(followed),
-        SavedByLeader(),
+        checkpoints,
         resumed=directory.resumed,
         orders=Orders(trainer.control),
         services=services,

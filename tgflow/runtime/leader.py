@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
+from tgflow.checkpoint import CheckpointStore, CheckpointWriter
+from tgflow.checkpoint.sharded import LeadingStore
 from tgflow.distributed.board import Board
 from tgflow.distributed.feed import Feed
 from tgflow.events import EventBatch
 from tgflow.peers import Peers
+from tgflow.runtime.followed_saves import notices_of
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.memory import Judge, MemoryGuard
 from tgflow.runtime.metrics import MetricSource
@@ -63,3 +66,16 @@ def lead(
         reports={"ranks": metrics.describe},
         judge=lambda guard: RankGuard(guard, board, flow),
     )
+
+
+def make_writer(peers: Peers, store: CheckpointStore, timeout: float) -> CheckpointWriter:
+    """Return what writes the checkpoints of a run, with the other ranks if there are any.
+
+    Args:
+        peers: The ranks; this is rank 0 of them.
+        store: The run's checkpoints.
+        timeout: Seconds to wait for what others write of one.
+    """
+    if peers.world == 1:
+        return CheckpointWriter(store)
+    return CheckpointWriter(LeadingStore(store, notices_of(peers), timeout))

@@ -44,8 +44,8 @@ class RankControl:
         self.order = self.asks if self._peers.world == 1 else Order.NONE
 
     def word(self) -> Order:
-        """Return what rank 0 orders now."""
-        return decide(self.asks, self.figures)
+        """Return what rank 0 orders now: what it asks by now, and what others did at last."""
+        return decide(self.asks, self.figures[1:])
 
     def own_figures(self) -> RankFigures:
         """Return how this rank is."""
