@@ -14,7 +14,7 @@ import torch
 from helpers import faults
 from helpers.live_runs import SMALL, figures, same_run, write_events
 from helpers.records import untimed
-from tgflow.checkpoint import CheckpointStore, load
+from tgflow.checkpoint import CheckpointStore, CheckpointWriter, load
 from tgflow.cli import main
 from tgflow.durable.errors import DiskFull
 from tgflow.durable.log import DurableLog
@@ -241,7 +241,14 @@ def test_three_failed_checkpoints_in_a_row_stop_the_training(run, resume, monkey
             raise DiskFull("no room for a checkpoint", self.directory)
         return save(self, step, checkpoint)
 
+    def wait(writer):
+        """Have a checkpoint done before the next micro-batch, however long the disk takes."""
+        if writer._thread is not None:
+            writer._thread.join()
+        return False
+
     monkeypatch.setattr(CheckpointStore, "save", full)
+    monkeypatch.setattr(CheckpointWriter, "busy", property(wait))
     ran = run(*STEP, "--no-log")
     assert ran.code == 74
     assert "no room for a checkpoint" in ran.err
