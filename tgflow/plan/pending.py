@@ -44,7 +44,8 @@ class PendingBatch:
         """
         node_x, edge_x = rows.get("node_x", self.batch.node_x), rows.get("edge_x")
         if edge_x is None or self.own_row is None:
-            return replace(self.batch, node_x=node_x)
+            has_all = node_x is self.batch.node_x
+            return self.batch if has_all else replace(self.batch, node_x=node_x)
         table = edge_x[: self.num_in_blocks]
         return replace(
             self.batch,
@@ -85,8 +86,10 @@ def pending_batch(
     """
     ids: dict[Feature, Tensor] = {} if node_rows is None else {"node_x": node_rows}
     if not with_edges:
-        no_edges = [torch.zeros_like(num_used[0])] if num_used else []
-        return PendingBatch(replace(batch, num_used=_stacked([*num_used, *no_edges])), ids)
+        if num_used:
+            no_edges = torch.zeros_like(num_used[0])
+            batch = replace(batch, num_used=_stacked([*num_used, no_edges]))
+        return PendingBatch(batch, ids)
     found = distinct_events([*(block.eid for block in batch.blocks), batch.eid], gpu)
     *rows, own_row = found.rows
     blocks = (replace(b, edge_row=row) for b, row in zip(batch.blocks, rows, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Required, TypedDict, Unpack
 
@@ -198,25 +198,26 @@ def hop_by_hop(
     """
     key, as_of, params = how["key"], how["as_of"], how.get("params")
     by_time, by_position = how.get("by_time", True), how.get("by_position", True)
-    rows = how.get("rows")
+    dedup, rows = how.get("dedup", True), how.get("rows")
     if rows is None:
         rows = torch.arange(len(roots), device=roots.nodes.device)
     frontiers, links = [roots], []
     for hop, k in enumerate(fanouts):
         lowest = hop + 1 == len(fanouts)
         frontier = frontiers[-1]
-        asked = HopQueries(
+        below, room = (None, None) if dedup else _below(frontier, k)
+        found = yield HopQueries(
             frontier.nodes, frontier.t, k,
             key=derive_key(key, KeyDomain.HOP + hop),
             as_of=frontier.position if as_of is None else as_of,
-            out=None,
+            out=room,
             params=None if params is None else params[hop],
         )  # fmt: skip
         link: Callable[[], Block]
-        if how.get("dedup", True):
+        if below is None:
             block, below = expand(
                 frontier,
-                (yield asked),
+                found,
                 seconds_per_tick,
                 gpu,
                 by_time=by_time or not lowest,
@@ -224,8 +225,6 @@ def hop_by_hop(
             )
             link = partial(_known, block)
         else:
-            below, room = _below(frontier, k)
-            found = yield replace(asked, out=room)
             link = partial(chain, frontier, found, seconds_per_tick)
         frontiers.append(below)
         links.append(link)
