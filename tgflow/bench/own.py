@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,25 +13,14 @@ from tgflow.bench.task import Task
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
-from tgflow.models import (
-    JODIE,
-    TGAT,
-    TGN,
-    DyGFormer,
-    DyGFormerConfig,
-    GraphMixer,
-    GraphMixerConfig,
-    JODIEConfig,
-    TGATConfig,
-    TGNConfig,
-    TPNet,
-    TPNetConfig,
-)
+from tgflow.models import JODIE, TGAT, TGN, DyGFormer, GraphMixer, TPNet
 from tgflow.plan.loader import Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
 from tgflow.train.learner import Learner
+
+M = TypeVar("M", bound=TemporalModel)
 
 
 class Own:
@@ -126,6 +116,20 @@ def graph_on(device: str | Device, x_dim: int) -> TemporalGraph:
     return TemporalGraph("bipartite", x_dim, edge_x=features, device=device)
 
 
+def model_of(task: Task, kind: type[M], **settings: Any) -> M:
+    """Return a model of tgflow with the task's features, time encoding and dropout.
+
+    Args:
+        task: The task.
+        kind: The model.
+        settings: The other fields of its `config_type`.
+    """
+    torch.manual_seed(task.seed)
+    make: Callable[[Any], M] = kind
+    widths = {"edge_x_dim": task.events.x_dim, "time_dim": task.dim}
+    return make(kind.config_type(**widths, dropout=task.dropout, **settings))
+
+
 def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
     """Return tgflow's TGN on a task."""
     return Own(task, tgn_of(task), num_threads, device)
@@ -133,80 +137,47 @@ def own_tgn(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> O
 
 def tgn_of(task: Task) -> TGN:
     """Return tgflow's TGN with the task's widths."""
-    torch.manual_seed(task.seed)
-    config = TGNConfig(
-        edge_x_dim=task.events.x_dim,
+    return model_of(
+        task,
+        TGN,
         memory_dim=task.dim,
-        time_dim=task.dim,
         embedding_dim=task.dim,
         heads=task.heads,
         neighbors=task.neighbors,
-        dropout=task.dropout,
     )
-    return TGN(config)
 
 
 def own_tgat(task: Task, num_threads: int = 1, device: str | Device = "cpu") -> Own:
     """Return tgflow's TGAT with the task's widths, on two hops of recent neighbors."""
-    torch.manual_seed(task.seed)
-    config = TGATConfig(
-        edge_x_dim=task.events.x_dim,
-        time_dim=task.dim,
+    model = model_of(
+        task,
+        TGAT,
         embedding_dim=task.dim,
         heads=task.heads,
         neighbors=task.neighbors,
         strategy="recent",
-        dropout=task.dropout,
     )
-    return Own(task, TGAT(config), num_threads, device)
+    return Own(task, model, num_threads, device)
 
 
 def own_jodie(task: Task, num_threads: int = 1) -> Own:
     """Return tgflow's JODIE with the task's widths."""
-    torch.manual_seed(task.seed)
-    config = JODIEConfig(
-        edge_x_dim=task.events.x_dim,
-        memory_dim=task.dim,
-        time_dim=task.dim,
-        dropout=task.dropout,
-    )
-    return Own(task, JODIE(config), num_threads)
+    return Own(task, model_of(task, JODIE, memory_dim=task.dim), num_threads)
 
 
 def own_graphmixer(task: Task, num_threads: int = 1) -> Own:
     """Return tgflow's GraphMixer with the task's widths and neighbors."""
-    torch.manual_seed(task.seed)
-    config = GraphMixerConfig(
-        edge_x_dim=task.events.x_dim,
-        time_dim=task.dim,
-        embedding_dim=task.dim,
-        neighbors=task.neighbors,
-        dropout=task.dropout,
-    )
-    return Own(task, GraphMixer(config), num_threads)
+    model = model_of(task, GraphMixer, embedding_dim=task.dim, neighbors=task.neighbors)
+    return Own(task, model, num_threads)
 
 
 def own_dygformer(task: Task, num_threads: int = 1) -> Own:
     """Return tgflow's DyGFormer with the task's widths; a sequence has the node and neighbors."""
-    torch.manual_seed(task.seed)
-    config = DyGFormerConfig(
-        edge_x_dim=task.events.x_dim,
-        time_dim=task.dim,
-        embedding_dim=task.dim,
-        length=1 + task.neighbors,
-        dropout=task.dropout,
-    )
-    return Own(task, DyGFormer(config), num_threads)
+    model = model_of(task, DyGFormer, embedding_dim=task.dim, length=1 + task.neighbors)
+    return Own(task, model, num_threads)
 
 
 def own_tpnet(task: Task, num_threads: int = 1) -> Own:
     """Return tgflow's TPNet with the task's widths and neighbors."""
-    torch.manual_seed(task.seed)
-    config = TPNetConfig(
-        edge_x_dim=task.events.x_dim,
-        time_dim=task.dim,
-        embedding_dim=task.dim,
-        neighbors=task.neighbors,
-        dropout=task.dropout,
-    )
-    return Own(task, TPNet(config), num_threads)
+    model = model_of(task, TPNet, embedding_dim=task.dim, neighbors=task.neighbors)
+    return Own(task, model, num_threads)
