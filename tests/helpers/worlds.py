@@ -22,6 +22,7 @@ _CONTEXT.set_forkserver_preload(
     [
         "torch",
         "torch.distributed",
+        "torch._dynamo",  # what an optimizer imports when it is made: seconds
         "pytest",
         "hypothesis",
         "tgflow.distributed.join",
