@@ -144,7 +144,7 @@ def filled(page: str, folder: Path = FOLDER) -> str:
         tables = {
             "headlines": headline_table,
             "libraries": library_table,
-            "models": accuracy.headline_table,
+            "accuracies": accuracy.headline_table,
             "gpu": on_gpu,
         }
         if name in tables:
@@ -235,8 +235,9 @@ def result_tables(result: Result) -> Iterator[str]:
 
 
 def _grid_table(grid: Grid) -> Iterator[str]:
+    unit = f", {grid.unit}" if grid.unit else ""
     common = f"; {', '.join(grid.common)}" if grid.common else ""
-    yield f"**{grid.name}**, {grid.unit}{common}"
+    yield f"**{grid.name}**{unit}{common}"
     yield ""
     filled_columns = [
         i for i, title in enumerate(grid.header) if any(row[i] for row in grid.cells) or not title
