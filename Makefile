@@ -31,7 +31,8 @@ demo: .venv/core
 
 # Without byte code kept, each of the many processes that tests start compiles torch's sources again.
 unexport PYTHONDONTWRITEBYTECODE
-WORKERS := $(shell getconf _NPROCESSORS_ONLN)
+# One more than cores: some tests wait, for brokers and processes.
+WORKERS := $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN))
 PYTEST = PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
   --durations=25
 

@@ -107,6 +107,7 @@ def test_replay_keeps_to_the_speed(tgflow, tmp_path):
     assert ran.out.splitlines()[-1] == "1,2,100"
 
 
+@pytest.mark.slow
 def test_the_installed_module_plays_back_to_a_closed_pipe_in_silence(events_csv):
     command = f"{sys.executable} -m tgflow playback {events_csv} | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

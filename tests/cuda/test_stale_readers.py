@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.effort import cases
+from helpers.effort import cases, slow
 from helpers.emulator.device import EmulatedDevice
 from helpers.hubs import hub_events
 from helpers.sampler_kernels import assert_equal, sample
@@ -72,8 +72,9 @@ class Readers:
 
 @pytest.mark.parametrize("most_chunks", cases([4, 1 << 16], [4]))
 @pytest.mark.parametrize("budget", cases([None, 4096, 40_000], [4096]))
-@pytest.mark.parametrize("batch", [25, 700])
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(
+    ("small", "batch"), [(True, 25), slow(True, 700), slow(False, 25), (False, 700)]
+)
 def test_readers_between_any_two_launches_of_an_insertion(
     monkeypatch, small, most_chunks, budget, batch
 ):

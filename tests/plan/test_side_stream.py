@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import apart, cuda, device_of, for_each_gpu, needs_cuda
-from helpers.effort import cases
+from helpers.effort import cases, slow
 from helpers.emulator.device import EmulatedDevice
 from helpers.emulator.tensors import watching
 from helpers.made_plans import plan_of
@@ -190,7 +190,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 @for_each_gpu
-@pytest.mark.parametrize("num_threads", cases([0, 1, 3], [0, 3]))
+@pytest.mark.parametrize("num_threads", cases([0, 1, 3], [3]))
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("is_made_there", [False, True])
 def test_a_loader_delivers_the_batches_of_the_plan(
@@ -207,8 +207,15 @@ def test_a_loader_delivers_the_batches_of_the_plan(
         assert_same_but_for_padding(batch, expected.batch(2, index))
 
 
+QUICK_PLACES = [("host", "uva"), ("uva", "device"), ("device", "host")]
+PLACES = [
+    pair if pair in QUICK_PLACES else slow(*pair)
+    for pair in product(("host", "uva", "device"), repeat=2)
+]
+
+
 @for_each_gpu
-@pytest.mark.parametrize(("edges", "nodes"), list(product(("host", "uva", "device"), repeat=2)))
+@pytest.mark.parametrize(("edges", "nodes"), PLACES)
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_a_batch_that_is_copied_has_features_from_wherever_they_are(
     gpu: str, edges: str, nodes: str, is_cached: bool

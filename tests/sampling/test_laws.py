@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from helpers.effort import cases
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.sampling import Sampler, sample_neighbors
@@ -64,8 +65,8 @@ def check(eid: torch.Tensor, chances: dict[tuple[int, ...], float]) -> None:
         assert chisquare(observed, expected).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-@pytest.mark.parametrize("half_life", [1, 2, 7, 1000])
+@pytest.mark.parametrize("k", cases([1, 2, 3, 4], [1, 3]))
+@pytest.mark.parametrize("half_life", cases([1, 2, 7, 1000], [2, 1000]))
 @pytest.mark.parametrize("t", [[0, 1, 2, 3, 4], [0, 0, 5, 5, 6], [0, 40, 41, 42, 50], [3] * 5])
 def test_decayed_draws_follow_the_law_of_successive_sampling(t, half_life, k):
     eid = draw(star(t), Sampler.decayed(half_life=half_life), 1000, k, key=half_life + k)

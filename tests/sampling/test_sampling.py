@@ -108,7 +108,7 @@ def test_a_snapshot_is_the_graph_of_the_events_before_it(device, events, k, seed
 
 
 @for_each_device
-@pytest.mark.parametrize("num_batches", cases([1, 3, 50, 3000], [1, 50]))
+@pytest.mark.parametrize("num_batches", cases([1, 3, 50, 3000], [50]))
 def test_long_histories_match_reference(device, num_batches):
     """Many blocks a node: one hub and a few others, arriving in batches of any size."""
     generator = torch.Generator().manual_seed(num_batches)

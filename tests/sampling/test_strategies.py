@@ -117,7 +117,7 @@ def expected_of(
 
 @for_each_device
 @pytest.mark.parametrize("half_life", cases([1, 100, 10_000], [100]))
-@pytest.mark.parametrize("types", [None, (1, 64)])
+@pytest.mark.parametrize("types", cases([None, (1, 64)], [(1, 64)]))
 def test_long_histories_match_reference(device, half_life, types):
     """Many blocks a node, buckets of every size, and draws of all that there is."""
     events, _, *query = long_histories(half_life)

@@ -71,7 +71,7 @@ def uncached(request: pytest.FixtureRequest) -> tuple[str, list[Any]]:
 
 
 @pytest.mark.parametrize("placement", cases(PLACEMENTS, ["disk"]))
-@pytest.mark.parametrize("policy", cases(POLICIES, ["lru", "belady"]))
+@pytest.mark.parametrize("policy", cases(POLICIES, ["belady"]))
 def test_offline_training_does_not_change_with_the_policy(
     uncached: tuple[str, list[Any]], placement: str, policy: Policy
 ) -> None:
