@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,6 +31,9 @@ class Share:
     """As `Batch.num_fallbacks`, of the whole batch."""
     host: HostEvents
     """Of the whole batch."""
+    fetch: Callable[[], None] | None = None
+    """Brings what the slices read of a state that is spread over ranks, see `SpreadState.ask`: to
+    be called before they are computed. None: nothing is to be fetched."""
 
     @classmethod
     def of(cls, slices: Sequence[Batch]) -> Self:

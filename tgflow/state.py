@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
+
+from tgflow.batch import Batch
 
 
 class StreamState(Protocol):
@@ -66,6 +68,29 @@ class PartedState(StreamState, Protocol):
         Raises:
             KeyError: If a tensor is missing.
             ValueError: If the state is one of another shape; nothing has changed then.
+        """
+
+
+@runtime_checkable
+class SpreadState(PartedState, Protocol):
+    """A state of which each rank has that of its own nodes, and fetches what it reads of others.
+
+    `store` gets the messages of whole batches, of which those to nodes of other ranks may be
+    anything; checkpoints are written by all ranks together.
+    """
+
+    def ask(self, micro_batches: Sequence[Iterable[Batch]]) -> list[Callable[[], None]]:
+        """Let owners know what will be read; return of each micro-batch what fetches it.
+
+        All ranks call it together, with as many micro-batches, in the order of the group "plan".
+        What is returned they call together too, once everything before the micro-batch is stored;
+        it does nothing where that was fetched already.
+
+        Args:
+            micro_batches: Of each, the batches that this rank computes.
+
+        Raises:
+            PeerLost: If another rank is gone.
         """
 
 

@@ -41,6 +41,13 @@ def test_ranks_may_sample_from_shards():
     assert 0 < first.calls["answers"] < 24
 
 
+def test_ranks_may_have_the_memory_of_their_own_nodes():
+    first, second = in_world(2, measured, Work("tgn", 20, 2, 0, 3, dim=4, memory_shards=True))
+    assert first.calls["memory"] == second.calls["memory"] == 3
+    assert first.bytes["memory rows"] > 0
+    assert "rows" not in second.bytes
+
+
 @pytest.mark.slow
 def test_contenders_are_new_processes():
     check_pair(*start(RankContender(Work("tgn", 20, 2, 1, 2, dim=4), world=2)))
@@ -76,9 +83,15 @@ def test_two_ranks_are_held_to_one_process_or_to_what_the_machine_can(monkeypatc
 
 def test_what_is_not_there_is_skipped_with_a_reason(monkeypatch):
     asked = replace(took(1.0), calls={"queries": 2, "answers": 2})
+    asked.bytes.update({"rows": 1, "memory rows": 10})
     monkeypatch.setattr(ranks, "start", lambda contender: [asked] * 2)
     rows = ranks.run(Options(quick=True))
     skipped = [row for row in rows if math.isnan(row.value)]
-    assert len(skipped) == 4
+    assert len(skipped) == 2
     assert all("not" in str(row.params["skipped"]) for row in skipped)
     assert sum(row.target_ratio is not None for row in rows) == 6
+    shares = [row for row in rows if row.name == "ranks, replicated over sharded memory"]
+    assert [(row.value, row.params["ranks"], row.reached) for row in shares] == [
+        (0.1, 2, True),
+        (0.1, 4, True),
+    ]

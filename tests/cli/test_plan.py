@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from helpers.effort import slow
 from helpers.live_runs import write_events, write_features
+from helpers.shards import with_sharded_memory
 from helpers.worlds import in_world
 from tgflow.cli.planning import plan_of
 from tgflow.cli.rank_plan import World
@@ -64,11 +66,13 @@ def ask(peers, shard_of_graph, plan, epoch, index, wanted):
     AskingSampler(shard_of_graph, peers, plan.sampler).walk([walk(each) for each in numbers])
 
 
-def learned(peers, name, config):
+def learned(peers, name, config, is_sharded=False):
     """Return the bytes by kind that a rank sends while it learns a stream."""
     torch.manual_seed(0)
-    graph = TemporalGraph()
-    trainer = ContinualTrainer(MODELS[name](), graph, config, peers=peers)
+    model, graph = MODELS[name](), TemporalGraph(shard=peers.shard if is_sharded else None)
+    if is_sharded:
+        model = with_sharded_memory(model, peers)
+    trainer = ContinualTrainer(model, graph, config, peers=peers)
     for _ in trainer.steps([made_events()]):
         pass
     return {kind: flow.bytes for kind, flow in peers.traffic.flows.items()}
@@ -109,6 +113,26 @@ def test_planned_bytes_are_counted_bytes(world, name, updates):
     for kind in known:
         assert sent[kind] == [each.get(kind, 0) for each in counts], kind
     assert {kind for kind in TRAINED if any(sent.get(kind, ()))} <= known
+
+
+SHARDED = ("memory queries", "memory rows", "memory clocks", "memory", "memory stored")
+
+
+@pytest.mark.parametrize(("world", "updates"), [(3, 2), slow(4, 1), slow(2, 0)])
+def test_planned_bytes_are_counted_bytes_where_all_is_sharded(world, updates):
+    """But for 8 bytes to each rank for each turn, of which nobody knows how many there will be."""
+    config = config_of(updates=updates)
+    counts = in_world(world, learned, "tgn", config, True)
+    sent = planned(world, "tgn", config)
+    sent["step"] = sent["step, memory sharded"]
+    num_turns = [each.pop("turns") // 8 // (world - 1) for each in counts]
+    assert num_turns == [num_turns[0]] * world
+    known = {kind for each in counts for kind in each}
+    assert known == {*SHARDED, *TRAINED, "queries", "answers"} - {"rows"} - (
+        set() if updates else {"gradient"}
+    )
+    for kind in known:
+        assert sent[kind] == [each.get(kind, 0) for each in counts], kind
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,12 @@ from tgflow.runtime.health import read_health
 EVENTS = 400
 
 
+SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
+
+
 @pytest.fixture
 def events(tmp_path):
-    return write_events(tmp_path / "events.csv", EVENTS)
+    return write_events(tmp_path / "events.csv", EVENTS, nodes=90)
 
 
 def arguments(events, out, *more):
@@ -124,12 +127,22 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
     assert re.search(r"rank 1 +computes .* s, waits .* s, holds .*; sent: gradient", shown(capsys))
 
 
+def test_ranks_that_each_have_a_part_end_as_one_process_does(events, tmp_path):
+    """The last checkpoint too, which no rank could write alone; any number of ranks reads it."""
+    one = alone(events, tmp_path / "one", "--slices", 3, "--limit", 200)
+    argv = arguments(events, tmp_path / "three", "--limit", 200, *SHARDED)
+    ends = run_ranks(tmp_path, 3, argv)
+    assert codes(ends) == [0] * 3, ends
+    same_run(one, tmp_path / "three")
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("sharded", [(), SHARDED])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_path, rank):
+def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_path, rank, sharded):
     one = alone(events, tmp_path / "one", "--slices", 2)
     two = tmp_path / "two"
-    slowly = arguments(events, two, "--speed", 60 * 100)
+    slowly = arguments(events, two, "--speed", 60 * 100, *sharded)
     ends = run_ranks(tmp_path, 2, slowly, plan=(rank, 100, signal.SIGTERM))
     assert codes(ends) == [0, 0], ends
     stopped_at = lines(two / "metrics.jsonl")[-1]["stop"]
@@ -164,11 +177,14 @@ def test_what_rank_0_cannot_open_ends_all_with_its_code(tmp_path):
 
 
 @pytest.mark.slow
-def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path):
+@pytest.mark.parametrize("sharded", [(), SHARDED])
+def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path, sharded):
     text = events.read_text().splitlines()
     events.write_text("\n".join([*text[:200], "7,8,not-a-time", *text[200:]]))
-    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run", "--max-bad-ratio", 0))
+    run = tmp_path / "run"
+    ends = run_ranks(tmp_path, 2, arguments(events, run, "--max-bad-ratio", 0, *sharded))
     assert codes(ends) == [DATA] * 2, ends
+    assert saved(run) == {"ckpt-000000000150": 64}, "what was learned before is kept"
 
 
 def with_own_rate(rank):
@@ -189,6 +205,7 @@ def test_ranks_with_other_settings_are_refused(tmp_path):
     [
         (["--edge-table", "disk"], "--edge-table"),
         (["--interface", "nowhere0"], "nowhere0"),
+        (["--rank-memory", "halved"], "--rank-memory"),
     ],
 )
 def test_settings_for_one_process_are_refused(events, tmp_path, more, said):
@@ -243,12 +260,13 @@ def die_once_saved(run, before):
 
 
 @pytest.mark.slow
-def test_runs_resume_with_any_number_of_ranks_from_what_ranks_wrote_together(tmp_path):
+@pytest.mark.parametrize("sharded", [(), SHARDED, SHARDED[2:]])
+def test_runs_resume_with_any_number_of_ranks_from_what_ranks_wrote_together(tmp_path, sharded):
     """Each time the last rank is killed, after a checkpoint that all of its world have written."""
-    events = write_events(tmp_path / "events.csv", 2 * EVENTS)
+    events = write_events(tmp_path / "events.csv", 2 * EVENTS, nodes=90)
     options = ("--slices", 4, "--checkpoint-batches", 1)
     one, many = alone(events, tmp_path / "one", *options), tmp_path / "many"
-    argv = arguments(events, many, *options, "--resume")
+    argv = arguments(events, many, *options, "--resume", *sharded)
     for world, position in ((2, 200), (1, 400), (4, 650)):
         die = functools.partial(die_once_saved, many, {*saved(many)})
         ends = run_ranks(tmp_path, world, argv, (world - 1, position, die))

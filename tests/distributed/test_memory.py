@@ -158,7 +158,7 @@ def test_what_was_not_fetched_is_refused():
     with pytest.raises(ValueError, match="must be fetched before each micro-batch"):
         memory.read(nodes, position)
     memory.fetch(ask_rows(Alone(), [STREAM.queries(0, 0)])[0])
-    with pytest.raises(ValueError, match="node 999 as of position 0 was not asked of its owner"):
+    with pytest.raises(ValueError, match="node 999 is with rank 0, which was not asked for it"):
         memory.read(torch.tensor([999]), position)
     share = STREAM.share(0)
     STREAM.store(memory, share, Messages.joined([*STREAM.messages(share).values()]))

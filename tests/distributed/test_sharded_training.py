@@ -5,23 +5,30 @@ from __future__ import annotations
 import threading
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
-from helpers.effort import cases
+from helpers.effort import cases, slow
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.records import Losses
-from helpers.shards import STRIDE
+from helpers.shards import (
+    OwnParts,
+    assert_sections,
+    sections_of,
+    spread_events,
+    with_sharded_memory,
+)
 from helpers.thread_peers import in_threads
 from helpers.worlds import in_world
+from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Shard
-from tgflow.train import ContinualConfig, ContinualTrainer
+from tgflow.peers import Alone, Shard
+from tgflow.train import ContinualConfig, ContinualTrainer, OfflineTrainer
 
-MADE = made_events(66)
-EVENTS = replace(MADE, src=STRIDE * MADE.src, dst=STRIDE * MADE.dst)
+EVENTS = spread_events(made_events(66))
 """Of all ranks' nodes."""
 BATCHES = [EVENTS[:5], EVENTS[5:60], EVENTS[60:]]
 """Of one micro-batch less, of three at once, and of the rest."""
@@ -42,17 +49,25 @@ def model_of(name: str, peers: Any) -> Any:
     return model
 
 
-def trainer_of(name: str, config: ContinualConfig, peers: Any = None) -> ContinualTrainer:
+GRAPH, MEMORY = "graph", "memory"
+Sharded = tuple[str, ...]
+
+
+def trainer_of(
+    name: str, config: ContinualConfig, peers: Any = None, sharded: Sharded = (GRAPH,)
+) -> ContinualTrainer:
     model = model_of(name, peers)
-    shard = None if peers is None else peers.shard
+    if peers is not None and MEMORY in sharded:
+        model = with_sharded_memory(model, peers)
+    shard = peers.shard if peers is not None and GRAPH in sharded else None
     graph = TemporalGraph("undirected", X_DIM, shard=shard)
     return ContinualTrainer(model, graph, config, peers=peers)
 
 
-def left_by(trainer: ContinualTrainer, batches: Any) -> Any:
+def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None) -> Any:
     losses = Losses()
     trainer.run(batches, losses)
-    return trainer.checkpoint().sections, losses.seen
+    return sections_of(trainer, Shard() if shard is None else shard), losses.seen
 
 
 def assert_same_state(found: Any, expected: Any) -> None:
@@ -62,22 +77,36 @@ def assert_same_state(found: Any, expected: Any) -> None:
             assert torch.equal(found[part][key], tensor), (part, key)
 
 
+ALL = (GRAPH, MEMORY)
+EVERY = [*product(["tgn", "jodie"], [(GRAPH,), (MEMORY,)]), ("jodie", ALL)]
+"""Models, and what is sharded."""
+
+
 @pytest.mark.parametrize("world", cases([2, 3, 4], [3]))
 @pytest.mark.parametrize("updates", cases([0, 1, 2], [1]))
-@pytest.mark.parametrize("name", ["tgn", "tgat"])
-def test_ranks_with_shards_learn_what_one_process_does(name: str, updates: int, world: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "sharded"),
+    [
+        ("tgat", (GRAPH,)),
+        ("tgn", ALL),
+        *(slow(*each) for each in [*EVERY, ("tpnet", ALL), ("tgn+pairs", ALL)]),
+    ],
+)
+def test_ranks_with_shards_learn_what_one_process_does(
+    name: str, sharded: Sharded, updates: int, world: int
+) -> None:
     """Parameters, Adam, memory, scores and what is measured, with replay and a short last batch."""
     config = replace(HERE, updates=updates)
     expected = left_by(trainer_of(name, config), BATCHES)
 
     def work(peers: Any) -> Any:
-        trainer = trainer_of(name, config, peers)
-        return left_by(trainer, BATCHES), trainer.graph.shard
+        trainer = trainer_of(name, config, peers, sharded)
+        return left_by(trainer, BATCHES, peers.shard), trainer.graph.shard
 
     found = in_threads(world, work)
-    assert [shard for _, shard in found] == [Shard(rank, world) for rank in range(world)]
-    for (state, _), _ in found:
-        assert_same_state(state, expected[0])
+    if GRAPH in sharded:
+        assert [shard for _, shard in found] == [Shard(rank, world) for rank in range(world)]
+    assert_sections([state for (state, _), _ in found], expected[0])
     assert found[0][0][1] == expected[1]
 
 
@@ -119,13 +148,88 @@ def test_a_run_goes_on_with_other_shards() -> None:
         assert_same_state(state, expected)
 
 
+def test_a_memory_goes_on_with_any_number_of_ranks() -> None:
+    """Saved by two, by one and by three; past the end of what replay reads of it."""
+    config = replace(HERE, replay_horizon=20)
+    expected = left_by(trainer_of("tgn", config), [EVENTS])[0]
+    saved: Any = None
+    for world, events in ((2, EVENTS[:16]), (1, EVENTS[16:32]), (3, EVENTS[32:])):
+
+        def work(peers: Any, events: Any = events, before: Any = saved) -> Any:
+            trainer = trainer_of("tgn", config, peers, (MEMORY,))
+            if before is not None:
+                trainer = ContinualTrainer.from_checkpoint(
+                    trainer.model, deepcopy(before), peers=peers
+                )
+            trainer.run([events])
+            checkpoint = OwnParts({}, shard=peers.shard)
+            trainer.save(checkpoint)
+            return checkpoint
+
+        parts = in_threads(world, work)
+        sections = {name: held for part in parts for name, held in part.sections.items()}
+        saved = replace(parts[0], sections=sections)
+    assert_sections([saved.sections], expected)
+
+
+def test_a_memory_that_was_saved_whole_is_divided() -> None:
+    """By a process that learned whole batches, which has no parts of nodes."""
+    whole = trainer_of("tgn", replace(HERE, slices=1))
+    whole.run([EVENTS[:32]])
+    saved = whole.checkpoint()
+    expected = ContinualTrainer.from_checkpoint(model_of("tgn", None), deepcopy(saved), HERE)
+
+    def work(peers: Any) -> Any:
+        model = with_sharded_memory(model_of("tgn", peers), peers)
+        trainer = ContinualTrainer.from_checkpoint(model, deepcopy(saved), HERE, peers=peers)
+        return left_by(trainer, [EVENTS[32:]], peers.shard)[0]
+
+    assert_sections(in_threads(3, work), left_by(expected, [EVENTS[32:]])[0])
+
+
+def test_offline_training_refuses_a_sharded_memory() -> None:
+    model = with_sharded_memory(made_model("tgn"), Alone())
+    with pytest.raises(ValueError, match="a sharded memory is for a ContinualTrainer"):
+        OfflineTrainer(model, TemporalGraph.from_events(EVENTS))
+
+
+def test_what_is_with_another_rank_is_not_saved_here() -> None:
+    def work(peers: Any) -> None:
+        trainer_of("tgn", HERE, peers, (MEMORY,)).checkpoint()
+
+    with pytest.raises(ValueError, match="is with rank (0|1): each rank saves its own parts"):
+        in_threads(2, work)
+
+
+def stopped(peers: Any, sharded: Sharded) -> Any:
+    """Stop in the middle of a stream, whose next turns are being prepared; all ranks go on."""
+    trainer = trainer_of("tgn", CONFIG, peers, sharded)
+    position = 0
+    for record in trainer.steps(EVENTS[i : i + 16] for i in range(0, 64, 16)):
+        position = record.stop
+        if peers.rank == 0:
+            trainer.control.asks |= Order.STOP
+        if Order.STOP in trainer.control.order:
+            break
+    peers.broadcast(torch.zeros(1), kind="after")
+    return position, peers.failure
+
+
+@pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,)], [ALL]))
+def test_ranks_stop_together_where_turns_are_prepared_ahead(sharded: Sharded) -> None:
+    found = in_world(3, stopped, sharded)
+    assert found == [found[0]] * 3
+    assert found[0][0] in (16, 32)
+    assert found[0][1] is None
+
+
 def test_what_waits_in_a_shard_is_refused() -> None:
     def work(peers: Any) -> None:
         trainer = trainer_of("tgn", HERE, peers)
         next(iter(trainer.steps([EVENTS])))
         next(iter(trainer.steps([])))
 
-    with pytest.raises(ValueError, match=r"events wait in a sharded graph, .* a checkpoint"):
+    with pytest.raises(ValueError, match=r"events wait in the graph, .* a checkpoint"):
         in_threads(2, work)
 
 

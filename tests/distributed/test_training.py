@@ -12,6 +12,7 @@ from helpers.effort import slow
 from helpers.emulator import tensors
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.records import untimed
+from helpers.shards import assert_sections, sections_of, spread_events, with_sharded_memory
 from helpers.worlds import in_world, run_apart
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
@@ -26,7 +27,7 @@ from tgflow.train import (
 )
 from tgflow.train.finite import TrainingDiverged
 
-EVENTS = made_events(66)
+EVENTS = spread_events(made_events(66))
 """The last of the micro-batches has two events, fewer than there are slices."""
 CONFIG = ContinualConfig(
     batch_size=16, learning_rate=1e-2, mrr_negatives=3, grad_clip=1.0, slices=4
@@ -42,20 +43,22 @@ class Scored:
         steps._on_scores = lambda of, *scores: self.seen.append((of.start, scores))
 
 
-def trainer_of(peers, name, config, device=None):
+def trainer_of(peers, name, config, device=None, sharded=()):
     model = made_model(name, dropout=0.2)
-    graph = TemporalGraph("undirected", X_DIM)
     model = model if device is None else model.to(device)
+    if "memory" in sharded and peers.world > 1:
+        model = with_sharded_memory(model, peers)
+    graph = TemporalGraph("undirected", X_DIM, shard=peers.shard if "graph" in sharded else None)
     return ContinualTrainer(model, graph, config, peers=peers)
 
 
-def learn(peers, name, config):
+def learn(peers, name, config, sharded=()):
     """Return all that a training leaves: state, scores, each record, the result, who computed."""
-    trainer = trainer_of(peers, name, config)
+    trainer = trainer_of(peers, name, config, sharded=sharded)
     scored = Scored(trainer)
     records = [untimed(record.to_json()) for record in trainer.steps([EVENTS])]
     return {
-        "state": trainer.checkpoint().sections,
+        "state": sections_of(trainer, peers.shard),
         "scores": scored.seen,
         "records": records,
         "result": untimed(trainer.result()),
@@ -78,7 +81,7 @@ def assert_same_state(found, expected):
 
 def assert_ranks_learned(ranks, expected):
     first, *others = ranks
-    assert_same_state(first["state"], expected["state"])
+    assert_sections([rank["state"] for rank in ranks], expected["state"])
     assert first["records"] == expected["records"]
     assert first["result"] == expected["result"]
     assert len(first["scores"]) == len(expected["scores"]) > 0
@@ -86,7 +89,6 @@ def assert_ranks_learned(ranks, expected):
         assert start == where
         assert all(torch.equal(a, b) for a, b in zip(scores, wanted, strict=True))
     for other in others:
-        assert_same_state(other["state"], expected["state"])
         assert other["scores"] == []
         for record, wanted in zip(other["records"], expected["records"], strict=True):
             assert [record[key] for key in ("start", "stop", "loss")] == [
@@ -94,25 +96,31 @@ def assert_ranks_learned(ranks, expected):
             ]
 
 
-def tasks_of(name, updates):
-    return [(name, replace(CONFIG, updates=each, replay_ratio=0.5)) for each in updates]
+def tasks_of(name, updates, sharded=()):
+    config = replace(CONFIG, replay_ratio=0.5)
+    return [(name, replace(config, updates=each), sharded) for each in updates]
+
+
+ALL = ("graph", "memory")
 
 
 @pytest.mark.parametrize(
-    ("world", "name", "updates"),
+    ("world", "name", "updates", "sharded"),
     [
-        (3, "tgn+pairs", (1,)),
-        (2, "tgat", (0,)),
+        (3, "tgn+pairs", (1,), ()),
+        (2, "tgat", (0,), ()),
+        (3, "tgn", (1,), ALL),
         *(
-            slow(world, name, (0, 1, 2))
+            slow(world, name, (0, 1, 2), sharded)
             for world in (2, 3, 4)
-            for name in ("tgn", "tgat", "tgn+pairs", "jodie")
+            for name in ("tgn", "tgat", "tgn+pairs", "jodie", "tpnet")
+            for sharded in ((), ("graph",), ("memory",), ALL)
         ),
     ],
 )
-def test_n_ranks_learn_what_one_does(world, name, updates):
+def test_n_ranks_learn_what_one_does(world, name, updates, sharded):
     """Parameters, Adam, memory, every score and every metric, with dropout and replay."""
-    tasks = tasks_of(name, updates)
+    tasks = tasks_of(name, updates, sharded)
     ranks = in_world(world, learn_all, tasks)
     for number, expected in enumerate(learn_all(Alone(), tasks)):
         assert_ranks_learned([results[number] for results in ranks], expected)
@@ -132,6 +140,18 @@ def test_a_step_is_two_collectives_with_the_bytes_of_the_formula():
     assert second["bytes"]["figures"] == 64 * num_steps
     assert first["bytes"]["order"] == 8 * num_steps
     assert first["bytes"]["checksum"] == 8
+
+
+def test_a_step_with_sharded_memory_is_three_collectives():
+    """Rows are asked for ahead, in another thread; and what is stored goes to its owner alone."""
+    [(first,), _] = in_world(2, learn_all, tasks_of("tgn", (1,), ("memory",)))
+    num_steps = len(first["records"])
+    calls = {kind: num for kind, num in first["calls"].items() if num}
+    turns = calls.pop("turns")
+    assert 1 <= turns <= num_steps
+    assert calls.pop("memory queries") == 2 * turns
+    assert calls == {"memory": num_steps, "step": num_steps, "gradient": num_steps}
+    assert "rows" not in first["bytes"]
 
 
 def test_what_is_not_learned_is_one_collective():

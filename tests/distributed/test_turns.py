@@ -16,11 +16,12 @@ from helpers.shards import STRIDE
 from helpers.thread_peers import ThreadPeers, in_threads
 from tgflow.distributed.asking import AskingSampler
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Shard
+from tgflow.peers import RanksDisagree, Shard
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.plan.task import BatchError
-from tgflow.plan.turns import SharePreparer, shares_by_turns
+from tgflow.plan.turn_gate import TurnGate, TurnsOver
+from tgflow.plan.turns import SharePreparer, WalksHere, shares_by_turns
 from tgflow.schedule import SliceSchedule
 from tgflow.share import Share
 from tgflow.tables import FeatureTable
@@ -85,7 +86,8 @@ def test_turns_prepare_what_one_process_would(variant, world, size, num_threads)
 
     def work(peers: ThreadPeers) -> list[Share]:
         preparer = preparer_for(peers, variant)
-        return [*shares_by_turns(turns, preparer, num_threads=num_threads, ahead=2)]
+        gate = TurnGate(peers)
+        return [*shares_by_turns(turns, preparer, gate, num_threads=num_threads, ahead=2)]
 
     tasks = [task for turn in turns for task in turn]
     for rank, shares in enumerate(in_threads(world, work)):
@@ -106,6 +108,58 @@ def test_a_turn_takes_four_exchanges_a_hop_however_many_batches_it_has():
         return sum(flow.calls for flow in peers.traffic.flows.values())
 
     assert in_threads(3, work) == [4 * len(variant["fanouts"])] * 3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_whole_graph_is_asked_here(variant):
+    """Of a graph that every rank has all of, hops ask nobody."""
+    plans = plans_of(graph_of(Shard()), variant)
+    preparer = SharePreparer(plans, WalksHere(plans.learn.graph, plans.learn.sampler), range(2), 2)
+    (share,) = preparer.shares([(1, 2)])
+    for found, batch in zip(share.slices, plans.learn.share(1, 2, range(2)).slices, strict=True):
+        assert_same_batch(found, batch)
+
+
+def test_what_a_micro_batch_reads_is_asked_for_and_fetched_together():
+    plans, asked = plans_of(graph_of(Shard()), {}), []
+
+    def ask(micro_batches: list[list[Any]]) -> list[Any]:
+        asked.extend([(b.epoch, b.index, b.slice.number) for b in each] for each in micro_batches)
+        return [lambda: None for _ in micro_batches]
+
+    walks = WalksHere(plans.learn.graph, plans.learn.sampler)
+    shares = SharePreparer(plans, walks, range(1, 3), 2, ask).shares(turns_of(2, 2)[0])
+    assert asked == [[(e, i, n) for e in range(3) for n in (1, 2)] for i in range(2)]
+    assert [share.fetch for share in shares] == [shares[0].fetch] * 3 + [shares[3].fetch] * 3
+    assert shares[0].fetch is not shares[3].fetch
+
+
+def test_who_leaves_lets_those_go_who_have_begun_a_turn():
+    def work(peers: ThreadPeers) -> list[str]:
+        gate, said = TurnGate(peers), []
+        with gate.turn(3):
+            said.append("first")
+        if peers.rank == 1:
+            gate.leave()
+        for _ in range(2):
+            try:
+                with gate.turn(3):
+                    said.append("next")
+            except TurnsOver:
+                said.append("over")
+        gate.leave()
+        return said
+
+    assert in_threads(3, work) == [["first", "over", "over"]] * 3
+
+
+def test_another_turn_elsewhere_is_found():
+    def work(peers: ThreadPeers) -> None:
+        with TurnGate(peers).turn(2 + peers.rank):
+            pass
+
+    with pytest.raises(RanksDisagree, match="must come to all ranks in the same batches"):
+        in_threads(2, work)
 
 
 def test_what_fails_names_the_batch_and_ends_all_ranks():

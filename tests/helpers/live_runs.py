@@ -15,13 +15,13 @@ SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
 MACHINE = ("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables")
 
 
-def write_events(path: Path, size: int = 400) -> Path:
-    """Write events among 20 nodes that mostly write to the node after them."""
+def write_events(path: Path, size: int = 400, nodes: int = 20) -> Path:
+    """Write events among a few nodes that mostly write to the node after them."""
     rng = random.Random(5)
     lines = ["src,dst,t"]
     for i in range(size):
-        src = rng.randrange(20)
-        dst = (src + 1) % 20 if rng.random() < 0.8 else rng.randrange(20)
+        src = rng.randrange(nodes)
+        dst = (src + 1) % nodes if rng.random() < 0.8 else rng.randrange(nodes)
         lines.append(f"{src},{dst},{1_600_000_000 + 60 * (i // 2)}")
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
+from tgflow.checkpoint import Checkpoint
+from tgflow.distributed.memory import ShardedMemory
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.peers import Shard
+from tgflow.nn import NodeMemory
+from tgflow.peers import Peers, Shard
 
 STRIDE = 19
 """Nodes are this far apart, so that ranks of any world own some of a few."""
@@ -19,6 +24,46 @@ NUM_NODES = 7
 def spread(nodes: torch.Tensor) -> torch.Tensor:
     """Return ids that are of many parts, of few small ones; padding stays."""
     return torch.where(nodes >= 0, nodes * STRIDE, nodes)
+
+
+def spread_events(events: EventBatch) -> EventBatch:
+    """Return the same events among nodes that ranks of any world own some of."""
+    return replace(events, src=spread(events.src), dst=spread(events.dst))
+
+
+def with_sharded_memory(model: Any, peers: Peers) -> Any:
+    """Return a model, if it has a memory of nodes, with that of this rank's nodes alone."""
+    if isinstance(model.state, NodeMemory):
+        model.state = ShardedMemory(model.state, peers)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class OwnParts(Checkpoint):
+    """A checkpoint with all sections but the parts of nodes of other ranks."""
+
+    shard: Shard = field(default_factory=Shard)
+
+    def put_part(self, name: str, part: int, make: Callable[[], Any]) -> None:
+        if self.shard.owner(part) == self.shard.rank:
+            Checkpoint.put_part(self, name, part, make)
+
+
+def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
+    """Return what a trainer saves that is on this rank."""
+    checkpoint = OwnParts({}, shard=shard if trainer.spread_state is not None else Shard())
+    trainer.save(checkpoint)
+    return checkpoint.sections
+
+
+def assert_sections(ranks: Collection[dict[str, Any]], expected: dict[str, Any]) -> None:
+    """Check that what ranks saved is, taken together, what one process saves."""
+    assert set().union(*ranks) == expected.keys()
+    for found in ranks:
+        for section, held in found.items():
+            assert held.keys() == expected[section].keys()
+            for name, tensor in held.items():
+                assert torch.equal(tensor, expected[section][name]), (section, name)
 
 
 @dataclass

@@ -39,6 +39,7 @@ GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units", "tgflow.peers"]
 # process groups, and whoever starts them, are for those who put the rooms together.
 OVER_PEERS = ("parcel", "reduce", "control")
 ASKING = ("asking", "hop_parcel", "vectors")
+TO_OWNERS = ("mail_routes",)
 LAYERS = {
     "tgflow.graph": [
         *("tgflow.graph", "tgflow.cuda", "tgflow.tables", "tgflow.events", "tgflow.sampler"),
@@ -59,6 +60,12 @@ LAYERS = {
             *("tgflow.graph", "tgflow.sampler", "tgflow.sampling", "tgflow.events"),
         ]
         for name in ASKING
+    },
+    **{
+        f"tgflow.distributed.{name}": [
+            *("tgflow.distributed.parcel", "tgflow.schedule", "tgflow.share", "tgflow.messages"),
+        ]
+        for name in TO_OWNERS
     },
     "tgflow.distributed.supervise": [
         "tgflow.distributed.rank_processes",
@@ -202,7 +209,9 @@ def test_only_joined_ranks_know_process_groups():
             assert not groups, f"{name} imports {groups}"
         if not within(name, ["tgflow.distributed", *COMPOSERS]) and name != "tgflow":
             rooms = known_rooms(known, "tgflow.distributed")
-            assert rooms <= {*OVER_PEERS, *ASKING}, f"{name} imports {rooms} of tgflow.distributed"
+            assert rooms <= {*OVER_PEERS, *ASKING, *TO_OWNERS}, (
+                f"{name} imports {rooms} of tgflow.distributed"
+            )
 
 
 def known_rooms(modules, package):

@@ -13,9 +13,11 @@ import torch
 from tgflow import _core
 from tgflow.bench import made
 from tgflow.distributed.join import join
+from tgflow.distributed.memory import ShardedMemory
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
+from tgflow.nn import NodeMemory
 from tgflow.peers import Alone, Peers
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
@@ -40,6 +42,8 @@ class Work:
     dim: int = 100
     shards: bool = False
     """Whether each rank has the neighbors of its own nodes alone."""
+    memory_shards: bool = False
+    """Whether each rank has the memory of its own nodes alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
     torch.manual_seed(0)
     config = ContinualConfig(batch_size=work.batch, slices=work.slices, mrr_negatives=1)
     graph = TemporalGraph(shard=peers.shard if work.shards else None)
-    trainer = ContinualTrainer(_model(work), graph, config, peers=peers)
+    trainer = ContinualTrainer(_model(work, peers), graph, config, peers=peers)
     steps = trainer.steps([events])
     for _ in range(work.warm_up):
         next(steps)
@@ -82,11 +86,16 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
     )
 
 
-def _model(work: Work) -> TemporalModel:
+def _model(work: Work, peers: Peers) -> TemporalModel:
     dim = work.dim
     if work.model == "tgat":
         return TGAT(TGATConfig(time_dim=dim, embedding_dim=dim, neighbors=10, strategy="recent"))
-    return TGN(TGNConfig(memory_dim=dim, time_dim=dim, embedding_dim=dim, neighbors=10))
+    model: TemporalModel = TGN(
+        TGNConfig(memory_dim=dim, time_dim=dim, embedding_dim=dim, neighbors=10)
+    )
+    if work.memory_shards and isinstance(model.state, NodeMemory):
+        model.state = ShardedMemory(model.state, peers)
+    return model
 
 
 def _counted(peers: Peers) -> tuple[dict[str, int], dict[str, int]]:

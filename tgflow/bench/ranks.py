@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,7 +36,14 @@ SPEEDS = {("tgn", 1000): 1.5, ("tgat", 1000): 1.4, ("tgn", 200): 1.1}
 CPU_SHARES = {600: 0.65, 2000: 0.55}
 """CPU time of a rank of two over that of one process, by micro-batch."""
 JOINED_SHARE = 1.03
-COLLECTIVES = 2
+COLLECTIVES, COLLECTIVES_SHARDED = 2, 3
+"""Of the training thread a micro-batch: where memory is on every rank, and where it is sharded."""
+MEMORY_SHARE = 0.2
+"""Of the bytes that sharded memory sends, by memory that is on every rank."""
+MEMORY_WORLDS = (2, 4)
+_REPLICATED = ("rows",)
+_SHARDED = ("memory", "memory queries", "memory rows", "memory clocks", "memory stored")
+_TRAINING = ("step", "gradient", "memory")
 _TOGETHER = "2 ranks"
 _CONTROL = "2 processes, half batches"
 _ALONE = "1 process"
@@ -63,7 +70,10 @@ def run(options: Options) -> list[Row]:
     for batch, share in CPU_SHARES.items():
         rows.append(cpu_row(_work(options, "tgn", batch), share, options))
     rows.append(joined_row(_work(options, "tgn", 200), options))
-    return [*rows, shards_row(_work(options, "tgn", 1000), options), *_missing()]
+    rows.append(shards_row(_work(options, "tgn", 1000), options))
+    for world in MEMORY_WORLDS:
+        rows += memory_rows(_work(options, "tgn", 200), world, options)
+    return [*rows, *_missing()]
 
 
 def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
@@ -142,6 +152,31 @@ def shards_row(work: Work, options: Options) -> Row:
     return Row(name, calls, "collectives", _params(work, options), target=1)
 
 
+def memory_rows(work: Work, world: int, options: Options) -> Iterator[Row]:
+    """Yield what memory on every rank sends, of what sharded memory does; and the collectives.
+
+    From the first micro-batch on, as rows are asked for ahead.
+    """
+    options.say(f"ranks: memory of {world} ranks")
+    work = replace(work, slices=world, warm_up=0, batches=work.warm_up + work.batches)
+    whole = start(RankContender(work, world=world))
+    parts = start(RankContender(replace(work, memory_shards=True), world=world))
+    sent, theirs = _sent(whole, _REPLICATED), _sent(parts, _SHARDED)
+    params = {**_params(work, options), "ranks": world}
+    name = "ranks, replicated over sharded memory"
+    yield Row(name, sent / theirs, "of sharded's", params, target=MEMORY_SHARE)
+    for each, num_bytes in (("replicated", sent), ("sharded", theirs)):
+        size = num_bytes / world / work.batches / 1e3
+        yield Row("ranks, sent of memory", size, "kB", {**params, "memory": each})
+    calls = sum(parts[0].calls.get(kind, 0) for kind in _TRAINING) / work.batches
+    params["memory"] = "sharded"
+    yield Row("ranks, collectives", calls, "collectives", params, target=COLLECTIVES_SHARDED)
+
+
+def _sent(ranks: list[WorkFigures], kinds: Sequence[str]) -> int:
+    return sum(each.bytes.get(kind, 0) for each in ranks for kind in kinds)
+
+
 def take_rounds(
     contenders: Mapping[str, RankContender], options: Options
 ) -> dict[str, list[list[WorkFigures]]]:
@@ -209,11 +244,8 @@ def _params(work: Work, options: Options) -> Params:
 
 def _missing() -> list[Row]:
     """Return rows of what cannot be measured yet, and why."""
-    memory = "training with a sharded memory is not there yet"
     turns = "the micro-batches that a turn samples for cannot be set"
     return [
-        skipped("ranks, collectives", "collectives", {"memory": "sharded"}, memory),
-        skipped("ranks, replicated over sharded memory", "x", {}, memory),
         skipped("ranks, sampling from shards: wait, 8 a turn over 1", "x", {}, turns),
         skipped("ranks, kill -9 to learning again", "s", {}, "not measured by this command yet"),
     ]

@@ -17,6 +17,7 @@ COSTS = frozenset(
         "of the budget",
         "of all's",
         "of theirs",
+        "of sharded's",
         "ns/event",
         "bytes/entry",
         "bytes/event",

@@ -15,10 +15,16 @@ from tgflow.config import ConfigError, Field, fields, is_unset, load_config, sta
 from tgflow.config.model import parse_value
 from tgflow.setting import alternatives
 
-STREAM_OF_FILES = tuple(
-    field.key for field in fields() if field.key.startswith("stream.") and not field.setting.live
+STREAM_OF_FILES, RANKS_IN_STEP = (
+    tuple(
+        field.key
+        for field in fields()
+        if field.key.startswith(f"{section}.") and not field.setting.live
+    )
+    for section in ("stream", "ranks")
 )
-"""Settings of the stream for commands that read files only."""
+"""Settings of the stream for commands that read files only, and of the ranks for those that do not
+learn a stream as it comes."""
 FILE_PANEL = "Settings from a file"
 
 

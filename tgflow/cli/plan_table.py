@@ -27,6 +27,7 @@ KINDS = {
     "rows": "memory replicated",
     "memory queries": "memory sharded",
     "memory rows": "memory sharded",
+    "memory clocks": "memory sharded",
     "memory stored": "memory sharded",
     "queries": "graph sharded",
     "answers": "graph sharded",

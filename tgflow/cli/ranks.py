@@ -122,6 +122,12 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
         )
     if config.tables.cache_policy == "belady":
         raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
+    for flag, held in (("graph", config.ranks.graph), ("memory", config.ranks.memory)):
+        if held == "sharded" and config.run.device != "cpu":
+            raise ConfigError(
+                f"--rank-{flag}: sharded is for models on the CPU, and --device is "
+                f"{config.run.device}; use replicated"
+            )
 
 
 def check_training_ranks(config: Config, world: int) -> None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from tgflow.cli.nproc import Nproc, is_started, train_ranks
-from tgflow.cli.options import STREAM_OF_FILES, with_config
+from tgflow.cli.options import RANKS_IN_STEP, STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
-SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "tables", "run", "ranks")
+SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "tables", "run", *RANKS_IN_STEP)
 
 
 @with_config(SETTINGS)

@@ -201,10 +201,18 @@ class OperateConfig:
         check_ranges(self)
 
 
+Held = Literal["replicated", "sharded"]
+"""What each rank has: all of it; or a part, and asks the others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RanksConfig:
-    """How ranks that learn together reach each other."""
+    """How ranks that learn together reach each other, and what each of them has."""
 
+    graph: Annotated[Held, Setting(flags=("--rank-graph",), live=True)] = "replicated"
+    """Neighbors: all on every rank, or sharded: each rank has those of its own nodes."""
+    memory: Annotated[Held, Setting(flags=("--rank-memory",), live=True)] = "replicated"
+    """The model's memory of nodes, likewise; sharded sends the rows that are read."""
     timeout: Annotated[float, Gt(0), Setting(flags=("--rank-timeout",))] = 300.0
     """Seconds for all ranks to come, and later for any of them to answer."""
     interface: str | None = None

@@ -25,6 +25,8 @@ CHECKSUM_SPEC: Spec = (torch.int64, (1,))
 
 STREAM = "feed"
 """The kind of `Traffic` that brings the stream from rank 0."""
+_ROWS = ("rows", "memory", "memory queries", "memory rows", "memory clocks", "memory stored")
+_QUERIES = ("queries", "answers")
 
 
 class Order(IntFlag):
@@ -78,7 +80,8 @@ class RankFigures:
         """Return the figures of this rank."""
         flows = dict(traffic.flows)
         gradient, rows, queries = (
-            flows[kind].bytes if kind in flows else 0 for kind in ("gradient", "rows", "queries")
+            sum(flows[kind].bytes for kind in kinds if kind in flows)
+            for kinds in (("gradient",), _ROWS, _QUERIES)
         )
         return cls(
             compute_seconds=compute_seconds,

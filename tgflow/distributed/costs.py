@@ -20,6 +20,7 @@ from tgflow.distributed.hop_parcel import HopHeader
 from tgflow.distributed.parcel import Layout
 from tgflow.distributed.reduce import GRADIENT, chunk_sizes
 from tgflow.messages import Messages
+from tgflow.nn.memory_rows import CLOCK_WIDTH
 from tgflow.peers import PARTS, Shard
 from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct
@@ -30,6 +31,8 @@ from tgflow.tree_sum import subtrees
 _INT64, _INT32, _FLOAT32 = 8, 4, 4
 _ENDS = 2
 _FIGURES_BYTES = FIGURES_SPEC[1][0] * FIGURES_SPEC[0].itemsize
+_CLOCK_BYTES = CLOCK_WIDTH * _INT64
+_STORED = "memory stored"
 _SLOT_BYTES = 3 * _INT64
 """Of a neighbor: its node, its time and its event."""
 
@@ -45,7 +48,7 @@ class Widths:
     messages: Messages | None
     """What any slice left for the model's state: its columns say how wide a row is."""
     memory: int
-    """Bytes of a node's memory, 0 without."""
+    """Bytes of a node's memory and of its clock, 0 without."""
     edge: int
     """Bytes of an event's features, 0 without."""
     event: int
@@ -79,9 +82,10 @@ class RankCosts:
 
     Always, in the parcel of an update: `gradient`, `scores`, `figures` and `order`, `lost`,
     `checksum`, and `step`, its headers; and `feed`, the columns that rank 0 sends. Where every rank
-    has all of the memory: `rows`, else `memory queries`, `memory rows`, `memory clocks` and
-    `memory stored`. Where the graph is in shards: `queries` and `answers`. Where edge features are:
-    `edge rows`, with what asks for them.
+    has all of the memory: `rows`; else `memory queries`, `memory rows`, `memory clocks` and
+    `memory`, their headers, `memory stored`, and `step, memory sharded` in place of `step`. Where
+    the graph is in shards: `queries` and `answers`. Where edge features are: `edge rows`, with what
+    asks for them.
     """
     num_parcels: int = 0
 
@@ -164,7 +168,11 @@ class RankCosts:
             by_owner = self._remote(rows.nodes, rank)
             self._to(self.sent, "memory queries", rank, 2 * _INT64 * int(by_owner.sum()))
             self._to(self.sent, "memory queries", rank, _INT64 * (self.world - 1))
-            self._add(self.sent, "memory rows", by_owner * self.widths.memory)
+            row = self.widths.memory - _CLOCK_BYTES
+            for owner, size in enumerate(by_owner.tolist()):
+                if owner != rank:
+                    sizes = {"memory rows": size * row, "memory clocks": size * _CLOCK_BYTES}
+                    self._add_parcel(owner, sizes, "memory")
 
     def _add_parcels(self, scored: Sequence[Share], *, stores: bool, learns: bool) -> None:
         """Add the parcels that all ranks send each other.
@@ -175,15 +183,17 @@ class RankCosts:
             learns: Whether gradients are.
         """
         ranks = range(self.world)
-        rows = self._rows(scored[-1]) if stores else None
+        rows = self._rows(scored[-1]) if stores else {}
         scores = [sum(self._score_bytes(share, rank) for share in scored) for rank in ranks]
         checked = self.num_parcels % CHECKED_EVERY == 0
         self.num_parcels += 1
         sums = gradient_parts(self.schedule, self.widths) if learns and self.widths.leaf else None
         for rank, other in product(ranks, ranks):
+            if rank == other:
+                continue
             sizes = {
                 "lost": 1,
-                "rows": None if rows is None else rows[rank],
+                "rows": rows["rows"][rank][other] if rows else None,
                 "checksum": _INT64 if checked else None,
                 GRADIENT: None if sums is None else sums[rank][other],
                 "scores": scores[rank] if other == 0 else None,
@@ -191,38 +201,45 @@ class RankCosts:
                 "order": _INT64 if rank == 0 else None,
             }
             there = {name: size for name, size in sizes.items() if size is not None}
-            if rank != other:
-                self._add_parcel(rank, there)
+            self._add_parcel(rank, there, STEP)
+            if self.widths.memory:
+                if _STORED in rows:
+                    there["rows"] = rows[_STORED][rank][other]
+                    self._to(self.sent, _STORED, rank, there["rows"])
+                self._to(self.sent, f"{STEP}, memory sharded", rank, _headers(there))
         for rank, parts in enumerate(sums or ()):
             own = parts[rank] // len(subtrees(self.schedule.slices_of(rank), self.schedule.slices))
             self._to(self.sent, GRADIENT, rank, own * (self.world - 1))
 
-    def _add_parcel(self, rank: int, sizes: Mapping[str, int]) -> None:
+    def _add_parcel(self, rank: int, sizes: Mapping[str, int], kind: str) -> None:
         for name, size in sizes.items():
             self._to(self.sent, name, rank, size)
-        headers = _parcel_bytes(tuple(sizes.values())) - sum(sizes.values())
-        self._to(self.sent, STEP, rank, headers)
+        self._to(self.sent, kind, rank, _headers(sizes))
 
     def _score_bytes(self, share: Share, rank: int) -> int:
         width = 1 + share.slices[0].negative_dst.shape[1]
         return sum(len(share.rows_of(each)) for each in self._numbers(rank)) * width * _FLOAT32
 
-    def _rows(self, share: Share) -> list[int] | None:
-        """Return the bytes of the rows that each rank's slices leave for the model's state."""
+    def _rows(self, share: Share) -> dict[str, list[list[int]]]:
+        """Return the bytes of the rows that each rank's slices leave for the state, to each rank.
+
+        Under `rows` as they are sent where every rank has all of the memory, under `memory stored`
+        where they go to the owners of who receives them.
+        """
         messages = self.widths.messages
         if messages is None:
-            return None
+            return {}
         read, width = messages.rows_read(share.host, share.num_new), messages.per_event
         receivers = _receivers(share, read) if width == _ENDS else None
-        found = []
+        found: dict[str, list[list[int]]] = {"rows": []}
         for rank in range(self.world):
             slices = self._numbers(rank)
             first, stop = (share.new_rows_of(slices[0]).start, share.new_rows_of(slices[-1]).stop)
             mine = (read >= width * first) & (read < width * stop)
-            found.append(int(mine.sum()) * self.widths.message)
+            found["rows"].append([int(mine.sum()) * self.widths.message] * self.world)
             if self.widths.memory and receivers is not None:
-                remote = int(self._remote(receivers[mine], rank).sum())
-                self._to(self.sent, "memory stored", rank, remote * self.widths.message)
+                by_owner = self._remote(receivers[mine], rank) * self.widths.message
+                found.setdefault(_STORED, []).append(by_owner.tolist())
         return found
 
     def _numbers(self, rank: int) -> range:
@@ -260,6 +277,11 @@ def gradient_parts(schedule: SliceSchedule, widths: Widths) -> list[list[int]]:
          for size in sizes]
         for rank in range(schedule.world)
     ]  # fmt: skip
+
+
+def _headers(sizes: Mapping[str, int]) -> int:
+    """Return the bytes of a parcel that are not those of its tensors."""
+    return _parcel_bytes(tuple(sizes.values())) - sum(sizes.values())
 
 
 @lru_cache

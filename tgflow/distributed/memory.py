@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tgflow.batch import Batch
 from tgflow.distributed.parcel import exchange_parcels
-from tgflow.distributed.wanted import MemoryQueries, WantedRows
+from tgflow.distributed.wanted import MemoryQueries, WantedRows, ask_rows
+from tgflow.nn.history import NODE
 from tgflow.nn.memory import NodeMemory
-from tgflow.nn.memory_rows import CLOCK_WIDTH, MemoryRows
-from tgflow.peers import Peers
+from tgflow.nn.memory_parts import HISTORY, merge_parts, nodes_of_parts
+from tgflow.nn.memory_rows import CLOCK_WIDTH, POSITION, MemoryRows
+from tgflow.peers import PARTS, Peers
 
 KIND = "memory"
 """What fetching counts as in `Traffic`: headers under this, rows and clocks under their names."""
@@ -36,9 +40,7 @@ class ShardedMemory(nn.Module):
 
     Example:
         >>> model.state = ShardedMemory(model.state, peers)
-        >>> (wanted,) = ask_rows(peers, [share.slices])  # ahead, in the thread of the group "plan"
-        >>> model.state.fetch(wanted)  # all ranks together
-        >>> scores = model(share.slices[0])
+        >>> trainer = ContinualTrainer(model, graph, config, peers=peers)
 
     Raises:
         ValueError: If `memory` has nodes already, or is on a device.
@@ -90,6 +92,10 @@ class ShardedMemory(nn.Module):
         """Forget everything, history included; the nodes stay."""
         self.owned.reset()
         self._position, self._wanted = 0, None
+
+    def ask(self, micro_batches: Sequence[Iterable[Batch]]) -> list[Callable[[], None]]:
+        """Let owners know which rows will be read. See `SpreadState.ask`, and `ask_rows`."""
+        return [partial(self.fetch, wanted) for wanted in ask_rows(self._peers, micro_batches)]
 
     def fetch(self, wanted: WantedRows) -> None:
         """Bring the rows that a micro-batch reads here; nothing is sent if they are here already.
@@ -196,12 +202,67 @@ class ShardedMemory(nn.Module):
         return self.owned.state_dict() | {_LAST: torch.tensor([self.num_nodes, self._position])}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # type: ignore[override]
-        """Become what `state_dict` returned on this rank of a world of as many.
+        """Become what `state_dict` returned on this rank of a world of as many, or of all nodes.
+
+        Args:
+            state: This rank's; or that of a `NodeMemory`, of which it takes its own nodes.
 
         Raises:
             KeyError: If a tensor is missing. Nothing is changed then.
             ValueError: If it was saved with other widths. Nothing is changed then.
         """
+        if _LAST not in state:
+            whole = NodeMemory(self.owned.dim, self.owned.mail_dim)
+            whole.load_state_dict(state)
+            self.load_parted(whole.parted())
+            return
         num_nodes, position = state[_LAST].tolist()
         self.owned.load_state_dict({name: x for name, x in state.items() if name != _LAST})
         self.num_nodes, self._position, self._wanted = num_nodes, position, None
+
+    def parted(self) -> Callable[[int], dict[str, Tensor]]:
+        """Return what gives the tensors of each part of this rank. See `PartedState`.
+
+        Raises:
+            ValueError: By what it returns, for a part of another rank.
+        """
+        take, parts = self.owned.parted(len(self._shard.parts)), self._shard.parts
+
+        def part_of(part: int) -> dict[str, Tensor]:
+            if part not in parts:
+                raise ValueError(
+                    f"part {part} of the memory is with rank {self._shard.owner(part)}: each rank "
+                    "saves its own parts, to a RankCheckpoint"
+                )
+            return self._moved(take(part - parts.start), self._shard.ids)
+
+        return part_of
+
+    def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
+        """Become this rank's part of what ranks of any world saved. See `PartedState`.
+
+        Raises:
+            KeyError: If a tensor is missing. Nothing is changed then.
+            ValueError: As `load_state_dict`, or if the parts do not fit each other.
+        """
+        sizes, positions, own = [], [0], []
+        for part in range(PARTS):
+            found = read(part)
+            sizes.append(len(found["clock"]))
+            positions.append(int(found["clock"][:, POSITION].max()) if sizes[-1] else 0)
+            if part in self._shard.parts:
+                own.append(self._moved(found, self._shard.local))
+        whole = merge_parts(own)
+        last = [nodes_of_parts(sizes), max(positions)]
+        if HISTORY + "events" in whole:
+            last[1] = int(whole[HISTORY + "events"][0])
+        self.load_state_dict(whole | {_LAST: torch.tensor(last)})
+
+    @staticmethod
+    def _moved(state: Mapping[str, Tensor], ids: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """Return the state of a part whose history has other ids of its nodes."""
+        name, moved = HISTORY + "origin", dict(state)
+        if name in moved:
+            moved[name] = moved[name].clone()
+            moved[name][:, NODE] = ids(moved[name][:, NODE])
+        return moved

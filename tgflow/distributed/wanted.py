@@ -69,10 +69,11 @@ class WantedRows:
         place = distinct(every, None)[1][known:]
         strange = (place >= known).nonzero()
         if len(strange):
-            row = int(strange[0])
+            node, row = int(nodes[strange[0]]), int(strange[0])
             raise ValueError(
-                f"node {int(nodes[row])} as of position {int(position[row])} was not asked of its "
-                "owner: a sharded memory reads what was wanted of the micro-batch, see ask_rows"
+                f"node {node} is with rank {Shard(0, len(self.asked)).owner(node)}, which was not "
+                f"asked for it as of position {int(position[row])}: a sharded memory reads what "
+                "was wanted of the micro-batch, see ask_rows"
             )
         return place
 

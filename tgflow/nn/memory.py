@@ -325,12 +325,13 @@ class NodeMemory(nn.Module):
             state |= {HISTORY + name: x for name, x in kept.items()}
         return state
 
-    def parted(self) -> MemoryParts:
+    def parted(self, num_parts: int = PARTS) -> MemoryParts:
         """Return what `state_dict` does, part by part of the nodes. See `PartedState`."""
         table, size = self.table, self.num_nodes
         is_here = isinstance(table, TensorTable)
         rows = table.read(0, size) if is_here else self._copied_rows(size)
-        return MemoryParts(rows, self.clock[:size], self.history, is_copy=not is_here)
+        past, is_copy = self.history, not is_here
+        return MemoryParts(rows, self.clock[:size], past, is_copy=is_copy, num_parts=num_parts)
 
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Become what `parted` gave of all nodes. See `PartedState`.

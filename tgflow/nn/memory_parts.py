@@ -1,4 +1,7 @@
-"""A node memory by parts of its nodes, whatever of them a process holds: part = node % PARTS."""
+"""A node memory by parts of its nodes, whatever of them a process holds: part = node % PARTS.
+
+A memory of one rank's nodes is in as many parts as the rank owns, by their local ids.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +30,31 @@ class MemoryParts:
         clock: Of each node, int64 `[N, 4]`.
         history: Of the memory, if it keeps any.
         is_copy: Whether nothing changes `rows`, so that views of them do.
+        num_parts: How many parts the nodes are in.
     """
 
     def __init__(
-        self, rows: Tensor, clock: Tensor, history: VersionHistory | None, *, is_copy: bool
+        self,
+        rows: Tensor,
+        clock: Tensor,
+        history: VersionHistory | None,
+        *,
+        is_copy: bool,
+        num_parts: int = PARTS,
     ) -> None:
         self._rows, self._clock, self._history = rows, clock, history
-        self._is_copy = is_copy
-        self._sizes = _written_sizes(clock)
-        self._slots = [] if history is None else _slots_by_part(history)
+        self._is_copy, self._num_parts = is_copy, num_parts
+        self._sizes = _written_sizes(clock, num_parts)
+        self._slots = [] if history is None else _slots_by_part(history, num_parts)
 
     def __call__(self, part: int) -> dict[str, Tensor]:
         """Return the tensors of a part, rows in the order of nodes; nothing changes them."""
-        stop = part + PARTS * self._sizes[part]
-        rows = self._rows[part:stop:PARTS]
+        step = self._num_parts
+        stop = part + step * self._sizes[part]
+        rows = self._rows[part:stop:step]
         state = {
             "rows": rows if self._is_copy else rows.clone(),
-            "clock": self._clock[part:stop:PARTS].clone(),
+            "clock": self._clock[part:stop:step].clone(),
         }
         if self._history is not None:
             kept = self._history.state_dict(self._slots[part])
@@ -51,19 +62,19 @@ class MemoryParts:
         return state
 
 
-def _written_sizes(clock: Tensor) -> list[int]:
+def _written_sizes(clock: Tensor, num_parts: int) -> list[int]:
     """Return how many nodes of each part there are up to the last one that was written."""
     written = clock[:, HAS_MAIL].nonzero().squeeze(1)
-    sizes = clock.new_zeros(PARTS)
-    sizes.scatter_reduce_(0, written % PARTS, written // PARTS + 1, "amax")
+    sizes = clock.new_zeros(num_parts)
+    sizes.scatter_reduce_(0, written % num_parts, written // num_parts + 1, "amax")
     return [int(size) for size in sizes.tolist()]
 
 
-def _slots_by_part(history: VersionHistory) -> Sequence[Tensor]:
+def _slots_by_part(history: VersionHistory, num_parts: int) -> Sequence[Tensor]:
     slots = history.kept_slots()
-    part = history.origin[:, NODE].index_select(0, slots) % PARTS
+    part = history.origin[:, NODE].index_select(0, slots) % num_parts
     order = part.argsort(stable=True)
-    sizes: list[int] = part.bincount(minlength=PARTS).tolist()
+    sizes: list[int] = part.bincount(minlength=num_parts).tolist()
     return torch.split(slots[order], sizes)
 
 
@@ -71,24 +82,32 @@ def merge_parts(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the state of the memory of all nodes, as `NodeMemory.load_state_dict` takes it.
 
     Args:
-        parts: What `MemoryParts` gave for each part, in order.
+        parts: What `MemoryParts` gave for each of its parts, in order.
 
     Raises:
         KeyError: If a tensor is missing.
         ValueError: If parts are of different memories.
     """
-    sizes = [len(each["clock"]) for each in parts]
-    num_nodes = max(
-        (part + PARTS * (size - 1) + 1 for part, size in enumerate(sizes) if size), default=0
-    )
+    sizes, step = [len(each["clock"]) for each in parts], len(parts)
+    num_nodes = nodes_of_parts(sizes)
     state = {}
     for name in ("rows", "clock"):
         state[name] = parts[0][name].new_zeros(num_nodes, parts[0][name].shape[1])
         for part, found in enumerate(parts):
-            state[name][part : part + PARTS * sizes[part] : PARTS] = found[name]
+            state[name][part : part + step * sizes[part] : step] = found[name]
     if any(HISTORY + "events" in each for each in parts):
         state |= _merged_history(parts)
     return state
+
+
+def nodes_of_parts(sizes: Sequence[int]) -> int:
+    """Return how many nodes there are if each part ends with its last one.
+
+    Args:
+        sizes: Nodes of each part.
+    """
+    step = len(sizes)
+    return max((part + step * (size - 1) + 1 for part, size in enumerate(sizes) if size), default=0)
 
 
 def _merged_history(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ def ordered_map(
     *,
     num_threads: int = 1,
     lookahead: int = 1,
+    may_wait: bool = False,
 ) -> Generator[T]:
     """Yield `make(item)` for each item, in their order.
 
@@ -32,6 +33,8 @@ def ordered_map(
         items: Of any iterable.
         num_threads: Threads that make; 0 makes each when it is asked for.
         lookahead: How many may be made or in the making but not taken.
+        may_wait: Whether `make` may wait for others, too: then closing waits for no thread longer
+            than a second.
     """
     if num_threads == 0:
         for item in items:
@@ -51,7 +54,8 @@ def ordered_map(
         waiting = work.close()
         for thread in threads:
             if thread.ident is not None:
-                thread.join(timeout=_STREAM_GRACE_SECONDS if thread is waiting else None)
+                is_short = may_wait or thread is waiting
+                thread.join(timeout=_STREAM_GRACE_SECONDS if is_short else None)
 
 
 def prefetch(items: Iterable[Item], lookahead: int = 1) -> Generator[Item]:

@@ -1,28 +1,32 @@
-"""Batches of several tasks prepared in one turn, whose hops are answered together: by other ranks.
+"""Batches of several tasks prepared in one turn, whose questions other ranks answer together.
 
-Where each rank has the neighbors of its own nodes, every hop waits for the others. So the batches
-of several micro-batches, what is predicted and what is learned from, take each hop together; and
-all ranks take the same turns, one thread each.
+Where each rank has the neighbors of its own nodes, every hop waits for the others; so does whoever
+reads memory or features of which each has a part. So the batches of several micro-batches, what is
+predicted and what is learned from, ask together; and all ranks take the same turns, one thread
+each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import islice
-from typing import Protocol
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Protocol, TypeAlias
 
 import torch
 
 from tgflow.batch import Batch
+from tgflow.graph import TemporalGraph
+from tgflow.peers import PeerLost, RanksDisagree
 from tgflow.plan.assembly import RootColumns, assembled_of, walk_of
 from tgflow.plan.in_order import ordered_map
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.plan.task import Task, batch_error
-from tgflow.sampling import Frontier
-from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop
+from tgflow.plan.turn_gate import TurnGate
+from tgflow.sampling import Frontier, Sampler
+from tgflow.sampling.hops import Hops, HopWalk, hop_by_hop, walk_here
 from tgflow.share import Share
 
 
@@ -32,6 +36,27 @@ class Walker(Protocol):
     def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
         """Return the hops of each batch, all of them taking a hop together."""
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WalksHere:
+    """A `Walker` over a graph that has all neighbors: it asks nobody.
+
+    Args:
+        graph: Graph to read.
+        sampler: Which neighbors are taken.
+    """
+
+    graph: TemporalGraph
+    sampler: Sampler
+
+    def walk(self, walks: Iterable[HopWalk]) -> list[Hops]:
+        """Return the hops of each batch."""
+        return [walk_here(self.graph, walk, self.sampler) for walk in walks]
+
+
+AskState: TypeAlias = Callable[[Sequence[Iterable[Batch]]], Sequence[Callable[[], None]]]
+"""What `tgflow.state.SpreadState.ask` is."""
 
 
 class PlansByEpoch(Protocol):
@@ -44,19 +69,21 @@ class PlansByEpoch(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharePreparer:
-    """Prepares shares of batches of a sharded graph, in host memory, in turns with other ranks.
+    """Prepares shares of batches in host memory, in turns with other ranks.
 
     Args:
-        plans: Of a graph with a shard; plans that come side by side have as many hops.
+        plans: Of a graph, perhaps with a shard; plans that come side by side have as many hops.
         walker: Answers their hops; its sampler is theirs.
         wanted: The slices of each batch that are computed here.
         most: Slices of the rank that computes most of a batch: as many walks all ranks take.
+        ask: Lets owners know what micro-batches read of the model's state; None: it is all here.
     """
 
     plans: PlansByEpoch
     walker: Walker
     wanted: range
     most: int
+    ask: AskState | None = None
 
     def shares(self, turn: Sequence[Task]) -> list[Share]:
         """Return the wanted slices of each batch: the same as `Plan.share` of a whole graph.
@@ -68,13 +95,18 @@ class SharePreparer:
 
         Raises:
             BatchError: If a batch cannot be prepared.
+            PeerLost: If another rank is gone.
+            RanksDisagree: If another one takes another turn.
         """
         try:
             drawn = [self._draw(task, number) for task in turn for number in self.wanted]
             batches = iter(self._batches(drawn, self.most * len(turn)))
+            shares = [Share.of([*islice(batches, len(self.wanted))]) for _ in turn]
+            return shares if self.ask is None else _fetching(shares, self.ask)
+        except (PeerLost, RanksDisagree):
+            raise
         except Exception as error:
             raise batch_error(turn[0], error) from error
-        return [Share.of([*islice(batches, len(self.wanted))]) for _ in turn]
 
     def _draw(self, task: Task, number: int) -> tuple[PlanSpec, Roots]:
         spec = self.plans.plan_of(task[0])
@@ -95,6 +127,17 @@ class SharePreparer:
         ]
 
 
+def _fetching(shares: Iterable[Share], ask: AskState) -> list[Share]:
+    """Return shares that fetch what they read of a state: those of a micro-batch together."""
+    groups = [[*group] for _, group in groupby(shares, key=lambda share: share.index)]
+    read = [[batch for share in group for _, batch in share.computed()] for group in groups]
+    return [
+        replace(share, fetch=fetch)
+        for group, fetch in zip(groups, ask(read), strict=True)
+        for share in group
+    ]
+
+
 def _nowhere(spec: PlanSpec) -> HopWalk:
     """Return a walk that asks for nothing, beside those of other ranks."""
     nothing = torch.empty(0, dtype=torch.int64)
@@ -104,19 +147,32 @@ def _nowhere(spec: PlanSpec) -> HopWalk:
 
 
 def shares_by_turns(
-    turns: Iterable[Sequence[Task]], preparer: SharePreparer, *, num_threads: int, ahead: int
+    turns: Iterable[Sequence[Task]],
+    preparer: SharePreparer,
+    gate: TurnGate,
+    *,
+    num_threads: int,
+    ahead: int,
 ) -> Generator[Share]:
     """Yield the shares of each turn, in the order of their tasks.
 
-    Turns are pulled lazily, and prepared by one thread, as all ranks must ask in one order.
+    Turns are pulled lazily, and prepared by one thread, as all ranks must ask in one order. Left
+    early, a thread that waits for other ranks is not waited for longer than a second.
 
     Args:
         turns: Tasks that are prepared together.
         preparer: Prepares them.
+        gate: All ranks go through it turn by turn.
         num_threads: 0 prepares each turn when it is asked for; more are one.
         ahead: Turns that may be prepared or in preparation but not taken.
     """
-    made = ordered_map(preparer.shares, turns, num_threads=min(num_threads, 1), lookahead=ahead)
+
+    def shares_of(turn: Sequence[Task]) -> list[Share]:
+        with gate.turn(len(turn)):
+            return preparer.shares(turn)
+
+    threads = min(num_threads, 1)
+    made = ordered_map(shares_of, turns, num_threads=threads, lookahead=ahead, may_wait=True)
     with closing(made):
         for shares in made:
             yield from shares

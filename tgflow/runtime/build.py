@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from tgflow.choices import Direction
 from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
 from tgflow.config.model import model_label
+from tgflow.distributed.words import share_words
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
@@ -291,6 +293,7 @@ def _make_checkpoints(
         parts=parts,
         saved=saved,
         shard=peers.shard,
+        announce=None if trainer.spread_state is None else partial(share_words, peers),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -66,6 +66,8 @@ class Checkpoints:
         parts: What belongs to the checkpoints beside the trainer.
         saved: Events in the newest checkpoint on the disk; None without one.
         shard: Which rank this is of those that save together; this is rank 0.
+        announce: Lets the others know whether the last one is taken, where it must be by all of
+            them; None: it is taken here alone.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Checkpoints:
         parts: Sequence[CheckpointPart] = (),
         saved: int | None = None,
         shard: Shard | None = None,
+        announce: Callable[[bool], object] | None = None,
     ) -> None:
+        self._announce = announce
         self._trainer, self._store, self._writer = trainer, store, writer
         self._run_log, self._parts = run_log, parts
         self._every, self._every_batches = every, every_batches
@@ -143,7 +147,7 @@ class Checkpoints:
     def finish(self) -> str | None:
         """Save all there is, and return the digest of the state that is on the disk.
 
-        What no other rank has heard of is written here, all of it.
+        What no other rank has heard of is written here, all of it, if it is here.
 
         Raises:
             OSError: If the disk refuses.
@@ -154,9 +158,12 @@ class Checkpoints:
         except OSError as error:
             self._run_log.warning("checkpoint", str(error))
         self._settle()
-        if self._saved != self._trainer.position or any(part.changed() for part in self._parts):
+        is_due = self._saved != self._trainer.position or any(p.changed() for p in self._parts)
+        if self._announce is not None:
+            self._announce(is_due)
+        if is_due:
             failures = self.stats.failures
-            self._take(Shard())
+            self._take(Shard() if self._announce is None else self._shard)
             stats = self._writer.wait()
             self._settle()
             if stats.failures > failures:

@@ -10,6 +10,7 @@ from tgflow.checkpoint import CheckpointWriter
 from tgflow.checkpoint.notices import Notices
 from tgflow.checkpoint.rank_checkpoint import RankCheckpoint
 from tgflow.checkpoint.sharded import FollowingStore
+from tgflow.distributed.words import share_words
 from tgflow.peers import PeerLost, Peers
 from tgflow.train.stream_trainer import StreamTrainer
 
@@ -70,7 +71,12 @@ class FollowedSaves:
     def finish(self) -> None:
         """Wait for the one that is under way; what was learned after it rank 0 saves.
 
-        Once this rank's share is written, rank 0 may be gone before it says how that went.
+        Where it has not all of it, this rank saves its share, if rank 0 says that there is anything
+        to save. Once the share is written, rank 0 may be gone before it says how that went.
         """
         with suppress(OSError, PeerLost):
             self._writer.wait()
+        if self._trainer.spread_state is not None and share_words(self._peers):
+            with suppress(OSError, PeerLost):
+                self.take()
+                self._writer.wait()

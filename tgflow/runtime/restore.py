@@ -14,10 +14,12 @@ from tgflow.compare.comparison import Comparison
 from tgflow.compare.lineup import Lineup
 from tgflow.config import Config
 from tgflow.cuda.device import Device
+from tgflow.distributed.memory import ShardedMemory
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel
-from tgflow.peers import Peers
+from tgflow.nn import NodeMemory
+from tgflow.peers import Alone, Peers, Shard
 from tgflow.runtime import resume
 from tgflow.runtime.checkpoint_parts import IngestPart
 from tgflow.runtime.directory import RunDirectory
@@ -152,12 +154,19 @@ def make_trainer(
         ValueError: If the source has another time unit than the checkpoint's events.
     """
     config, budget = directory.config.continual, directory.config.graph.device_budget
+    peers = Alone() if peers is None else peers
+    shard = _shared_out(model, directory.config, peers)
     execution = execution_config(directory.config)
     table = open_table(directory, source.x_dim, checkpoint, gpu)
     device = "cpu" if gpu is None else gpu
     if checkpoint is None:
         graph = TemporalGraph(
-            direction, time_unit=source.unit, edge_x=table, device=device, device_budget=budget
+            direction,
+            time_unit=source.unit,
+            edge_x=table,
+            device=device,
+            device_budget=budget,
+            shard=shard,
         )
         if isinstance(model, TemporalModel):
             return ContinualTrainer(model, graph, config, execution=execution, peers=peers)
@@ -179,7 +188,18 @@ def make_trainer(
         execution=execution,
         peers=peers,
         keep_model=keep_model,
+        shard=shard,
         **where,
     )
     trainer.graph.check_time_unit(source)
     return trainer
+
+
+def _shared_out(model: TemporalModel | Lineup, config: Config, peers: Peers) -> Shard | None:
+    """Give each rank its part of what the settings want sharded; return the graph's, if it is."""
+    if peers.world == 1:
+        return None
+    if isinstance(model, TemporalModel) and config.ranks.memory == "sharded":
+        state = model.state
+        model.state = ShardedMemory(state, peers) if isinstance(state, NodeMemory) else state
+    return peers.shard if config.ranks.graph == "sharded" else None

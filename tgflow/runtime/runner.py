@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tgflow.distributed.control import Order
+from tgflow.distributed.feed import LeaderFailed
 from tgflow.events import EventBatch
 from tgflow.runtime.checkpoints import Saves
 from tgflow.runtime.health import State
@@ -125,7 +126,7 @@ class Runner:
             with self.display:
                 stopped = self._learn()
         except Exception as error:
-            if isinstance(error, StreamError | MemoryLimit) or is_out_of_memory(error):
+            if self._can_save_before(error):
                 self._save_before(error)
             raise
         self.status.state = "stopping"
@@ -194,6 +195,16 @@ class Runner:
         for observer in self.observers:
             observer(record)
 
+    def _can_save_before(self, error: Exception) -> bool:
+        """Return whether what was learned can be saved: by all ranks, if each has a part of it.
+
+        Then all of them must have ended by the same error, after the same micro-batch.
+        """
+        if self.trainer.spread_state is None:
+            return isinstance(error, StreamError | MemoryLimit) or is_out_of_memory(error)
+        kinds = error.kinds if isinstance(error, LeaderFailed) else _kinds_of(error)
+        return not _ENDING_ALL.isdisjoint(kinds)
+
     def _save_before(self, error: Exception) -> None:
         """Save what was learned before `error` ends the run."""
         traceback.clear_frames(error.__traceback__)  # which hold the memory of the step that failed
@@ -216,6 +227,13 @@ class Runner:
         if saved is None:
             return "there is no checkpoint yet, and a run that resumes starts with the first event"
         return f"the newest checkpoint has {saved:,} events, and a run that resumes goes on there"
+
+
+_ENDING_ALL = {StreamError.__name__, MemoryLimit.__name__}
+
+
+def _kinds_of(error: Exception) -> list[str]:
+    return [kind.__name__ for kind in type(error).__mro__]
 
 
 class _Unfinished(Exception):

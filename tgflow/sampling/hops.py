@@ -124,6 +124,20 @@ def descend(
         how: As `Descent` has it.
     """
     hops = hop_by_hop(graph.seconds_per_tick, graph.gpu, roots, fanouts, **how)
+    return walk_here(graph, hops, sampler, types)
+
+
+def walk_here(
+    graph: TemporalGraph, hops: HopWalk, sampler: Sampler, types: Collection[int] | None = None
+) -> Hops:
+    """Return the hops of a batch, whose answers are those of the graph at hand.
+
+    Args:
+        graph: Graph to read.
+        hops: As `hop_by_hop` yields them.
+        sampler: Which neighbors are taken.
+        types: Only events with one of these labels count.
+    """
     try:
         asked = next(hops)
         while True:

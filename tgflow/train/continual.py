@@ -16,6 +16,7 @@ from tgflow.peers import Alone, Peers, Shard
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
 from tgflow.share import AnyBatch
+from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.descent import device_of_model
@@ -38,11 +39,14 @@ class ContinualTrainer(StreamTrainer):
     The graph may already hold events: they are history, neither predicted nor learned.
 
     Args:
-        model: Model to train, memory included.
+        model: Model to train, memory included: one whose `state` is a `ShardedMemory` has that of
+            this rank's nodes alone, fetches other rows once a micro-batch, and is saved by all
+            ranks together, each to a `RankCheckpoint`.
         graph: Grows by the stream's events; append to it nowhere else. One that is sharded
-            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors; the
-            stream then comes to all ranks in the same batches, up to 8 micro-batches of a batch are
-            prepared together, and `steps` is not to be left early and called again.
+            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors.
+            Where graph or memory is sharded, the stream comes to all ranks in the same batches, up
+            to 8 micro-batches of a batch are prepared together, and `steps` is not to be left early
+            and called again.
         config: Settings.
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
@@ -109,6 +113,12 @@ class ContinualTrainer(StreamTrainer):
     def memory_rows(self) -> int | None:
         """Rows of node memory that are held; None without any."""
         return getattr(self.model.state, "num_rows", None)
+
+    @property
+    def spread_state(self) -> SpreadState | None:
+        """The model's state, if each rank has that of its own nodes: all ranks save together."""
+        state = self.model.state
+        return state if isinstance(state, SpreadState) else None
 
     def _source(self) -> BatchSource:
         return self._plans(self.model, self._counts)

@@ -26,6 +26,7 @@ from tgflow.plan.plan import Plan
 from tgflow.plan.slices import joined_shares, sliced_tasks
 from tgflow.plan.task import Task
 from tgflow.share import AnyBatch
+from tgflow.state import SpreadState
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
@@ -91,8 +92,9 @@ class OfflineTrainer:
             parts, for their many negatives, are computed by every rank.
 
     Raises:
-        ValueError: If a part would have no events, fixed negatives are of other events, or
-            `config.slices` is more than 1 and the model stores whole batches alone.
+        ValueError: If a part would have no events, fixed negatives are of other events,
+            `config.slices` is more than 1 and the model stores whole batches alone, or its memory
+            is sharded.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
     """
@@ -110,6 +112,10 @@ class OfflineTrainer:
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         check_sliceable(model, c.slices)
+        if isinstance(model.state, SpreadState):
+            raise ValueError(
+                "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
+            )
         self._peers = peers = Alone() if peers is None else peers
         control = RankControl(peers, lambda: self._learner.compute_seconds)
         self._execution = ExecutionConfig() if execution is None else execution

@@ -25,10 +25,11 @@ from tgflow.model import Scores, TemporalModel
 from tgflow.peers import Peers
 from tgflow.schedule import SliceSchedule
 from tgflow.share import Share
+from tgflow.state import SpreadState
 from tgflow.train.finite import BatchPlace, TrainingDiverged, elsewhere
 from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import LocalReducer, SliceReducer
-from tgflow.train.slice_parcels import RowParcel, ScoreParcel
+from tgflow.train.slice_parcels import OwnerParcel, RowParcel, ScoreParcel, StoredRows
 from tgflow.tree_sum import TreeSum
 
 _LOST_SPEC: Spec = (torch.uint8, (1,))
@@ -43,7 +44,8 @@ class RankReducer:
     update after it; only where nothing is learned is it sent by itself, in one exchange. So scores
     that are not finite are found out by all with the next parcel: by who has computed them, too.
 
-    Every rank keeps the whole state of the model. Rank 0 alone gets scores.
+    Rows for the state go to all ranks, or to the owners of their nodes where each rank has the
+    state of its own nodes (`SpreadState`). Rank 0 alone gets scores.
 
     Args:
         peers: The ranks, more than one.
@@ -68,10 +70,11 @@ class RankReducer:
         self._owned = [schedule.slices_of(rank) for rank in range(peers.world)]
         self._peers, self._slices, self._model, self._device = peers, slices, model, device
         self._control = control
+        self._is_spread = isinstance(model.state, SpreadState)
         self._reduction: Reduction | None = None
         self._step = 0
         self._scores: list[ScoreParcel] = []
-        self._rows: RowParcel | None = None
+        self._rows: StoredRows | None = None
         self._predicted: tuple[Share, TrainingDiverged | None] | None = None
 
     def wanted(self, num_slices: int) -> range:
@@ -90,8 +93,12 @@ class RankReducer:
         return parcel.whole if self._peers.rank == 0 else None
 
     def messages(self, share: Share, own: Mapping[int, Messages]) -> Callable[[], Messages]:
-        """Send rows to all with the next parcel."""
-        self._rows = RowParcel(share, own)
+        """Send rows to those who store them with the next parcel."""
+        self._rows = (
+            OwnerParcel(self._peers.shard, share, own)
+            if self._is_spread
+            else RowParcel(self._owned, share, own)
+        )
         return self._rows.whole
 
     def total(self, share: Share, leaves: TreeSum) -> Tensor:
@@ -126,12 +133,15 @@ class RankReducer:
     def _sends(self, step: int, chunks: Sequence[Tensor] | None) -> list[dict[str, Tensor]]:
         """Return what each rank is sent, by name, in the order of `_expected`."""
         error = None if self._predicted is None else self._predicted[1]
-        to_all = {"lost": torch.tensor([error is not None], dtype=torch.uint8)}
+        lost = torch.tensor([error is not None], dtype=torch.uint8)
+        sends = [{"lost": lost} for _ in self._owned]
         if self._rows is not None:
-            to_all["rows"] = self._rows.packed()
+            for send, rows in zip(sends, self._rows.sends(), strict=True):
+                send[self._rows.kind] = rows
         if _has_checksum(step):
-            to_all["checksum"] = checksum(dict(self._model.named_parameters()))
-        sends = [dict(to_all) for _ in self._owned]
+            found = checksum(dict(self._model.named_parameters()))
+            for send in sends:
+                send["checksum"] = found
         for rank, chunk in enumerate(chunks or ()):
             sends[rank][GRADIENT] = chunk
         if self._scores:
@@ -145,13 +155,18 @@ class RankReducer:
 
     def _expected(self, step: int, specs: Sequence[Spec] | None) -> list[dict[str, Spec]]:
         """Return dtypes and shapes of what each rank sends here, by name."""
-        return [self._expected_of(step, rank, specs) for rank in range(self._peers.world)]
+        rows = [{} for _ in self._owned] if self._rows is None else self._expected_rows(self._rows)
+        return [self._expected_of(step, rank, each, specs) for rank, each in enumerate(rows)]
 
-    def _expected_of(self, step: int, rank: int, specs: Sequence[Spec] | None) -> dict[str, Spec]:
+    @staticmethod
+    def _expected_rows(rows: StoredRows) -> list[dict[str, Spec]]:
+        return [{rows.kind: spec} for spec in rows.specs()]
+
+    def _expected_of(
+        self, step: int, rank: int, rows: Mapping[str, Spec], specs: Sequence[Spec] | None
+    ) -> dict[str, Spec]:
         leads, owned = self._peers.rank == 0, self._owned[rank]
-        expected = {"lost": _LOST_SPEC}
-        if self._rows is not None:
-            expected["rows"] = self._rows.spec(owned)
+        expected = {"lost": _LOST_SPEC, **rows}
         if _has_checksum(step):
             expected["checksum"] = CHECKSUM_SPEC
         if specs is not None:
@@ -186,8 +201,7 @@ class RankReducer:
                 each.arrive([*zip(self._owned, of_each, strict=True)])
         rows, self._rows = self._rows, None
         if rows is not None:
-            of_all = [parcel["rows"] for parcel in parcels]
-            rows.arrive([*zip(self._owned, of_all, strict=True)])
+            rows.arrive([parcel[rows.kind] for parcel in parcels])
 
     def _check_predicted(self, parcels: Sequence[Mapping[str, Tensor]]) -> None:
         """Raise if what a rank had predicted was not finite."""

@@ -45,6 +45,7 @@ class SliceSteps(ModelDescent):
             yield
 
     def _predict_slices(self, share: Share) -> ShareScores:
+        _fetch(share)
         own: dict[int, Scores] = {}
         error: TrainingDiverged | None = None
         for number, batch in share.computed():
@@ -57,6 +58,7 @@ class SliceSteps(ModelDescent):
 
     def _learn_slices(self, share: Share, stores: bool) -> StepResult:
         self._check(share.slices[0])
+        _fetch(share)
         self._set_mode(training=True)
         leaves = Leaves(self._parameters, self.model.marks(), self.device)
         tree, own = TreeSum(share.num_slices), dict[int, Scores]()
@@ -134,11 +136,18 @@ class SliceSteps(ModelDescent):
 
     def _scores_now(self, share: Share) -> dict[int, Scores]:
         """Return what the model makes of the slices now, finite or not."""
+        _fetch(share)
         own = {}
         for number, batch in share.computed():
             with self._evaluating(batch), self._reading(batch):
                 own[number] = self.model(batch)
         return own
+
+
+def _fetch(share: Share) -> None:
+    """Have here what the slices read of a state that is spread over ranks."""
+    if share.fetch is not None:
+        share.fetch()
 
 
 def detached(scores: Scores) -> Scores:

@@ -13,6 +13,7 @@ from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.clock import clock_of
 from tgflow.distributed.asking import AskingSampler
+from tgflow.distributed.control import Order
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
@@ -24,9 +25,11 @@ from tgflow.plan.lookahead import PREFETCH_BATCHES
 from tgflow.plan.negatives import PairHistory
 from tgflow.plan.slices import joined_shares, sliced_tasks
 from tgflow.plan.task import Task
-from tgflow.plan.turns import SharePreparer, shares_by_turns
+from tgflow.plan.turn_gate import TurnGate
+from tgflow.plan.turns import SharePreparer, Walker, WalksHere, shares_by_turns
 from tgflow.schedule import SliceSchedule
 from tgflow.share import AnyBatch, Share
+from tgflow.state import SpreadState
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
@@ -37,7 +40,7 @@ from tgflow.train.rank_control import RankControl
 from tgflow.train.reducer import LocalReducer, SliceReducer
 
 MAX_MICRO_BATCHES = 8
-"""Micro-batches that ranks prepare together, at most, where the graph is sharded."""
+"""Micro-batches that ranks prepare together, at most, where they must ask each other."""
 
 
 class StreamTrainer(ABC):
@@ -118,6 +121,11 @@ class StreamTrainer(ABC):
         """Rows of node memory that are held; None without any."""
 
     @property
+    def spread_state(self) -> SpreadState | None:
+        """The model's state, if each rank has that of its own nodes: all ranks save together."""
+        return None
+
+    @property
     def num_batches(self) -> int:
         """Batches that are prepared for each micro-batch: to predict, and one for each update."""
         return 1 + self.config.updates
@@ -191,9 +199,9 @@ class StreamTrainer(ABC):
         c, num = self.config, self.num_batches
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
         made = (
-            self._loaded(feeder.tasks(stream))
-            if self.graph.shard.world == 1
-            else self._asked(feeder.turns(stream, MAX_MICRO_BATCHES))
+            self._asked(feeder.turns(stream, MAX_MICRO_BATCHES))
+            if self._asks
+            else self._loaded(feeder.tasks(stream))
         )
         self._resume_clocks()
         with closing(made) as batches:
@@ -222,8 +230,13 @@ class StreamTrainer(ABC):
         )
         return joined_shares(loader, len(self._wanted)) if c.slices > 1 else loader
 
+    @property
+    def _asks(self) -> bool:
+        """Whether batches are prepared by asking other ranks."""
+        return self.graph.shard.world > 1 or self.spread_state is not None
+
     def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
-        """Return the shares of turns, prepared by asking the owners of nodes.
+        """Yield the shares of turns, prepared by asking the owners of nodes.
 
         Raises:
             ValueError: If events wait in the graph: other ranks may have more of them, or fewer.
@@ -231,16 +244,37 @@ class StreamTrainer(ABC):
         c = self.config
         if self.graph.num_events != self.position:
             raise ValueError(
-                f"{self.graph.num_events - self.position} events wait in a sharded graph, as "
-                "training was left early, and how many do differs between ranks: go on from a "
-                "checkpoint"
+                f"{self.graph.num_events - self.position} events wait in the graph, as training "
+                "was left early, and how many do differs between ranks, which ask each other: go "
+                "on from a checkpoint"
             )
+        gate = TurnGate(self._peers)
+        made = shares_by_turns(
+            turns, self._preparer(), gate, num_threads=c.num_threads, ahead=self._ahead
+        )
+        try:
+            with closing(made):
+                yield from made
+        except GeneratorExit:
+            if self.control is not None and self.control.order & (
+                Order.STOP | Order.STOP_FOR_MEMORY
+            ):  # all ranks stop here
+                gate.leave()
+            raise
+
+    def _preparer(self) -> SharePreparer:
+        """Return what prepares shares with the other ranks."""
         plans = self._source()
         assert isinstance(plans, MicroBatchPlans)
-        asking = AskingSampler(self.graph, self._peers, plans.predict.sampler)
-        most = SliceSchedule(c.slices, self._peers.world).most
-        preparer = SharePreparer(plans, asking, self._wanted, most)
-        return shares_by_turns(turns, preparer, num_threads=c.num_threads, ahead=self._ahead)
+        sampler, graph, state = plans.predict.sampler, self.graph, self.spread_state
+        walker: Walker = (
+            WalksHere(graph, sampler)
+            if graph.shard.world == 1
+            else AskingSampler(graph, self._peers, sampler)
+        )
+        most = SliceSchedule(self.config.slices, self._peers.world).most
+        ask = None if state is None else state.ask
+        return SharePreparer(plans, walker, self._wanted, most, ask)
 
     @property
     def _ahead(self) -> int:
