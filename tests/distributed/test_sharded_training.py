@@ -197,7 +197,7 @@ def test_what_is_with_another_rank_is_not_saved_here() -> None:
     def work(peers: Any) -> None:
         trainer_of("tgn", HERE, peers, (MEMORY,)).checkpoint()
 
-    with pytest.raises(ValueError, match="is with rank (0|1): each rank saves its own parts"):
+    with pytest.raises(ValueError, match=r"is with rank (0|1): each rank saves its own parts"):
         in_threads(2, work)
 
 
