@@ -184,7 +184,7 @@ def test_bad_events_end_all_with_the_code_of_bad_data(events, tmp_path, sharded)
     run = tmp_path / "run"
     ends = run_ranks(tmp_path, 2, arguments(events, run, "--max-bad-ratio", 0, *sharded))
     assert codes(ends) == [DATA] * 2, ends
-    assert saved(run) == {"ckpt-000000000150": 64}, "what was learned before is kept"
+    assert [*saved(run).values()] == [64], "what was learned before is kept, by all ranks"
 
 
 def with_own_rate(rank):
