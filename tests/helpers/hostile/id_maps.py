@@ -1,4 +1,4 @@
-"""Calls of the maps between ids and nodes."""
+"""Calls of the maps between ids and nodes, and of the memo of rows by what they are of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from helpers.hostile.attempts import NUM, Call, ids, simple
+from helpers.hostile.attempts import INT64_MAX, NUM, Call, ids, simple
 from tgflow import _core
 
 STRINGS = (ids(0, 1, 2, 3), torch.tensor([97, 98, 99], dtype=torch.uint8))
@@ -57,6 +57,22 @@ def id_map(integers: bool, method: str) -> Callable[[], Call]:
     return make
 
 
+def memo(method: str, **rows: Tensor) -> Callable[[], Call]:
+    """Return a maker of calls to a memo of rows of 2."""
+
+    def make() -> Call:
+        keys = {"nodes": ids(0, 1, 2), "t": ids(0, 1, 2), "position": ids(-1, -1, -1)}
+        arguments = {
+            "stamp": 1,
+            "layer": 0,
+            **keys,
+            **{name: x.clone() for name, x in rows.items()},
+        }
+        return Call(getattr(_core.RowMemo(2, 1 << 12), method), arguments)
+
+    return make
+
+
 CASES: dict[str, Callable[[], Call]] = {
     **{
         f"{name}.{method}": id_map(name == "IntIdMap", method)
@@ -67,6 +83,13 @@ CASES: dict[str, Callable[[], Call]] = {
         )
         for method in methods
     },
+    "RowMemo.__init__": simple(
+        lambda: _core.RowMemo,
+        {"dim": 2, "budget": 1 << 12},
+        numbers={"dim": [0, -1, 2**40], "budget": [0, -1, 8, INT64_MAX]},
+    ),
+    "RowMemo.find": memo("find", out=torch.zeros(NUM, 2), missing=ids(0, 0, 0)),
+    "RowMemo.add": memo("add", rows=torch.zeros(NUM, 2)),
     "IntIdMap.__init__": simple(lambda: _core.IntIdMap, {"bipartite": True}),
     "StringIdMap.__init__": simple(lambda: _core.StringIdMap, {"bipartite": True}),
 }
