@@ -16,10 +16,12 @@ Differs from the paper:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge
+from torch import nn
 
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
@@ -46,6 +48,7 @@ class TGAT(TemporalModel):
         config: Settings.
     """
 
+    takes_any_fanouts = True
     config_type = TGATConfig
 
     def __init__(self, config: TGATConfig | None = None) -> None:
@@ -61,3 +64,7 @@ class TGAT(TemporalModel):
     def embed(self, batch: Batch) -> Embeddings:
         """Return the embeddings of the batch's nodes at their times."""
         return Embeddings(self.encoder(batch.node_x, batch.blocks))
+
+    def embedding_layers(self) -> Sequence[nn.Module]:
+        """Return the layers of attention."""
+        return tuple(self.encoder.layers)

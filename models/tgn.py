@@ -68,6 +68,7 @@ class TGN(TemporalModel):
     """
 
     strategy = "recent"
+    takes_any_fanouts = True
     config_type = TGNConfig
     state: NodeMemory
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tgflow.graph import EventLog as EventLog
     from tgflow.graph import TemporalGraph as TemporalGraph
     from tgflow.ids import NodeIds as NodeIds
+    from tgflow.inference import Inference as Inference
+    from tgflow.inference import Ranking as Ranking
     from tgflow.messages import Messages as Messages
     from tgflow.messages import NewEvents as NewEvents
     from tgflow.model import Scores as Scores

@@ -10,6 +10,8 @@ from torch import Tensor
 
 NO_NODE = -1
 """Fills a neighbor slot that holds nobody; never a node's id."""
+NO_EVENT = -1
+"""In place of a log position where there is no event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

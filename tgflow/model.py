@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -57,6 +58,8 @@ class TemporalModel(nn.Module):
 
     fanouts: tuple[int, ...]
     """Neighbors per hop the plan must sample, the roots' hop first; one block each."""
+    takes_any_fanouts: ClassVar[bool] = False
+    """Whether it can be asked with other numbers of neighbors, of as many hops, than `fanouts`."""
     strategy: Strategy
     """How the paper samples them; see `tgflow.sampling.Sampler`."""
     counts: tuple[Count, ...] = ()
@@ -96,6 +99,14 @@ class TemporalModel(nn.Module):
         """Return the embeddings of the batch's nodes at their times; changes no state."""
         raise NotImplementedError(f"{type(self).__name__} defines neither forward nor embed")
 
+    def embedding_layers(self) -> Sequence[nn.Module]:
+        """Return the layers that `embed` is the chain of, the roots' first; () if it is none.
+
+        Each is called with the rows below, of which the lowest are `node_x`, and its block. Whoever
+        keeps rows of a layer by their (node, time) may then compute the others alone.
+        """
+        return ()
+
     def forward(self, batch: Batch) -> Scores:
         """Return the logits of the batch's events and of their negatives; changes no state.
 
@@ -120,6 +131,23 @@ class TemporalModel(nn.Module):
             width = 0 if x is None else x.shape[1]
             if dim is not None and width != dim:
                 raise width_error(kind, dim, width)
+
+    def check_fanouts(self, fanouts: Sequence[object]) -> None:
+        """Raise unless the model can be asked with other numbers of neighbors than it learns with.
+
+        Raises:
+            ValueError: If not; it says what the model takes.
+        """
+        name, own, wanted = type(self).__name__, self.fanouts, tuple(fanouts)
+        if len(wanted) != len(own):
+            raise ValueError(
+                f"{name} takes fan-outs for as many hops as its own, {own}, got {wanted}"
+            )
+        if wanted != own and not self.takes_any_fanouts:
+            raise ValueError(
+                f"{name} reads exactly the {own} neighbors that it was built for, "
+                f"got fan-outs {wanted}: leave them out"
+            )
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages | None:
         """Return what the batch's first `num_new` events leave for `state`; changes nothing.
@@ -189,3 +217,9 @@ def width_error(kind: str, dim: int, found: int) -> ValueError:
         f"the model reads {kind} features of width {dim}, the graph has {found}: build the model "
         f"by its for_graph(graph), or make {kind}_x_dim of the model and of the graph agree"
     )
+
+
+def device_of_model(model: TemporalModel) -> torch.device:
+    """Return where a model's parameters are, or else its buffers; the CPU without any."""
+    tensors = chain(model.parameters(), model.buffers())
+    return next((x.device for x in tensors), torch.device("cpu"))

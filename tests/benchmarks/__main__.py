@@ -52,6 +52,7 @@ DEVELOPERS = {
     "train": Benchmark(
         "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True
     ),
+    "inference": BENCHMARKS["inference"],
     "ranks": BENCHMARKS["ranks"],
     "reliability": Benchmark(
         "benchmarks.reliability", "kills, crash states, faults and a soak, none with a loss", True

@@ -74,6 +74,10 @@ LAYERS = {
     "tgflow.cuda": ["tgflow.cuda"],
     "tgflow.tables": ["tgflow.tables", "tgflow.cuda"],
     "tgflow.cache": ["tgflow.cache", "tgflow.tables", "tgflow.cuda"],
+    "tgflow.inference": [
+        *("tgflow.inference", "tgflow.plan", "tgflow.sampling", "tgflow.graph", "tgflow.model"),
+        *("tgflow.batch", "tgflow.state", "tgflow.sampler"),
+    ],
 }
 # The rooms of streams/, from the ground up: a file imports from its own line and the lines before.
 # Files, ingestion and Kafka meet in the modules of the last line only.

@@ -25,6 +25,7 @@ COSTS = frozenset(
         "of staged",
         "% slower",
         "collectives",
+        "points",
     }
 )
 """Units of which less is better."""

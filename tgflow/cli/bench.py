@@ -45,6 +45,9 @@ BENCHMARKS = {
         "tgflow.bench.cache", "hit rates by policy and size of a cache, on your stream"
     ),
     "train": Benchmark("tgflow.bench.train", "training TGN and TGAT", is_slow=True),
+    "inference": Benchmark(
+        "tgflow.bench.inference", "asking a TGAT, with a memo and by fan-out", is_slow=True
+    ),
     "ranks": Benchmark(
         "tgflow.bench.ranks", "two ranks that learn together, beside one process", is_slow=True
     ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -10,6 +12,8 @@ import torch
 from torch import Tensor
 
 Kind = Literal["append_late", "delete", "delete_pair", "delete_node", "retain", "compact"]
+
+_KEPT_CYCLES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +28,54 @@ class Mutation:
     """Its arguments; of late events how many (`size`)."""
     eid: Tensor | None = None
     """The events to delete, int64 `[N]`."""
+
+    @property
+    def stop(self) -> int:
+        """The first cut-off that sees the change."""
+        return self.position + (self.arguments["size"] if self.kind == "append_late" else 0)
+
+
+class Changes:
+    """The changes of a graph's past, as they are made under the graph's lock."""
+
+    def __init__(self) -> None:
+        self.noted: list[Mutation] = []
+        """In order; see `note` for what is left out."""
+        self._is_making = False
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Enclose a change, from before anyone can see it until it is noted."""
+        self._is_making = True
+        try:
+            yield
+        finally:
+            self._is_making = False
+
+    def note(self, change: Mutation) -> None:
+        """Add a change, and drop the oldest of the last three equal cycles of retain and compact.
+
+        Two stay, for a checkpoint at a position a little before the last.
+        """
+        self.noted.append(change)
+        size = 2 * (_KEPT_CYCLES + 1)
+        last = self.noted[-size:]
+        kinds = [mutation.kind for mutation in last]
+        if kinds != ["retain", "compact"] * (_KEPT_CYCLES + 1):
+            return
+        if all(mutation.arguments == last[0].arguments for mutation in last[::2]):
+            del self.noted[-size : 2 - size]
+
+    def last(self, lock: threading.Lock) -> Mutation | None:
+        """Return the latest change, None without any; waits for one that is being made.
+
+        Args:
+            lock: Under which changes are made.
+        """
+        if self._is_making:
+            with lock:
+                pass
+        return self.noted[-1] if self.noted else None
 
 
 def to_tensors(mutations: Iterable[Mutation]) -> tuple[list[list[Any]], dict[str, Tensor]]:

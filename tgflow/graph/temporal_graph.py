@@ -15,7 +15,7 @@ from tgflow.choices import Direction
 from tgflow.events import EventBatch
 from tgflow.graph.backend import GraphBackend
 from tgflow.graph.log import EventLog
-from tgflow.graph.mutations import Kind, Mutation
+from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_features import NodeFeatures
 from tgflow.graph.opening import open_backend
 from tgflow.graph.query import type_bits
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _LEAST_BUDGET = 4096
-_KEPT_CYCLES = 2
 _KEPT_TYPES = 64
 
 
@@ -106,7 +105,7 @@ class TemporalGraph:
         self.edge_x = _features(edge_x_dim, edge_x)
         self._of_nodes = None if node_x is None else NodeFeatures(node_x)
         self._writing = threading.Lock()
-        self._mutations: list[Mutation] = []
+        self._changes = Changes()
         self._type_bits = lru_cache(_KEPT_TYPES)(type_bits)
 
     @classmethod
@@ -169,9 +168,11 @@ class TemporalGraph:
         with self._writing, of_nodes:
             self._check_x(events)
             t_last = self.log.t_last
-            first = self._append(events, allow_late)
-            if t_last is not None and len(events) and int(events.t[0]) < t_last:
-                self._mutations.append(Mutation(first, "append_late", {"size": len(events)}))
+            if t_last is None or len(events) == 0 or int(events.t[0]) >= t_last:
+                return self._append(events, allow_late)
+            with self._changes.making():
+                first = self._append(events, allow_late)
+                self._changes.note(Mutation(first, "append_late", {"size": len(events)}))
             return first
 
     def _append(self, events: EventBatch, allow_late: bool) -> int:
@@ -267,7 +268,16 @@ class TemporalGraph:
         forget what those before them did. So the record stays short, and `rebuild` needs room
         for all events up to the first that is left.
         """
-        return tuple(self._mutations)
+        return tuple(self._changes.noted)
+
+    @property
+    def last_change(self) -> Mutation | None:
+        """The latest change of the past, None without any; waits for one that is being made.
+
+        Cut-offs from `Mutation.stop` on see all changes. While this stays the same object, what
+        they see before a time that the log has reached stays the same, too.
+        """
+        return self._changes.last(self._writing)
 
     def _mutate(
         self,
@@ -277,24 +287,10 @@ class TemporalGraph:
         eid: Tensor | None = None,
     ) -> Answer:
         """Make a change and note it."""
-        with self._writing:
+        with self._writing, self._changes.making():
             answer = make()
-            self._mutations.append(Mutation(len(self.log), kind, arguments or {}, eid))
-            self._shorten_mutations()
+            self._changes.note(Mutation(len(self.log), kind, arguments or {}, eid))
             return answer
-
-    def _shorten_mutations(self) -> None:
-        """Drop the oldest of the last three equal cycles of `retain` and `compact`.
-
-        Two stay, for a checkpoint at a position a little before the last.
-        """
-        size = 2 * (_KEPT_CYCLES + 1)
-        last = self._mutations[-size:]
-        kinds = [mutation.kind for mutation in last]
-        if kinds != ["retain", "compact"] * (_KEPT_CYCLES + 1):
-            return
-        if all(mutation.arguments == last[0].arguments for mutation in last[::2]):
-            del self._mutations[-size : 2 - size]
 
     def _check_x(self, events: EventBatch) -> None:
         dim = 0 if self.edge_x is None else self.edge_x.dim

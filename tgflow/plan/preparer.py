@@ -28,6 +28,10 @@ class Preparer(Protocol):
         """Return the batch of what was drawn before its features are read."""
         ...
 
+    def columns(self, roots: Roots) -> RootColumns:
+        """Return the columns of what was drawn, where batches are made."""
+        ...
+
     def of_roots(self, roots: Roots) -> Batch:
         """Return the batch of what was drawn."""
         ...
@@ -47,7 +51,11 @@ class HostPreparer:
 
     def pending(self, roots: Roots) -> PendingBatch:
         """Return the batch of what was drawn before its features are read."""
-        return assembled(self._spec, roots, RootColumns.on_host(roots))
+        return assembled(self._spec, roots, self.columns(roots))
+
+    def columns(self, roots: Roots) -> RootColumns:
+        """Return the columns as they are."""
+        return RootColumns.on_host(roots)
 
     def of_roots(self, roots: Roots) -> Batch:
         """Return the batch of what was drawn, in host memory."""
@@ -71,7 +79,7 @@ class DevicePreparer:
 
     def pending(self, roots: Roots) -> PendingBatch:
         """Return the batch of what was drawn before its features are read; does not synchronize."""
-        return assembled(self._spec, roots, self._copied(roots))
+        return assembled(self._spec, roots, self.columns(roots))
 
     def of_roots(self, roots: Roots, clock: WorkClock | None = None) -> Batch:
         """Return the batch of what was drawn; waits for features on a disk or in host memory alone.
@@ -88,7 +96,7 @@ class DevicePreparer:
                 return with_features(self._spec, pending)
         return with_features(self._spec, pending)
 
-    def _copied(self, roots: Roots) -> RootColumns:
+    def columns(self, roots: Roots) -> RootColumns:
         """Return the columns of the roots on the GPU, which come in one copy."""
         layout = RootLayout(self._spec, roots)
         with self._pinned.lend(layout.num_bytes) as room:

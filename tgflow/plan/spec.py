@@ -13,7 +13,7 @@ from tgflow.batch import BatchSlice, HostEvents
 from tgflow.choices import Strategy, Visibility
 from tgflow.counts import Count
 from tgflow.cuda.device import Device
-from tgflow.events import EventBatch
+from tgflow.events import NO_EVENT, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan.counts import CountHistory
@@ -190,15 +190,47 @@ class PlanSpec:
             queries=self._queries(events, negatives, start, begin),
         )
 
-    def _with_counts(self, roots: Roots) -> Roots:
+    def ask(self, src: Tensor, dst: Tensor, t: Tensor, as_of: Tensor) -> Roots:
+        """Return what pairs ask about that no batch of the log has: as of any positions, any times.
+
+        Each row is an event with its first destination, whose negatives are the others.
+
+        Args:
+            src: int64 `[B]`.
+            dst: int64 `[B, 1 + m]`.
+            t: Ticks, int64 `[B]`.
+            as_of: Log positions, int64 `[B]`: what is before is seen.
+
+        Raises:
+            ValueError: If events have been deleted from the graph, and there are counts.
+        """
+        first, others = dst[:, 0].contiguous(), dst[:, 1:]
+        own = src.unsqueeze(1).expand_as(others)
+        begin, end = (int(as_of.min()), int(as_of.max())) if len(src) else (0, 0)
+        negatives = Negatives(own, others, 0, own_sources=True)
+        roots = Roots(
+            epoch=0,
+            index=0,
+            key=self.seed,
+            num_new=len(src),
+            host=HostEvents(torch.full_like(src, NO_EVENT), src, first, t, begin, end),
+            negatives=negatives,
+            queries=self._queries(EventBatch(src, first, t), negatives, as_of, begin),
+        )
+        return self._with_counts(roots, as_of)
+
+    def _with_counts(self, roots: Roots, limit: Tensor | None = None) -> Roots:
+        """Add the answers of all counts, as of `limit` or else as each event sees the past."""
         if not self.counts.asked:
             return roots
         host, negatives = roots.host, roots.negatives
+        if limit is None:
+            limit = host.eid if self.sees_all_before else self._starts(host.eid, host.begin)
         counts = self.counts.answer(
             EventBatch.checked(host.src, host.dst, host.t),
             None if negatives.own_sources else negatives.src,
             negatives.dst,
-            limit=host.eid if self.sees_all_before else self._starts(host.eid, host.begin),
+            limit=limit,
             stop=host.end,
         )
         return replace(roots, counts=counts)
@@ -308,7 +340,7 @@ def for_each_negative(column: Tensor, m: int) -> Tensor:
 
 def _per_root(column: Tensor, m: int, own_sources: bool) -> Tensor:
     """Repeat a column of the events for the roots: sources, destinations and `m` negatives each."""
-    repeated = column.repeat_interleave(m) if m > 1 else column
+    repeated = column if m == 1 else column.repeat_interleave(m)
     return torch.cat([column, column, repeated] + ([] if own_sources else [repeated]))
 
 

@@ -138,18 +138,14 @@ def walk_here(
         sampler: Which neighbors are taken.
         types: Only events with one of these labels count.
     """
-    try:
-        asked = next(hops)
-        while True:
-            asked = hops.send(
-                sample_neighbors(
-                    graph, sampler, asked.nodes, asked.t, asked.k, key=asked.key,
-                    as_of=asked.as_of, types=types, out=asked.out, params=asked.params,
-                )
-            )  # fmt: skip
-    except StopIteration as end:
-        found: Hops = end.value
-        return found
+
+    def sampled(asked: HopQueries) -> Neighbors:
+        return sample_neighbors(
+            graph, sampler, asked.nodes, asked.t, asked.k, key=asked.key,
+            as_of=asked.as_of, types=types, out=asked.out, params=asked.params,
+        )  # fmt: skip
+
+    return walked(hops, sampled)
 
 
 class Descent(TypedDict, total=False):
@@ -201,7 +197,8 @@ def hop_by_hop(
     """Yield what each hop asks, and go on with the answers that are sent; return the hops.
 
     Whoever sends them chooses where they come from: `descend` asks the graph at hand, and hops of
-    several batches, one step of each at a time, can ask elsewhere together.
+    several batches, one step of each at a time, can ask elsewhere together. With `dedup` answers
+    may be wider or narrower than what was asked for.
 
     Args:
         seconds_per_tick: Length of a tick.
@@ -243,6 +240,17 @@ def hop_by_hop(
         frontiers.append(below)
         links.append(link)
     return Hops(rows, tuple(frontiers), tuple(links))
+
+
+def walked(walk: HopWalk, answer: Callable[[HopQueries], Neighbors]) -> Hops:
+    """Return the hops of a walk, each of which `answer` gives the neighbors of."""
+    try:
+        asked = next(walk)
+        while True:
+            asked = walk.send(answer(asked))
+    except StopIteration as end:
+        found: Hops = end.value
+        return found
 
 
 def _known(block: Block) -> Block:

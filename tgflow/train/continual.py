@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel
+from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers, Shard
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
@@ -19,7 +20,6 @@ from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.descent import device_of_model
 from tgflow.train.observe import StepRecord
 from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
@@ -84,6 +84,9 @@ class ContinualTrainer(StreamTrainer):
             model, graph, config, self._execution, self._preparation, reducer=reducer
         )
         self._learner = self._stepper.learner
+        self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Encloses each use of the model: set to `tgflow.Inference.changing`, so that an engine
+        that other threads ask answers between steps, and never from a step half made."""
         self._counts = CountHistory(graph, model.counts)
 
     @property
@@ -129,11 +132,14 @@ class ContinualTrainer(StreamTrainer):
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self.control.begin()
-        self._stepper.predict(batch)
+        with self.changing():
+            self._stepper.predict(batch)
         for _ in range(self._stepper.num_updates):
             batch = next(following)
-            self._stepper.learn(batch)
-        self._stepper.store(batch)
+            with self.changing():
+                self._stepper.learn(batch)
+        with self.changing():
+            self._stepper.store(batch)
         return batch
 
     def _finish(self, of: MicroBatch) -> None:

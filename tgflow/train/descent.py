@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from tgflow.batch import Batch
 from tgflow.choices import Loss
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.devices import device_of, has_device
-from tgflow.model import Scores, TemporalModel
+from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.nn.dropout import DropoutKeys
 from tgflow.state import DeviceState
 from tgflow.train.captured import CapturedCalls
@@ -190,12 +189,6 @@ class ModelDescent:
                 if self.is_lost is not None:
                     stack.enter_context(self._state.unless(self.is_lost))
             yield
-
-
-def device_of_model(model: TemporalModel) -> torch.device:
-    """Return where a model's parameters are, or else its buffers; the CPU without any."""
-    tensors = chain(model.parameters(), model.buffers())
-    return next((x.device for x in tensors), torch.device("cpu"))
 
 
 @contextmanager

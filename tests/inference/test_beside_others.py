@@ -1,0 +1,155 @@
+"""Several threads ask while one appends or learns: nobody is disturbed, and nothing is torn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+import tgflow as tg
+from helpers.made_models import X_DIM, made_events, made_model
+from tgflow.inference.turns import Turns
+from tgflow.tables import FeatureTable
+
+STREAM = made_events(240)
+NODES = torch.arange(12)
+
+
+def graph_of(events):
+    graph = tg.TemporalGraph(edge_x=FeatureTable(X_DIM))
+    graph.append(events)
+    return graph
+
+
+def beside(work: Callable[[], None], *others: Callable[[], None]) -> None:
+    """Run `work` while the others run over and over, at least once each; raise what they raise."""
+    done, errors = threading.Event(), []
+
+    def repeated(other):
+        try:
+            other()
+            while not done.is_set():
+                other()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=repeated, args=(other,)) for other in others]
+    for thread in threads:
+        thread.start()
+    try:
+        work()
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("name", ["tgat", "tgn", "tgn+pairs", "counts"])
+def test_answers_as_of_a_position_stay_the_same_while_others_append(name):
+    graph = graph_of(STREAM[:60])
+    engine = tg.Inference(made_model(name), graph)
+    expected = engine.score(NODES, NODES.flip(0), 150, as_of=50)
+
+    def ask():
+        assert torch.equal(engine.score(NODES, NODES.flip(0), 150, as_of=50), expected)
+
+    def append():
+        for start in range(60, 240, 6):
+            graph.append(STREAM[start : start + 6])
+
+    beside(append, ask, ask)
+    assert graph.num_events == 240
+
+
+def learned(name, *others):
+    """What is left of a run that others ask meanwhile."""
+    model, graph = made_model(name), tg.TemporalGraph(edge_x=FeatureTable(X_DIM))
+    trainer = tg.ContinualTrainer(model, graph, tg.ContinualConfig(batch_size=20, seed=1))
+    engine = tg.Inference(model, graph)
+    trainer.changing = engine.changing
+    stream = (STREAM[start : start + 20] for start in range(0, 240, 20))
+    result = {}
+    steps = trainer.steps(stream)
+    next(steps)  # there are nodes to ask about
+
+    def learn():
+        for _ in steps:
+            pass
+        result.update(trainer.result())
+
+    beside(learn, *(partial(other, engine) for other in others))
+    state = {} if model.state is None else model.state.state_dict()
+    parameters = {name: x.clone() for name, x in model.state_dict().items()}
+    return result["prequential.ap"], state | parameters
+
+
+@pytest.mark.parametrize("name", ["tgn", "tgat"])
+def test_a_run_that_is_asked_ends_with_the_bits_of_one_that_is_not(name):
+    def embed(engine):
+        seen = torch.arange(engine.graph.num_nodes)
+        assert engine.embed(seen, 10_000).isfinite().all()
+
+    def rank(engine):
+        assert engine.rank(torch.tensor([0]), 10_000).scores.isfinite().all()
+
+    ap, parts = learned(name)
+    asked_ap, asked = learned(name, embed, rank)
+    assert asked_ap == ap
+    assert asked.keys() == parts.keys()
+    assert all(torch.equal(asked[part], parts[part]) for part in parts)
+
+
+def test_turns_are_taken_in_the_order_of_asking():
+    turns, order = Turns(), []
+
+    def take(name, alone):
+        with turns.taken(alone=alone):
+            order.append(name)
+
+    threads = []
+    with turns.taken(alone=False):
+        for name, alone in (("trainer", True), ("asker", False)):
+            before = len(turns._queue)
+            threads.append(threading.Thread(target=take, args=(name, alone)))
+            threads[-1].start()
+            while len(turns._queue) == before:
+                pass
+        assert order == []  # the asker could share, but the trainer came first
+    for thread in threads:
+        thread.join()
+    assert order == ["trainer", "asker"]
+
+
+def test_several_share_and_one_alone_may_ask_within():
+    turns, met = Turns(), threading.Barrier(2, timeout=30)
+
+    def share():
+        with turns.taken(alone=False):
+            met.wait()
+
+    other = threading.Thread(target=share)
+    other.start()
+    share()
+    other.join()
+    with turns.taken(alone=True), turns.taken(alone=False), turns.taken(alone=True):
+        assert turns._num_sharing == 0
+
+
+def test_who_gives_up_waiting_leaves_the_queue():
+    turns = Turns()
+
+    class Interrupted(threading.Condition):
+        def wait_for(self, predicate, timeout=None):
+            raise KeyboardInterrupt
+
+    turns._changed = Interrupted()
+    with pytest.raises(KeyboardInterrupt), turns.taken(alone=True):
+        pass
+    turns._changed = threading.Condition()
+    with turns.taken(alone=True):
+        assert not turns._queue

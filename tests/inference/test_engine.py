@@ -1,0 +1,204 @@
+"""An engine's answers: a trainer's bits, nothing of the future, whole neighborhoods, rankings."""
+
+import pytest
+import torch
+
+import tgflow as tg
+from helpers.effort import cases
+from helpers.made_models import X_DIM, batches_of, made_events, made_model, plan_for
+from tgflow.models import MODELS
+from tgflow.plan.plan import Plan
+from tgflow.tables import FeatureTable
+from tgflow.train.learner import Learner
+
+NAMES = [*MODELS, "tgn+pairs", "tgat+pairs"]
+for_each_model = pytest.mark.parametrize("name", NAMES)
+for_each_kind = pytest.mark.parametrize("name", cases(NAMES, quick=("tgn", "counts")))
+EMBEDDING = ["tgn", "tgat", "jodie", "graphmixer"]
+STREAM = made_events(60)
+
+
+def graph_of(events):
+    graph = tg.TemporalGraph(edge_x=FeatureTable(X_DIM))
+    graph.append(events)
+    return graph
+
+
+def learner_of(model):
+    return Learner(model, seed=0, learning_rate=1e-3)
+
+
+def pairs_of(batch):
+    """A batch's events and negatives as an engine takes them."""
+    return batch.src, torch.cat([batch.dst.unsqueeze(1), batch.negative_dst], dim=1), batch.t
+
+
+def see(model, plan: Plan, num_batches: int):
+    """Let a model take in the first batches of a plan."""
+    if model.state is not None:
+        model.state.reset()
+    learner = learner_of(model)
+    for _, batch in zip(range(num_batches), batches_of(plan), strict=False):
+        learner.commit(batch, learner.predict(batch))
+    return model
+
+
+def questions(size=9):
+    """Some pairs of nodes that the stream has, and times within it."""
+    generator = torch.Generator().manual_seed(1)
+    src, dst = torch.randint(12, (2, size), generator=generator)
+    return src, dst, torch.randint(1, 200, (size,), generator=generator)
+
+
+@for_each_model
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+def test_scores_have_the_bits_of_a_trainers_predictions(name, visibility):
+    model = made_model(name)
+    plan = plan_for(model, STREAM, visibility=visibility)
+    learner, engine = learner_of(model), tg.Inference(model, plan.graph)
+    for batch in batches_of(plan):
+        predicted = learner.predict(batch)
+        as_of = batch.host.begin
+        if visibility == "event":  # popularity counts how many events ago something was
+            as_of = batch.host.end if model.fanouts else batch.eid
+        found = engine.score(*pairs_of(batch), as_of=as_of)
+        assert torch.equal(found[:, 0], predicted.positive)
+        assert torch.equal(found[:, 1:], predicted.negative)
+        learner.commit(batch, predicted)
+
+
+@pytest.mark.parametrize("name", EMBEDDING)
+def test_embeddings_are_those_that_predictions_are_made_of(name):
+    model = made_model(name)
+    plan = plan_for(model, STREAM)
+    see(model, plan, 2)
+    batch = plan.batch(0, 2)
+    with torch.no_grad():
+        z = model.embed(batch).z
+    engine = tg.Inference(model, plan.graph)
+    found = engine.embed(batch.dst, batch.t, as_of=batch.host.end)
+    torch.testing.assert_close(found, z[batch.dst_row], rtol=1e-5, atol=1e-6)
+
+
+@for_each_model
+def test_an_answer_as_of_a_position_reads_nothing_after_it(name):
+    model, (src, dst, t) = made_model(name), questions()
+    plan = plan_for(model, STREAM)
+    see(model, plan, 2)
+    then = tg.Inference(model, graph_of(STREAM[:40]))
+    found = tg.Inference(model, plan.graph).score(src, dst, t, as_of=40)
+    assert torch.equal(found, then.score(src, dst, t))
+
+
+@for_each_kind
+def test_each_query_may_have_a_position_of_its_own(name):
+    model, (src, dst, t) = made_model(name), questions(4)
+    engine = tg.Inference(model, plan_for(model, STREAM).graph)
+    positions = torch.tensor([0, 13, 40, 60])
+    together = engine.score(src, dst, t, as_of=positions)
+    for row, position in enumerate(positions.tolist()):
+        at = slice(row, row + 1)
+        alone = engine.score(src[at], dst[at], t[at], as_of=position)
+        torch.testing.assert_close(together[at], alone, rtol=1e-5, atol=1e-5)
+
+
+@for_each_kind
+def test_parts_change_nothing_but_last_bits(name):
+    model, (src, dst, t) = made_model(name), questions(7)
+    plan = plan_for(model, STREAM)
+    see(model, plan, 3)
+    many = dst.unsqueeze(1).expand(-1, 5)
+    whole = tg.Inference(model, plan.graph).score(src, many, t)
+    for max_pairs in (3, 10):
+        parts = tg.Inference(model, plan.graph, max_pairs=max_pairs).score(src, many, t)
+        torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "hops"), [("tgn", 1), ("tgat", 2)])
+def test_all_neighbors_are_as_many_as_there_are(name, hops):
+    model = made_model(name)
+    plan = plan_for(model, STREAM)
+    see(model, plan, 3)
+    src, dst, t = questions()
+    found = tg.Inference(model, plan.graph, "all").score(src, dst, t)
+    more = tg.Inference(model, plan.graph, (50,) * hops).score(src, dst, t)
+    torch.testing.assert_close(found, more, rtol=1e-5, atol=1e-6)
+    own = tg.Inference(model, plan.graph).score(src, dst, t)
+    assert not torch.allclose(found, own)
+
+
+def test_neighborhoods_too_wide_for_one_part_come_in_smaller_ones(monkeypatch):
+    model = made_model("tgat")
+    graph = graph_of(STREAM)
+    src, dst, t = questions()
+    expected = tg.Inference(model, graph, "all").score(src, dst, t)
+    monkeypatch.setattr("tgflow.inference.whole.MAX_SLOTS", 1500)
+    monkeypatch.setattr("tgflow.inference.whole._FEW", 2)
+    found = tg.Inference(model, graph, ("all", "all")).score(src, dst, t)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr("tgflow.inference.whole.MAX_SLOTS", 8)
+    with pytest.raises(MemoryError, match="give a fan-out as a number"):
+        tg.Inference(model, graph, "all").score(src, dst, t)
+
+
+@for_each_kind
+def test_a_ranking_is_the_order_of_the_scores_of_all_destinations(name):
+    model = made_model(name)
+    plan = plan_for(model, STREAM)
+    see(model, plan, 3)
+    src, t = torch.tensor([0, 3, 5]), torch.tensor([150, 151, 200])
+    destinations = list(dict.fromkeys(STREAM.dst.tolist()))
+    engine = tg.Inference(model, plan.graph)
+    scores = engine.score(src, torch.tensor(destinations).expand(3, -1), t)
+    order = scores.sort(dim=1, descending=True, stable=True)
+    nodes = torch.tensor(destinations)[order.indices]
+    best = engine.rank(src, t, k=4)
+    assert torch.equal(best.nodes, nodes[:, :4])
+    assert torch.equal(best.scores, order.values[:, :4])
+    blocks = tg.Inference(model, plan.graph, max_pairs=6).rank(src, t, k=100)
+    torch.testing.assert_close(blocks.scores, order.values, rtol=1e-5, atol=1e-5)
+
+
+def test_of_equal_scores_the_earlier_candidate_is_first():
+    model = made_model("edgebank")
+    engine = tg.Inference(model, graph_of(STREAM), max_pairs=2)
+    candidates = torch.tensor([[6, 11, 9, 7, 8], [8, 7, 6, 9, 10]])
+    best = engine.rank(torch.tensor([0, 0]), 1000, candidates, k=5)
+    met = {int(v) for v in STREAM.dst[STREAM.src == 0]} | {
+        int(v) for v in STREAM.src[STREAM.dst == 0]
+    }
+    for row, ranked in zip(candidates.tolist(), best.nodes.tolist(), strict=True):
+        assert ranked == [v for v in row if v in met] + [v for v in row if v not in met]
+
+
+def test_destinations_are_those_before_the_position():
+    engine = tg.Inference(made_model("edgebank"), graph_of(STREAM))
+    for position in (1, 2, 60, 5):
+        expected = list(dict.fromkeys(STREAM.dst[:position].tolist()))
+        found = engine.rank(torch.tensor([0]), 1000, k=99, as_of=position)
+        assert sorted(found.nodes[0].tolist()) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", ["tgn", "tgat", "recency"])
+def test_no_questions_have_no_answers(name):
+    engine = tg.Inference(made_model(name), graph_of(STREAM))
+    nobody = torch.empty(0, dtype=torch.int64)
+    assert engine.score(nobody, nobody, 5).shape == (0,)
+    assert engine.score(nobody, nobody.view(0, 3), nobody).shape == (0, 3)
+    assert engine.score(torch.tensor([1]), nobody.view(1, 0), 5).shape == (1, 0)
+    assert engine.rank(nobody, nobody, k=3).nodes.shape[0] == 0
+    if name != "recency":
+        assert engine.embed(nobody, nobody).shape == (0, 8)
+
+
+def test_what_was_deleted_or_comes_late_is_seen_from_the_next_question_on():
+    model = made_model("tgat")
+    graph, (src, dst, t) = graph_of(STREAM), questions()
+    engine = tg.Inference(model, graph)
+    before = engine.score(src, dst, t)
+    graph.append(made_events(9, seed=4), allow_late=True)
+    late = engine.score(src, dst, t)
+    assert not torch.equal(late, before)
+    assert torch.equal(engine.score(src, dst, t, as_of=60), before)
+    graph.delete(torch.arange(60, 69))
+    assert torch.equal(engine.score(src, dst, t), before)

@@ -1,0 +1,126 @@
+"""Questions that cannot be answered get a sentence: what was wrong, what came, what to do."""
+
+import re
+
+import pytest
+import torch
+
+import tgflow as tg
+from helpers.made_models import made_events, made_model, plan_for
+from tgflow.train.learner import Learner
+
+NODES = torch.tensor([1, 2])
+
+
+@pytest.fixture(scope="module")
+def engine():
+    model = made_model("tgn")
+    return tg.Inference(model, plan_for(model, made_events(30)).graph)
+
+
+def engine_for(name, fanouts=None):
+    model = made_model(name)
+    return tg.Inference(model, plan_for(model, made_events(30)).graph, fanouts)
+
+
+@pytest.mark.parametrize(
+    ("name", "fanouts", "message"),
+    [
+        ("tgat", (20,), "TGAT takes fan-outs for as many hops as its own, (4, 4), got (20,)"),
+        ("tgat", (20, 0), "fanouts must be at least 1 neighbor each, got (20, 0)"),
+        ("tgat", (20, "many"), 'fanouts must be whole numbers or "all"'),
+        ("tgat", (20, 2.5), 'fanouts must be whole numbers or "all"'),
+        ("graphmixer", (9,), "GraphMixer reads exactly the (4,) neighbors that it was built for"),
+        ("craft", "all", "CRAFT reads exactly the (4,) neighbors"),
+        ("jodie", (2,), "JODIE reads exactly the (1,) neighbors"),
+        ("recency", (2,), "Recency takes fan-outs for as many hops as its own, ()"),
+    ],
+)
+def test_fanouts_that_a_model_cannot_take(name, fanouts, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        engine_for(name, fanouts)
+
+
+@pytest.mark.parametrize("name", ["graphmixer", "recency", "tgn"])
+def test_a_models_own_fanouts_may_be_given(name):
+    assert engine_for(name, made_model(name).fanouts).score(NODES, NODES, 5).shape == (2,)
+
+
+@pytest.mark.parametrize("name", ["dygformer", "tpnet", "craft", "edgebank", "counts"])
+def test_a_model_that_scores_pairs_alone_says_so(name):
+    with pytest.raises(ValueError, match="defines no embed: ask for score or rank"):
+        engine_for(name).embed(NODES, 5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"src": torch.tensor([1, 99])}, "src has node 99, the graph has nodes 0 to 11"),
+        ({"src": torch.tensor([1, -1])}, "src has node -1"),
+        ({"src": torch.tensor([1.0, 2.0])}, "src must be int64, got torch.float32"),
+        ({"src": [1, 2]}, "src must be a tensor of int64, got list"),
+        ({"src": NODES.view(1, 2)}, "src must be int64 [B], got [1, 2]"),
+        ({"dst": NODES[:1]}, "dst must have the destinations of each of 2 sources, got [1]"),
+        ({"dst": torch.tensor([1, 12])}, "dst has node 12"),
+        ({"t": NODES[:1]}, "t must be a number or int64 [2], got [1]"),
+        ({"t": 2.5}, "t must be a tensor of int64, got float"),
+        ({"t": 1 << 64}, "t must be a tick of 64 bits"),
+        ({"t": NODES.float()}, "t must be int64"),
+        ({"as_of": 31}, "as_of must be log positions from 0 to 30"),
+        ({"as_of": -1}, "got -1"),
+        ({"as_of": torch.tensor([3, 40])}, "got 40"),
+        ({"as_of": NODES[:1]}, "as_of must be a number or int64 [2]"),
+    ],
+)
+def test_wrong_nodes_times_and_positions(engine, wrong, message):
+    right = {"src": NODES, "dst": NODES, "t": 5, "as_of": None}
+    with pytest.raises((IndexError, TypeError, ValueError), match=re.escape(message)):
+        engine.score(**right | wrong)
+
+
+def test_wrong_rankings(engine):
+    for wrong, message in (
+        ({"k": 0}, "k must be at least 1, got 0"),
+        ({"candidates": NODES[:0]}, "candidates must be at least one for each of 2 sources"),
+        ({"candidates": NODES.view(1, 2)}, "candidates must be at least one for each of 2 sources"),
+        ({"candidates": torch.tensor([50])}, "candidates has node 50"),
+        ({"as_of": 0}, "candidates must be at least one for each of 2 sources"),
+    ):
+        with pytest.raises((IndexError, ValueError), match=re.escape(message)):
+            engine.rank(**{"src": NODES, "t": 5} | wrong)
+
+
+def test_an_empty_graph_and_parts_of_nothing():
+    model = made_model("tgat")
+    empty = tg.TemporalGraph(edge_x_dim=2)
+    with pytest.raises(IndexError, match="the graph has no nodes yet"):
+        tg.Inference(model, empty).embed(NODES, 5)
+    with pytest.raises(ValueError, match="max_pairs must be at least 1"):
+        tg.Inference(model, empty, max_pairs=0)
+
+
+def test_a_graph_of_other_features():
+    plain = tg.TemporalGraph()
+    plain.append(made_events(5).__class__(*(torch.arange(3) for _ in range(3))))
+    with pytest.raises(ValueError, match="edge features of width 2, the graph has 0"):
+        tg.Inference(made_model("tgat"), plain).embed(NODES, 5)
+
+
+def test_memory_that_does_not_reach_back_as_far():
+    model = made_model("tgn")
+    plan = plan_for(model, made_events(60))
+    learner = Learner(model, seed=0, learning_rate=1e-3)
+    for index in range(3):
+        batch = plan.batch(0, index)
+        learner.commit(batch, learner.predict(batch))
+    with pytest.raises(ValueError, match="no history is kept"):
+        tg.Inference(model, plan.graph).embed(NODES, 100, as_of=20)
+
+
+def test_counts_of_a_graph_with_deletions():
+    model = made_model("tgn+pairs")
+    graph = plan_for(model, made_events(30)).graph
+    engine = tg.Inference(model, graph)
+    graph.delete(torch.tensor([3]))
+    with pytest.raises(ValueError, match="events have been deleted from the graph"):
+        engine.score(NODES, NODES, 5)
