@@ -51,6 +51,19 @@ def test_kinds_of_negatives_are_tested_one_by_one(tgflow, events_csv):
     assert {"test.ap", "test.historical.ap"} <= set(ran.json)
 
 
+def test_evaluation_may_read_more_neighbors_than_training(tgflow, events_csv):
+    ran = tgflow("train", "-s", events_csv, "--eval-neighbors", "7", "--json", *FEW)
+    assert "evaluated with 7 neighbors" in ran.json["protocol_line"]
+    for flag, code, message in (
+        ("7,7", 65, "--eval-neighbors: TGN takes fan-outs for as many hops as its own"),
+        ("7,x", 2, "offline.eval_neighbors must be a list of whole numbers at least 1"),
+        ("0", 2, "--eval-neighbors: offline.eval_neighbors must be"),
+    ):
+        ran = tgflow("train", "-s", events_csv, "--eval-neighbors", flag, *FEW)
+        assert ran.code == code
+        assert message in ran.err
+
+
 def test_too_few_events_to_split_is_bad_data(tgflow, events_csv):
     ran = tgflow("train", "-s", events_csv, "--limit", 2, *FEW)
     assert ran.code == 65

@@ -7,6 +7,8 @@ import torch
 
 import tgflow as tg
 from helpers.made_models import made_events, made_model, plan_for
+from helpers.shards import with_sharded_memory
+from tgflow.peers import Alone
 from tgflow.train.learner import Learner
 
 NODES = torch.tensor([1, 2])
@@ -99,9 +101,15 @@ def test_an_empty_graph_and_parts_of_nothing():
         tg.Inference(model, empty, max_pairs=0)
 
 
+def test_a_memory_that_is_spread_over_ranks():
+    model = with_sharded_memory(made_model("tgn"), Alone())
+    with pytest.raises(ValueError, match="the model's memory is spread over ranks"):
+        tg.Inference(model, plan_for(made_model("tgn"), made_events(30)).graph)
+
+
 def test_a_graph_of_other_features():
     plain = tg.TemporalGraph()
-    plain.append(made_events(5).__class__(*(torch.arange(3) for _ in range(3))))
+    plain.append(tg.EventBatch(*(torch.arange(3) for _ in range(3))))
     with pytest.raises(ValueError, match="edge features of width 2, the graph has 0"):
         tg.Inference(made_model("tgat"), plain).embed(NODES, 5)
 

@@ -14,6 +14,7 @@ from tgflow.plan.negatives import NegativeSampler
 from tgflow.train.config import OfflineConfig
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
+from tgflow.train.plans import make_plan
 from tgflow.train.state import graph_of, load_model
 
 POSITION = -1
@@ -236,9 +237,20 @@ def test_a_fitted_model_can_be_saved_and_served(tmp_path):
     trainer.graph.append(made_events(320)[300:])
     scores = []
     for served, its_graph in ((trainer.model, trainer.graph), (model, graph)):
-        plan = trainer._plans._plan(its_graph, NegativeSampler(), 0, 300)
+        plan = make_plan(its_graph, served, trainer.config, NegativeSampler(), seed=0, start=300)
         scores.append(served.eval()(plan.batch(0, 0)).positive)
     assert torch.equal(*scores)
+
+
+def test_evaluation_samples_as_many_neighbors_as_are_asked_for_and_training_its_own():
+    widths = {True: set(), False: set()}
+    trainer, _ = trainer_of(eval_neighbors=(7,), inductive="apart")
+    for step, training in (("learn", True), ("predict", False)):
+        spy(trainer, step, lambda b, _, to=widths[training]: to.add(b.blocks[0].mask.shape[1]))
+    result = trainer.fit()
+    assert widths == {True: {3}, False: {7}}
+    assert "evaluated with 7 neighbors" in result["protocol_line"]
+    assert fit(eval_neighbors=(3,))[2]["test.ap"] == fit()[2]["test.ap"] != result["test.ap"]
 
 
 def test_impossible_settings_are_refused():

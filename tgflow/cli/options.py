@@ -84,6 +84,8 @@ def _given(field: Field, value: Any) -> Any:
         return value
     if not value:
         return None
+    if _is_list_of_numbers(field):
+        return [_number_or_word(part) for text in value for part in text.split(",")]
     return _pairs(field, value) if _is_mapping(field) else value
 
 
@@ -100,6 +102,11 @@ def _pairs(field: Field, texts: list[str]) -> dict[str, Any]:
 
 def _is_mapping(field: Field) -> bool:
     return any(typing.get_origin(kind) is Mapping for kind, _ in alternatives(field.hint))
+
+
+def _is_list_of_numbers(field: Field) -> bool:
+    lists = [kind for kind, _ in alternatives(field.hint) if typing.get_origin(kind) is tuple]
+    return any(each is int for kind in lists for each, _ in alternatives(typing.get_args(kind)[0]))
 
 
 def _name(field: Field) -> str:
@@ -133,13 +140,19 @@ def _option(field: Field) -> inspect.Parameter:
         help=_help(field),
         show_default=False,
         rich_help_panel=field.section.title,
-        metavar="KEY=VALUE" if _is_mapping(field) else None,
+        metavar=_metavar(field),
     )
     if plain is str and any(kind is int for kind, _ in alternatives(field.hint)):
         info.parser = _number_or_word
     annotation: Any = Annotated[plain | None, info]
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(_name(field), kind, default=None, annotation=annotation)
+
+
+def _metavar(field: Field) -> str | None:
+    if _is_mapping(field):
+        return "KEY=VALUE"
+    return "N,N" if _is_list_of_numbers(field) else None
 
 
 def _help(field: Field) -> str:

@@ -140,6 +140,9 @@ def _describe(kind: Any) -> str:
     inner = typing.get_args(kind)[0]
     if typing.get_origin(inner) is Literal:
         return f"a list of {_describe(inner)}"
+    numbers = [bounds for each, bounds in alternatives(inner) if each is int]
+    if numbers:
+        return " ".join(filter(None, ["a list of whole numbers", *map(describe_bounds, numbers)]))
     return "a list of strings"
 
 

@@ -28,7 +28,7 @@ from tgflow.inference.turns import Turns
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.spec import PlanSpec
-from tgflow.state import DeviceState
+from tgflow.state import DeviceState, SpreadState
 from tgflow.units import parse_bytes
 
 
@@ -90,6 +90,11 @@ class Inference:
     ) -> None:
         if max_pairs < 1:
             raise ValueError(f"max_pairs must be at least 1, got {max_pairs}")
+        if isinstance(model.state, SpreadState):
+            raise ValueError(
+                "the model's memory is spread over ranks, and a question is asked of one: ask a "
+                "model that has all of it, as one that is loaded from the run's checkpoint"
+            )
         self.model, self.graph = model, graph
         self.fanouts = checked_fanouts(model, fanouts)
         self.max_pairs = max_pairs

@@ -114,6 +114,8 @@ class OfflineConfig(TrainingConfig):
     """Kinds of negatives to test with; the first chooses the best epoch."""
     select: Literal["ap", "ap+auc", "mrr"] = "ap"
     """Validation metric of the best epoch; ap+auc: neither may be lower, as in DyGLib."""
+    eval_neighbors: tuple[Annotated[int, Ge(1)], ...] | None = None
+    """Neighbors of each hop in validation and test, such as 20,20; unset: as in training."""
     inductive: Literal["same_pass", "apart"] = "same_pass"
     """New nodes' events: measured in the pass over all, or apart, as DyGLib does."""
     fixed_negatives: str | None = None
@@ -133,6 +135,11 @@ class OfflineConfig(TrainingConfig):
         check_ranges(self)
         if not self.negatives:
             raise ValueError('negatives must name at least one kind, such as ("random",)')
+        if self.eval_neighbors is not None and min(self.eval_neighbors, default=0) < 1:
+            raise ValueError(
+                "eval_neighbors must be at least 1 neighbor for each hop, "
+                f"got {tuple(self.eval_neighbors)}"
+            )
         if self.fixed_negatives is not None and (
             self.negatives != ("random",) or self.inductive == "apart"
         ):

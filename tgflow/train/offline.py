@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from tgflow.checkpoint.parts import SectionWriter
 from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
-from tgflow.model import TemporalModel
+from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.loader import BatchSource, Loader
@@ -30,7 +30,6 @@ from tgflow.state import SpreadState
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.descent import device_of_model
 from tgflow.train.evaluate import INDUCTIVE, Scored, evaluate, scores_of
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
@@ -93,8 +92,9 @@ class OfflineTrainer:
 
     Raises:
         ValueError: If a part would have no events, fixed negatives are of other events,
-            `config.slices` is more than 1 and the model stores whole batches alone, or its memory
-            is sharded.
+            `config.slices` is more than 1 and the model stores whole batches alone, its memory is
+            sharded, or it takes no other neighbors than its own and `config.eval_neighbors` are
+            others.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
     """
@@ -116,6 +116,8 @@ class OfflineTrainer:
             raise ValueError(
                 "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
             )
+        if c.eval_neighbors is not None:
+            _check_eval_neighbors(model, c.eval_neighbors)
         self._peers = peers = Alone() if peers is None else peers
         control = RankControl(peers, lambda: self._learner.compute_seconds)
         self._execution = ExecutionConfig() if execution is None else execution
@@ -367,6 +369,13 @@ class OfflineTrainer:
 
     def _is_published_split(self) -> bool:
         return (self.config.val_ratio, self.config.test_ratio) == (0.15, 0.15)
+
+
+def _check_eval_neighbors(model: TemporalModel, fanouts: Sequence[int]) -> None:
+    try:
+        model.check_fanouts(fanouts)
+    except ValueError as error:
+        raise ValueError(f"eval_neighbors: {error}") from None
 
 
 def _heard(scored: Iterator[Scored], hear: HearScores) -> Iterator[Scored]:

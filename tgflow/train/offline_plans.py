@@ -48,7 +48,11 @@ class OfflinePlans:
     def training(self) -> Plan:
         """Return the plan of the training events, on a graph of them alone."""
         training = _training_graph(self._graph, self._split)
-        return self._plan(training, self._train_negatives(), self._config.seed)
+        negatives = self._train_negatives()
+        return make_plan(
+            training, self._model, self._config, negatives,
+            seed=self._config.seed, stop=training.num_events,
+        )  # fmt: skip
 
     def of_new_nodes(self, stage: Stage, negatives: NegativeSource) -> Plan | None:
         """Return a plan of a part's events of new nodes alone, None if there are none.
@@ -67,7 +71,7 @@ class OfflinePlans:
         seed = derive_key(self._config.data_seed, begin)
         return make_plan(
             self._graph, self._model, self._config, negatives,
-            seed=seed, only=only, counts=self.counts,
+            seed=seed, only=only, counts=self.counts, fanouts=self._config.eval_neighbors,
         )  # fmt: skip
 
     def _train_negatives(self) -> NegativeSource:
@@ -87,7 +91,7 @@ class OfflinePlans:
         start, stop = self._span(stage)
         if c.fixed_negatives is not None:
             fixed = self._fixed_negatives(stage, c.fixed_negatives)
-            return self._plan(self._graph, fixed, c.data_seed, start, stop)
+            return self._plan(fixed, start, stop)
         part_before = split.val_start if stage == "val" else split.test_start
         sampler = NegativeSampler(
             kind,
@@ -97,7 +101,7 @@ class OfflinePlans:
             collide=c.collide and kind == "random",
             replace=c.replace or kind == "random",
         )
-        return self._plan(self._graph, sampler, c.data_seed, start, stop)
+        return self._plan(sampler, start, stop)
 
     def _span(self, stage: Stage) -> tuple[int, int]:
         """Return the log positions of validation or of the test."""
@@ -120,19 +124,12 @@ class OfflinePlans:
             )
         return found
 
-    def _plan(
-        self,
-        graph: TemporalGraph,
-        negatives: NegativeSource,
-        seed: int,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> Plan:
-        stop = graph.num_events if stop is None else stop
-        counts = self.counts if graph is self._graph else None
+    def _plan(self, negatives: NegativeSource, start: int, stop: int) -> Plan:
+        """Return a plan of events that are evaluated."""
+        c = self._config
         return make_plan(
-            graph, self._model, self._config, negatives,
-            seed=seed, start=start, stop=stop, counts=counts,
+            self._graph, self._model, c, negatives,
+            seed=c.data_seed, start=start, stop=stop, counts=self.counts, fanouts=c.eval_neighbors,
         )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor
@@ -31,6 +32,7 @@ def make_plan(
     replay: ExperienceReplay | None = None,
     counts: CountHistory | None = None,
     pairs: PairHistory | None = None,
+    fanouts: Sequence[int] | None = None,
 ) -> Plan:
     """Return the plan of the events of `graph` at `[start, stop)` for a model and its settings.
 
@@ -47,12 +49,13 @@ def make_plan(
         replay: Past events to add to each batch.
         counts: Of the model's counts, to share them with other plans of the graph.
         pairs: Of the graph's pairs, to share them likewise.
+        fanouts: Neighbors per hop, None: the model's.
     """
     return Plan(
         graph,
         seed=derive_key(seed, start),
         batch_size=config.batch_size,
-        fanouts=model.fanouts,
+        fanouts=model.fanouts if fanouts is None else fanouts,
         strategy=config.strategy or model.strategy,
         span=config.span,
         visibility=config.visibility,

@@ -76,6 +76,7 @@ def offline_line(config: OfflineConfig, tied_share: float) -> str:
         f"new nodes {config.new_node_ratio:.0%} in "
         + {"same_pass": "the same pass", "apart": "a pass of their own"}[config.inductive],
         *_common(config),
+        *_eval_neighbors(config),
         _negatives(config),
         f"best epoch by {config.select.upper().replace('+', ' and ')}",
         f"ties {tied_share:.0%}",
@@ -112,6 +113,11 @@ def _common(config: TrainingConfig) -> tuple[str, ...]:
     slices = f" in {config.slices} slices" if config.slices > 1 else ""
     batch = f"batch {config.batch_size}{slices}"
     return batch, sees[config.visibility], "memory of the batch's start"
+
+
+def _eval_neighbors(config: OfflineConfig) -> tuple[str, ...]:
+    wanted = config.eval_neighbors
+    return () if wanted is None else (f"evaluated with {','.join(map(str, wanted))} neighbors",)
 
 
 def _negatives(config: OfflineConfig) -> str:
