@@ -1,11 +1,9 @@
-"""What ranks say of themselves is read by rank 0, and who is slow is found."""
+"""What ranks ask for is read by rank 0, whether or not there is a micro-batch."""
 
 from __future__ import annotations
 
-import pytest
-
-from tgflow.distributed.board import Board, SlowRank
-from tgflow.distributed.control import Order, RankFigures
+from tgflow.distributed.board import Board
+from tgflow.distributed.control import Order
 
 
 class Values(dict):
@@ -18,30 +16,11 @@ class Values(dict):
         return all(key in self for key in keys)
 
 
-def test_rank_0_reads_what_each_has_said_last():
+def test_rank_0_reads_what_each_has_asked_for_last():
     store = Values()
-    boards = [Board(store, rank, 3) for rank in range(3)]
-    figures = RankFigures(1.5, 0.25, 2**40, 1, 2, 3, 4, Order.HOLD | Order.STOP)
-    boards[2].post(RankFigures())
-    boards[2].post(figures)
-    assert boards[0].read() == {2: figures}
-
-
-def seconds(*values):
-    return {rank: RankFigures(compute_seconds=value) for rank, value in enumerate(values)}
-
-
-@pytest.mark.parametrize(
-    ("spent", "found"),
-    [((1, 1.4, 1.2), None), ((1, 1, 1.6), 2), ((2, 1), 0), ((1, 1.4), None), ((9,), None)],
-)
-def test_a_rank_slower_than_the_median_by_half_is_found(spent, found):
-    slow = SlowRank()
-    assert slow.find(seconds(*[100.0] * len(spent))) is None, "there is nothing to compare with"
-    named = slow.find(seconds(*(100.0 + value for value in spent)))
-    assert (None if named is None else named[0]) == found
-
-
-def test_a_slow_rank_is_named_once():
-    slow = SlowRank()
-    assert [slow.find(seconds(n, 3 * n)) for n in (1.0, 2.0, 3.0)] == [None, (1, 3.0), None]
+    boards = [Board(store, rank, 4) for rank in range(4)]
+    boards[2].ask(Order.HOLD)
+    boards[2].ask(Order.HOLD | Order.STOP)
+    boards[3].ask(Order.STOP_FOR_MEMORY)
+    boards[3].ask(Order.NONE)
+    assert boards[0].read() == {2: Order.HOLD | Order.STOP, 3: Order.NONE}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
-from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed
+from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed, heartbeat_of
 from tgflow.distributed.segment import MOST_BATCHES, Cause, receive, segments, send
 from tgflow.events import EventBatch, concat, empty_events
 from tgflow.peers import Alone, RanksDisagree
@@ -153,6 +153,11 @@ def take_failing(peers):
     assert found == [20], "what was complete before comes first"
     if peers.rank:
         assert error.value.kinds[:2] == ("SourceGone", "OSError")
+
+
+@pytest.mark.parametrize(("timeout", "heartbeat"), [(300, 4), (12, 4), (3, 1)])
+def test_rank_0_is_never_silent_for_as_long_as_the_timeout(timeout, heartbeat):
+    assert heartbeat_of(timeout) == heartbeat
 
 
 def test_an_error_of_the_stream_ends_all_ranks_by_the_same_cause():

@@ -21,7 +21,7 @@ from tgflow.cli.ranks import check_ranks, check_training_ranks, joined, speaking
 from tgflow.config import Config, plain
 from tgflow.config.model import model_label
 from tgflow.cuda.device import Device
-from tgflow.distributed.feed import Feed, Followed
+from tgflow.distributed.feed import Feed, Followed, heartbeat_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.peers import Peers
@@ -199,7 +199,8 @@ def _shared_graph(
         }
     )
     stream = playback(source, limit=config.stream.limit)
-    with Feed(lead.peers, stream, config.offline.batch_size) as feed:
+    heartbeat = heartbeat_of(config.ranks.timeout)
+    with Feed(lead.peers, stream, config.offline.batch_size, heartbeat=heartbeat) as feed:
         return assemble.grow_graph(config, source, direction, feed, table, gpu)
 
 

@@ -24,6 +24,11 @@ _PAUSE = 0.1
 _GRACE_SECONDS = 5.0
 
 
+def heartbeat_of(timeout: float) -> float:
+    """Return how long rank 0 may be silent, in seconds, if it is lost after `timeout` of them."""
+    return min(HEARTBEAT_SECONDS, timeout / 3)
+
+
 class LeaderFailed(RuntimeError):
     """Rank 0 reads no more, and its stream has not ended.
 

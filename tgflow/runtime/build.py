@@ -182,7 +182,7 @@ def _compose(
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position)
     opened.enter_context(stream)
-    parts = lead(peers, stream, trainer, flow, run_log)
+    parts = lead(peers, stream, trainer, flow, run_log, config.ranks.timeout)
     metrics = make_metrics(
         status := RunStatus(),
         flow,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -15,6 +16,7 @@ from tgflow.peers import PeerLost, Peers
 from tgflow.train.stream_trainer import StreamTrainer
 
 _PREFIX = "checkpoint/"
+_PAUSE = 0.01
 
 
 def notices_of(peers: Peers) -> Notices:
@@ -36,12 +38,16 @@ class FollowedSaves:
         peers: The ranks; this is none but rank 0.
         trainer: What is saved.
         directory: The checkpoints of the run, which rank 0 commits.
+        timeout: Seconds after which a rank 0 that does not say what became of one is lost. It
+            orders none before the one before is done.
     """
 
     saved = None
 
-    def __init__(self, peers: Peers, trainer: StreamTrainer, directory: Path) -> None:
-        self._peers, self._trainer = peers, trainer
+    def __init__(
+        self, peers: Peers, trainer: StreamTrainer, directory: Path, timeout: float
+    ) -> None:
+        self._peers, self._trainer, self._timeout = peers, trainer, timeout
         self._writer = CheckpointWriter(FollowingStore(directory, notices_of(peers)))
 
     def __enter__(self) -> Self:
@@ -49,7 +55,7 @@ class FollowedSaves:
 
     def __exit__(self, *error: object) -> None:
         with suppress(OSError, PeerLost):  # rank 0 says so, or something worse ends the run
-            self._writer.wait()
+            self._wait()
 
     def after_step(self) -> bool:
         """Return False: rank 0 says when."""
@@ -64,7 +70,7 @@ class FollowedSaves:
         """
         checkpoint = RankCheckpoint({}, shard=self._peers.shard)
         self._trainer.save(checkpoint)
-        self._writer.wait()
+        self._wait()
         if checkpoint.elsewhere:  # else rank 0 writes all of it
             self._writer.submit(self._trainer.position, checkpoint)
 
@@ -75,8 +81,24 @@ class FollowedSaves:
         to save. Once the share is written, rank 0 may be gone before it says how that went.
         """
         with suppress(OSError, PeerLost):
-            self._writer.wait()
+            self._wait()
         if self._trainer.spread_state is not None and share_words(self._peers):
             with suppress(OSError, PeerLost):
                 self.take()
-                self._writer.wait()
+                self._wait()
+
+    def _wait(self) -> None:
+        """Return once nothing is under way: a rank 0 that hangs answers nobody who asks its store.
+
+        Raises:
+            OSError: If the disk of any rank refused three in a row.
+            PeerLost: If a rank is gone, or rank 0 is silent for too long.
+        """
+        deadline = time.monotonic() + self._timeout
+        while self._writer.busy:
+            if self._peers.failure is not None:
+                raise PeerLost(str(self._peers.failure))
+            if time.monotonic() > deadline:
+                raise PeerLost(f"rank 0 was silent about a checkpoint for {self._timeout:g} s")
+            time.sleep(_PAUSE)
+        self._writer.wait()

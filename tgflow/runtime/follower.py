@@ -19,7 +19,7 @@ from tgflow.runtime.briefing import Briefing
 from tgflow.runtime.followed_saves import FollowedSaves
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.orders import Orders
-from tgflow.runtime.rank_watch import RankReporter
+from tgflow.runtime.rank_watch import RankWatch
 from tgflow.runtime.restore import make_trainer
 from tgflow.runtime.runner import Runner
 from tgflow.runtime.stream import FlowControl, Stopped
@@ -82,14 +82,13 @@ def open_follower(
     trainer = make_trainer(
         followed, briefing.direction, model, directory, checkpoint, run_log, gpu, peers
     )
-    board = Board.of(peers)
-    guard = memory_guard(directory.config)
-    checkpoints = FollowedSaves(peers, trainer, directory.path / "checkpoints")
+    timeout = directory.config.ranks.timeout
+    checkpoints = FollowedSaves(peers, trainer, directory.path / "checkpoints", timeout)
     services: list[AbstractContextManager[object]] = [
         library_messages(run_log),
         checkpoints,
         followed,
-        RankReporter(peers, trainer, board, guard, flow, run_log),
+        RankWatch(Board.of(peers), memory_guard(directory.config), flow, run_log),
     ]
 
     run_log.info("start", f"rank {peers.rank} follows at event {trainer.position:,}")

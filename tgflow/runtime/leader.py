@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tgflow.checkpoint import CheckpointStore, CheckpointWriter
 from tgflow.checkpoint.sharded import LeadingStore
 from tgflow.distributed.board import Board
-from tgflow.distributed.feed import Feed
+from tgflow.distributed.feed import Feed, heartbeat_of
 from tgflow.events import EventBatch
 from tgflow.peers import Peers
 from tgflow.runtime.followed_saves import notices_of
@@ -42,6 +42,7 @@ def lead(
     trainer: StreamTrainer,
     flow: FlowControl,
     run_log: RunLog,
+    timeout: float,
 ) -> LeaderParts:
     """Return the parts by which rank 0 leads, or those of a run that is alone.
 
@@ -51,12 +52,16 @@ def lead(
         trainer: What learns.
         flow: Stops the stream.
         run_log: Hears of a rank that is slow.
+        timeout: Seconds of silence after which a rank is lost.
     """
     if peers.world == 1:
         return LeaderParts(stream)
+    assert trainer.control is not None
+    metrics = RankMetrics(trainer.control, run_log)
+    heartbeat = heartbeat_of(timeout)
+    size = trainer.config.batch_size
+    feed = Feed(peers, stream, size, lost=flow.stop, heartbeat=heartbeat)
     board = Board.of(peers)
-    metrics = RankMetrics(peers, trainer, board, run_log)
-    feed = Feed(peers, stream, trainer.config.batch_size, lost=flow.stop)
     return LeaderParts(
         feed,
         Orders(trainer.control),

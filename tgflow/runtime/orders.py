@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tgflow.distributed.control import Order
+from tgflow.runtime.machine import rss_bytes
 from tgflow.train.rank_control import RankControl
 
 
@@ -10,7 +11,7 @@ class Orders:
     """Lets all ranks agree after each micro-batch; a run that is alone does what it wants.
 
     Nothing is sent for it: what a rank wants goes along with the next micro-batch, and what rank 0
-    orders has come with this one.
+    orders has come with this one. How much memory a rank holds is noted here too, to go along.
 
     Args:
         control: Of the trainer, where there are other ranks.
@@ -29,5 +30,6 @@ class Orders:
         if self._control is None:
             return wanted
         order = self._control.order
+        self._control.memory_bytes = rss_bytes()
         self._control.asks = wanted & ~order
         return order

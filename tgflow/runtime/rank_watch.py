@@ -1,63 +1,45 @@
-"""How ranks are, told to rank 0 beside the training: their figures, and what they ask for."""
+"""How ranks are, as rank 0 knows it, and what they ask for beside the training."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal, Self
 
-from tgflow.distributed.board import Board, SlowRank
-from tgflow.distributed.control import Order, RankFigures, decide
-from tgflow.peers import Peers
+from tgflow.distributed.board import Board
+from tgflow.distributed.control import Order, RankFigures
+from tgflow.distributed.slow_rank import SlowRank
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.memory import MemoryGuard, MemoryLimit
 from tgflow.runtime.stream import FlowControl
-from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.train.rank_control import RankControl
 
 COMPARED_EVERY = 100
 """Micro-batches over which the ranks' seconds are compared."""
 KINDS = {"gradient": "gradient", "rows": "rows", "queries": "query", "other": "other"}
 """What is sent, and what `RankFigures` calls it."""
 _TICK = 0.25
-_POSTED_EVERY = 1.0
+_GRACE = 1.0
 
 
-def figures_of(peers: Peers, trainer: StreamTrainer, asks: Order) -> RankFigures:
-    """Return how this rank is."""
-    return RankFigures.of(
-        peers.traffic,
-        compute_seconds=trainer.progress.compute_seconds,
-        memory_bytes=rss_bytes(),
-        asks=asks,
-    )
+class RankWatch:
+    """A thread of any rank but 0 that watches it, and asks rank 0 to hold, or to end all.
 
-
-class RankReporter:
-    """A thread of any rank but 0 that watches it, and posts how it is; a context manager.
+    A context manager.
 
     Args:
-        peers: The ranks.
-        trainer: What learns on this one.
-        board: Where rank 0 reads it.
+        board: Where rank 0 reads what is asked.
         guard: Judges the memory of this rank.
         flow: Stopped where somebody wants this rank to end; the ranks end together.
         run_log: Hears why it asks for something.
     """
 
     def __init__(
-        self,
-        peers: Peers,
-        trainer: StreamTrainer,
-        board: Board,
-        guard: MemoryGuard,
-        flow: FlowControl,
-        run_log: RunLog,
+        self, board: Board, guard: MemoryGuard, flow: FlowControl, run_log: RunLog
     ) -> None:
-        self._peers, self._trainer, self._board = peers, trainer, board
-        self._guard, self._flow, self._run_log = guard, flow, run_log
+        self._board, self._guard, self._flow, self._run_log = board, guard, flow, run_log
         self._is_short = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tgflow-watch", daemon=True)
@@ -68,20 +50,16 @@ class RankReporter:
 
     def __exit__(self, *error: object) -> None:
         self._end.set()
-        self._thread.join(_POSTED_EVERY)
+        self._thread.join(_GRACE)
 
     def _run(self) -> None:
+        asked = Order.NONE
         with suppress(RuntimeError):  # rank 0 is gone, as whoever waits for it learns
-            asked, posted_at = Order.NONE, 0.0
-            while not self._end.wait(_TICK if posted_at else 0.0):
+            while not self._end.wait(_TICK):
                 asks = self._asks()
-                if asks != asked or time.monotonic() - posted_at >= _POSTED_EVERY:
-                    self._post(asks)
-                    asked, posted_at = asks, time.monotonic()
-            self._post(Order.NONE)
-
-    def _post(self, asks: Order) -> None:
-        self._board.post(figures_of(self._peers, self._trainer, asks))
+                if asks != asked:
+                    self._board.ask(asks)
+                    asked = asks
 
     def _asks(self) -> Order:
         """Return what this rank would have rank 0 order."""
@@ -102,7 +80,7 @@ class RankGuard:
 
     Args:
         guard: Judges this rank's memory.
-        board: What the others say.
+        board: What the others ask for.
         flow: Stopped if another rank got a signal.
     """
 
@@ -115,18 +93,18 @@ class RankGuard:
         Raises:
             MemoryLimit: If any rank has held too much for too long.
         """
-        everyone = self._read()
-        for rank, figures in everyone.items():
-            if Order.STOP_FOR_MEMORY in figures.asks:
+        asked = self._read()
+        for rank, asks in asked.items():
+            if Order.STOP_FOR_MEMORY in asks:
                 raise MemoryLimit(f"rank {rank} is at its memory_limit; its own log says more")
-            if Order.STOP in figures.asks:
+            if Order.STOP in asks:
                 self._flow.stop_for(f"a signal to rank {rank}")
         own = self._guard.judge(rss)
-        if Order.HOLD in decide(Order.NONE, everyone.values()):
+        if any(Order.HOLD in asks for asks in asked.values()):
             return "pause"
         return "resume" if own == "none" else own
 
-    def _read(self) -> Mapping[int, RankFigures]:
+    def _read(self) -> Mapping[int, Order]:
         try:
             return self._board.read()
         except RuntimeError:  # this rank closes the world
@@ -137,27 +115,18 @@ class RankMetrics:
     """What there is to say of all ranks, on rank 0.
 
     Args:
-        peers: The ranks.
-        trainer: What learns on this one.
-        board: What the others say.
+        control: Gets the figures of all ranks with each micro-batch.
         run_log: Hears of a rank that is slow.
     """
 
-    def __init__(self, peers: Peers, trainer: StreamTrainer, board: Board, run_log: RunLog) -> None:
-        self._peers, self._trainer, self._board = peers, trainer, board
-        self._run_log = run_log
-        self._latest: dict[int, RankFigures] = {}
+    def __init__(self, control: RankControl, run_log: RunLog) -> None:
+        self._control, self._run_log = control, run_log
         self._slow = SlowRank()
         self._steps = 0
 
     def figures(self) -> dict[int, RankFigures]:
-        """Return the latest figures of each rank; once the world has ended, those before."""
-        try:
-            self._latest |= self._board.read()
-        except RuntimeError:
-            return self._latest
-        self._latest[0] = figures_of(self._peers, self._trainer, Order.NONE)
-        return dict(sorted(self._latest.items()))
+        """Return the figures of each rank, as of the latest micro-batch; empty before the first."""
+        return dict(enumerate(self._control.figures))
 
     def after_step(self, record: Mapping[str, Any]) -> None:
         """Hear of a micro-batch; now and then compare the ranks."""
