@@ -30,6 +30,40 @@ def test_a_machine_without_a_gpu_says_so(name):
         gpu.use_device(config(**{"run.device": name}))
 
 
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """A host with two devices; return those that were made current."""
+    used = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    monkeypatch.setattr(gpu, "require_device", lambda device: device)
+    monkeypatch.setattr(gpu, "require_cupy", lambda device: None)
+    return used
+
+
+@pytest.mark.parametrize(
+    ("name", "local_rank", "expected"),
+    [
+        ("cuda", 0, "cuda:0"),
+        ("cuda", 1, "cuda:1"),
+        ("cuda", 2, "cuda:0"),  # shared, and over gloo
+        ("cuda:1", 0, "cuda:1"),
+        ("cuda", None, "cuda"),
+        ("cpu", 1, "cpu"),
+    ],
+)
+def test_a_rank_has_the_device_of_its_number_on_the_host(
+    two_gpus, monkeypatch, name, local_rank, expected
+):
+    world = {} if local_rank is None else {"RANK": 4 + local_rank, "WORLD_SIZE": 8}
+    world |= {} if local_rank is None else {"LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": 4}
+    for key, value in (world | {"TGFLOW_MEETING": "here"}).items():
+        monkeypatch.setenv(key, str(value))
+    found = gpu.use_device(config(**{"run.device": name}))
+    assert found == torch.device(expected)
+    assert two_gpus == ([] if name == "cpu" else [found])
+
+
 def test_a_budget_needs_a_device():
     with pytest.raises(
         ConfigError, match=r"--device-budget: it is of a GPU's memory; add --device"

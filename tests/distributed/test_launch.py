@@ -13,6 +13,7 @@ from tgflow.peers import WorldError
 TORCHRUN = {
     "RANK": "5",
     "WORLD_SIZE": "8",
+    "LOCAL_RANK": "2",
     "LOCAL_WORLD_SIZE": "4",
     "MASTER_ADDR": "h1",
     "MASTER_PORT": "29400",
@@ -27,7 +28,7 @@ def test_without_ranks_a_process_is_alone():
 
 def test_torchrun_says_where_its_store_is():
     launch = read_launch(TORCHRUN)
-    assert launch == Launch(5, 8, local_world=4, address=("h1", 29400), has_agent=True)
+    assert launch == Launch(5, 8, 2, local_world=4, address=("h1", 29400), has_agent=True)
     assert not launch.one_host
 
 
@@ -37,9 +38,14 @@ def test_without_an_agent_rank_0_opens_what_the_others_were_told():
     assert not launch.has_agent
 
 
+def test_the_rank_on_a_host_is_counted_where_it_is_not_set():
+    environ = {name: TORCHRUN[name] for name in TORCHRUN if name != "LOCAL_RANK"}
+    assert read_launch(environ).local_rank == 1
+
+
 def test_ranks_of_one_host_meet_in_a_directory():
     environ = {"RANK": "1", "WORLD_SIZE": "2", "TGFLOW_MEETING": "here"}
-    assert read_launch(environ) == Launch(1, 2, local_world=2, meeting="here")
+    assert read_launch(environ) == Launch(1, 2, 1, local_world=2, meeting="here")
     assert read_launch(environ).one_host
 
 

@@ -18,6 +18,7 @@ class Launch:
     Args:
         rank: `RANK`.
         world: `WORLD_SIZE`.
+        local_rank: `LOCAL_RANK`, which of the ranks on this host; by `rank` if it is not set.
         local_world: `LOCAL_WORLD_SIZE`, the ranks on this host; `world` if it is not set.
         address: `MASTER_ADDR` and `MASTER_PORT`, if they are set.
         has_agent: Whether torchrun's agent has a store at `address`; else rank 0 opens one there.
@@ -26,6 +27,7 @@ class Launch:
 
     rank: int
     world: int
+    local_rank: int
     local_world: int
     address: tuple[str, int] | None = None
     has_agent: bool = False
@@ -55,10 +57,12 @@ def read_launch(environ: Mapping[str, str]) -> Launch | None:
         if "MASTER_ADDR" not in environ:
             raise WorldError("WORLD_SIZE is set and MASTER_ADDR is not; start ranks by torchrun")
         address = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
+    local_world = _number(environ, "LOCAL_WORLD_SIZE", world)
     return Launch(
         rank=rank,
         world=world,
-        local_world=_number(environ, "LOCAL_WORLD_SIZE", world),
+        local_rank=_number(environ, "LOCAL_RANK", rank % max(1, local_world)),
+        local_world=local_world,
         address=address,
         has_agent=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         meeting=meeting,

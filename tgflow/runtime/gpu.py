@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
 from tgflow.cuda.devices import device_of
 from tgflow.cuda.requirements import CudaError, driver_version, require_cupy, require_device
+from tgflow.distributed.launch import read_launch
 from tgflow.train.config import ExecutionConfig
 
 CPU = torch.device("cpu")
@@ -18,8 +20,11 @@ CPU = torch.device("cpu")
 def use_device(config: Config) -> torch.device:
     """Return the device that models are to be on, as the current one of this thread.
 
+    Each rank has one of its own, as far as there are enough.
+
     Raises:
         ConfigError: If it cannot be used, or settings are for another one.
+        WorldError: If the environment makes no sense.
     """
     name = config.run.device
     if name == "cpu":
@@ -29,12 +34,25 @@ def use_device(config: Config) -> torch.device:
             )
         return CPU
     try:
-        device = require_device(torch.device(name))
+        device = require_device(_device_of_rank(torch.device(name)))
         require_cupy(device)
     except CudaError as error:
         raise ConfigError(f"--device {name}: {error}") from None
     torch.cuda.set_device(device)
     return device
+
+
+def _device_of_rank(device: torch.device) -> torch.device:
+    """Return the device for this rank, where none is named by number: cuda:LOCAL_RANK.
+
+    Where a host has more ranks than devices, ranks share them in turn; they then send each other
+    what they have over gloo, by way of host memory.
+    """
+    launch = read_launch(os.environ)
+    num_devices = torch.cuda.device_count()
+    if launch is None or device.index is not None or num_devices == 0:
+        return device
+    return torch.device("cuda", launch.local_rank % num_devices)
 
 
 def has_gpu_graph(config: Config) -> bool:

@@ -1,0 +1,148 @@
+"""Runs of the command line as ranks: processes that are forked, disturbed, and say how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from helpers import faults
+from helpers.live_runs import SMALL
+from helpers.worlds import run_apart
+from tgflow.cli import main
+from tgflow.runtime import runner
+
+SOON = 5.0
+"""Seconds in which all ranks end once they have lost one."""
+
+
+class End(NamedTuple):
+    """How a rank has ended."""
+
+    code: int | None
+    """Its exit code, negative for a signal; None if it had to be killed."""
+    out: str = ""
+    err: str = ""
+    at: float = 0.0
+    """When, by `time.monotonic`."""
+
+
+def arguments(events, out, *more):
+    """Return those of a small run."""
+    options = ("--stream", events, "--out", out, *SMALL, *more)
+    return ["run", *map(str, options)]
+
+
+def run_ranks(
+    tmp_path: Path,
+    world: int,
+    argv: Sequence[str] | Sequence[Sequence[str]],
+    prepare: Callable[[int], None] | None = None,
+    absent: Collection[int] = (),
+) -> list[End]:
+    """Return how each rank of a run has ended.
+
+    Args:
+        tmp_path: For the directory in which they meet.
+        world: How many ranks.
+        argv: The arguments; a tuple has those of each rank.
+        prepare: Called in each process, with its rank, before anything else; it can be pickled.
+        absent: Ranks that never come.
+    """
+    meeting = tmp_path / f"meeting-{time.monotonic_ns():020}"
+    meeting.mkdir()
+    found = run_apart(world, _rank_of_run, world, meeting, argv, prepare, absent)
+    return [End(*each.result) if each.result is not None else End(each.code) for each in found]
+
+
+def codes(ends: Sequence[End]) -> list[int | None]:
+    return [end.code for end in ends]
+
+
+def seconds_after(tmp_path: Path, ends: Sequence[End]) -> list[float]:
+    """Return how long after the last disturbance those ended that have ended by themselves."""
+    latest = max(tmp_path.glob("meeting-*"))
+    disturbed = float((latest / _DISTURBED).read_text())
+    return [end.at - disturbed for end in ends if end.at]
+
+
+def signal_at(rank: int, position: int, number: int) -> Callable[[int], None]:
+    """Have a rank get a signal, once it has learned so many events."""
+    return partial(_prepare, rank, position, partial(_signal, number))
+
+
+def raise_at(rank: int, position: int, error: Exception) -> Callable[[int], None]:
+    """Have a rank fail, once it has learned so many events."""
+    return partial(_prepare, rank, position, partial(_raise, error))
+
+
+def call_at(rank: int, position: int, act: Callable[..., None]) -> Callable[[int], None]:
+    """Have a rank call `act(runner)`, once it has learned so many events."""
+    return partial(_prepare, rank, position, act)
+
+
+def signal_in(rank: int, point: str, count: int, number: int) -> Callable[[int], None]:
+    """Have a rank get a signal at a point of `helpers.faults`, met so many times."""
+    return partial(_prepare_point, rank, point, count, number)
+
+
+def _rank_of_run(rank, world, meeting, argv, prepare, absent):
+    """Be one rank of a run, and return its `End`."""
+    if rank in absent:
+        return tuple(End(None))
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "TGFLOW_MEETING": str(meeting),
+    }
+    if prepare is not None:
+        prepare(rank)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(argv[rank] if isinstance(argv, tuple) else argv)
+    return tuple(End(code, out.getvalue(), err.getvalue(), time.monotonic()))
+
+
+def _prepare(disturbed, position, act, rank):
+    if rank != disturbed:
+        return
+    record = runner.Runner._record
+
+    def recording(self, step):
+        record(self, step)
+        if step.stop == position:
+            _note()
+            act(self)
+
+    runner.Runner._record = recording
+
+
+def _prepare_point(disturbed, point, count, number, rank):
+    if rank == disturbed:
+        faults.call_at(point, count, partial(_signal, number, None))
+
+
+def _signal(number, _runner):
+    _note()
+    os.kill(os.getpid(), number)
+    if number == signal.SIGTERM:
+        time.sleep(0.5)
+
+
+def _raise(error, _runner):
+    raise error
+
+
+_DISTURBED = "disturbed"
+
+
+def _note():
+    (Path(os.environ["TGFLOW_MEETING"]) / _DISTURBED).write_text(str(time.monotonic()))
