@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+import torch
 
 from helpers.live_runs import SMALL, same_run, write_events
+from helpers.rank_campaign import rank_pids
 from tgflow.cli import main, nproc
 from tgflow.cli.errors import IO, USAGE
 from tgflow.config import load_config
@@ -46,6 +47,20 @@ def test_a_restart_resumes_the_run_in_the_directory_that_was_chosen(started, tmp
     assert (ranks, restarts, newest) == (3, 7, None)
 
 
+@pytest.mark.parametrize(("ranks", "warns"), [(3, False), (4, True)])
+def test_more_ranks_than_cores_are_warned_of(started, monkeypatch, tmp_path, capsys, ranks, warns):
+    monkeypatch.setattr(nproc, "num_cores", lambda: 3)
+    nproc.run_ranks(config(str(tmp_path / "run")), ["run"], ranks, 1, resume=False)
+    assert ("--nproc 4: there are 3 cores" in capsys.readouterr().err) == warns
+
+
+def test_training_starts_once_and_keeps_nothing(monkeypatch):
+    given = {}
+    monkeypatch.setattr(nproc, "supervise", lambda command, ranks, **how: given.update(how) or 143)
+    assert nproc.train_ranks(["train", "x"], 2) == 143
+    assert (given["keeps"], given["max_restarts"]) == (False, 0)
+
+
 def test_the_newest_checkpoint_is_the_progress(started, tmp_path):
     run = tmp_path / "run"
     for name in ("ckpt-000000000100", "ckpt-000000000200", "corrupt-1"):
@@ -77,22 +92,8 @@ EVENTS = 1_200
 
 
 def program(*arguments):
-    command = [sys.executable, "-m", "tgflow", "run", *map(str, arguments)]
+    command = [sys.executable, "-m", "tgflow", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def rank_pid(parent, rank):
-    """Return the process of a rank, once it is there."""
-    while True:
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            try:
-                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if int(stat[1]) == parent and f"RANK={rank}".encode() in environ:
-                return pid
-        time.sleep(0.05)
 
 
 def learned(run):
@@ -108,11 +109,11 @@ def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_pat
     events = write_events(tmp_path / "events.csv", EVENTS)
     options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
     one, two = tmp_path / "one", tmp_path / "two"
-    assert program(*options, "--out", one, "--nproc", 1, "--slices", 2).wait() == 0
-    runner = program(*options, "--out", two, "--nproc", 2, "--speed", 60 * 60)
+    assert program("run", *options, "--out", one, "--nproc", 1, "--slices", 2).wait() == 0
+    runner = program("run", *options, "--out", two, "--nproc", 2, "--speed", 60 * 60)
     while learned(two) < EVENTS // 3:
         time.sleep(0.01)
-    os.kill(rank_pid(runner.pid, rank), signal.SIGKILL)
+    os.kill(rank_pids(runner.pid)[rank], signal.SIGKILL)
     _, said = runner.communicate()
     assert runner.returncode == 0, said
     assert f"rank {rank} was killed by SIGKILL; all ranks restart in 1 s (1 of 10)" in said
@@ -123,10 +124,38 @@ def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_pat
 def test_a_signal_to_the_program_stops_all_ranks_in_order(tmp_path):
     events = write_events(tmp_path / "events.csv", EVENTS)
     two = tmp_path / "two"
-    runner = program("--stream", events, *SMALL, "--out", two, "--nproc", 2, "--speed", 60 * 60)
+    options = ("--stream", events, *SMALL, "--speed", 60 * 60)
+    runner = program("run", *options, "--out", two, "--nproc", 2)
     while learned(two) < EVENTS // 3:
         time.sleep(0.01)
     runner.send_signal(signal.SIGTERM)
     out, said = runner.communicate(timeout=60)
     assert runner.returncode == 0, said
     assert "resume with: tgflow run --resume" in out
+
+
+@pytest.mark.slow
+def test_a_signal_ends_training_by_ranks_as_that_of_one_process(tmp_path):
+    events, out = write_events(tmp_path / "events.csv", EVENTS), tmp_path / "out"
+    options = ("--data", events, *SMALL, "--epochs", 10_000, "--patience", 10_000)
+    runner = program("train", *options, "--out", out, "--nproc", 2)
+    while runner.poll() is None and not (out / "metrics.jsonl").exists():
+        time.sleep(0.05)
+    runner.send_signal(signal.SIGTERM)
+    _, said = runner.communicate(timeout=60)
+    assert runner.returncode == 128 + signal.SIGTERM, said
+    assert said.endswith("tgflow: all ranks have ended by SIGTERM, and nothing is kept\n")
+    assert "lost another one" not in said
+    assert not (out / "checkpoint").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
+def test_ranks_that_share_a_gpu_end_with_the_bits_of_one_process(tmp_path):
+    events = write_events(tmp_path / "events.csv", EVENTS)
+    options = ("run", "--stream", events, *SMALL, "--device", "cuda", "--slices", 2)
+    for world in (1, 2):
+        runner = program(*options, "--out", tmp_path / str(world), "--nproc", world)
+        _, said = runner.communicate(timeout=300)
+        assert runner.returncode == 0, said
+    same_run(tmp_path / "1", tmp_path / "2")

@@ -206,6 +206,26 @@ def test_sigterm_before_rank_0_listens_is_an_end_like_any_other(run, tmp_path):
     assert starts(tmp_path) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ranks_that_keep_nothing_are_all_ended_by_a_signal_which_the_code_says(
+    run, tmp_path, number
+):
+    when_there_are(BOTH, tmp_path, lambda: os.kill(os.getpid(), number))
+    lines = []
+    script = "note(f'ready-{rank}'); time.sleep(60)"
+    assert run(script, keeps=False, say=lines.append) == 128 + number
+    name = signal.Signals(number).name
+    assert lines == [f"all ranks have ended by {name}, and nothing is kept"]
+    assert starts(tmp_path) == 1
+
+
+@pytest.mark.usefixtures("little_grace")
+def test_what_is_done_when_a_signal_comes_is_done(run, tmp_path):
+    when_there_are(["ready-1"], tmp_path, terminate_this)
+    script = "note(f'ready-{rank}'); time.sleep(60 * rank)"
+    assert run(script, keeps=False) == 0
+
+
 def test_while_it_stops_nothing_is_restarted(run, tmp_path):
     script = ready("sys.exit(75)") + "time.sleep(60 * (rank == 0))"
     when_there_are(BOTH, tmp_path, terminate_this)

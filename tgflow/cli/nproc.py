@@ -14,6 +14,7 @@ from tgflow.config import Config
 from tgflow.distributed.launch import MEETING_VARIABLE
 from tgflow.distributed.supervise import supervise
 from tgflow.runtime.files import OWN, RunFiles, run_name
+from tgflow.runtime.machine import num_cores
 
 RANKS = "Ranks: processes that learn together"
 Nproc = Annotated[
@@ -69,6 +70,7 @@ def run_ranks(
         again = ["--resume"] if starts > 1 and not resume else []
         return [*_this_program(), *arguments, *place, *again]
 
+    _warn_of_cores(nproc)
     progress = _newest_checkpoint(Path(out)) if out is not None else lambda: None
     return supervise(command, nproc, max_restarts=max_restarts, progress=progress, say=_say)
 
@@ -76,10 +78,17 @@ def run_ranks(
 def train_ranks(arguments: Sequence[str], nproc: int) -> int:
     """Run `tgflow train` as ranks and return the exit code: there is nothing to restart from.
 
+    A signal ends it as it ends one process, with nothing kept: 128 + n for signal n.
+
     Raises:
         WorldError: If there cannot be so many, or this process is a rank of torchrun.
     """
-    return supervise(lambda: [*_this_program(), *arguments], nproc, max_restarts=0, say=_say)
+
+    def command() -> list[str]:
+        return [*_this_program(), *arguments]
+
+    _warn_of_cores(nproc)
+    return supervise(command, nproc, max_restarts=0, keeps=False, say=_say)
 
 
 def _start(config: Config) -> Path:
@@ -90,6 +99,12 @@ def _newest_checkpoint(run: Path) -> Callable[[], str | None]:
     """Return what returns the name of the newest checkpoint of a run."""
     folder = run / "checkpoints"
     return lambda: max((entry.name for entry in folder.glob("ckpt-*")), default=None)
+
+
+def _warn_of_cores(nproc: int) -> None:
+    """Say where ranks cannot compute at the same time."""
+    if nproc > num_cores():
+        _say(f"--nproc {nproc}: there are {num_cores()} cores for them, so they take turns")
 
 
 def _this_program() -> list[str]:

@@ -29,6 +29,7 @@ def supervise(
     nproc: int,
     *,
     max_restarts: int = 10,
+    keeps: bool = True,
     progress: Callable[[], object] = lambda: None,
     say: Callable[[str], None] = lambda text: None,
     environ: Mapping[str, str] | None = None,
@@ -44,6 +45,8 @@ def supervise(
         command: Returns program and arguments, asked before each start: a later one may resume.
         nproc: How many ranks, 1 to 64.
         max_restarts: How often in a row to restart without any progress in between.
+        keeps: Whether ranks that are asked to stop keep what they have done; if not, a signal goes
+            to all of them, and ends them.
         progress: Returns what changes when something was achieved: the newest checkpoint's name.
         say: Is given one line about each restart and end.
         environ: The environment of the ranks; None: this process's.
@@ -63,7 +66,7 @@ def supervise(
             f"{environ['WORLD_SIZE']} already; leave out nproc, or torchrun"
         )
     restarts, reached = 0, progress()
-    with _Stop() as stop:
+    with _Stop(to=0 if keeps else None) as stop:
         while True:
             end = _run_once(command(), nproc, environ, stop)
             now = progress()
@@ -108,6 +111,9 @@ def _run_once(command: Sequence[str], nproc: int, environ: Mapping[str, str], st
         codes = ranks.codes
     if stop.insists:
         return _End(128 + stop.asked, may_be_restarted=False, text="all ranks are killed")
+    if stop.asked and stop.to is None and codes[0] != 0:
+        name = signal.Signals(stop.asked).name
+        return _End(128 + stop.asked, False, f"all ranks have ended by {name}, and nothing is kept")
     return _judge(codes, is_stopping=stop.asked != 0)
 
 
@@ -144,9 +150,14 @@ def _precedence(code: int | None) -> int:
 
 
 class _Stop:
-    """While entered, the first SIGTERM or SIGINT is passed to rank 0, and a second one kills."""
+    """While entered, the first SIGTERM or SIGINT is passed on, and a second one kills.
 
-    def __init__(self) -> None:
+    Args:
+        to: The rank that it is passed to; None: all.
+    """
+
+    def __init__(self, to: int | None) -> None:
+        self.to = to
         self.asked = 0
         """The first signal, or 0."""
         self.insists = False
@@ -170,9 +181,9 @@ class _Stop:
             self.asked = number
 
     def forward(self, ranks: RankProcesses) -> None:
-        """Send the first signal on to rank 0, once."""
+        """Send the first signal on, once."""
         if self.asked and not self._was_forwarded:
-            ranks.signal(signal.SIGTERM, rank=0)
+            ranks.signal(signal.SIGTERM, rank=self.to)
             self._was_forwarded = True
 
     def wait(self, seconds: float) -> bool:

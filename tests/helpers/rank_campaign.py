@@ -1,0 +1,96 @@
+"""Runs of several ranks, which are killed one by one at random, and now and then all at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.campaign import ENVIRONMENT, Campaign
+from helpers.processes import environment
+
+
+def rank_pids(parent: int) -> dict[int, int]:
+    """Return the processes that a process has started as ranks, by rank."""
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            names = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        of_rank = [name for name in names if name.startswith(b"RANK=")]
+        if int(stat[1]) == parent and stat[0] not in "ZX" and of_rank:
+            found[int(of_rank[0].removeprefix(b"RANK="))] = pid
+    return found
+
+
+@dataclass
+class RankCampaign(Campaign):
+    """A run of ranks that restart by themselves, however many of them are killed."""
+
+    world: int = 3
+    """How many ranks it is started with."""
+
+    def start(self) -> subprocess.Popen[str]:
+        """Begin, or go on."""
+        command = [sys.executable, "-m", "tgflow", self.command, *self.flags]
+        command += ["--out", str(self.out), "--resume"]
+        command += ["--nproc", str(self.world), "--max-restarts", "1000"]
+        with self.said.open("a") as said:
+            return subprocess.Popen(
+                command, stdout=said, stderr=said, text=True, env=environment() | ENVIRONMENT
+            )
+
+    @property
+    def said(self) -> Path:
+        """What it has printed so far."""
+        return self.out.with_suffix(".said")
+
+    def kill_ranks(self, kills: int) -> None:
+        """Go on, kill so many ranks, each of which all others follow, and then all of them."""
+        child = self.start()
+        wanted = self.kills + kills
+        while self.kills < wanted and self._kill_a_rank(child):
+            pass
+        ranks = rank_pids(child.pid)
+        child.kill()
+        for pid in ranks.values():
+            os.kill(pid, signal.SIGKILL)
+        child.wait()
+        while any(_is_there(pid) for pid in ranks.values()):
+            time.sleep(0.01)
+
+    def _kill_a_rank(self, child: subprocess.Popen[str], timeout: float = 240.0) -> bool:
+        """Kill a rank somewhere in the next micro-batches; False if the run has ended before."""
+        deadline = time.monotonic() + timeout
+        if self.random.random() < 0.2:  # while they start, or recover
+            deadline = time.monotonic() + self.random.uniform(0.0, 6.0)
+        goal = self._recovered(child, deadline) + self.random.randint(1, 8)
+        while child.poll() is None and time.monotonic() < deadline and self.batches() < goal:
+            time.sleep(0.002)
+        time.sleep(self.random.uniform(0, 0.05))
+        if child.poll() is not None:
+            assert child.returncode == 0, self.said.read_text()
+            return False
+        ranks = rank_pids(child.pid)
+        if ranks:  # else they are about to be started
+            os.kill(ranks[self.random.choice(sorted(ranks))], signal.SIGKILL)
+            self.kills += 1
+            self.at.append(self.batches())
+        return True
+
+    def finish(self, timeout: float = 600.0) -> None:
+        """Go on to the end."""
+        assert self.start().wait(timeout) == 0, self.said.read_text()
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
