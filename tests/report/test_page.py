@@ -132,3 +132,14 @@ def test_a_thinned_line_keeps_means_and_ends_of_the_axis():
     data = json.loads(re.search(r"<script[^>]*>(.*)</script>", page).group(1))
     assert len(data["points"]) == MAX_POINTS
     assert {point[2] for point in data["points"]} == {"0.5"}
+
+
+def test_each_rank_is_shown_where_there_are_several():
+    sent = {"gradient": 2_000, "rows": 1_000, "queries": 0, "other": 500}
+    figures = {"compute_seconds": 2.5, "wait_seconds": 0.5, "memory_bytes": 3e8}
+    ranks = {str(rank): {**figures, "sent_bytes": sent} for rank in range(2)}
+    page = continual_report(records(3), METRICS | {"ranks": ranks}, config())
+    line = "computes 2.5 s, waits 0.5 s, holds 300 MB; sent: gradient 2 kB, rows 1 kB"
+    for rank in ranks:
+        assert f"<th>rank {rank}</th><td>{line}" in page
+    assert "rank 0" not in continual_report(records(3), METRICS, config())

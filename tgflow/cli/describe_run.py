@@ -14,7 +14,7 @@ from rich.text import Text
 
 from tgflow.cli.errors import DATA, CliError
 from tgflow.config import load_config, plain
-from tgflow.report.formatting import duration, num_bytes
+from tgflow.report.formatting import duration, num_bytes, rank_line
 from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
 from tgflow.runtime.health import read_health
 from tgflow.text import printable
@@ -105,7 +105,7 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     tables = metrics.get("tables") or (found["health"] or {}).get("tables") or {}
     rows += [(TITLES[name], printable(describe_table(figures))) for name, figures in tables.items()]
     ranks = (found["health"] or {}).get("ranks") or {}
-    rows += [(f"rank {rank}", _rank_line(figures)) for rank, figures in ranks.items()]
+    rows += [(f"rank {rank}", rank_line(figures)) for rank, figures in ranks.items()]
     if found["log"]:
         log = found["log"]
         rows.append(("log", f"{num_bytes(log['bytes'])} in {log['segments']} segments"))
@@ -114,15 +114,6 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("dead letters", num_bytes(found["dead_letters"]["bytes"])))
     rows.append(("report", str(path / "report.html") if found["report"] else "none"))
     return rows
-
-
-def _rank_line(figures: Mapping[str, Any]) -> str:
-    """Return in one line how a rank is."""
-    sent = ", ".join(f"{kind} {num_bytes(size)}" for kind, size in figures["sent_bytes"].items())
-    return (
-        f"computes {figures['compute_seconds']:.1f} s, waits {figures['wait_seconds']:.1f} s, "
-        f"holds {num_bytes(figures['memory_bytes'])}; sent: {sent}"
-    )
 
 
 def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:

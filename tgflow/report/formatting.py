@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from tgflow.units import seconds_per_tick
 
@@ -47,6 +48,15 @@ def num_bytes(size: float) -> str:
         if size >= limit:
             return f"{size / limit:.3g} {name}"
     return f"{size:.0f} B"
+
+
+def rank_line(figures: Mapping[str, Any]) -> str:
+    """Write in one line how a rank is, by its figures in metrics.json."""
+    sent = ", ".join(f"{kind} {num_bytes(size)}" for kind, size in figures["sent_bytes"].items())
+    return (
+        f"computes {figures['compute_seconds']:.1f} s, waits {figures['wait_seconds']:.1f} s, "
+        f"holds {num_bytes(figures['memory_bytes'])}; sent: {sent}"
+    )
 
 
 def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str]:

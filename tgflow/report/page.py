@@ -11,7 +11,14 @@ from typing import Any
 
 from tgflow.config import Config, is_unset, plain
 from tgflow.report.chart import Chart, Line, render_chart
-from tgflow.report.formatting import compact, duration, num_bytes, score, stream_time
+from tgflow.report.formatting import (
+    compact,
+    duration,
+    num_bytes,
+    rank_line,
+    score,
+    stream_time,
+)
 from tgflow.report.rejections import rejections
 from tgflow.train.config import TrainingConfig
 
@@ -43,8 +50,9 @@ def continual_report(
         f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
         "learned, then stored. What is plotted was measured before the model had seen the events."
     )
-    rows = "" if stream is None else _stream_html(stream)
-    return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, rows)
+    more = "" if stream is None else _stream_html(stream)
+    more += _ranks_html(metrics.get("ranks", {}))
+    return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, more)
 
 
 def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config: Config) -> str:
@@ -343,6 +351,14 @@ def _stream_html(stream: Record) -> str:
         places = f"{count} in partition {partition}, first {first}, last {last}"
         rows.append((f"rejected: {code}", f"{places}; {example}"))
     return f'<h2>Stream</h2><div class="card">{table_html(rows)}</div>'
+
+
+def _ranks_html(ranks: Mapping[str, Record]) -> str:
+    """Return how each rank was, if there were several."""
+    if not ranks:
+        return ""
+    rows = [(f"rank {rank}", rank_line(figures)) for rank, figures in ranks.items()]
+    return f'<h2>Ranks</h2><div class="card">{table_html(rows)}</div>'
 
 
 def _settings_html(config: Config, training: TrainingConfig) -> str:
