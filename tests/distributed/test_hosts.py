@@ -11,7 +11,9 @@ import time
 
 import pytest
 
+from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
+from tgflow.cli import main
 
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 PORT = 29511
@@ -108,3 +110,54 @@ def test_a_cable_that_is_cut_is_a_lost_rank_after_the_timeout(hosts, tmp_path):
     (tmp_path / "cut").touch()
     for rank, found in enumerate(results(ranks, tmp_path)):
         assert found["lost"].startswith(f"rank {rank} lost another one: ")
+
+
+EVENTS = 1_200
+
+
+def torchrun(number, hosts, folder, *arguments):
+    """Start one rank of a run on its host, by a torchrun that meets the other one."""
+    name, link = hosts[number]
+    options = [
+        *("--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 5, "--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", f"{ADDRESSES[0]}:{PORT}", "--rdzv-id", folder.name),
+        *("--rdzv-conf", f"is_host={1 - number}", "--local-addr", ADDRESSES[number]),
+        *("-m", "tgflow", "run", *arguments, "--interface", link),
+    ]
+    command = [sys.executable, "-m", "torch.distributed.run", *map(str, options)]
+    with (folder / f"said-{number}").open("w") as said:
+        return subprocess.Popen(
+            ["ip", "netns", "exec", name, *command],
+            stdout=said,
+            stderr=said,
+            env=environment() | {"OMP_NUM_THREADS": "1"},
+        )
+
+
+def learned(run):
+    path = run / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+def test_a_run_on_two_hosts_outlives_a_cable_that_is_cut_for_a_while(hosts, tmp_path):
+    events = write_events(tmp_path / "events.csv", EVENTS)
+    options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(["run", *map(str, options), "--slices", "2", "--out", str(one)]) == 0
+    slowly = ("--out", two, "--resume", "--rank-timeout", 5, "--speed", 60 * 40)
+    agents = [torchrun(number, hosts, tmp_path, *options, *slowly) for number in range(2)]
+    deadline = time.monotonic() + 120
+    while learned(two) < 8:
+        assert time.monotonic() < deadline, (tmp_path / "said-0").read_text()
+        time.sleep(0.05)
+    name, link = hosts[1]
+    ip("-n", name, "link", "set", link, "down")
+    time.sleep(10)
+    ip("-n", name, "link", "set", link, "up")
+    for number, agent in enumerate(agents):
+        assert agent.wait(timeout=300) == 0, (tmp_path / f"said-{number}").read_text()
+    same_run(one, two)
+    starts = (two / "run.log").read_text().count('"event": "start"')
+    assert starts > 1, "the cut was never felt"

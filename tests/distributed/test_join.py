@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 import tgflow
 from helpers.effort import cases
-from helpers.sockets import addresses_listened_on
+from helpers.sockets import addresses_listened_on, free_port
 from helpers.worlds import results_of, run_apart
 from tgflow.distributed.greeter import Greeter, Greeting, listen
 from tgflow.peers import Alone, PeerLost, WorldError
@@ -59,12 +59,6 @@ def join_as(rank, environs, options=()):
 
 def outcomes_of(environs, options=()):
     return [each.result for each in run_apart(len(environs), join_as, environs, options)]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_one_process_is_alone_and_waits_for_nobody(monkeypatch):

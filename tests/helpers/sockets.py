@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 
@@ -21,3 +22,11 @@ def addresses_listened_on() -> list[str]:
             if fields[3] == "0A" and f"socket:[{fields[9]}]" in own:
                 found.append(fields[1].split(":")[0])
     return found
+
+
+def free_port() -> int:
+    """Return a port of the loopback on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -58,7 +58,7 @@ _CODES = {
     "ValueError": DATA,
 }
 """By the names of classes, the nearest ancestor counting: to import them would take seconds."""
-_EXPLAINED = {"TrainingDiverged", "RanksDisagree"}
+_EXPLAINED = {"TrainingDiverged", "RanksDisagree", "EarlierFailure"}
 """Of code 70, and no fault of ours."""
 
 _GPU_WAY_OUT = (
@@ -104,13 +104,14 @@ def explain(error: BaseException) -> str:
         text = f"the GPU has no memory left: {said}; {_GPU_WAY_OUT}"
     if exit_code(error) == INTERNAL and not _is_explained(error):
         return f"{type(error).__name__}: {text} (a fault in tgflow; --traceback shows where)"
-    return text if isinstance(error, CliError) else _in_flags(text)
+    return text if isinstance(error, CliError) else in_flags(text)
 
 
-def _in_flags(text: str) -> str:
-    from tgflow.config.flags import in_flags
+def in_flags(text: str) -> str:
+    """Return a message of the library with settings by their flags."""
+    from tgflow.config import flags
 
-    return in_flags(text)
+    return flags.in_flags(text)
 
 
 def _cause_of(error: BaseException) -> BaseException:

@@ -6,15 +6,17 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tgflow.cli import assemble
-from tgflow.cli.errors import exit_code, explain, mark_reported
+from tgflow.cli.errors import exit_code, explain, in_flags, mark_reported
 from tgflow.config import Config, ConfigError, fields, flag_of, plain, replaced
-from tgflow.distributed.launch import read_launch
-from tgflow.peers import Alone, Peers
+from tgflow.distributed.feed import LeaderFailed
+from tgflow.distributed.launch import Launch, read_launch
+from tgflow.distributed.supervise import RESTARTED
+from tgflow.peers import Alone, PeerLost, Peers
 from tgflow.runtime.briefing import RANKS, hear
 from tgflow.runtime.directory import ResumeOptions
 from tgflow.runtime.features import FILED, placement_of
@@ -22,6 +24,9 @@ from tgflow.runtime.follower import open_follower
 from tgflow.runtime.gpu import graph_gpu, use_device
 from tgflow.runtime.log import Level, RunLog
 from tgflow.runtime.stream import FlowControl
+
+if TYPE_CHECKING:  # a process that is alone needs none of it
+    from tgflow.distributed.ranks import Ranks
 
 _SAID: tuple[Level, ...] = ("error",)
 Learning = Literal["continual", "offline"]
@@ -33,6 +38,9 @@ OF_A_HOST = {"run.out", "run.threads", "run.device", "ranks.interface"}
 def joined(config: Config, options: ResumeOptions, learning: Learning) -> Iterator[Peers]:
     """Join the ranks that this process was started with, if there are any, and leave them.
 
+    Why this one fails, others learn: rank 0 as soon as it is lost, and attempts that torchrun
+    starts later, if no restart mends it.
+
     Args:
         config: The settings, which all ranks must have alike.
         options: What else was asked for.
@@ -41,19 +49,49 @@ def joined(config: Config, options: ResumeOptions, learning: Learning) -> Iterat
     Raises:
         WorldError: If the ranks differ in what must be alike.
         PeerLost: If one does not come in time.
+        EarlierFailure: If an earlier attempt has failed for good.
     """
-    if read_launch(os.environ) is None:
+    launch = read_launch(os.environ)
+    if launch is None:
         yield Alone()
         return
-    peers = _join(config, options, learning)
-    try:
-        yield peers
-    finally:
-        peers.close()
+    with _ending(launch, config.ranks.timeout):
+        peers = _join(config, options, learning)
+        try:
+            yield peers
+        except Exception as error:
+            if _is_cause(error):
+                peers.say_why(explain(error))
+            raise
+        finally:
+            peers.close()
 
 
-def _join(config: Config, options: ResumeOptions, learning: Learning) -> Peers:
+@contextmanager
+def _ending(launch: Launch, timeout: float) -> Iterator[None]:
+    """End by what has ended an earlier attempt for good; note what ends this one so."""
+    from tgflow.distributed.lasting import find_failures
+
+    failures = find_failures(launch, timeout)
+    with speaking(launch.rank) if launch.rank else nullcontext():
+        failures.check()
+        try:
+            yield
+        except Exception as error:
+            code = exit_code(error)
+            if code not in RESTARTED and _is_cause(error):
+                failures.note(launch.rank, explain(error), code)
+            raise
+
+
+def _is_cause(error: Exception) -> bool:
+    """Return whether an error is of this rank, and not that another one has ended."""
+    return not isinstance(error, PeerLost | LeaderFailed)
+
+
+def _join(config: Config, options: ResumeOptions, learning: Learning) -> Ranks:
     from tgflow.distributed.join import join
+    from tgflow.distributed.ranks import Ranks
 
     device = use_device(config)
     assemble.use_threads(config, getattr(config, learning).slices)
@@ -67,7 +105,8 @@ def _join(config: Config, options: ResumeOptions, learning: Learning) -> Peers:
             strict=config.checkpoint.strict_resume,
         )
     for warning in found:
-        print(f"tgflow: {warning.message}", file=sys.stderr)
+        print(f"tgflow: {in_flags(str(warning.message))}", file=sys.stderr)
+    assert isinstance(peers, Ranks)
     return peers
 
 

@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 20
 
 _WAYS_OUT = {
     "CPU capability": "set ATEN_CPU_CAPABILITY to the same for all of them",
-    "threads": "set threads to the same for all of them",
+    "threads": "set threads=... to the same for all of them",
 }
 
 

@@ -116,11 +116,20 @@ def meeting_of(launch: Launch, timeout: float) -> Meeting:
     """
     if launch.meeting is not None:
         return DirectoryMeeting(Path(launch.meeting))
+    if launch.has_agent:
+        return AgentMeeting(open_agent_store(launch, timeout))
+    assert launch.address is not None
+    return FixedMeeting(*launch.address)
+
+
+def open_agent_store(launch: Launch, timeout: float) -> Store:
+    """Return the store of torchrun's agents, which has started the ranks of `launch`.
+
+    Raises:
+        RuntimeError: If it cannot be reached within `timeout` seconds.
+    """
     assert launch.address is not None
     host, port = launch.address
-    if not launch.has_agent:
-        return FixedMeeting(host, port)
-    store = TCPStore(
+    return TCPStore(
         host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout)
     )
-    return AgentMeeting(store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import torch
@@ -148,6 +148,12 @@ class Ranks:
         if here is not flat:
             flat.copy_(here)
 
+    def say_why(self, text: str) -> None:
+        """Let rank 0 know why this rank ends, before it leaves; rank 0 itself has others know."""
+        if self.rank > 0:
+            with suppress(RuntimeError):  # rank 0 is gone
+                self.store.set(_words_key(self.rank), text)
+
     def close(self) -> None:
         """Leave the world. See `Peers.close`."""
         if self._groups:
@@ -155,6 +161,24 @@ class Ranks:
             if self.failure is None:
                 self.failure = PeerLost("this rank has left the world")
             dist.destroy_process_group()
+
+    def _why(self, first: str) -> str:
+        """Return why another rank is lost: by its own words, or as it is seen from here."""
+        said = self._last_words()
+        if not said:
+            seen = find_lost(self._others)
+            said = self._last_words() or f"{seen}; {first}"
+        return said
+
+    def _last_words(self) -> str:
+        """Return what ranks have said before they left; only rank 0 has the store at hand."""
+        if self.rank > 0:
+            return ""
+        keys = {rank: _words_key(rank) for rank in range(1, self.world)}
+        said = {rank: self.store.get(key) for rank, key in keys.items() if self.store.check([key])}
+        return " and ".join(
+            f"rank {rank} has ended: {text.decode()}" for rank, text in said.items()
+        )
 
     def _carried(self, flat: Tensor, group: Group) -> Tensor:
         """Return `flat` where what carries it can read it: the one choice of a backend."""
@@ -178,10 +202,14 @@ class Ranks:
             yield
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
-            text = f"rank {self.rank} lost another one: {find_lost(self._others)}; {first}"
+            text = f"rank {self.rank} lost another one: {self._why(first)}"
             if self.failure is None:
                 self.failure = PeerLost(text)
             raise PeerLost(text) from error
+
+
+def _words_key(rank: int) -> str:
+    return f"end/{rank}"
 
 
 _BESIDE: tuple[Group, ...] = ("plan", "feed")
