@@ -3,23 +3,31 @@ them."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import io
 import json
 import os
 import re
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from helpers.live_runs import SMALL, same_run, write_events
-from helpers.worlds import run_apart
+from helpers.rank_runs import (
+    SOON,
+    arguments,
+    call_at,
+    codes,
+    raise_at,
+    run_ranks,
+    seconds_after,
+    signal_at,
+)
 from tgflow.cli import main
-from tgflow.cli.errors import DATA, INTERNAL, NO_INPUT, UNAVAILABLE, USAGE
-from tgflow.runtime import runner
+from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
+from tgflow.models.tgn import TGN
+from tgflow.runtime import briefing, rank_watch, watch
 from tgflow.runtime.health import read_health
 
 EVENTS = 400
@@ -31,64 +39,6 @@ SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
 @pytest.fixture
 def events(tmp_path):
     return write_events(tmp_path / "events.csv", EVENTS, nodes=90)
-
-
-def arguments(events, out, *more):
-    options = ("--stream", events, "--out", out, *SMALL, *more)
-    return ["run", *map(str, options)]
-
-
-def rank_of_run(rank, world, meeting, argv, plan):
-    """Be one rank of a run: return exit code, stdout and stderr.
-
-    Args:
-        argv: The arguments; a tuple has those of each rank.
-        plan: What happens to which rank after how many events: (rank, position, signal, error or
-            function).
-    """
-    os.environ |= {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        "TGFLOW_MEETING": str(meeting),
-    }
-    if plan is not None and plan[0] == rank:
-        disturb(*plan[1:])
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(argv[rank] if isinstance(argv, tuple) else argv)
-    return code, out.getvalue(), err.getvalue()
-
-
-def disturb(position, what):
-    """Have this process get a signal, or fail, once it has learned so many events."""
-    record = runner.Runner._record
-
-    def recording(self, step):
-        record(self, step)
-        if step.stop == position:
-            if isinstance(what, int):
-                os.kill(os.getpid(), what)
-                time.sleep(0.5)
-            elif isinstance(what, BaseException):
-                raise what
-            else:
-                what()
-
-    runner.Runner._record = recording
-
-
-def run_ranks(tmp_path, world, argv, plan=None):
-    """Return how each rank of a run has ended, as (exit code, stdout, stderr)."""
-    meeting = tmp_path / f"meeting-{time.monotonic_ns()}"
-    meeting.mkdir()
-    found = run_apart(world, rank_of_run, world, meeting, argv, plan)
-    return [each.result if each.result is not None else (each.code, "", "") for each in found]
-
-
-def codes(ends):
-    return [code for code, _, _ in ends]
 
 
 def alone(events, out, *more):
@@ -110,9 +60,9 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
     ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "two", "--json"))
     assert codes(ends) == [0, 0], ends
     same_run(one, tmp_path / "two")
-    (_, said, _), (_, silent, errors) = ends
-    assert json.loads(said)["num_events"] == EVENTS
-    assert (silent, errors) == ("", "")
+    said = json.loads(ends[0].out)
+    assert said["num_events"] == EVENTS
+    assert (ends[1].out, ends[1].err) == ("", "")
     own = lines(tmp_path / "two" / "ranks" / "001.log")
     assert [line["event"] for line in own] == ["start", "end"]
     health = read_health(tmp_path / "two" / "health.json")
@@ -122,7 +72,8 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
         assert each["sent_bytes"].keys() == {"gradient", "rows", "queries", "other"}
     assert health["ranks"]["0"]["compute_seconds"] > 0
     assert health["ranks"]["0"]["sent_bytes"]["gradient"] > 0
-    assert json.loads(said)["ranks"].keys() == health["ranks"].keys()
+    assert said["ranks"].keys() == health["ranks"].keys()
+    assert "<th>rank 1</th><td>computes " in (tmp_path / "two" / "report.html").read_text()
     assert main(["info", str(tmp_path / "two")]) == 0
     assert re.search(r"rank 1 +computes .* s, waits .* s, holds .*; sent: gradient", shown(capsys))
 
@@ -143,7 +94,7 @@ def test_a_signal_to_any_rank_ends_all_with_what_is_learned_kept(events, tmp_pat
     one = alone(events, tmp_path / "one", "--slices", 2)
     two = tmp_path / "two"
     slowly = arguments(events, two, "--speed", 60 * 100, *sharded)
-    ends = run_ranks(tmp_path, 2, slowly, plan=(rank, 100, signal.SIGTERM))
+    ends = run_ranks(tmp_path, 2, slowly, signal_at(rank, 100, signal.SIGTERM))
     assert codes(ends) == [0, 0], ends
     stopped_at = lines(two / "metrics.jsonl")[-1]["stop"]
     assert 100 <= stopped_at < EVENTS
@@ -157,12 +108,12 @@ def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events,
     one = alone(events, tmp_path / "one", "--checkpoint-batches", 2, "--slices", 3)
     two = tmp_path / "two"
     argv = arguments(events, two, "--checkpoint-batches", 2)
-    ends = run_ranks(tmp_path, 3, argv, plan=(rank, 200, signal.SIGKILL))
-    assert ends[rank][0] == -signal.SIGKILL
+    ends = run_ranks(tmp_path, 3, argv, signal_at(rank, 200, signal.SIGKILL))
+    assert ends[rank].code == -signal.SIGKILL
     others = [end for number, end in enumerate(ends) if number != rank]
     assert codes(others) == [UNAVAILABLE] * 2, ends
     if rank > 0:
-        assert f"rank {rank} " in others[0][2], "rank 0 names it"
+        assert f"rank {rank} " in others[0].err, "rank 0 names it"
     ends = run_ranks(tmp_path, 2, [*argv, "--resume"])
     assert codes(ends) == [0, 0], ends
     same_run(one, two)
@@ -172,8 +123,8 @@ def test_a_killed_rank_ends_the_others_and_all_resume_with_the_same_bits(events,
 def test_what_rank_0_cannot_open_ends_all_with_its_code(tmp_path):
     ends = run_ranks(tmp_path, 2, arguments(tmp_path / "nothing.csv", tmp_path / "run"))
     assert codes(ends) == [NO_INPUT] * 2, ends
-    assert ends[1][2].startswith("rank 1: rank 0 has ended: ")
-    assert "nothing.csv" in ends[1][2]
+    assert ends[1].err.startswith("rank 1: rank 0 has ended: ")
+    assert "nothing.csv" in ends[1].err
 
 
 @pytest.mark.slow
@@ -195,8 +146,45 @@ def with_own_rate(rank):
 def test_ranks_with_other_settings_are_refused(tmp_path):
     ends = run_ranks(tmp_path, 2, tuple(map(with_own_rate, range(2))))
     assert codes(ends) == [USAGE] * 2, ends
-    for _, _, said in ends:
-        assert "rank 1 has --learning-rate=0.0001 and rank 0 has --learning-rate=0.001" in said
+    for end in ends:
+        assert "rank 1 has --learning-rate=0.0001 and rank 0 has --learning-rate=0.001" in end.err
+    assert ends[1].err.startswith("rank 1: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--edge-table", "disk"], "--edge-table: 2 ranks would share one file .*; use host"),
+        (["--cache-policy", "belady"], "--cache-policy"),
+        (["--rank-memory", "halved"], "--rank-memory"),
+        (["--interface", "nowhere0"], r"interface 'nowhere0' is none .*; there are .*127\.0\.0\.1"),
+        (["--slices", 1], "--slices: a batch has 1, so at most 1 of 2 ranks .*or pass --slices 2"),
+        (["--model", "own:Whole"], "Whole has a commit of its own.*: give it messages and store"),
+    ],
+)
+def test_settings_for_one_process_are_refused(events, tmp_path, monkeypatch, more, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(WHOLE)
+    argv = arguments(events, tmp_path / "run", *more)
+    ends = run_ranks(tmp_path, 2, argv, partial(go_to, tmp_path))
+    assert codes(ends) == [USAGE] * 2, ends
+    assert all(re.search(said, end.err) for end in ends), ends
+    assert not (tmp_path / "run").exists()
+
+
+WHOLE = """
+from tgflow.models import TGN
+
+
+class Whole(TGN):
+    def commit(self, batch):
+        pass
+"""
+
+
+def go_to(folder, rank):
+    os.chdir(folder)
 
 
 @pytest.mark.slow
@@ -204,22 +192,114 @@ def test_ranks_with_other_settings_are_refused(tmp_path):
     ("more", "said"),
     [
         (["--edge-table", "disk"], "--edge-table"),
-        (["--interface", "nowhere0"], "nowhere0"),
-        (["--rank-memory", "halved"], "--rank-memory"),
+        (["--cache-policy", "belady"], "--cache-policy: belady plans for one process; use lru"),
+        (["--slices", 1], "--slices: a batch has 1"),
     ],
 )
-def test_settings_for_one_process_are_refused(events, tmp_path, more, said):
-    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run", *more))
+def test_settings_for_one_process_are_refused_to_training(events, tmp_path, more, said):
+    options = ("--data", events, "--out", tmp_path / "run", *SMALL, *more)
+    ends = run_ranks(tmp_path, 2, ["train", *map(str, options)])
     assert codes(ends) == [USAGE] * 2, ends
-    assert all(said in errors for _, _, errors in ends), ends
+    assert all(said in end.err for end in ends), ends
+
+
+@pytest.mark.slow
+def test_more_ranks_than_a_run_has_slices_are_refused_and_the_run_stands(events, tmp_path):
+    out = alone(events, tmp_path / "one", "--slices", 2)
+    digest = json.loads((out / "metrics.json").read_text())["state_sha256"]
+    ends = run_ranks(tmp_path, 3, arguments(events, out, "--resume"))
+    assert codes(ends) == [USAGE] * 3, ends
+    assert "start 2, or pass --slices 3 --allow-config-change" in ends[0].err
+    assert main(arguments(events, out, "--resume")) == 0
+    assert json.loads((out / "metrics.json").read_text())["state_sha256"] == digest
+
+
+@pytest.mark.slow
+def test_a_rank_that_never_comes_is_named_by_all(events, tmp_path):
+    argv = arguments(events, tmp_path / "run", "--rank-timeout", 2)
+    ends = run_ranks(tmp_path, 3, argv, absent=(2,))
+    assert codes(ends) == [UNAVAILABLE, UNAVAILABLE, None], ends
+    for end in ends[:2]:
+        assert "2 of 3 ranks joined within 2 s; missing: 2" in end.err
+
+
+def see_other_files(folder, rank):
+    """Be on a host with other files, if this is rank 1."""
+    briefing.SEEN_WITHIN = 0.2
+    if rank == 1:
+        briefing.Briefing.mark_file = property(lambda _: folder / "elsewhere")
+
+
+@pytest.mark.slow
+def test_a_directory_that_a_rank_does_not_see_ends_all(events, tmp_path):
+    argv = arguments(events, tmp_path / "run")
+    ends = run_ranks(tmp_path, 2, argv, partial(see_other_files, tmp_path))
+    assert codes(ends) == [NO_INPUT] * 2, ends
+    assert all("rank 1 does not see " in end.err for end in ends)
+
+
+def hold_too_much(rank):
+    """Be at the limit of memory, if this is rank 1."""
+    watch.GRACE_SECONDS = 0.05
+    if rank == 1:
+        rank_watch.rss_bytes = lambda: 1 << 50
+
+
+@pytest.mark.slow
+def test_a_rank_at_its_memory_limit_ends_all_with_what_is_learned_kept(events, tmp_path):
+    one, two = alone(events, tmp_path / "one", "--slices", 2), tmp_path / "two"
+    slowly = arguments(events, two, "--speed", 60 * 100, "--memory-limit", "1TiB")
+    ends = run_ranks(tmp_path, 2, slowly, hold_too_much)
+    assert codes(ends) == [MEMORY] * 2, ends
+    assert "rank 1 is at its --memory-limit; its own log says more" in ends[0].err
+    assert "the process holds 1.13e+03 TB" in (two / "ranks" / "001.log").read_text()
+    ends = run_ranks(tmp_path, 2, arguments(events, two, "--resume", "--speed", 1e9))
+    assert codes(ends) == [0, 0], ends
+    same_run(one, two)
+
+
+def diverge(rank):
+    """Have a score that is not finite, if this is rank 1."""
+    if rank == 1:
+        forward, calls = TGN.forward, []
+
+        def spoiled(self, batch):
+            scores = forward(self, batch)
+            calls.append(batch)
+            if len(calls) == 6:
+                scores.positive.fill_(float("nan"))
+            return scores
+
+        TGN.forward = spoiled
+
+
+@pytest.mark.slow
+def test_what_is_not_finite_on_one_rank_ends_all(events, tmp_path):
+    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), diverge)
+    assert codes(ends) == [INTERNAL] * 2, ends
+    assert "not finite" in ends[0].err
 
 
 @pytest.mark.slow
 def test_a_fault_of_one_rank_ends_all(events, tmp_path):
-    fault = RuntimeError("a fault of rank 1")
-    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), plan=(1, 200, fault))
+    run, fault = tmp_path / "run", raise_at(1, 200, RuntimeError("a fault of rank 1"))
+    ends = run_ranks(tmp_path, 2, arguments(events, run), fault)
     assert codes(ends) == [UNAVAILABLE, INTERNAL], ends
-    assert "rank 1: RuntimeError: a fault of rank 1" in ends[1][2]
+    assert "rank 1: RuntimeError: a fault of rank 1" in ends[1].err
+    assert max(seconds_after(tmp_path, ends)) < SOON
+    health, why = read_health(run / "health.json"), "rank 1 has ended: RuntimeError: a fault of ra"
+    assert health["state"] == "failed"
+    assert why in health["reason"]
+    assert why in ends[0].err
+
+
+@pytest.mark.slow
+def test_a_fault_of_rank_0_ends_all(events, tmp_path):
+    fault = raise_at(0, 200, RuntimeError("a fault of rank 0"))
+    ends = run_ranks(tmp_path, 2, arguments(events, tmp_path / "run"), fault)
+    assert ends[0].code == INTERNAL
+    assert ends[1].code in (INTERNAL, UNAVAILABLE)  # as it hears of it, or finds rank 0 gone
+    assert max(seconds_after(tmp_path, ends)) < SOON
 
 
 @pytest.mark.slow
@@ -252,7 +332,7 @@ def saved(run):
     }
 
 
-def die_once_saved(run, before):
+def die_once_saved(run, before, _runner):
     """End this process like a crash, once there is a checkpoint that was not there before."""
     while saved(run).keys() <= before:
         time.sleep(0.01)
@@ -268,8 +348,8 @@ def test_runs_resume_with_any_number_of_ranks_from_what_ranks_wrote_together(tmp
     one, many = alone(events, tmp_path / "one", *options), tmp_path / "many"
     argv = arguments(events, many, *options, "--resume", *sharded)
     for world, position in ((2, 200), (1, 400), (4, 650)):
-        die = functools.partial(die_once_saved, many, {*saved(many)})
-        ends = run_ranks(tmp_path, world, argv, (world - 1, position, die))
+        die = partial(die_once_saved, many, {*saved(many)})
+        ends = run_ranks(tmp_path, world, argv, call_at(world - 1, position, die))
         assert codes(ends) == [UNAVAILABLE] * (world - 1) + [-signal.SIGKILL], ends
         assert {*saved(many).values()} == {64}
     ends = run_ranks(tmp_path, 3, argv)

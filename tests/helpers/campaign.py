@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -10,9 +11,21 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from helpers.live_runs import same_run
 from helpers.processes import environment
 
+KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
+SEED = int(os.environ.get("TGFLOW_SEED", "1"))
+BATCH = 40
+SMALL = ["--dim", "8", "--neighbors", "3", "--batch-size", str(BATCH), "--threads", "1"]
+KEPT = ["--checkpoint-batches", "3"]
+LATE = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-time-jump", "100000"]
+FROM_KAFKA = [
+    *("--allowed-lateness", "30", "--max-time-jump", "100000", "--until-end"),
+    *("--kafka-option", "api_version=[2,3]", "--kafka-option", "fetch_max_wait_ms=50"),
+]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -107,3 +120,56 @@ class Campaign:
         """Return what became of the rows."""
         rows: dict[str, int] = json.loads((self.out / "metrics.json").read_text())["rows"]
         return rows
+
+
+def rows(size: int) -> list[dict[str, Any]]:
+    """Return rows of a stream, most of them events."""
+    rng = random.Random(3)
+    out = []
+    for i in range(size):
+        src = rng.randrange(30)
+        t = 1_600_000_000 + 10 * i - rng.choice([0, 0, 0, 35])
+        dst = 30 + (src * 7 + (rng.random() < 0.2)) % 20
+        row: dict[str, Any] = {"src": src, "dst": dst, "t": t}
+        if rng.random() < 0.01:
+            row["t"] = rng.choice(["soon", None, 1.5, 7])
+        out.append(row)
+    return out
+
+
+def write_rows(path: Path, size: int) -> Path:
+    """Write such rows to a file, with two features."""
+    lines = [
+        ",".join(str(row[key]) for key in ("src", "dst", "t")) + f",{i % 97},{i % 31}"
+        for i, row in enumerate(rows(size))
+    ]
+    path.write_text("src,dst,t,f0,f1\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def publish(broker: Any, topic: str, events: list[dict[str, Any]], partitions: int) -> None:
+    """Send rows as JSON, each source to a partition of its own."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(
+        bootstrap_servers=broker.servers, api_version=broker.api_version, linger_ms=20
+    )
+    for event in events:
+        producer.send(topic, json.dumps(event).encode(), partition=event["src"] % partitions)
+    producer.flush(timeout=30)
+    producer.close(timeout=5)
+
+
+def undisturbed(tmp_path: Path, flags: list[str]) -> Campaign:
+    """Return a run that nobody has killed."""
+    campaign = Campaign(tmp_path / "undisturbed", flags)
+    campaign.finish()
+    return campaign
+
+
+def compare(left: Campaign, right: Campaign) -> None:
+    """Assert that two runs ended alike, with what they have refused."""
+    same_run(left.out, right.out)
+    assert left.letters() == right.letters()
+    assert left.rows() == right.rows()
+    assert not list(right.out.glob("checkpoints/corrupt-*")), "every checkpoint was usable"

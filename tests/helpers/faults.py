@@ -70,8 +70,20 @@ DURABLE = {
     "checkpoint.before_set_aside": Point(f"{FS}.rename", "CheckpointStore._set_aside"),
 }
 """Those of the log and the checkpoints; a test fails each in every way."""
+RANKS, NOTICES = "tgflow.distributed.ranks:Ranks", "tgflow.checkpoint.notices:Notices"
+BETWEEN_RANKS = {
+    f"ranks.{when}_{call}": Point(f"{owner}.{name}", is_after=when == "after")
+    for when in ("before", "after")
+    for owner, name, call in (
+        (RANKS, "exchange", "exchange"),
+        (RANKS, "gather", "gather"),
+        (RANKS, "broadcast", "broadcast"),
+        (NOTICES, "post", "notice"),
+    )
+}
+"""Those of what ranks send each other, by whichever thread."""
 LETTERS = "DeadLetterFiles"
-POINTS = DURABLE | {
+REFUSED = {
     "letters.before_write": Point(f"{FS}.write", f"{LETTERS}.write"),
     "letters.after_write": Point(f"{FS}.write", f"{LETTERS}.write", is_after=True),
     "letters.before_sync": Point(f"{FS}.sync", f"{LETTERS}.sync"),
@@ -79,6 +91,7 @@ POINTS = DURABLE | {
     "letters.before_truncate": Point(f"{FS}.truncate", f"{LETTERS}.truncate"),
     "ingest.before_log": Point(f"{LOG}.append"),
 }
+POINTS = DURABLE | BETWEEN_RANKS | REFUSED
 
 
 def arm(spec: str) -> None:
@@ -91,7 +104,12 @@ def arm(spec: str) -> None:
         _undo.pop()()
     for entry in filter(None, spec.split(",")):
         name, count, kind = entry.split(":")
-        _wrap(POINTS[name], _counted(int(count), _action(name, kind)))
+        call_at(name, int(count), _action(name, kind))
+
+
+def call_at(name: str, count: int, act: Callable[[], None]) -> None:
+    """Have `act` be called where a point is met for the `count`-th time, until all is disarmed."""
+    _wrap(POINTS[name], _counted(count, act))
 
 
 def _wrap(point: Point, meet: Callable[[], None]) -> None:

@@ -5,44 +5,30 @@ TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
 
 from __future__ import annotations
 
-import json
-import os
-import random
 import time
 
 import numpy as np
 import pytest
 
-from helpers.campaign import Campaign
-from helpers.live_runs import figures, same_run
+from helpers.campaign import (
+    BATCH,
+    FROM_KAFKA,
+    KEPT,
+    KILLS,
+    LATE,
+    SEED,
+    SMALL,
+    Campaign,
+    compare,
+    publish,
+    rows,
+    undisturbed,
+    write_rows,
+)
+from helpers.live_runs import figures
 from tgflow.compare.outcome import Outcome
 
-KILLS = int(os.environ.get("TGFLOW_KILLS", "4"))
-SEED = int(os.environ.get("TGFLOW_SEED", "1"))
-BATCH = 40
-SMALL = ["--dim", "8", "--neighbors", "3", "--batch-size", str(BATCH), "--threads", "1"]
 ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]
-KEPT = ["--checkpoint-batches", "3"]
-
-
-def rows(size):
-    """Return rows of a stream, most of them events."""
-    rng = random.Random(3)
-    out = []
-    for i in range(size):
-        src = rng.randrange(30)
-        t = 1_600_000_000 + 10 * i - rng.choice([0, 0, 0, 35])
-        row = {"src": src, "dst": 30 + (src * 7 + (rng.random() < 0.2)) % 20, "t": t}
-        if rng.random() < 0.01:
-            row["t"] = rng.choice(["soon", None, 1.5, 7])
-        out.append(row)
-    return out
-
-
-def undisturbed(tmp_path, flags):
-    campaign = Campaign(tmp_path / "undisturbed", flags)
-    campaign.finish()
-    return campaign
 
 
 def disturb(campaign, kills, record_property):
@@ -53,26 +39,13 @@ def disturb(campaign, kills, record_property):
     record_property("kills", campaign.kills)
 
 
-def compare(left, right):
-    same_run(left.out, right.out)
-    assert left.letters() == right.letters()
-    assert left.rows() == right.rows()
-    assert not list(right.out.glob("checkpoints/corrupt-*")), "every checkpoint was usable"
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
 @pytest.mark.parametrize("more", [["--log"], ["--no-log"], ["--log", *ON_DISK]])
 def test_killed_over_a_file(record_property, tmp_path, more):
     kills = max(1, KILLS // 4)
-    lines = [
-        ",".join(str(row[key]) for key in ("src", "dst", "t")) + f",{i % 97},{i % 31}"
-        for i, row in enumerate(rows(BATCH * 8 * kills))
-    ]
-    stream = tmp_path / "made.csv"
-    stream.write_text("src,dst,t,f0,f1\n" + "\n".join(lines) + "\n")
-    order = ["--allowed-lateness", "30", "--late", "dead_letter", "--max-time-jump", "100000"]
-    flags = ["-s", str(stream), *more, *order, *SMALL, *KEPT]
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
+    flags = ["-s", str(stream), *more, *LATE, *SMALL, *KEPT]
     reference = undisturbed(tmp_path, flags)
     assert reference.rows()["malformed"]
     assert reference.rows()["late"]
@@ -110,28 +83,13 @@ def test_killed_over_kafka(record_property, tmp_path):
     with broker_module.MockBroker() as broker:
         broker.create("edges", 3)
         publish(broker, "edges", rows(BATCH * 6 * KILLS), 3)
-        order = ["--allowed-lateness", "30", "--max-time-jump", "100000", "--until-end"]
-        options = ["--kafka-option", "api_version=[2,3]", "--kafka-option", "fetch_max_wait_ms=50"]
-        flags = ["-s", broker.url("edges"), *order, *options, *SMALL, *KEPT]
+        flags = ["-s", broker.url("edges"), *FROM_KAFKA, *SMALL, *KEPT]
         reference = undisturbed(tmp_path, flags)
         assert reference.rows()["malformed"]
         assert reference.rows()["late"]
         campaign = Campaign(tmp_path / "killed", flags, SEED)
         disturb(campaign, KILLS, record_property)
         compare(reference, campaign)
-
-
-def publish(broker, topic, events, partitions):
-    """Send rows as JSON, each source to a partition of its own."""
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(
-        bootstrap_servers=broker.servers, api_version=broker.api_version, linger_ms=20
-    )
-    for event in events:
-        producer.send(topic, json.dumps(event).encode(), partition=event["src"] % partitions)
-    producer.flush(timeout=30)
-    producer.close(timeout=5)
 
 
 @pytest.mark.slow

@@ -1,0 +1,166 @@
+"""Ranks that are killed, hang, lie or have no room, anywhere: how all end, how soon, and what is
+left."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from functools import partial
+
+import pytest
+import torch
+
+from helpers.faults import BETWEEN_RANKS
+from helpers.live_runs import same_run, write_events
+from helpers.rank_runs import (
+    SOON,
+    arguments,
+    call_at,
+    codes,
+    run_ranks,
+    seconds_after,
+    signal_in,
+)
+from tgflow.cli import main
+from tgflow.cli.errors import INTERNAL, IO, UNAVAILABLE
+from tgflow.durable.fs import RealFs
+from tgflow.train import rank_reducer
+
+pytestmark = pytest.mark.slow
+EVENTS = 400
+KEPT = ("--slices", 3, "--checkpoint-batches", 2)
+COUNTS = {"exchange": 4, "gather": 5, "broadcast": 4, "notice": 1}
+"""How often a point is met before something happens there: within the run, with checkpoints."""
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    return write_events(tmp_path_factory.mktemp("events") / "events.csv", EVENTS)
+
+
+@pytest.fixture(scope="module")
+def one(events, tmp_path_factory):
+    """The run of one process that nothing disturbs."""
+    out = tmp_path_factory.mktemp("one") / "run"
+    assert main(arguments(events, out, *KEPT)) == 0
+    return out
+
+
+def assert_resumes(one, events, run, tmp_path, world=2):
+    ends = run_ranks(tmp_path, world, arguments(events, run, *KEPT, "--resume"))
+    assert codes(ends) == [0] * world, ends
+    same_run(one, run)
+
+
+def count_of(point):
+    return COUNTS[point.rpartition("_")[2]]
+
+
+@pytest.mark.parametrize("point", sorted(BETWEEN_RANKS))
+@pytest.mark.parametrize("rank", range(3))
+def test_a_rank_that_is_killed_anywhere_ends_all_soon(events, one, tmp_path, rank, point):
+    run = tmp_path / "run"
+    killed = signal_in(rank, point, count_of(point), signal.SIGKILL)
+    ends = run_ranks(tmp_path, 3, arguments(events, run, *KEPT), killed)
+    others = [end for number, end in enumerate(ends) if number != rank]
+    assert ends[rank].code == -signal.SIGKILL, ends
+    assert codes(others) == [UNAVAILABLE] * 2, ends
+    assert max(seconds_after(tmp_path, others)) < SOON
+    assert all(end.err for end in others)
+    assert_resumes(one, events, run, tmp_path)
+
+
+@pytest.mark.parametrize("point", ["ranks.before_exchange", "ranks.after_notice"])
+@pytest.mark.parametrize("rank", range(3))
+def test_a_rank_that_hangs_ends_all_after_the_timeout(events, one, tmp_path, rank, point):
+    """Also if it is where all write a checkpoint, and rank 0 has the store by which they do."""
+    run, timeout = tmp_path / "run", 3.0
+    stopped = signal_in(rank, point, count_of(point), signal.SIGSTOP)
+    argv = arguments(events, run, *KEPT, "--rank-timeout", timeout)
+    ends = run_ranks(tmp_path, 3, argv, stopped)
+    others = [end for number, end in enumerate(ends) if number != rank]
+    assert ends[rank].code is None, ends
+    assert codes(others) == [UNAVAILABLE] * 2, ends
+    seconds = seconds_after(tmp_path, others)
+    assert max(seconds) < timeout + SOON
+    assert timeout - 1 < max(seconds)
+    assert any(f"rank {rank} (process" in end.err and "is stopped" in end.err for end in others)
+    assert_resumes(one, events, run, tmp_path)
+
+
+def send_wrong_header(rank):
+    """Be a micro-batch ahead in what is sent at last, if this is rank 1."""
+    exchange, steps = rank_reducer.exchange_parcels, []
+
+    def wrong(peers, kind, step, *more):
+        steps.append(step)
+        return exchange(peers, kind, step + (len(steps) == 4), *more)
+
+    if rank == 1:
+        rank_reducer.exchange_parcels = wrong
+
+
+def test_a_parcel_of_another_step_ends_all(events, one, tmp_path):
+    run = tmp_path / "run"
+    ends = run_ranks(tmp_path, 3, arguments(events, run, *KEPT), send_wrong_header)
+    assert codes(ends) == [INTERNAL] * 3, ends
+    assert "rank 1 is at step 4 and this one at 3" in ends[0].err
+    assert "rank 0 is at step 3 and this one at 4" in ends[1].err
+    assert_resumes(one, events, run, tmp_path)
+
+
+def change_a_bit(runner):
+    parameter = next(iter(runner.trainer.model.parameters()))
+    parameter.data.view(torch.int32).flatten()[0] ^= 1
+
+
+def check_often(change, rank):
+    rank_reducer.CHECKED_EVERY = 2
+    change(rank)
+
+
+def test_a_bit_that_changes_on_one_rank_ends_all(events, tmp_path):
+    change = partial(check_often, call_at(2, 200, change_a_bit))
+    ends = run_ranks(tmp_path, 3, arguments(events, tmp_path / "run", "--slices", 3), change)
+    assert codes(ends) == [INTERNAL] * 3, ends
+    for end in ends:
+        assert "the parameters of rank 2 are not those of rank 0" in end.err
+
+
+def have_no_room(times, rank):
+    """Refuse to write files of nodes so many times, if this is rank 1."""
+    create, refused = RealFs.create, []
+
+    def creating(self, path):
+        if path.name.startswith("memory-p") and len(refused) < times:
+            refused.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return create(self, path)
+
+    if rank == 1:
+        RealFs.create = creating
+
+
+def said(run, event):
+    lines = map(json.loads, (run / "run.log").read_text().splitlines())
+    return [line["text"] for line in lines if line["event"] == event]
+
+
+def test_a_disk_that_is_full_at_one_rank_for_a_while_costs_a_checkpoint(events, one, tmp_path):
+    run = tmp_path / "run"
+    ends = run_ranks(tmp_path, 2, arguments(events, run, *KEPT), partial(have_no_room, 1))
+    assert codes(ends) == [0, 0], ends
+    assert any("no checkpoint was written" in text for text in said(run, "checkpoint"))
+    same_run(one, run)
+
+
+def test_a_disk_that_stays_full_at_one_rank_ends_all(events, one, tmp_path):
+    run = tmp_path / "run"
+    argv = arguments(events, run, "--slices", 3, "--checkpoint-batches", 1)
+    ends = run_ranks(tmp_path, 2, argv, partial(have_no_room, 10**9))
+    assert ends[0].code == IO, ends
+    assert ends[1].code in (IO, UNAVAILABLE)  # as it writes itself, or finds rank 0 gone
+    assert "rank 1: " in ends[0].err
+    assert_resumes(one, events, run, tmp_path)

@@ -1,0 +1,67 @@
+"""Ranks killed at random, restarted by whoever started them, and gone on with in other numbers.
+
+TGFLOW_KILLS=50 kills a rank of three fifty times; TGFLOW_SEED chooses which and when.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.campaign import (
+    BATCH,
+    FROM_KAFKA,
+    KEPT,
+    KILLS,
+    LATE,
+    SEED,
+    SMALL,
+    compare,
+    publish,
+    rows,
+    undisturbed,
+    write_rows,
+)
+from helpers.rank_campaign import RankCampaign
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200 + 60 * KILLS)]
+OTHERS = (2, 1, 4)
+"""How many go on after three, of which one is killed before all are; three in the end."""
+EVENTS = BATCH * 9 * (KILLS + len(OTHERS))
+SLICED = ["--slices", "4"]
+
+
+def disturb(campaign, record_property):
+    """Kill ranks of three, of other numbers of them, and let three go to the end."""
+    for world, kills in ((3, KILLS), *((world, 1) for world in OTHERS)):
+        campaign.world = world
+        campaign.kill_ranks(kills)
+    assert campaign.batches() < EVENTS // BATCH, "it had ended before"
+    campaign.world = 3
+    campaign.finish()
+    assert campaign.kills >= KILLS, campaign
+    record_property("kills of ranks", campaign.kills)
+
+
+def test_ranks_are_killed_over_a_file(record_property, tmp_path):
+    stream = write_rows(tmp_path / "made.csv", EVENTS)
+    flags = ["-s", str(stream), "--features", "f*", *LATE, *SMALL, *SLICED, *KEPT]
+    reference = undisturbed(tmp_path, flags)
+    assert reference.rows()["malformed"]
+    assert reference.rows()["late"]
+    campaign = RankCampaign(tmp_path / "killed", flags, SEED)
+    disturb(campaign, record_property)
+    compare(reference, campaign)
+
+
+def test_ranks_are_killed_over_kafka(record_property, tmp_path):
+    broker_module = pytest.importorskip("tgflow.testing.broker")
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
+    with broker_module.MockBroker() as broker:
+        broker.create("edges", 3)
+        publish(broker, "edges", rows(EVENTS), 3)
+        flags = ["-s", broker.url("edges"), *FROM_KAFKA, *SMALL, *SLICED, *KEPT]
+        reference = undisturbed(tmp_path, flags)
+        assert reference.rows()["late"]
+        campaign = RankCampaign(tmp_path / "killed", flags, SEED)
+        disturb(campaign, record_property)
+        compare(reference, campaign)
