@@ -19,7 +19,9 @@ from tgflow.cli import main
 from tgflow.cli.errors import DATA
 from tgflow.runtime.health import read_health
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+PATIENCE = 500
+"""Seconds for torchrun and all its attempts: each imports torch three times."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE)]
 EVENTS = 600
 
 
@@ -69,7 +71,7 @@ def test_a_run_under_torchrun_ends_as_one_process_does(events, tmp_path, rank):
         while runner.poll() is None and learned(two) < EVENTS // 3:
             time.sleep(0.01)
         os.kill(rank_pids(runner.pid)[rank], signal.SIGKILL)
-    said, _ = runner.communicate(timeout=200)
+    said, _ = runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 0, said
     same_run(one, two)
     assert {attempt for attempt, _ in attempts(tmp_path)} == ({0} if rank is None else {0, 1})
@@ -81,7 +83,7 @@ def test_what_no_restart_mends_ends_later_attempts_at_once(events, tmp_path):
     run = tmp_path / "run"
     options = ("--stream", events, *SMALL, "--out", run, "--resume", "--max-bad-ratio", 0)
     runner = torchrun(tmp_path, 2, "run", *options)
-    said, _ = runner.communicate(timeout=200)
+    said, _ = runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 1, "torchrun has one code for all"
     assert re.search(rf"exitcode +: {DATA} ", said)
     found = attempts(tmp_path)
@@ -95,13 +97,14 @@ def test_what_no_restart_mends_ends_later_attempts_at_once(events, tmp_path):
         again = f"{why} (rank 0, in an earlier attempt: no restart mends that)"
         assert any(again in text for text in texts), texts  # the other may be ended before
     health = read_health(run / "health.json")
-    assert (health["state"], health["reason"] in why) == ("failed", True)
+    assert health["state"] == "failed"
+    assert health["reason"].partition(",")[0] in why, "but for settings, which flags name there"
 
 
 def test_nproc_under_torchrun_is_refused(events, tmp_path):
     run = tmp_path / "run"
     runner = torchrun(tmp_path, 0, "run", "--stream", events, "--out", run, "--nproc", 2)
-    said, _ = runner.communicate(timeout=200)
+    said, _ = runner.communicate(timeout=PATIENCE)
     assert runner.returncode == 1
     assert re.search(r"exitcode +: 2 ", said)
     assert any("--nproc 2 starts ranks" in text for text in attempts(tmp_path).values())
