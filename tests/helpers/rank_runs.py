@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from helpers.worlds import run_apart
 from tgflow.cli import main
 from tgflow.runtime import runner
 
+_STOPPED_SECONDS = 15
 SOON = 5.0
 """Seconds in which all ranks end once they have lost one."""
 
@@ -132,6 +134,9 @@ def _prepare_point(disturbed, point, count, number, rank):
 
 def _signal(number, _runner):
     _note()
+    if number == signal.SIGSTOP:  # nothing else would end it before all patience is over
+        script = f"sleep {_STOPPED_SECONDS}; kill -9 {os.getpid()}"
+        subprocess.Popen(["sh", "-c", script], start_new_session=True)
     os.kill(os.getpid(), number)
     if number == signal.SIGTERM:
         time.sleep(0.5)
