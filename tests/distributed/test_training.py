@@ -113,7 +113,7 @@ ALL = ("graph", "memory")
         *(
             slow(world, name, (0, 1, 2), sharded)
             for world in (2, 3, 4)
-            for name in ("tgn", "tgat", "tgn+pairs", "jodie", "tpnet")
+            for name in ("tgn", "tgat", "tgn+pairs", "jodie")
             for sharded in ((), ("graph",), ("memory",), ALL)
         ),
     ],
