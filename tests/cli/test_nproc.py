@@ -89,6 +89,7 @@ def test_ranks_that_cannot_be_are_refused(ranks, environ, tmp_path, capsys, monk
 
 
 EVENTS = 1_200
+SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
 
 
 def program(*arguments):
@@ -104,13 +105,13 @@ def learned(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_path, rank):
-    events = write_events(tmp_path / "events.csv", EVENTS)
+@pytest.mark.parametrize(("rank", "sharded"), [(0, ()), (1, ()), (1, SHARDED)])
+def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_path, rank, sharded):
+    events = write_events(tmp_path / "events.csv", EVENTS, nodes=90)
     options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
     one, two = tmp_path / "one", tmp_path / "two"
     assert program("run", *options, "--out", one, "--nproc", 1, "--slices", 2).wait() == 0
-    runner = program("run", *options, "--out", two, "--nproc", 2, "--speed", 60 * 60)
+    runner = program("run", *options, "--out", two, "--nproc", 2, "--speed", 60 * 60, *sharded)
     while learned(two) < EVENTS // 3:
         time.sleep(0.01)
     os.kill(rank_pids(runner.pid)[rank], signal.SIGKILL)
