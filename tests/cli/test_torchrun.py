@@ -99,13 +99,3 @@ def test_what_no_restart_mends_ends_later_attempts_at_once(events, tmp_path):
     health = read_health(run / "health.json")
     assert health["state"] == "failed"
     assert health["reason"].partition(",")[0] in why, "but for settings, which flags name there"
-
-
-def test_nproc_under_torchrun_is_refused(events, tmp_path):
-    run = tmp_path / "run"
-    runner = torchrun(tmp_path, 0, "run", "--stream", events, "--out", run, "--nproc", 2)
-    said, _ = runner.communicate(timeout=PATIENCE)
-    assert runner.returncode == 1
-    assert re.search(r"exitcode +: 2 ", said)
-    assert any("--nproc 2 starts ranks" in text for text in attempts(tmp_path).values())
-    assert not run.exists()
