@@ -12,8 +12,9 @@ import torch
 from helpers.devices import needs_apart, place_of
 from helpers.effort import slow
 from helpers.emulator import tensors
-from helpers.live_runs import write_features
-from tgflow.cli import assemble, offline
+from helpers.live_runs import figures, write_features
+from helpers.rank_runs import codes, run_ranks
+from tgflow.cli import assemble, main, offline, ranks
 from tgflow.cli.errors import MEMORY
 from tgflow.cuda.devices import device_of
 from tgflow.graph import TemporalGraph
@@ -29,21 +30,26 @@ FEW = ("--mrr-negatives", 2, "--replay-ratio", 0, "--no-capture")
 ON_GPU = ("--device", "cuda")
 
 
+def emulate(replace):
+    """Let `--device cuda` be the emulated device, by `replace(owner, name, value)`; return it."""
+    place, made = place_of("apart"), results._host_memory
+
+    def use_device(config):
+        return torch.device("cpu") if config.run.device == "cpu" else place
+
+    for command in (assemble, offline, ranks):
+        replace(command, "use_device", use_device)
+    replace(
+        restore, "describe_device", lambda device: {} if device.type == "cpu" else {"gpu": "H200"}
+    )
+    replace(results, "_host_memory", lambda *given: tensors.pin(made(*given)))
+    return place
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """Let `--device cuda` be the emulated device, and return it."""
-    place = place_of("apart")
-    made = results._host_memory
-    for command in (assemble, offline):
-        monkeypatch.setattr(
-            command,
-            "use_device",
-            lambda config: torch.device("cpu") if config.run.device == "cpu" else place,
-        )
-    monkeypatch.setattr(
-        restore, "describe_device", lambda device: {} if device.type == "cpu" else {"gpu": "H200"}
-    )
-    monkeypatch.setattr(results, "_host_memory", lambda *given: tensors.pin(made(*given)))
+    place = emulate(monkeypatch.setattr)
     with torch.autograd.set_multithreading_enabled(False):  # the device has no thread for it
         yield device_of(place)
 
@@ -158,3 +164,24 @@ def test_memory_that_ends_loses_nothing(
         assert run(*ON_GPU).code == 0
         whole["sha256"] = json.loads(Path("out/metrics.json").read_text())["state_sha256"]
     assert found == whole["sha256"]
+
+
+def share_the_device(rank):
+    emulate(setattr)
+    torch.autograd.set_multithreading_enabled(False)
+
+
+IN_MEMORY = ("--edge-table", "host", "--slices", 2)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_a_device_end_with_the_bits_of_one_process(gpu, tmp_path):
+    made = write_features(tmp_path / "made.csv", SIZE)
+    asked = ("run", "-s", made, "--features", "f*", *ON_GPU, *SMALL, *FEW, *IN_MEMORY)
+    one, two = ([*map(str, asked), "-o", str(tmp_path / name)] for name in ("one", "two"))
+    assert main(one) == 0
+    ends = run_ranks(tmp_path, 2, two, share_the_device)
+    assert codes(ends) == [0, 0], ends
+    (digest, _, records), (other, _, others) = (figures(tmp_path / name) for name in ("one", "two"))
+    assert records == others
+    assert digest == other

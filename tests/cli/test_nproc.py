@@ -154,8 +154,7 @@ def test_a_signal_ends_training_by_ranks_as_that_of_one_process(tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device")
 def test_ranks_that_share_a_gpu_end_with_the_bits_of_one_process(tmp_path):
     events = write_events(tmp_path / "events.csv", EVENTS)
-    options = ("run", "--stream", events, *SMALL, "--device", "cuda", "--edge-table", "host")
-    options = (*options, "--slices", 2)
+    options = ("run", "--stream", events, *SMALL, "--device", "cuda", "--slices", 2)
     for world in (1, 2):
         runner = program(*options, "--out", tmp_path / str(world), "--nproc", world)
         _, said = runner.communicate(timeout=300)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.live_runs import SMALL, same_run, write_events
+from helpers.live_runs import SMALL, same_run, write_events, write_features
 from helpers.rank_runs import (
     SOON,
     arguments,
@@ -155,7 +155,6 @@ def test_ranks_with_other_settings_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--edge-table", "disk"], "--edge-table: 2 ranks would share one file .*; use host"),
         (["--cache-policy", "belady"], "--cache-policy"),
         (["--rank-memory", "halved"], "--rank-memory"),
         (["--interface", "nowhere0"], r"interface 'nowhere0' is none .*; there are .*127\.0\.0\.1"),
@@ -191,7 +190,6 @@ def go_to(folder, rank):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--edge-table", "disk"], "--edge-table"),
         (["--cache-policy", "belady"], "--cache-policy: belady plans for one process; use lru"),
         (["--slices", 1], "--slices: a batch has 1"),
     ],
@@ -201,6 +199,17 @@ def test_settings_for_one_process_are_refused_to_training(events, tmp_path, more
     ends = run_ranks(tmp_path, 2, ["train", *map(str, options)])
     assert codes(ends) == [USAGE] * 2, ends
     assert all(said in end.err for end in ends), ends
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("run", "--stream"), ("train", "--data")])
+def test_ranks_share_no_file_of_features(command, tmp_path):
+    made, out = write_features(tmp_path / "made.csv", EVENTS), tmp_path / "run"
+    options = (made, "--features", "f*", "--out", out, *SMALL, "--edge-table", "disk")
+    ends = run_ranks(tmp_path, 2, [*command, *map(str, options)])
+    assert codes(ends) == [USAGE] * 2, ends
+    assert all("--edge-table: 2 ranks would share one file" in end.err for end in ends), ends
+    assert not out.exists()
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import IO, exit_code, explain, mark_reported
-from tgflow.cli.ranks import check_ranks, follow, joined, with_slices
+from tgflow.cli.ranks import check_rank_tables, check_ranks, follow, joined, with_slices
 from tgflow.config import Config
 from tgflow.config.model import model_label
 from tgflow.peers import Peers
@@ -70,6 +70,7 @@ def _lead(
 def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead) -> None:
     config = directory.config
     source, direction, device, threads = assemble.open_live(directory)
+    check_rank_tables(config, source.x_dim, lead.peers.world)
     inputs = RunInputs(
         source,
         direction,

@@ -17,7 +17,14 @@ from rich.console import Console
 from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
-from tgflow.cli.ranks import check_ranks, check_training_ranks, joined, speaking, with_slices
+from tgflow.cli.ranks import (
+    check_rank_tables,
+    check_ranks,
+    check_training_ranks,
+    joined,
+    speaking,
+    with_slices,
+)
 from tgflow.config import Config, plain
 from tgflow.config.model import model_label
 from tgflow.cuda.device import Device
@@ -98,6 +105,7 @@ def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
     check_training_ranks(config, peers.world)
     source = assemble.open_source(config)
     check_tables(config, source.x_dim, live=False)
+    check_rank_tables(config, source.x_dim, peers.world)
     check_unused(config)
     threads = assemble.use_threads(config, config.offline.slices)
     rundir = RunFiles.choose(config.run.out, run_name(config) + "-offline")

@@ -154,11 +154,6 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
             f"--slices: a batch has {slices}, so at most {slices} of {world} ranks can share it; "
             f"start {slices}, or pass {way_out}"
         )
-    if placement_of(config) in FILED:
-        raise ConfigError(
-            f"--edge-table: {world} ranks would share one file of edge features; use host, or "
-            "device on a GPU"
-        )
     if config.tables.cache_policy == "belady":
         raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
     for flag, held in (("graph", config.ranks.graph), ("memory", config.ranks.memory)):
@@ -167,6 +162,24 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
                 f"--rank-{flag}: sharded is for models on the CPU, and --device is "
                 f"{config.run.device}; use replicated"
             )
+
+
+def check_rank_tables(config: Config, x_dim: int, world: int) -> None:
+    """Refuse a file of edge features that more than one rank would write.
+
+    Args:
+        config: The settings.
+        x_dim: Width of the stream's edge features.
+        world: How many ranks there are.
+
+    Raises:
+        ConfigError: If there would be one.
+    """
+    if world > 1 and x_dim and placement_of(config) in FILED:
+        raise ConfigError(
+            f"--edge-table: {world} ranks would share one file of edge features; use host, or "
+            "device on a GPU"
+        )
 
 
 def check_training_ranks(config: Config, world: int) -> None:
