@@ -117,30 +117,24 @@ def traffic_rows(work: Work, ranks: list[WorkFigures], params: Params) -> Iterat
 
 def cpu_row(work: Work, share: float, options: Options) -> Row:
     """Return CPU time a micro-batch of a rank of two, beside that of one process."""
-    found = take_rounds(
-        {
-            _TOGETHER: RankContender(replace(work, slices=2), world=2),
-            _ALONE: RankContender(work, world=0),
-        },
-        options,
-    )
-    ours, theirs = (_cpu_ms(found[name], work) for name in (_TOGETHER, _ALONE))
-    return Row(
-        "ranks, CPU a rank", ours, "ms", _params(work, options), baseline=theirs,
-        target_ratio=1 / share,
-    )  # fmt: skip
+    ours = {_TOGETHER: RankContender(replace(work, slices=2), world=2)}
+    return _cpu_row("ranks, CPU a rank", ours, work, share, options)
 
 
 def joined_row(work: Work, options: Options) -> Row:
     """Return CPU time a micro-batch of a world of one, beside a process that joins nobody."""
-    found = take_rounds(
-        {_JOINED: RankContender(work, world=1), _ALONE: RankContender(work, world=0)}, options
-    )
-    ours, theirs = (_cpu_ms(found[name], work) for name in (_JOINED, _ALONE))
-    return Row(
-        "ranks, CPU of a world of one", ours, "ms", _params(work, options), baseline=theirs,
-        target_ratio=1 / JOINED_SHARE,
-    )  # fmt: skip
+    ours = {_JOINED: RankContender(work, world=1)}
+    return _cpu_row("ranks, CPU of a world of one", ours, work, JOINED_SHARE, options)
+
+
+def _cpu_row(
+    name: str, ours: Mapping[str, RankContender], work: Work, share: float, options: Options
+) -> Row:
+    """Return CPU time a micro-batch, beside that of one process that joins nobody."""
+    found = take_rounds({**ours, _ALONE: RankContender(work, world=0)}, options)
+    mine, alone = (_cpu_ms(rounds, work) for rounds in found.values())
+    params = _params(work, options)
+    return Row(name, mine, "ms", params, baseline=alone, target_ratio=1 / share)
 
 
 def shards_row(work: Work, options: Options) -> Row:
