@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from helpers.live_runs import write_events
 from helpers.worlds import in_world
 from tgflow.bench import ranks
 from tgflow.bench.options import Options
+from tgflow.bench.rank_restart import recoveries
 from tgflow.bench.rank_work import Work, WorkFigures, measure
 from tgflow.bench.ranks import RankContender, cpu_row, speed_rows, start
 
@@ -39,6 +41,19 @@ def test_ranks_may_sample_from_shards():
     assert first.bytes["queries"] > 0
     assert second.bytes["answers"] > 0
     assert 0 < first.calls["answers"] < 24
+    assert first.waits["queries"] > 0
+
+
+def test_a_stream_that_is_handed_over_one_by_one_is_asked_for_so():
+    work = Work("tgn", 5, 2, 0, 16, dim=4, shards=True, handed=1)
+    first, _ = in_world(2, measured, work)
+    assert first.calls["answers"] >= 15  # one a micro-batch; none is for the first
+
+
+@pytest.mark.slow
+def test_ranks_learn_on_after_each_kill(tmp_path):
+    events = write_events(tmp_path / "events.csv", 40_000)
+    assert all(0 < seconds < 60 for seconds in recoveries(events, 2))
 
 
 def test_ranks_may_have_the_memory_of_their_own_nodes():
@@ -83,13 +98,13 @@ def test_two_ranks_are_held_to_one_process_or_to_what_the_machine_can(monkeypatc
 
 def test_what_is_not_there_is_skipped_with_a_reason(monkeypatch):
     asked = replace(took(1.0), calls={"queries": 2, "answers": 2})
+    asked.waits.update({"queries": 0.5, "answers": 0.5})
     asked.bytes.update({"rows": 1, "memory rows": 10})
     monkeypatch.setattr(ranks, "start", lambda contender: [asked] * 2)
     rows = ranks.run(Options(quick=True))
     skipped = [row for row in rows if math.isnan(row.value)]
-    assert len(skipped) == 2
-    assert all("not" in str(row.params["skipped"]) for row in skipped)
-    assert sum(row.target_ratio is not None for row in rows) == 6
+    assert [row.params["skipped"] for row in skipped] == ["needs a file: --data"]
+    assert sum(row.target_ratio is not None for row in rows) == 7
     shares = [row for row in rows if row.name == "ranks, replicated over sharded memory"]
     assert [(row.value, row.params["ranks"], row.reached) for row in shares] == [
         (0.1, 2, True),

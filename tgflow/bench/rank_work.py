@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import TGAT, TGN, TGATConfig, TGNConfig
 from tgflow.nn import NodeMemory
-from tgflow.peers import Alone, Peers
+from tgflow.peers import Alone, Flow, Peers
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
 
@@ -44,6 +44,8 @@ class Work:
     """Whether each rank has the neighbors of its own nodes alone."""
     memory_shards: bool = False
     """Whether each rank has the memory of its own nodes alone."""
+    handed: int | None = None
+    """Micro-batches that the stream hands over at once; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class WorkFigures:
     """Collectives by kind."""
     bytes: dict[str, int]
     """Sent by kind."""
+    waits: dict[str, float] = field(default_factory=dict)
+    """Seconds in collectives by kind."""
 
 
 def measure(work: Work, peers: Peers) -> WorkFigures:
@@ -69,20 +73,22 @@ def measure(work: Work, peers: Peers) -> WorkFigures:
     config = ContinualConfig(batch_size=work.batch, slices=work.slices, mrr_negatives=1)
     graph = TemporalGraph(shard=peers.shard if work.shards else None)
     trainer = ContinualTrainer(_model(work, peers), graph, config, peers=peers)
-    steps = trainer.steps([events])
+    handed = len(events) if work.handed is None else work.handed * work.batch
+    steps = trainer.steps(events[at : at + handed] for at in range(0, len(events), handed))
     for _ in range(work.warm_up):
         next(steps)
-    calls, sent = _counted(peers)
+    before = {kind: replace(flow) for kind, flow in peers.traffic.flows.items()}
     began, cpu = time.perf_counter(), time.process_time()
     for _ in steps:
         pass
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    now_calls, now_sent = _counted(peers)
+    flows = {kind: (flow, before.get(kind, Flow())) for kind, flow in peers.traffic.flows.items()}
     return WorkFigures(
         seconds,
         cpu,
-        {kind: number - calls.get(kind, 0) for kind, number in now_calls.items()},
-        {kind: number - sent.get(kind, 0) for kind, number in now_sent.items()},
+        calls={kind: now.calls - was.calls for kind, (now, was) in flows.items()},
+        bytes={kind: now.bytes - was.bytes for kind, (now, was) in flows.items()},
+        waits={kind: now.seconds - was.seconds for kind, (now, was) in flows.items()},
     )
 
 
@@ -96,11 +102,6 @@ def _model(work: Work, peers: Peers) -> TemporalModel:
     if work.memory_shards and isinstance(model.state, NodeMemory):
         model.state = ShardedMemory(model.state, peers)
     return model
-
-
-def _counted(peers: Peers) -> tuple[dict[str, int], dict[str, int]]:
-    flows = peers.traffic.flows.items()
-    return {k: flow.calls for k, flow in flows}, {k: flow.bytes for k, flow in flows}
 
 
 if __name__ == "__main__":

@@ -17,12 +17,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from tgflow.bench import rank_restart
 from tgflow.bench.options import Options
 from tgflow.bench.rank_work import Work, WorkFigures
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.distributed.rank_processes import RankProcesses
 
 ROUNDS = 3
+CPU_ROUNDS = 5
+"""Where CPU time is compared: other work on the machine's cores makes it longer too."""
 WARM_UP = 10
 MEASURED = 40
 QUICK = 4
@@ -41,6 +44,9 @@ COLLECTIVES, COLLECTIVES_SHARDED = 2, 3
 MEMORY_SHARE = 0.2
 """Of the bytes that sharded memory sends, by memory that is on every rank."""
 MEMORY_WORLDS = (2, 4)
+TURN_SHARE = 0.35
+"""Of the wait for neighbors on other ranks, one micro-batch a turn, by 8 a turn."""
+_ASKING = ("queries", "answers")
 _REPLICATED = ("rows",)
 _SHARDED = ("memory", "memory queries", "memory rows", "memory clocks", "memory stored")
 _TRAINING = ("step", "gradient", "memory")
@@ -63,17 +69,17 @@ class RankContender:
 
 
 def run(options: Options) -> list[Row]:
-    """Measure worlds of one and two ranks; what is not there yet is skipped with its reason."""
+    """Measure worlds of one, two and four ranks, in turns with processes that join nobody."""
     rows = []
     for (model, batch), wanted in SPEEDS.items():
         rows += speed_rows(_work(options, model, batch), wanted, options)
     for batch, share in CPU_SHARES.items():
         rows.append(cpu_row(_work(options, "tgn", batch), share, options))
     rows.append(joined_row(_work(options, "tgn", 200), options))
-    rows.append(shards_row(_work(options, "tgn", 1000), options))
+    rows += shards_rows(_work(options, "tgn", 1000), options)
     for world in MEMORY_WORLDS:
         rows += memory_rows(_work(options, "tgn", 200), world, options)
-    return [*rows, *_missing()]
+    return [*rows, _restart_row(options)]
 
 
 def speed_rows(work: Work, wanted: float, options: Options) -> list[Row]:
@@ -131,19 +137,37 @@ def _cpu_row(
     name: str, ours: Mapping[str, RankContender], work: Work, share: float, options: Options
 ) -> Row:
     """Return CPU time a micro-batch, beside that of one process that joins nobody."""
-    found = take_rounds({**ours, _ALONE: RankContender(work, world=0)}, options)
+    contenders = {**ours, _ALONE: RankContender(work, world=0)}
+    found = take_rounds(contenders, options, CPU_ROUNDS)
     mine, alone = (_cpu_ms(rounds, work) for rounds in found.values())
     params = _params(work, options)
     return Row(name, mine, "ms", params, baseline=alone, target_ratio=1 / share)
 
 
-def shards_row(work: Work, options: Options) -> Row:
-    """Return exchanges a micro-batch and hop of ranks that sample from shards, catching up."""
-    options.say("ranks: sampling from shards")
-    first, _ = start(RankContender(replace(work, slices=2, shards=True), world=2))
-    calls = (first.calls["queries"] + first.calls["answers"]) / work.batches
-    name = "ranks, sampling from shards: a micro-batch"  # of one hop
-    return Row(name, calls, "collectives", _params(work, options), target=1)
+def shards_rows(work: Work, options: Options) -> Iterator[Row]:
+    """Yield what ranks that sample from shards take, catching up: exchanges, and their wait.
+
+    Exchanges are of a micro-batch and its hop. The wait is of ranks that ask for up to 8
+    micro-batches in a turn, beside ranks that are handed the stream one by one.
+    """
+    name = "ranks, sampling from shards: "
+    work = replace(work, slices=2, shards=True)
+    by_one = replace(work, handed=1)
+    turns = {"8 a turn": RankContender(work, world=2), "1 a turn": RankContender(by_one, world=2)}
+    many, one = take_rounds(turns, options).values()
+    params = _params(work, options)
+    calls = sum(many[0][0].calls[kind] for kind in _ASKING) / work.batches
+    yield Row(f"{name}a micro-batch", calls, "collectives", params, target=1)
+    waited, baseline = (
+        median(_waited_ms(each) / work.batches for each in two) for two in (many, one)
+    )
+    goal = {"baseline": baseline, "target_ratio": 1 / TURN_SHARE}
+    yield Row(f"{name}wait, 8 a turn over 1", waited, "ms", params, **goal)
+
+
+def _waited_ms(ranks: list[WorkFigures]) -> float:
+    """Return milliseconds in exchanges of questions and answers, of the rank that waits less."""
+    return 1e3 * min(sum(each.waits[kind] for kind in _ASKING) for each in ranks)
 
 
 def memory_rows(work: Work, world: int, options: Options) -> Iterator[Row]:
@@ -172,12 +196,12 @@ def _sent(ranks: list[WorkFigures], kinds: Sequence[str]) -> int:
 
 
 def take_rounds(
-    contenders: Mapping[str, RankContender], options: Options
+    contenders: Mapping[str, RankContender], options: Options, rounds: int = ROUNDS
 ) -> dict[str, list[list[WorkFigures]]]:
     """Return the figures of all processes of each contender, round by round, in turns."""
     found: dict[str, list[list[WorkFigures]]] = {name: [] for name in contenders}
     order = [*contenders]
-    for _ in range(1 if options.quick else ROUNDS):
+    for _ in range(1 if options.quick else rounds):
         for name in order:
             work = contenders[name].work
             options.say(f"ranks: {work.model}, micro-batches of {work.batch}: {name}")
@@ -236,10 +260,11 @@ def _params(work: Work, options: Options) -> Params:
     return {"stream": name, "model": work.model, "batch": work.batch}
 
 
-def _missing() -> list[Row]:
-    """Return rows of what cannot be measured yet, and why."""
-    turns = "the micro-batches that a turn samples for cannot be set"
-    return [
-        skipped("ranks, sampling from shards: wait, 8 a turn over 1", "x", {}, turns),
-        skipped("ranks, kill -9 to learning again", "s", {}, "not measured by this command yet"),
-    ]
+def _restart_row(options: Options) -> Row:
+    """Return how long ranks take to learn on, where there is a file for them to run over."""
+    if not options.data:
+        return skipped(rank_restart.NAME, "s", {}, "needs a file: --data")
+    options.say("ranks: kill -9 to learning again")
+    data = options.data[0]
+    kills = 1 if options.quick else rank_restart.KILLS
+    return rank_restart.restart_row(data, kills, {"stream": data.name.split(".")[0]})
