@@ -199,7 +199,9 @@ def _apart(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return the columns of which `_side_by_side` made `rows`, each as one of `like`."""
     pieces = torch.split(rows, _widths(like), dim=1) if like else ()
     return [
-        piece.contiguous().view(column.dtype).view(len(rows), *column.shape[1:])
+        piece.clone(memory_format=torch.contiguous_format)  # where it may be read as any dtype
+        .view(column.dtype)
+        .view(len(rows), *column.shape[1:])
         for piece, column in zip(pieces, like, strict=True)
     ]
 
