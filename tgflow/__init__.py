@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tgflow.counts import Counts as Counts
     from tgflow.distributed.join import join as join
     from tgflow.distributed.memory import ShardedMemory as ShardedMemory
+    from tgflow.distributed.rows import ShardedRows as ShardedRows
     from tgflow.events import NO_NODE as NO_NODE
     from tgflow.events import EventBatch as EventBatch
     from tgflow.graph import EventLog as EventLog

@@ -7,7 +7,7 @@ import torch
 
 from helpers.effort import slow
 from helpers.live_runs import write_events, write_features
-from helpers.shards import with_sharded_memory
+from helpers.shards import sharded_rows, with_sharded_memory
 from helpers.worlds import in_world
 from tgflow.cli.planning import plan_of
 from tgflow.cli.rank_plan import World
@@ -24,7 +24,8 @@ from tgflow.train.microbatch import PREDICT
 from tgflow.train.plans import micro_batch_plans
 
 SLICES = 5
-SMALL = {"embedding_dim": 8, "time_dim": 8, "heads": 2, "dropout": 0.0}
+X_DIM = 3
+SMALL = {"embedding_dim": 8, "time_dim": 8, "heads": 2, "dropout": 0.0, "edge_x_dim": X_DIM}
 MODELS = {
     "tgn": lambda: TGN(TGNConfig(**SMALL, memory_dim=8, neighbors=3)),
     "tgat": lambda: TGAT(TGATConfig(**SMALL, neighbors=2, layers=2)),
@@ -35,7 +36,7 @@ def made_events(num_events=150):
     """Events among enough nodes that all ranks own some; the last micro-batch is not full."""
     draw = torch.Generator().manual_seed(3)
     src, dst = torch.randint(200, (2, num_events), generator=draw)
-    return EventBatch(src, dst, torch.arange(num_events) // 2)
+    return EventBatch(src, dst, torch.arange(num_events) // 2, torch.ones(num_events, X_DIM))
 
 
 def made_graph(shard=None):
@@ -69,9 +70,10 @@ def ask(peers, shard_of_graph, plan, epoch, index, wanted):
 def learned(peers, name, config, is_sharded=False):
     """Return the bytes by kind that a rank sends while it learns a stream."""
     torch.manual_seed(0)
-    model, graph = MODELS[name](), TemporalGraph(shard=peers.shard if is_sharded else None)
+    model, graph = MODELS[name](), TemporalGraph(edge_x_dim=X_DIM)
     if is_sharded:
         model = with_sharded_memory(model, peers)
+        graph = TemporalGraph(edge_x=sharded_rows(X_DIM, peers), shard=peers.shard)
     trainer = ContinualTrainer(model, graph, config, peers=peers)
     for _ in trainer.steps([made_events()]):
         pass
@@ -115,7 +117,9 @@ def test_planned_bytes_are_counted_bytes(world, name, updates):
     assert {kind for kind in TRAINED if any(sent.get(kind, ()))} <= known
 
 
-SHARDED = ("memory queries", "memory rows", "memory clocks", "memory", "memory stored")
+SHARDED = (
+    "memory queries", "memory rows", "memory clocks", "memory", "memory stored", "edge rows",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("world", "updates"), [(3, 2), slow(4, 1), slow(2, 0)])
@@ -206,8 +210,9 @@ def test_some_micro_batches_are_a_sample_of_all(tgflow, events_csv):
 def test_features_travel_where_they_are_in_shards(tgflow, tmp_path):
     path = write_features(tmp_path / "x.csv", 200)
     found = made_plan(tgflow, path, "--features", "f*", "--world", 4, "--json").json
-    assert sum(found["bytes"]["edge rows"]) % (8 + 2 * 4) == 0
-    assert sum(found["bytes"]["edge rows"]) > 0
+    counts = 4 * 3 * 8 * found["num_batches"]
+    assert sum(found["bytes"]["edge rows"]) > counts
+    assert (sum(found["bytes"]["edge rows"]) - counts) % (8 + 2 * 4) == 0
     assert found["bytes"]["feed"] == [3 * 200 * (24 + 8), 0, 0, 0]
 
 

@@ -33,7 +33,9 @@ from tgflow.runtime.health import read_health
 EVENTS = 400
 
 
-SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
+SHARDED = (
+    "--rank-graph", "sharded", "--rank-memory", "sharded", "--rank-edge-rows", "sharded",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -80,8 +82,10 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
 
 def test_ranks_that_each_have_a_part_end_as_one_process_does(events, tmp_path):
     """The last checkpoint too, which no rank could write alone; any number of ranks reads it."""
-    one = alone(events, tmp_path / "one", "--slices", 3, "--limit", 200)
-    argv = arguments(events, tmp_path / "three", "--limit", 200, *SHARDED)
+    options = ("--features", "f*", "--limit", 200)
+    events = write_features(tmp_path / "features.csv", EVENTS, nodes=90)
+    one = alone(events, tmp_path / "one", "--slices", 3, *options)
+    argv = arguments(events, tmp_path / "three", *options, *SHARDED, "--edge-cache", "64KiB")
     ends = run_ranks(tmp_path, 3, argv)
     assert codes(ends) == [0] * 3, ends
     same_run(one, tmp_path / "three")
@@ -157,6 +161,8 @@ def test_ranks_with_other_settings_are_refused(tmp_path):
     [
         (["--cache-policy", "belady"], "--cache-policy"),
         (["--rank-memory", "halved"], "--rank-memory"),
+        (["--rank-edge-rows", "halved"], "--rank-edge-rows"),
+        (["--rank-edge-rows", "sharded", "--device", "cuda"], "--rank-edge-rows: sharded is for"),
         (["--interface", "nowhere0"], r"interface 'nowhere0' is none .*; there are .*127\.0\.0\.1"),
         (["--slices", 1], "--slices: a batch has 1, so at most 1 of 2 ranks .*or pass --slices 2"),
         (["--model", "own:Whole"], "Whole has a commit of its own.*: give it messages and store"),
@@ -349,11 +355,11 @@ def die_once_saved(run, before, _runner):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", [(), SHARDED, SHARDED[2:]])
+@pytest.mark.parametrize("sharded", [(), SHARDED, SHARDED[2:4], SHARDED[4:]])
 def test_runs_resume_with_any_number_of_ranks_from_what_ranks_wrote_together(tmp_path, sharded):
     """Each time the last rank is killed, after a checkpoint that all of its world have written."""
-    events = write_events(tmp_path / "events.csv", 2 * EVENTS, nodes=90)
-    options = ("--slices", 4, "--checkpoint-batches", 1)
+    events = write_features(tmp_path / "features.csv", 2 * EVENTS, nodes=90)
+    options = ("--features", "f*", "--slices", 4, "--checkpoint-batches", 1)
     one, many = alone(events, tmp_path / "one", *options), tmp_path / "many"
     argv = arguments(events, many, *options, "--resume", *sharded)
     for world, position in ((2, 200), (1, 400), (4, 650)):

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from helpers.effort import tries
 from helpers.thread_peers import ThreadPeers, in_threads
-from tgflow.distributed.rows import STRIPE, ShardedRows
+from tgflow.cache import cached
+from tgflow.distributed.rows import ShardedRows
 from tgflow.peers import Alone
 from tgflow.tables import FeatureTable
+from tgflow.tables.stripes import STRIPE
 
 DIM = 3
 FLOATS = (torch.float32, torch.float16)
@@ -56,7 +58,7 @@ def test_sharded_rows_are_the_rows(world, sizes, dtype, back):
             found.append((ids, table.gather(ids)))
         table.append(every[len(table) :])
         assert torch.equal(table.read(0, len(table)), every)
-        return [*found, table.describe()["rows"], len(table._table)]
+        return [*found, table.describe()["rows"], len(table.here)]
 
     results = in_threads(world, work)
     for *found, size, _ in results:
@@ -68,17 +70,83 @@ def test_sharded_rows_are_the_rows(world, sizes, dtype, back):
 
 
 def test_bytes_are_as_documented():
+    """Of two who ask together: counts and ids of 8 bytes, and a row an id that another has."""
+
     def work(peers: ThreadPeers) -> Any:
         table = sharded(peers)
-        table.append(rows_of(70 * STRIPE))
-        ids = torch.tensor([1, 1, 40 * STRIPE, -1]) if peers.rank == 0 else torch.tensor([2])
-        table.gather(ids)
+        table.append(rows_of(3 * STRIPE))
+        theirs = STRIPE * (1 - peers.rank)  # stripes 0 and 1 are with ranks 0 and 1
+        ids = torch.tensor([theirs, theirs, theirs + 1, STRIPE * peers.rank, -1])
+        found = table.gather_each([ids, ids[:1]])
+        assert torch.equal(found[0][:1], found[1])
         return peers.traffic.flows["edge rows"]
 
-    first, second = in_threads(2, work)
-    assert (first.calls, second.calls) == (3, 3)
-    assert first.bytes == 8 + 8 + 4 * DIM  # one id of the other's, and one row for it
-    assert second.bytes == 8 + 8 + 4 * DIM
+    for flow in in_threads(2, work):
+        assert flow.calls == 3
+        assert flow.bytes == 2 * 8 + 3 * (8 + 4 * DIM)
+
+
+def test_several_ask_together_as_by_themselves():
+    def work(peers: ThreadPeers) -> None:
+        table = sharded(peers)
+        table.append(rows_of(200))
+        asks = [ids_of(200, peers.rank, seed) for seed in range(3)]
+        for ids, found in zip(asks, table.gather_each(asks), strict=True):
+            assert torch.equal(found, table.gather(ids))
+        out = torch.empty(4, DIM)
+        assert table.start_gather(torch.arange(4), out).wait() is out
+        assert torch.equal(out, rows_of(4))
+
+    in_threads(3, work)
+
+
+@pytest.mark.parametrize("capacity", [0, 5, 100])
+def test_a_cache_in_front_gives_the_rows_while_they_grow(capacity):
+    """Ranks find different rows in it, some of them all: they ask together all the same."""
+    every = rows_of(400)
+
+    def work(peers: ThreadPeers) -> int:
+        table = cached(sharded(peers), rows=capacity, policy="lru")
+        for step in range(6):
+            table.append(every[40 * step : 40 * step + 40])
+            if step == 3:
+                table.truncate(100)
+                table.append(every[100:160])
+            ids = ids_of(len(table), peers.rank, step)
+            if peers.rank == 2:
+                ids = torch.arange(len(table) - 3, len(table))  # these came with the stream
+            expected = torch.where((ids < 0).unsqueeze(-1), 0, every[ids.clamp(min=0)])
+            assert torch.equal(table.gather(ids), expected)
+        return table.counters.hits
+
+    assert in_threads(3, work)[2] == (18 if capacity else 0)
+
+
+def test_rows_are_overwritten_where_they_are():
+    def work(peers: ThreadPeers) -> None:
+        table = cached(sharded(peers), rows=50)
+        table.append(rows_of(200))
+        ids = torch.tensor([0, 70, 140, 199])
+        table.scatter_(ids, -rows_of(4))
+        assert torch.equal(table.gather(ids), -rows_of(4))
+        assert torch.equal(table.read(1, 70), rows_of(70)[1:])
+        with pytest.raises(ValueError, match="ids must be unique, and 3 comes twice"):
+            table.scatter_(torch.tensor([3, 3]), rows_of(2))
+
+    in_threads(2, work)
+
+
+def test_rows_of_other_ranks_are_not_taken_for_own():
+    def work(peers: ThreadPeers) -> None:
+        table = sharded(peers)
+        own = STRIPE if peers.rank == 0 else 6
+        with pytest.raises(ValueError, match=f"of 70 rows {own} more are this rank's, got 1"):
+            table.append_own(rows_of(1), 70)
+        assert len(table) == 0
+        table.append_own(rows_of(70)[:STRIPE] if peers.rank == 0 else rows_of(70)[STRIPE:], 70)
+        assert torch.equal(table.read(0, 70), rows_of(70))
+
+    in_threads(2, work)
 
 
 def test_an_id_that_is_not_there_is_refused():

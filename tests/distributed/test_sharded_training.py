@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +16,25 @@ import torch
 from helpers.effort import cases, slow
 from helpers.made_models import X_DIM, made_events, made_model
 from helpers.records import Losses
+from helpers.savers import Savers
 from helpers.shards import (
     OwnParts,
     assert_sections,
     sections_of,
+    sharded_rows,
     spread_events,
     with_sharded_memory,
 )
 from helpers.thread_peers import in_threads
 from helpers.worlds import in_world
+from tgflow.cache import cached
+from tgflow.checkpoint import read_manifest
 from tgflow.distributed.control import Order
 from tgflow.graph import TemporalGraph
+from tgflow.inference import Inference
 from tgflow.peers import Alone, Shard
-from tgflow.train import ContinualConfig, ContinualTrainer, OfflineTrainer
+from tgflow.tables import FeatureTable
+from tgflow.train import ContinualConfig, ContinualTrainer, OfflineTrainer, parted_rows
 
 EVENTS = spread_events(made_events(66))
 """Of all ranks' nodes."""
@@ -49,8 +57,10 @@ def model_of(name: str, peers: Any) -> Any:
     return model
 
 
-GRAPH, MEMORY = "graph", "memory"
+GRAPH, MEMORY, ROWS = "graph", "memory", "edge rows"
 Sharded = tuple[str, ...]
+CACHED = "cached"
+"""Rows that are sharded have a cache in front."""
 
 
 def trainer_of(
@@ -60,8 +70,16 @@ def trainer_of(
     if peers is not None and MEMORY in sharded:
         model = with_sharded_memory(model, peers)
     shard = peers.shard if peers is not None and GRAPH in sharded else None
-    graph = TemporalGraph("undirected", X_DIM, shard=shard)
+    graph = TemporalGraph("undirected", edge_x=rows_for(peers, sharded), shard=shard)
     return ContinualTrainer(model, graph, config, peers=peers)
+
+
+def rows_for(peers: Any, sharded: Sharded) -> Any:
+    """Return an empty table for features."""
+    if peers is None or ROWS not in sharded:
+        return FeatureTable(X_DIM)
+    rows = sharded_rows(X_DIM, peers)
+    return cached(rows, rows=9) if CACHED in sharded else rows
 
 
 def left_by(trainer: ContinualTrainer, batches: Any, shard: Shard | None = None) -> Any:
@@ -77,8 +95,11 @@ def assert_same_state(found: Any, expected: Any) -> None:
             assert torch.equal(found[part][key], tensor), (part, key)
 
 
-ALL = (GRAPH, MEMORY)
-EVERY = [*product(["tgn", "jodie"], [(GRAPH,), (MEMORY,)]), ("jodie", ALL)]
+ALL = (GRAPH, MEMORY, ROWS)
+EVERY = [
+    *product(["tgn", "jodie"], [(GRAPH,), (MEMORY,), (ROWS,), (ROWS, CACHED), (MEMORY, ROWS)]),
+    *[("jodie", ALL), ("tgat", (ROWS,)), ("tgat", (GRAPH, ROWS, CACHED))],
+]
 """Models, and what is sharded."""
 
 
@@ -148,18 +169,26 @@ def test_a_run_goes_on_with_other_shards() -> None:
         assert_same_state(state, expected)
 
 
-def test_a_memory_goes_on_with_any_number_of_ranks() -> None:
-    """Saved by two, by one and by three; past the end of what replay reads of it."""
+@pytest.mark.parametrize("sharded", cases([ALL, (MEMORY,), (ROWS, CACHED)], [ALL]))
+def test_what_is_sharded_goes_on_with_any_number_of_ranks(
+    sharded: Sharded, monkeypatch: Any
+) -> None:
+    """Saved by two, by one and by three; past the end of what replay reads of a memory."""
+    monkeypatch.setattr(parted_rows, "PIECE_BYTES", 64 * 4 * X_DIM)  # a stripe
     config = replace(HERE, replay_horizon=20)
     expected = left_by(trainer_of("tgn", config), [EVENTS])[0]
     saved: Any = None
     for world, events in ((2, EVENTS[:16]), (1, EVENTS[16:32]), (3, EVENTS[32:])):
 
         def work(peers: Any, events: Any = events, before: Any = saved) -> Any:
-            trainer = trainer_of("tgn", config, peers, (MEMORY,))
+            trainer = trainer_of("tgn", config, peers, sharded)
             if before is not None:
                 trainer = ContinualTrainer.from_checkpoint(
-                    trainer.model, deepcopy(before), peers=peers
+                    trainer.model,
+                    deepcopy(before),
+                    peers=peers,
+                    edge_x=rows_for(peers, sharded),
+                    shard=trainer.graph.shard,
                 )
             trainer.run([events])
             checkpoint = OwnParts({}, shard=peers.shard)
@@ -169,7 +198,33 @@ def test_a_memory_goes_on_with_any_number_of_ranks() -> None:
         parts = in_threads(world, work)
         sections = {name: held for part in parts for name, held in part.sections.items()}
         saved = replace(parts[0], sections=sections)
-    assert_sections([saved.sections], expected)
+    sections = {name: held for name, held in saved.sections.items() if name != "cache_edge_x"}
+    assert_sections([sections], expected)
+
+
+@pytest.mark.parametrize("sharded", cases([(), ALL], [ALL]))
+def test_one_digest_for_1_to_4_ranks_whatever_each_has(sharded: Sharded, tmp_path: Path) -> None:
+    """They learn together, and save with no word between their trainers."""
+    alone = trainer_of("tgn", HERE)
+    alone.run(BATCHES)
+    digests = {digest_of(tmp_path / "alone", [alone])}
+    for world in range(1, 5):
+
+        def work(peers: Any) -> ContinualTrainer:
+            trainer = trainer_of("tgn", HERE, peers, sharded)
+            trainer.run(BATCHES)
+            return trainer
+
+        digests.add(digest_of(tmp_path / str(world), in_threads(world, work)))
+    assert len(digests) == 1
+
+
+def digest_of(path: Path, trainers: Sequence[ContinualTrainer]) -> str:
+    """Return the digest of what ranks save together."""
+    savers = Savers([path] * len(trainers))
+    written = savers.save(len(EVENTS), lambda own: trainers[own.shard.rank].save(own))
+    assert written is not None
+    return str(read_manifest(written)["state_sha256"])
 
 
 def test_a_memory_that_was_saved_whole_is_divided() -> None:
@@ -187,6 +242,14 @@ def test_a_memory_that_was_saved_whole_is_divided() -> None:
     assert_sections(in_threads(3, work), left_by(expected, [EVENTS[32:]])[0])
 
 
+def test_what_one_process_reads_alone_refuses_sharded_rows() -> None:
+    graph = TemporalGraph(edge_x=sharded_rows(X_DIM, Alone()))
+    graph.append(EVENTS)
+    for make in (OfflineTrainer, Inference):
+        with pytest.raises(ValueError, match=r"edge_x are spread over ranks, .* ContinualTrainer"):
+            make(made_model("tgat"), graph)
+
+
 def test_offline_training_refuses_a_sharded_memory() -> None:
     model = with_sharded_memory(made_model("tgn"), Alone())
     with pytest.raises(ValueError, match="a sharded memory is for a ContinualTrainer"):
@@ -195,10 +258,14 @@ def test_offline_training_refuses_a_sharded_memory() -> None:
 
 def test_what_is_with_another_rank_is_not_saved_here() -> None:
     def work(peers: Any) -> None:
-        trainer_of("tgn", HERE, peers, (MEMORY,)).checkpoint()
+        for sharded in (MEMORY,), (ROWS,):
+            trainer = trainer_of("tgn", HERE, peers, sharded)
+            trainer.graph.append(EVENTS)
+            trainer.position = len(EVENTS)
+            with pytest.raises(ValueError, match=r"is with rank (0|1): each rank saves its own"):
+                trainer.checkpoint()
 
-    with pytest.raises(ValueError, match=r"is with rank (0|1): each rank saves its own parts"):
-        in_threads(2, work)
+    in_threads(2, work)
 
 
 def stopped(peers: Any, sharded: Sharded) -> Any:

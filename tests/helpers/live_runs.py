@@ -27,14 +27,14 @@ def write_events(path: Path, size: int = 400, nodes: int = 20) -> Path:
     return path
 
 
-def write_features(path: Path, size: int) -> Path:
-    """Write events among 20 nodes, each with two features."""
+def write_features(path: Path, size: int, nodes: int = 20) -> Path:
+    """Write events among a few nodes, each with two features."""
     rng = random.Random(5)
     lines = ["src,dst,t,f0,f1"]
     for i in range(size):
-        src = rng.randrange(20)
+        src = rng.randrange(nodes)
         lines.append(
-            f"{src},{(src + 1 + i % 3) % 20},{60 * (i // 2)},{rng.random():.3f},{i / size}"
+            f"{src},{(src + 1 + i % 3) % nodes},{60 * (i // 2)},{rng.random():.3f},{i / size}"
         )
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from tgflow.checkpoint import Checkpoint
 from tgflow.distributed.memory import ShardedMemory
+from tgflow.distributed.rows import ShardedRows
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.nn import NodeMemory
 from tgflow.peers import Peers, Shard
+from tgflow.tables import FeatureTable
 
 STRIDE = 19
 """Nodes are this far apart, so that ranks of any world own some of a few."""
@@ -38,9 +40,14 @@ def with_sharded_memory(model: Any, peers: Peers) -> Any:
     return model
 
 
+def sharded_rows(dim: int, peers: Peers) -> ShardedRows:
+    """Return an empty table over ranks."""
+    return ShardedRows(FeatureTable(dim, placement="host"), peers)
+
+
 @dataclass(frozen=True, slots=True)
 class OwnParts(Checkpoint):
-    """A checkpoint with all sections but the parts of nodes of other ranks."""
+    """A checkpoint with all sections but the parts of nodes and rows of other ranks."""
 
     shard: Shard = field(default_factory=Shard)
 
@@ -48,10 +55,16 @@ class OwnParts(Checkpoint):
         if self.shard.owner(part) == self.shard.rank:
             Checkpoint.put_part(self, name, part, make)
 
+    def put_sealed(
+        self, name: str, make: Callable[[], Any], *, part: int | None = None, **of: Any
+    ) -> None:
+        if part is None or self.shard.owner(part) == self.shard.rank:
+            Checkpoint.put_sealed(self, name, make, **of)
+
 
 def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
     """Return what a trainer saves that is on this rank."""
-    checkpoint = OwnParts({}, shard=shard if trainer.spread_state is not None else Shard())
+    checkpoint = OwnParts({}, shard=shard if trainer.is_spread else Shard())
     trainer.save(checkpoint)
     return checkpoint.sections
 

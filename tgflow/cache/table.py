@@ -17,7 +17,7 @@ from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.schedule import Schedule
 from tgflow.tables.pending_gather import PendingGather
-from tgflow.tables.protocols import Table
+from tgflow.tables.protocols import SpreadTable, Table
 from tgflow.tables.validation import check_ids, out_for
 from tgflow.units import parse_bytes
 
@@ -48,6 +48,8 @@ class CachedTable:
         self.policy: Policy = policy
         self._engine = engine
         self._change = threading.Lock()
+        self._gathers_nothing = isinstance(table, SpreadTable)
+        """Whether a gather of no ids reads the table too: other ranks wait for this one."""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -155,7 +157,7 @@ class CachedTable:
             IndexError: If an id is not below `len(self)`.
         """
         ids, out = self._checked(ids, out)
-        if ids.numel() > 0:
+        if ids.numel() > 0 or self._gathers_nothing:
             self._engine.gather(ids, out)
         return out
 
@@ -210,7 +212,7 @@ class CachedTable:
             ids: int64 of any shape; the first distinct ones that fit are held afterwards.
         """
         check_ids(ids)
-        if ids.numel() > 0:
+        if ids.numel() > 0 or self._gathers_nothing:
             self._engine.preload(ids.contiguous())
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:

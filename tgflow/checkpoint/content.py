@@ -50,7 +50,13 @@ class Checkpoint:
         self.put(part_section(name, part), make())
 
     def put_sealed(
-        self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
+        self,
+        name: str,
+        make: Callable[[], Tensors],
+        *,
+        turn: int = 0,
+        part: int | None = None,
+        volatile: bool = False,
     ) -> None:
         """Add a section whose content under this name never changes in a run."""
         self.sealed[name] = make

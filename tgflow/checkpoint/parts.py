@@ -39,7 +39,13 @@ class SectionWriter(Protocol):
         """
 
     def put_sealed(
-        self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
+        self,
+        name: str,
+        make: Callable[[], Tensors],
+        *,
+        turn: int = 0,
+        part: int | None = None,
+        volatile: bool = False,
     ) -> None:
         """Take a section whose content under this name never changes in a run.
 
@@ -49,6 +55,7 @@ class SectionWriter(Protocol):
             name: As `put`.
             make: Returns the tensors.
             turn: Which of its kind it is: ranks that save together keep them in turns.
+            part: Of what one of the `PARTS` of ids has: its owner keeps it instead.
             volatile: As `put`.
         """
 
@@ -218,6 +225,7 @@ def put_pieces(
     stop: int,
     read: Callable[[int, int], Tensors],
     *,
+    part: int | None = None,
     volatile: bool = False,
 ) -> None:
     """Save entries `[0, stop)` that never change: sealed pieces, and the rest in a section `name`.
@@ -228,24 +236,36 @@ def put_pieces(
         size: Entries of a piece.
         stop: How many there are.
         read: Returns the entries `[start, stop)` as views or copies.
-        volatile: As `SectionWriter.put`.
+        part: Of what one of the `PARTS` of ids has: `part_section` is the name then.
+        volatile: As `SectionWriter.put`, of what is not of a part.
     """
-    sealed_stop = stop // size * size
+    section, sealed_stop = _section(name, part), stop // size * size
     for start in range(0, sealed_stop, size):
         writer.put_sealed(
-            f"{name}-{size}-{start // size:06d}",
+            f"{section}-{size}-{start // size:06d}",
             lambda start=start: read(start, start + size),  # type: ignore[misc]
             turn=start // size,
+            part=part,
             volatile=volatile,
         )
-    writer.put(name, read(sealed_stop, stop), volatile=volatile)
+    if part is None:
+        writer.put(section, read(sealed_stop, stop), volatile=volatile)
+    else:
+        writer.put_part(name, part, lambda: read(sealed_stop, stop))
 
 
-def pieces_of(reader: SectionReader, name: str, size: int, stop: int) -> Iterator[Tensors]:
+def pieces_of(
+    reader: SectionReader, name: str, size: int, stop: int, *, part: int | None = None
+) -> Iterator[Tensors]:
     """Yield what `put_pieces` has saved, in order, one piece in memory at a time."""
+    section = _section(name, part)
     for start in range(0, stop // size * size, size):
-        yield reader.get(f"{name}-{size}-{start // size:06d}")
-    yield reader.get(name)
+        yield reader.get(f"{section}-{size}-{start // size:06d}")
+    yield reader.get(section)
+
+
+def _section(name: str, part: int | None) -> str:
+    return name if part is None else part_section(name, part)
 
 
 def _copied(tensors: Tensors) -> Tensors:

@@ -13,8 +13,8 @@ from tgflow.peers import Shard
 class RankCheckpoint(Checkpoint):
     """What one rank writes of a checkpoint: a writer of sections that keeps what is its own.
 
-    It keeps the parts of ids that the rank owns, and sealed sections in turn; rank 0 has all else,
-    the notes among it. All ranks know the names of what others than rank 0 keep.
+    It keeps the parts of ids that the rank owns, and other sealed sections in turn; rank 0 has all
+    else, the notes among it. All ranks know the names of what others than rank 0 keep.
     """
 
     shard: Shard = field(default_factory=Shard)
@@ -32,10 +32,17 @@ class RankCheckpoint(Checkpoint):
             self.sections[section] = make()
 
     def put_sealed(
-        self, name: str, make: Callable[[], Tensors], *, turn: int = 0, volatile: bool = False
+        self,
+        name: str,
+        make: Callable[[], Tensors],
+        *,
+        turn: int = 0,
+        part: int | None = None,
+        volatile: bool = False,
     ) -> None:
-        """Keep a section that never changes, if it is this rank's turn."""
-        if self._is_own(name, turn % self.shard.world, volatile=volatile):
+        """Keep a section that never changes, if its part is this rank's, or it is its turn."""
+        rank = turn % self.shard.world if part is None else self.shard.owner(part)
+        if self._is_own(name, rank, volatile=volatile):
             self.sealed[name] = make
 
     def _is_own(self, name: str, rank: int, *, volatile: bool) -> bool:

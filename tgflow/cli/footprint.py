@@ -53,7 +53,7 @@ class Structure:
     """Where each has what it owns; None: every rank needs all of it."""
     is_rank_0_only: bool = False
     choice: str | None = None
-    """Its place in the settings of ranks: graph, memory or edges."""
+    """Its place in the settings of ranks: graph, memory or edge_rows."""
 
     @property
     def least(self) -> int:
@@ -93,7 +93,7 @@ def structures(
         Structure("node ids", _ID_BYTES * num_nodes, is_rank_0_only=True),
         sharded("neighbors", neighbors, "graph"),
         sharded("node memory", memory, "memory"),
-        sharded("edge features", edges, "edges"),
+        sharded("edge features", edges, "edge_rows"),
     ]
     return [each for each in found if each.whole]
 

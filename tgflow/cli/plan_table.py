@@ -31,7 +31,7 @@ KINDS = {
     "memory stored": "memory sharded",
     "queries": "graph sharded",
     "answers": "graph sharded",
-    "edge rows": "edges sharded",
+    "edge rows": "edge rows sharded",
 }
 """What is sent, and where."""
 

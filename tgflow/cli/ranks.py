@@ -156,7 +156,8 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
         )
     if config.tables.cache_policy == "belady":
         raise ConfigError("--cache-policy: belady plans for one process; use lru with more ranks")
-    for flag, held in (("graph", config.ranks.graph), ("memory", config.ranks.memory)):
+    r = config.ranks
+    for flag, held in (("graph", r.graph), ("memory", r.memory), ("edge-rows", r.edge_rows)):
         if held == "sharded" and config.run.device != "cpu":
             raise ConfigError(
                 f"--rank-{flag}: sharded is for models on the CPU, and --device is "
@@ -165,7 +166,7 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
 
 
 def check_rank_tables(config: Config, x_dim: int, world: int) -> None:
-    """Refuse a file of edge features that more than one rank would write.
+    """Refuse edge features where more than one rank cannot have them.
 
     Args:
         config: The settings.
@@ -173,12 +174,20 @@ def check_rank_tables(config: Config, x_dim: int, world: int) -> None:
         world: How many ranks there are.
 
     Raises:
-        ConfigError: If there would be one.
+        ConfigError: If they would write one file, or send rows that are not in host memory.
     """
-    if world > 1 and x_dim and placement_of(config) in FILED:
+    if world == 1 or not x_dim:
+        return
+    placement = placement_of(config)
+    if placement in FILED:
         raise ConfigError(
             f"--edge-table: {world} ranks would share one file of edge features; use host, or "
             "device on a GPU"
+        )
+    if config.ranks.edge_rows == "sharded" and placement != "host":
+        raise ConfigError(
+            f"--rank-edge-rows: sharded rows are in host memory, and --edge-table is {placement}; "
+            "use host, or replicated"
         )
 
 

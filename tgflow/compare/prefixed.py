@@ -35,9 +35,9 @@ class Prefixed:
         """Take the section of a part of ids."""
         self._sections.put_part(self._prefix + name, part, make)
 
-    def put_sealed(self, name: str, make: Any, *, turn: int = 0, volatile: bool = False) -> None:
+    def put_sealed(self, name: str, make: Any, **of: Any) -> None:
         """Take a section whose content never changes."""
-        self._sections.put_sealed(self._prefix + name, make, turn=turn, volatile=volatile)
+        self._sections.put_sealed(self._prefix + name, make, **of)
 
     def sync_before(self, make_durable: Callable[[], None]) -> None:
         """Call `make_durable` before the checkpoint counts."""

@@ -6,7 +6,7 @@ known too, to the byte, on one process and for any world.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
@@ -21,11 +21,12 @@ from tgflow.distributed.parcel import Layout
 from tgflow.distributed.reduce import GRADIENT, chunk_sizes
 from tgflow.messages import Messages
 from tgflow.nn.memory_rows import CLOCK_WIDTH
-from tgflow.peers import PARTS, Shard
+from tgflow.peers import Shard
 from tgflow.sampling import Frontier
 from tgflow.sampling.expand import distinct
 from tgflow.schedule import SliceSchedule
 from tgflow.share import Share
+from tgflow.tables.stripes import Stripes
 from tgflow.tree_sum import subtrees
 
 _INT64, _INT32, _FLOAT32 = 8, 4, 4
@@ -103,6 +104,7 @@ class RankCosts:
         """
         for share in (predicted, *learned):
             self._add_batch(share)
+        self._add_edges([predicted, *learned])
         self._add_memory([predicted, *learned])
         self._to(self.sent, "feed", 0, predicted.num_new * self.widths.event * (self.world - 1))
         waiting = [predicted]  # its scores travel with the first update
@@ -120,7 +122,7 @@ class RankCosts:
             self._to(self.loads, "rows", rank, len(batch))
             self._to(self.loads, "inputs", rank, len(batch.nodes))
             self._add_queries(rank, batch)
-            self._add_remote_edges(rank, batch)
+            self._to(self.loads, "edges", rank, len(_events_read([batch])))
         walks = max(len(self.schedule.slices_of(rank)) for rank in range(self.world))
         headers = walks * HopHeader.width * _INT64 * len(share.slices[0].blocks)
         for rank in range(self.world):
@@ -140,18 +142,16 @@ class RankCosts:
             self._to(self.sent, "queries", rank, int(asked.sum()) * columns * _INT64)
             self._add(self.sent, "answers", asked * _INT32 + found * _SLOT_BYTES)
 
-    def _add_remote_edges(self, rank: int, batch: Batch) -> None:
-        """Add the edge features that a slice reads of other ranks, and the ids that ask for them.
-
-        Features are in stripes of as many events as there are parts.
-        """
-        read = torch.cat([batch.eid, *(block.eid[block.mask] for block in batch.blocks)])
-        eids: Tensor = torch.unique(read)
-        self._to(self.loads, "edges", rank, len(eids))
-        if self.widths.edge:
-            by_owner = self._remote(eids // PARTS, rank)
+    def _add_edges(self, shares: Sequence[Share]) -> None:
+        """Add the edge features that a micro-batch reads of other ranks: each once for a rank."""
+        if not self.widths.edge:
+            return
+        for rank in range(self.world):
+            read = _events_read([share.slices[n] for share in shares for n in self._numbers(rank)])
+            by_owner = self._elsewhere(Stripes(Shard(rank, self.world)).owner(read), rank)
             self._add(self.sent, "edge rows", by_owner * self.widths.edge)
             self._to(self.sent, "edge rows", rank, int(by_owner.sum()) * _INT64)
+            self._to(self.sent, "edge rows", rank, _INT64 * (self.world - 1))
 
     def _add_memory(self, shares: Sequence[Share]) -> None:
         """Add the rows of memory that a micro-batch reads of other ranks: each once for a rank."""
@@ -254,7 +254,10 @@ class RankCosts:
 
     def _remote(self, ids: Tensor, rank: int) -> Tensor:
         """Return how many of the ids each other rank owns, int64 `[world]`; 0 at `rank`."""
-        by_owner = self._owner(ids).bincount(minlength=self.world)
+        return self._elsewhere(self._owner(ids), rank)
+
+    def _elsewhere(self, owner: Tensor, rank: int) -> Tensor:
+        by_owner = owner.bincount(minlength=self.world)
         by_owner[rank] = 0
         return by_owner
 
@@ -288,6 +291,13 @@ def _headers(sizes: Mapping[str, int]) -> int:
 def _parcel_bytes(sizes: tuple[int, ...]) -> int:
     specs = {str(i): (torch.uint8, (size,)) for i, size in enumerate(sizes)}
     return Layout(STEP, specs).num_bytes
+
+
+def _events_read(batches: Iterable[Batch]) -> Tensor:
+    """Return the distinct events whose features batches read, int64."""
+    read = [eid for batch in batches for eid in (batch.eid, *(b.eid[b.mask] for b in batch.blocks))]
+    eids: Tensor = torch.unique(torch.cat(read))
+    return eids
 
 
 def _receivers(share: Share, rows: Tensor) -> Tensor:

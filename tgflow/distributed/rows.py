@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -11,21 +13,22 @@ from torch import Tensor
 from tgflow.distributed.vectors import exchange_vectors
 from tgflow.peers import Peers
 from tgflow.tables import FeatureTable
+from tgflow.tables.feature_table import check_unique
+from tgflow.tables.pending_gather import PendingGather
+from tgflow.tables.stripes import Stripes
 from tgflow.tables.validation import check_ids, out_for
 
-STRIPE = 64
-"""Rows next to each other that have one owner: those of stripe `id // STRIPE`, a part by itself."""
 KIND = "edge rows"
 """What gathering counts as in `Traffic`: counts, ids and rows."""
 
 
 class ShardedRows:
-    """Rows by id over all ranks: a `tgflow.tables.protocols.Table` that is on the CPU.
+    """Rows by id over all ranks: a `tgflow.tables.protocols.SpreadTable` that is on the CPU.
 
-    All ranks `append` the same rows, of which each keeps its own: that sends nothing. They `gather`
+    All ranks `append` the same rows, of which each keeps its own: that sends nothing. They gather
     together, one thread each, as many times as another, of any ids: each asks owners once for each
-    id, in three exchanges of the group "plan", of 8 bytes a rank, 8 an id and a row an id. Those of
-    a turn (`tgflow.plan.turns`) are gathered in one call.
+    id, in three exchanges of the group "plan", of 8 bytes to each rank, 8 an id and a row an id.
+    Rows never change, so a cache in front, `tgflow.cached`, is coherent by itself.
 
     Args:
         table: Empty; it becomes this rank's rows. Not on a GPU.
@@ -33,9 +36,16 @@ class ShardedRows:
 
     Raises:
         ValueError: If the table has rows already, or is on a GPU.
+
+    Example:
+        >>> rows = tg.ShardedRows(tg.FeatureTable(172, placement="host"), peers)
+        >>> graph = tg.TemporalGraph(edge_x=rows)
+        >>> trainer = tg.ContinualTrainer(model, graph, config, peers=peers)
     """
 
     placement = "ranks"
+    view = None
+    """No kernel reads these rows in place."""
 
     def __init__(self, table: FeatureTable, peers: Peers) -> None:
         if len(table) > 0:
@@ -45,7 +55,11 @@ class ShardedRows:
                 f'rows are sent by way of host memory, and the table is in "{table.placement}"; '
                 'use placement="host"'
             )
-        self._table, self._peers, self._shard = table, peers, peers.shard
+        self.here = table
+        """This rank's rows, by `Stripes.local`."""
+        self.stripes = Stripes(peers.shard)
+        """Which rows this rank has."""
+        self._peers = peers
         self._size = 0
 
     def __len__(self) -> int:
@@ -54,17 +68,17 @@ class ShardedRows:
     @property
     def dim(self) -> int:
         """Width of a row."""
-        return self._table.dim
+        return self.here.dim
 
     @property
     def dtype(self) -> torch.dtype:
         """Of the elements."""
-        return self._table.dtype
+        return self.here.dtype
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that this rank holds."""
-        return self._table.nbytes
+        return self.here.nbytes
 
     @property
     def base(self) -> ShardedRows:
@@ -78,28 +92,49 @@ class ShardedRows:
 
     def describe(self) -> dict[str, Any]:
         """Return what this rank's table says of itself, as part of one over ranks."""
-        return self._table.describe() | {"placement": self.placement, "rows": self._size}
+        return self.here.describe() | {"placement": self.placement, "rows": self._size}
 
     def check(self, rows: Tensor) -> None:
         """Raise ValueError unless `rows` could be appended."""
-        self._table.check(rows)
+        self.here.check(rows)
 
     def append(self, rows: Tensor) -> int:
         """Add rows, the same on all ranks, and return the first one's id."""
         self.check(rows)
         first = self._size
-        ids = torch.arange(first, first + len(rows))
-        own = self._shard.owns(ids // STRIPE).nonzero().squeeze(1)
-        self._table.append(rows.index_select(0, own.to(rows.device)))
+        own = self._own(torch.arange(first, first + len(rows)))
+        self.here.append(rows.index_select(0, own.to(rows.device)))
         self._size += len(rows)
         return first
 
+    def append_own(self, rows: Tensor, size: int) -> None:
+        """Add this rank's rows of those that follow. See `SpreadTable.append_own`.
+
+        Raises:
+            ValueError: If there are more or fewer of them.
+        """
+        num_own = self.stripes.count(size) - len(self.here)
+        if size < self._size or len(rows) != num_own:
+            raise ValueError(f"of {size} rows {num_own} more are this rank's, got {len(rows)}")
+        self.here.append(rows)
+        self._size = size
+
     def truncate(self, size: int) -> None:
         """Rewind to the first `size` rows, on all ranks alike."""
-        stripes, rest = divmod(size, STRIPE)
-        last = rest if self._shard.owner(stripes) == self._shard.rank else 0
-        self._table.truncate(self._shard.count(stripes) * STRIPE + last)
+        self.here.truncate(self.stripes.count(size))
         self._size = size
+
+    def scatter_(self, ids: Tensor, rows: Tensor) -> None:
+        """Overwrite rows, the same on all ranks, of which each changes its own.
+
+        Raises:
+            ValueError: As `FeatureTable.scatter_`.
+            IndexError: If an id is not in the table. Nothing is changed then.
+        """
+        self.check(rows)
+        check_unique(ids, self._size)
+        own = self._own(ids)
+        self.here.scatter_(self.stripes.local(ids[own]), rows.index_select(0, own))
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the rows of int64 ids `[...]` as `[..., dim]`; -1 gives zeros. Asks all owners.
@@ -111,35 +146,50 @@ class ShardedRows:
         """
         check_ids(ids)
         out = out_for(ids, out, self.dim, self.dtype)
-        if ids.numel() and int(ids.max()) >= self._size:
-            raise IndexError(f"id {int(ids.max())} is not in a table of {self._size} rows")
-        distinct, place = torch.unique(ids.reshape(-1), return_inverse=True)
-        num_missing = int((distinct < 0).sum())
-        wanted = distinct[num_missing:]
-        owner = self._shard.owner(wanted // STRIPE)
-        order = owner.argsort(stable=True)
-        found = self._asked(wanted[order], owner.bincount(minlength=self._shard.world).tolist())
-        rows = found.new_zeros(len(distinct), self.dim)
-        rows.index_copy_(0, order + num_missing, found)
-        return out.copy_(rows.index_select(0, place).view_as(out))
+        return out.copy_(self.gather_each([ids])[0])
 
-    def _asked(self, ids: Tensor, sizes: list[int]) -> Tensor:
-        """Return the rows of distinct ids, `[U, dim]`, in the order of owners, who have `sizes`."""
-        peers, parts = self._peers, torch.split(ids, sizes)
-        num_asked = exchange_vectors(
-            peers,
-            [torch.tensor([size]) for size in sizes],
-            [1 for _ in sizes],
-            kind=KIND,
+    def start_gather(self, ids: Tensor, out: Tensor | None = None) -> PendingGather:
+        """Gather at once: all ranks wait for each other here."""
+        return PendingGather(self.gather(ids, out), ids, None)
+
+    def gather_each(self, ids: Sequence[Tensor]) -> list[Tensor]:
+        """Gather for several, who ask together. See `SpreadTable.gather_each`.
+
+        It takes three exchanges, of 8 bytes to each rank for each of `ids`, and 8 and a row for
+        each of their distinct ids that another rank owns.
+
+        Raises:
+            IndexError: If an id is not below `len(self)`.
+            PeerLost: If another rank is gone.
+            ValueError: If ids are not int64, or on a GPU.
+        """
+        wanted = [_Wanted.of(each, self.stripes, self._size) for each in ids]
+        ranks = range(self._peers.world)
+        counts = self._exchange(
+            [torch.tensor([len(each.by_owner[rank]) for each in wanted]) for rank in ranks],
+            [len(wanted) for _ in ranks],
         )
-        asked = exchange_vectors(peers, parts, [int(num) for num in num_asked], kind=KIND)
-        answers = [self._table.gather(self._local(each)).flatten() for each in asked]
-        rows = exchange_vectors(peers, answers, [self.dim * size for size in sizes], kind=KIND)
-        return torch.cat(rows).view(-1, self.dim)
+        asked = self._exchange(
+            [torch.cat([each.by_owner[rank] for each in wanted]) for rank in ranks],
+            [int(count.sum()) for count in counts],
+        )
+        sizes = [[len(each.by_owner[rank]) for each in wanted] for rank in ranks]
+        rows = self._exchange(
+            [self.here.gather(self.stripes.local(each)).flatten() for each in asked],
+            [self.dim * sum(each) for each in sizes],
+        )
+        parts = [
+            torch.split(flat.view(-1, self.dim), each)
+            for flat, each in zip(rows, sizes, strict=True)
+        ]
+        return [each.filled([*found]) for each, *found in zip(wanted, *parts, strict=True)]
 
-    def _local(self, ids: Tensor) -> Tensor:
-        """Return where this rank's table has the rows of its own ids."""
-        return self._shard.local(ids // STRIPE) * STRIPE + ids % STRIPE
+    def _exchange(self, sends: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+        return exchange_vectors(self._peers, sends, sizes, kind=KIND)
+
+    def _own(self, ids: Tensor) -> Tensor:
+        """Return which of `ids` are this rank's, by their places."""
+        return self.stripes.owns(ids).nonzero().squeeze(1)
 
     def read(self, start: int, stop: int) -> Tensor:
         """Return the rows `[start, stop)`, on all ranks that read together."""
@@ -147,4 +197,45 @@ class ShardedRows:
 
     def close(self) -> None:
         """Give back what this rank holds."""
-        self._table.close()
+        self.here.close()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """Distinct ids that are asked for, and where their rows go."""
+
+    by_owner: tuple[Tensor, ...]
+    """int64, of each rank."""
+    order: Tensor
+    """int64: where among the distinct ids those of `by_owner` are, one after the other."""
+    num_distinct: int
+    """The first of them is -1, where that was asked for."""
+    place: Tensor
+    """int64 `[...]`: of each id that was asked for, which of the distinct ones it is."""
+
+    @classmethod
+    def of(cls, ids: Tensor, stripes: Stripes, size: int) -> Self:
+        """Return what `ids` ask for.
+
+        Raises:
+            IndexError: If one is not below `size`.
+            ValueError: If they are not int64, or on a GPU.
+        """
+        check_ids(ids)
+        if not ids.is_cpu:
+            raise ValueError(f"ids must be on the CPU, got {ids.device}")
+        distinct, place = torch.unique(ids, return_inverse=True)
+        if len(distinct) and int(distinct[-1]) >= size:
+            raise IndexError(f"id {int(distinct[-1])} is not in a table of {size} rows")
+        num_missing = int((distinct < 0).sum())
+        there = distinct[num_missing:]
+        owner = stripes.owner(there)
+        order = owner.argsort(stable=True)
+        sizes = owner.bincount(minlength=stripes.shard.world).tolist()
+        return cls(torch.split(there[order], sizes), order + num_missing, len(distinct), place)
+
+    def filled(self, found: Sequence[Tensor]) -> Tensor:
+        """Return the rows that were asked for, `[..., dim]`, given those of each rank."""
+        rows = torch.cat([*found])
+        table = rows.new_zeros(self.num_distinct, rows.shape[1]).index_copy_(0, self.order, rows)
+        return table.index_select(0, self.place.flatten()).view(*self.place.shape, table.shape[1])

@@ -26,6 +26,7 @@ from tgflow.inference.queries import (
 from tgflow.inference.ranking import Destinations, Ranking
 from tgflow.inference.turns import Turns
 from tgflow.model import Scores, TemporalModel, device_of_model
+from tgflow.plan.inputs import check_unspread
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.spec import PlanSpec
 from tgflow.state import DeviceState, SpreadState
@@ -95,6 +96,7 @@ class Inference:
                 "the model's memory is spread over ranks, and a question is asked of one: ask a "
                 "model that has all of it, as one that is loaded from the run's checkpoint"
             )
+        check_unspread(graph)
         self.model, self.graph = model, graph
         self.fanouts = checked_fanouts(model, fanouts)
         self.max_pairs = max_pairs

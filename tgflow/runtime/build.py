@@ -293,7 +293,7 @@ def _make_checkpoints(
         parts=parts,
         saved=saved,
         shard=peers.shard,
-        announce=None if trainer.spread_state is None else partial(share_words, peers),
+        announce=partial(share_words, peers) if trainer.is_spread else None,
     )
 
 

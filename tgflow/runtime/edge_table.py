@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tgflow.checkpoint import Checkpoint, RowsLost
 from tgflow.cuda.device import Device
+from tgflow.distributed.rows import ShardedRows
+from tgflow.peers import Peers
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.features import check_unused, edge_file, open_edge_table, with_cache
 from tgflow.tables import DamagedFile
@@ -12,7 +14,11 @@ from tgflow.train.feature_rows import file_of, same_file
 
 
 def open_table(
-    directory: RunDirectory, x_dim: int, checkpoint: Checkpoint | None, gpu: Device | None
+    directory: RunDirectory,
+    x_dim: int,
+    checkpoint: Checkpoint | None,
+    gpu: Device | None,
+    peers: Peers,
 ) -> Table | None:
     """Return the table, cache and all, as the settings want it; None without features.
 
@@ -23,6 +29,7 @@ def open_table(
         x_dim: Width of the features.
         checkpoint: What to resume from; None starts.
         gpu: With the graph; None where that is on the host.
+        peers: The ranks, of which each has a part of the rows if the settings want that.
 
     Raises:
         RowsLost: If its file has not the rows that the checkpoint counts.
@@ -40,6 +47,8 @@ def open_table(
         return None
     if counted is None:
         table.truncate(0)
+    if peers.world > 1 and directory.config.ranks.edge_rows == "sharded":
+        return with_cache(directory.config, ShardedRows(table, peers), "lru", gpu)
     return with_cache(directory.config, table, "lru", gpu)
 
 

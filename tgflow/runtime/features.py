@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tgflow.cache import CachedTable, cached
+from tgflow.cache.engine import CachedSource
 from tgflow.cache.policy import Policy
 from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
@@ -165,8 +166,8 @@ def _room_on(gpu: Device, graph_budget: int | str | None) -> int:
 
 
 def with_cache(
-    config: Config, table: FeatureTable, policy: Policy, gpu: Device | None
-) -> FeatureTable | CachedTable:
+    config: Config, table: CachedSource, policy: Policy, gpu: Device | None
+) -> CachedSource | CachedTable:
     """Return `table` behind the cache of the settings, if they want one.
 
     Args:

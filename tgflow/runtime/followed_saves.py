@@ -82,7 +82,7 @@ class FollowedSaves:
         """
         with suppress(OSError, PeerLost):
             self._wait()
-        if self._trainer.spread_state is not None and share_words(self._peers):
+        if self._trainer.is_spread and share_words(self._peers):
             with suppress(OSError, PeerLost):
                 self.take()
                 self._wait()

@@ -157,7 +157,7 @@ def make_trainer(
     peers = Alone() if peers is None else peers
     shard = _shared_out(model, directory.config, peers)
     execution = execution_config(directory.config)
-    table = open_table(directory, source.x_dim, checkpoint, gpu)
+    table = open_table(directory, source.x_dim, checkpoint, gpu, peers)
     device = "cpu" if gpu is None else gpu
     if checkpoint is None:
         graph = TemporalGraph(

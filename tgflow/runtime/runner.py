@@ -200,7 +200,7 @@ class Runner:
 
         Then all of them must have ended by the same error, after the same micro-batch.
         """
-        if self.trainer.spread_state is None:
+        if not self.trainer.is_spread:
             return isinstance(error, StreamError | MemoryLimit) or is_out_of_memory(error)
         kinds = error.kinds if isinstance(error, LeaderFailed) else _kinds_of(error)
         return not _ENDING_ALL.isdisjoint(kinds)

@@ -43,10 +43,11 @@ class ContinualTrainer(StreamTrainer):
             this rank's nodes alone, fetches other rows once a micro-batch, and is saved by all
             ranks together, each to a `RankCheckpoint`.
         graph: Grows by the stream's events; append to it nowhere else. One that is sharded
-            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors.
-            Where graph or memory is sharded, the stream comes to all ranks in the same batches, up
-            to 8 micro-batches of a batch are prepared together, and `steps` is not to be left early
-            and called again.
+            (`TemporalGraph(shard=peers.shard)`) asks the owners of nodes for their neighbors, and
+            one whose `edge_x` is a `ShardedRows` those of features, which all ranks save together.
+            Where any of it is sharded, the stream comes to all ranks in the same batches, up to 8
+            micro-batches of a batch are prepared together, and `steps` is not to be left early and
+            called again.
         config: Settings.
         execution: How a GPU is used, if the model is on one. Where steps are captured, modules and
             parameters put into the model after the first of them are not noticed: do that before,
@@ -61,7 +62,8 @@ class ContinualTrainer(StreamTrainer):
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
             what comes next. Rows of a stream are written through to their table as they come, and
             `policy="lru"` follows recency. Or if `config.slices` is more than 1, and the model
-            stores whole batches alone; or the graph is sharded, and it or the model is on a GPU.
+            stores whole batches alone; or the graph or its features are sharded, and it or the
+            model is on a GPU.
         WorldError: If there are more ranks than slices.
     """
 
@@ -119,7 +121,7 @@ class ContinualTrainer(StreamTrainer):
 
     @property
     def spread_state(self) -> SpreadState | None:
-        """The model's state, if each rank has that of its own nodes: all ranks save together."""
+        """The model's state, if each rank has that of its own nodes."""
         state = self.model.state
         return state if isinstance(state, SpreadState) else None
 

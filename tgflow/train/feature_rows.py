@@ -1,7 +1,8 @@
 """Rows of features in checkpoints: held by them, or by a file of their own that they refer to.
 
 A table on disk with a path is durable by itself. A checkpoint syncs it and has a fingerprint: how
-many rows it had, and what the last of them were. Rows that are elsewhere are in the checkpoint.
+many rows it had, and what the last of them were. Rows that are elsewhere are in the checkpoint; by
+parts, where ranks may write them together.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tgflow.checkpoint import RowsLost, Tensors, check_like
 from tgflow.checkpoint.parts import SectionReader, SectionWriter, pieces_of, put_pieces
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.protocols import Table
+from tgflow.train.parted_rows import is_parted, load_parts, save_parts
 
 DIGEST_ROWS = 256
 """Rows before the end by which a file is known again."""
@@ -38,18 +40,29 @@ class FeatureRows:
         follows_log: Whether events give the rows, as edges do: what is beyond those that a
             checkpoint counts comes again, so it is cut off. Rows of nodes may be there before an
             event mentions them, and stay; how many there are depends on when it was taken.
+        by_part: Save rows that follow the log, and are in no file, by parts. Either is loaded.
     """
 
     def __init__(
-        self, name: str, table: Table, size: int | None = None, *, follows_log: bool
+        self,
+        name: str,
+        table: Table,
+        size: int | None = None,
+        *,
+        follows_log: bool,
+        by_part: bool = False,
     ) -> None:
         self.name, self._table, self._follows_log = name, table, follows_log
+        self._by_part = by_part and follows_log
         self._size = len(table) if size is None else size
 
     def save(self, writer: SectionWriter) -> None:
         """Save the rows and their fingerprint, or refer to their file."""
         table, rows, volatile = self._table, self._size, not self._follows_log
         file, step = backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
+        if self._by_part and file is None:
+            save_parts(writer, self.name, table, rows)
+            return
         where = None if file is None else _path_of(file)
         writer.note(self.name, {"dim": table.dim, "piece": step, "file": where})
         writer.put(f"{self.name}_mark", fingerprint(table, rows), volatile=volatile)
@@ -73,13 +86,17 @@ class FeatureRows:
                 nothing in it was changed.
             ValueError: If the table is of another kind, or has rows that are not the checkpoint's.
         """
+        self._check_kind(int(reader.meta[self.name]["dim"]))
+        if is_parted(reader, self.name):
+            self._check_empty()
+            load_parts(reader, self.name, self._table)
+            return
         table, file = self._table, file_of(reader.meta, self.name)
         mark, backing = read_fingerprint(reader, self.name), backing_file(self._table)
-        self._check_kind(int(reader.meta[self.name]["dim"]))
         if not len(table) and not (backing is not None and same_file(backing.path, file)):
             self._fill(reader, file, mark)
         elif self._follows_log and (backing is None or file is None):
-            raise ValueError(f"the table to fill must be empty, it has {len(table)} rows")
+            self._check_empty()
         check_fingerprint(table if backing is None else backing, mark)
         self.rewind(int(mark["rows"]))
 
@@ -87,6 +104,10 @@ class FeatureRows:
         """Cut off the rows beyond the first `size`, if those that follow come again."""
         if self._follows_log and len(self._table) > size:
             self._table.truncate(size)
+
+    def _check_empty(self) -> None:
+        if len(self._table):
+            raise ValueError(f"the table to fill must be empty, it has {len(self._table)} rows")
 
     def _check_kind(self, dim: int) -> None:
         table = self._table

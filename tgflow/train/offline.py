@@ -18,7 +18,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
-from tgflow.plan.inputs import feature_inputs
+from tgflow.plan.inputs import check_unspread, feature_inputs
 from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.parts import PartedPlan
 from tgflow.plan.pending import Feature
@@ -92,9 +92,9 @@ class OfflineTrainer:
 
     Raises:
         ValueError: If a part would have no events, fixed negatives are of other events,
-            `config.slices` is more than 1 and the model stores whole batches alone, its memory is
-            sharded, or it takes no other neighbors than its own and `config.eval_neighbors` are
-            others.
+            `config.slices` is more than 1 and the model stores whole batches alone, its memory or
+            features are sharded, or it takes no other neighbors than its own and
+            `config.eval_neighbors` are others.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
     """
@@ -116,6 +116,7 @@ class OfflineTrainer:
             raise ValueError(
                 "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
             )
+        check_unspread(graph)
         if c.eval_neighbors is not None:
             _check_eval_neighbors(model, c.eval_neighbors)
         self._peers = peers = Alone() if peers is None else peers

@@ -29,15 +29,15 @@ def save_state(
 ) -> None:
     """Save a trainer that has stored `position` events.
 
-    Where batches are cut into `slices` several ranks may learn, so it is saved such that they can
-    write it together: the same sections, whether they do or not.
+    Where batches are cut into `slices` several ranks may learn, so memory and features are saved by
+    parts, such that ranks can write them together: the same sections, whether they do or not.
 
     What is learned or appended later does not change what was saved: it is copies of all that
     changes, and views of events, which do not. Nothing is drawn, and nothing of the trainer
     changes.
     """
     save_learner(writer, learner, by_part=slices > 1)
-    save_graph(writer, graph, position)
+    save_graph(writer, graph, position, by_part=slices > 1)
 
 
 def save_learner(writer: SectionWriter, learner: Learner, *, by_part: bool = False) -> None:
@@ -52,10 +52,19 @@ def save_learner(writer: SectionWriter, learner: Learner, *, by_part: bool = Fal
         part.save(writer)
 
 
-def save_graph(writer: SectionWriter, graph: TemporalGraph, position: int) -> None:
-    """Save the first `position` events of a graph and its features, as `graph_of` takes them."""
+def save_graph(
+    writer: SectionWriter, graph: TemporalGraph, position: int, *, by_part: bool = False
+) -> None:
+    """Save the first `position` events of a graph and its features, as `graph_of` takes them.
+
+    Args:
+        writer: Takes it.
+        graph: What is saved.
+        position: How much of it.
+        by_part: As `FeatureRows`.
+    """
     writer.note("graph", {"direction": graph.direction, "time_unit": graph.time_unit})
-    for part in _graph_parts(graph, position):
+    for part in _graph_parts(graph, position, by_part=by_part):
         part.save(writer)
 
 
@@ -68,10 +77,11 @@ def _model_parts(model: TemporalModel, *, by_part: bool = False) -> list[Part]:
     return [Parameters(model), ModelState(model.state, by_part=by_part)]
 
 
-def _graph_parts(graph: TemporalGraph, position: int) -> list[Part]:
+def _graph_parts(graph: TemporalGraph, position: int, *, by_part: bool) -> list[Part]:
     parts: list[Part] = [Events(graph, position), CacheContents(graph)]
     if graph.edge_x is not None:
-        parts.append(FeatureRows("edge_x", graph.edge_x, position, follows_log=True))
+        edge_x = FeatureRows("edge_x", graph.edge_x, position, follows_log=True, by_part=by_part)
+        parts.append(edge_x)
     if graph.node_x is not None:
         parts.append(FeatureRows("node_x", graph.node_x, follows_log=False))
     return parts

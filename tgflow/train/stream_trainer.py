@@ -30,6 +30,7 @@ from tgflow.plan.turns import SharePreparer, Walker, WalksHere, shares_by_turns
 from tgflow.schedule import SliceSchedule
 from tgflow.share import AnyBatch, Share
 from tgflow.state import SpreadState
+from tgflow.tables.protocols import spread_table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
 from tgflow.train.observe import Callback, StepRecord
@@ -73,10 +74,16 @@ class StreamTrainer(ABC):
         peers: Peers | None = None,
     ) -> None:
         check_unplanned(graph)
-        if graph.shard.world > 1 and not (graph.gpu is None and device.type == "cpu"):
+        is_on_cpu = graph.gpu is None and device.type == "cpu"
+        if graph.shard.world > 1 and not is_on_cpu:
             raise ValueError(
                 f"a sharded graph is for models on the CPU, and this one is on {device}; leave out "
                 "TemporalGraph(shard=)"
+            )
+        if spread_table(graph.edge_x) is not None and not is_on_cpu:
+            raise ValueError(
+                f"sharded rows are for models on the CPU, and this one is on {device}; leave out "
+                "ShardedRows"
             )
         self._peers: Peers = Alone() if peers is None else peers
         self.config = ContinualConfig() if config is None else config
@@ -122,8 +129,13 @@ class StreamTrainer(ABC):
 
     @property
     def spread_state(self) -> SpreadState | None:
-        """The model's state, if each rank has that of its own nodes: all ranks save together."""
+        """The model's state, if each rank has that of its own nodes."""
         return None
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether each rank has a part of what is saved, so that all ranks save together."""
+        return self.spread_state is not None or spread_table(self.graph.edge_x) is not None
 
     @property
     def num_batches(self) -> int:
@@ -233,7 +245,7 @@ class StreamTrainer(ABC):
     @property
     def _asks(self) -> bool:
         """Whether batches are prepared by asking other ranks."""
-        return self.graph.shard.world > 1 or self.spread_state is not None
+        return self.graph.shard.world > 1 or self.is_spread
 
     def _asked(self, turns: Iterator[list[Task]]) -> Generator[Share]:
         """Yield the shares of turns, prepared by asking the owners of nodes.
