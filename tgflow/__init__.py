@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from tgflow.tables import FeatureTable as FeatureTable
     from tgflow.train.config import ContinualConfig as ContinualConfig
     from tgflow.train.config import OfflineConfig as OfflineConfig
+    from tgflow.train.config import Reuse as Reuse
     from tgflow.train.continual import ContinualTrainer as ContinualTrainer
     from tgflow.train.observe import Callback as Callback
     from tgflow.train.offline import OfflineTrainer as OfflineTrainer

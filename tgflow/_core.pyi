@@ -455,3 +455,25 @@ class RowMemo:
     def add(
         self, stamp: int, layer: int, nodes: Tensor, t: Tensor, position: Tensor, rows: Tensor
     ) -> None: ...
+
+# reuse in training: csrc/bindings/bind_reuse_map.cpp
+class ReuseMap:
+    SLOT_BYTES: int
+    def __init__(self, capacity: int) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def decide(
+        self,
+        batch: int,
+        nodes: Tensor,
+        t: Tensor,
+        may_recur: Tensor,
+        staleness: int,
+        refresh: float,
+        key: int,
+        order: Tensor,
+        slot: Tensor,
+    ) -> tuple[int, int, int, int]: ...
+    def restore(self, batch: Tensor, nodes: Tensor, t: Tensor, slot: Tensor) -> None: ...
+    def clear(self) -> None: ...

@@ -13,6 +13,39 @@ from tgflow.counts import Counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ReuseRecord:
+    """What the host knows of the rows of a block that are kept; see `ReusedRows`."""
+
+    number: int
+    """Of the batch in its pass: rows of batches less than the staleness apart are reused."""
+    nodes: Tensor
+    """int64 `[S]`: of the targets whose rows are stored."""
+    t: Tensor
+    """int64 `[S]`: ticks."""
+    slots: Tensor
+    """int64 `[S]`: where they are to be."""
+    progress: tuple[int, ...]
+    """Of whoever decides, after this batch: so that it can go on from here."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReusedRows:
+    """Rows of a frontier that are not computed as a block's targets: a ring of rows has them.
+
+    The rows of the frontier are those of the block's targets, padding included, and then those that
+    are reused. Decided by `tgflow.plan.reuse`; done by `tgflow.nn.rows`.
+    """
+
+    slot: Tensor
+    """int64 `[M]`: where in the ring the reused rows are."""
+    stored: Tensor
+    """int64 `[S]`: where in the ring the rows of the first `S` targets are to be."""
+    weight: Tensor
+    """float32 `[N]`: what the gradients of the targets' rows are multiplied by."""
+    record: ReuseRecord
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """One layer of message passing: from the frontier below to this layer's targets.
 
@@ -36,6 +69,8 @@ class Block:
     edge_table: Tensor | None = None
     """float32 `[R, x_dim]`: features of the batch's distinct events, one table for all its blocks;
     row 0 is zeros. Project it first and gather by `edge_row` after: events recur in a batch."""
+    reused: ReusedRows | None = None
+    """Rows of the frontier above that its targets lack, where training reuses some; or None."""
 
     @property
     def edge_x(self) -> Tensor | None:
@@ -192,6 +227,8 @@ class Batch:
         columns = [*_columns(self).values()]
         for block in self.blocks:
             columns += _columns(block).values()
+            if block.reused is not None:
+                columns += _columns(block.reused).values()
         for counts in self.counts:
             columns += [column for column in counts if column is not None]
         return list({id(column): column for column in columns}.values())
@@ -200,10 +237,16 @@ class Batch:
         """Return the batch with a copy of each of its `tensors`."""
         copies = {id(column): copy(column) for column in self.tensors()}
 
-        def copied(part: Batch | Block) -> dict[str, Any]:
+        def copied(part: Batch | Block | ReusedRows) -> dict[str, Any]:
             return {name: copies[id(column)] for name, column in _columns(part).items()}
 
-        blocks = tuple(replace(block, **copied(block)) for block in self.blocks)
+        def copied_block(block: Block) -> Block:
+            reused = block.reused
+            if reused is not None:
+                reused = replace(reused, **copied(reused))
+            return replace(block, **copied(block), reused=reused)
+
+        blocks = tuple(copied_block(block) for block in self.blocks)
         counts = tuple(
             Counts(copies[id(num)], copies[id(age)], None if sums is None else copies[id(sums)])
             for num, age, sums in self.counts
@@ -211,6 +254,6 @@ class Batch:
         return replace(self, blocks=blocks, counts=counts, **copied(self))
 
 
-def _columns(part: Batch | Block) -> dict[str, Tensor]:
+def _columns(part: Batch | Block | ReusedRows) -> dict[str, Tensor]:
     columns = ((field.name, getattr(part, field.name)) for field in fields(part))
     return {name: column for name, column in columns if isinstance(column, Tensor)}

@@ -18,6 +18,8 @@ class KeyDomain(IntEnum):
     DROPOUT = 3
     SLICE = 4
     """A slice of a batch: what it draws of its own."""
+    REUSE = 5
+    """Which rows are computed again although they could be reused."""
     HOP = 16
     """The first hop; hop `h` is `HOP + h`."""
 

@@ -103,7 +103,8 @@ class TemporalModel(nn.Module):
         """Return the layers that `embed` is the chain of, the roots' first; () if it is none.
 
         Each is called with the rows below, of which the lowest are `node_x`, and its block. Whoever
-        keeps rows of a layer by their (node, time) may then compute the others alone.
+        keeps rows of a layer by their (node, time) may then compute the others alone. For rows that
+        training reuses a layer says in `dim` how wide its rows are.
         """
         return ()
 

@@ -10,7 +10,7 @@ from tgflow.cli.nproc import Nproc, is_started, train_ranks
 from tgflow.cli.options import RANKS_IN_STEP, STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
-SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "tables", "run", *RANKS_IN_STEP)
+SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "reuse", "tables", "run", *RANKS_IN_STEP)
 
 
 @with_config(SETTINGS)
@@ -45,6 +45,7 @@ def train(
       tgflow train --data examples/data/collegemsg.csv.gz --model tgn
       tgflow train --data enron.csv.gz -m tgat --epochs 5 --seeds 3 --json
       tgflow train --data u.csv --edge-table disk --edge-cache 10%
+      tgflow train --data wikipedia.csv.gz --model tgat --reuse-staleness 8
       tgflow train --data wikipedia.csv.gz --batch-size 1000 --nproc 2
       tgflow train --data u.csv --negatives random --negatives historical
     """

@@ -9,7 +9,7 @@ import json
 import textwrap
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
 from typing import Annotated, Any, Literal
 
@@ -71,7 +71,10 @@ def fields() -> tuple[Field, ...]:
 
 
 def fields_of(kind: type, name: str, section: Section) -> list[Field]:
-    """Return the settings that the dataclass `kind` makes in the section `name`."""
+    """Return the settings that the dataclass `kind` makes in the section `name`.
+
+    Fields that are sections themselves are none of them.
+    """
     hints, texts = field_hints(kind), docstrings(kind)
     return [
         Field(
@@ -83,6 +86,7 @@ def fields_of(kind: type, name: str, section: Section) -> list[Field]:
             section,
         )
         for each in dataclass_fields(kind)
+        if not is_dataclass(hints[each.name])
     ]
 
 

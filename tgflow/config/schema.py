@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -19,7 +19,7 @@ from tgflow.setting import Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
 from tgflow.streams.rows.limits import Checks
-from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[
@@ -291,6 +291,9 @@ class Config:
     offline: Annotated[OfflineConfig, Section("Learning", "from_now")] = field(
         default_factory=OfflineConfig
     )
+    reuse: Annotated[Reuse, Section("Reuse: rows of several batches", "from_now")] = field(
+        default_factory=Reuse
+    )
     compare: Annotated[CompareConfig, Section("Comparison", "fixed")] = field(
         default_factory=CompareConfig
     )
@@ -307,3 +310,9 @@ class Config:
     ranks: Annotated[RanksConfig, Section("Ranks: processes that learn together", "any_time")] = (
         field(default_factory=RanksConfig)
     )
+
+    def __post_init__(self) -> None:
+        """Put sections that are a trainer's where the trainer looks for them."""
+        if self.offline.reuse not in (Reuse(), self.reuse):
+            raise ValueError("reuse is a section of its own: [reuse]")
+        object.__setattr__(self, "offline", replace(self.offline, reuse=self.reuse))

@@ -65,8 +65,8 @@ class LayeredEncoder:
 
         def made(rows: slice) -> Tensor:
             at = missing[rows]
-            computed = self._computed(layer, _some(targets, at), stamp)
-            self._memo.add(stamp, layer, _some(keys, at), computed)
+            computed = self._computed(layer, targets.some(at), stamp)
+            self._memo.add(stamp, layer, keys.some(at), computed)
             return computed
 
         fanout = self._fanouts[layer]
@@ -98,9 +98,3 @@ class LayeredEncoder:
         events = distinct_events([block.eid], None)
         table = self._graph.edge_x.gather(events.eids)
         return replace(block, edge_row=events.rows[0], edge_table=table)
-
-
-def _some(targets: Frontier, at: Tensor) -> Frontier:
-    assert targets.position is not None
-    columns = (targets.nodes, targets.t, targets.position)
-    return Frontier(*(column.index_select(0, at) for column in columns))

@@ -23,6 +23,7 @@ from tgflow.graph.mutations import Mutation
 from tgflow.inference._native import RowMemo
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.sampling.expand import Frontier
+from tgflow.sampling.settled import settled
 
 _SETTLED = -1
 
@@ -146,11 +147,9 @@ class Memo:
         """Return what rows of targets are kept by: their position only where they depend on it."""
         position = targets.position
         assert position is not None
-        log = self._graph.log
-        if not len(targets) or not len(log):
+        if not len(targets):
             return targets
-        reached = log.gather((position - 1).clamp_(min=0)).t
-        is_settled = (targets.t <= reached) & (position > 0)
+        is_settled = settled(self._graph.log, targets.t, position)
         return Frontier(targets.nodes, targets.t, position.masked_fill(is_settled, _SETTLED))
 
     @property

@@ -124,6 +124,7 @@ class AttentionLayer(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
+        self.dim = dim
         self.attention = TemporalAttention(
             time, h_dim=h_dim, edge_x_dim=edge_x_dim, dim=dim, heads=heads, dropout=dropout
         )

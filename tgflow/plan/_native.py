@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow._core import Belady, CountOf, EventCounts
+from tgflow._core import Belady, CountOf, EventCounts, ReuseMap
 
 __all__ = [
     "Belady",
     "CountOf",
     "EventCounts",
     "PairIndex",
+    "ReuseMap",
     "draw_replay",
     "gather_rows",
     "unique_events",

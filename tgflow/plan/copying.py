@@ -126,7 +126,11 @@ class CopyingPreparer:
         Raises:
             OSError: As `tgflow.Plan.batch`, as all errors.
         """
-        return self._completed(self._copied(self._host.pending(roots)))
+        return self.of_pending(self._host.pending(roots))
+
+    def of_pending(self, pending: PendingBatch) -> Batch:
+        """Return a batch of the host on the GPU, as `of_roots`."""
+        return self._completed(self._copied(pending))
 
     def _copied(self, pending: PendingBatch) -> PendingBatch:
         """Return the batch on the GPU, with the features that the host gathers."""

@@ -19,6 +19,7 @@ from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.in_order import Item, T, ordered_map
 from tgflow.plan.lookahead import PREFETCH_BATCHES, Lookahead, is_planned, planned_batches
 from tgflow.plan.plan import Plan
+from tgflow.plan.reusing import ReusingPlan
 from tgflow.plan.side_stream import ReadyBatch, SideStream
 from tgflow.plan.task import Task, run_task
 
@@ -154,10 +155,10 @@ class Loader:
         return PREFETCH_BATCHES if self._lookahead == "auto" else self._lookahead
 
     def _is_planned(self) -> bool:
-        return isinstance(self._plan, Plan) and is_planned(self._plan)
+        return isinstance(self._plan, Plan | ReusingPlan) and is_planned(self._plan)
 
     def _planned(self) -> Iterator[Batch]:
-        assert isinstance(self._plan, Plan)
+        assert isinstance(self._plan, Plan | ReusingPlan)
         return planned_batches(
             self._plan, self._tasks, lookahead=self._lookahead, num_threads=self._num_threads
         )

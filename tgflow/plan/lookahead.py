@@ -26,11 +26,13 @@ from tgflow.plan.in_order import ordered_map, prefetch
 from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.pending import Feature, PendingBatch
 from tgflow.plan.plan import Plan
+from tgflow.plan.reusing import ReusingPlan
 from tgflow.plan.task import Task, batch_error, run_task, task_name
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.units import INT64_MAX
 
 Lookahead = int | Literal["auto"]
+AnyPlan = Plan | ReusingPlan
 
 PREFETCH_BATCHES = 4
 """Batches that may be complete and not yet taken."""
@@ -151,13 +153,13 @@ class _Window:
         return _Scheduled(task, draft, tuple(planner.plan() for planner in self._planners))
 
 
-def is_planned(plan: Plan) -> bool:
+def is_planned(plan: AnyPlan) -> bool:
     """Return whether features of `plan` come through a cache that is to be planned for."""
     return any(table.planned_cache is not None for table in feature_inputs(plan.graph))
 
 
 def planned_batches(
-    plan: Plan, tasks: Iterable[Task], *, lookahead: Lookahead, num_threads: int
+    plan: AnyPlan, tasks: Iterable[Task], *, lookahead: Lookahead, num_threads: int
 ) -> Iterator[Batch]:
     """Yield the batches of `tasks`, in order: the same as `plan.batch` makes, at fewer misses.
 
@@ -197,7 +199,7 @@ def planned_batches(
     return prefetch(batches, PREFETCH_BATCHES) if num_threads > 0 else batches
 
 
-def _pending(plan: Plan, planned: list[_Planned], task: Task) -> _Pending:
+def _pending(plan: AnyPlan, planned: list[_Planned], task: Task) -> _Pending:
     draft = run_task(plan.pending, task)
     return _Pending(task, draft, [one.table.trace(draft) for one in planned])
 
@@ -228,7 +230,7 @@ def _until_failure(
 
 
 def _start(
-    plan: Plan, planned: list[_Planned], others: list[FeatureInput], step: _Scheduled
+    plan: AnyPlan, planned: list[_Planned], others: list[FeatureInput], step: _Scheduled
 ) -> _Started:
     """Prepare a step again if it was not kept, and read what needs no turn.
 

@@ -42,11 +42,12 @@ class BatchShape:
         These are the powers of two and the numbers halfway between: a seventh of the rows of
         such a shape is padding on average, and at most a third.
         """
-        targets = tuple(map(_rounded, self.targets))
-        return BatchShape(targets, _rounded(self.nodes), _rounded(self.edges) if self.edges else 0)
+        targets = tuple(map(rounded, self.targets))
+        return BatchShape(targets, rounded(self.nodes), rounded(self.edges) if self.edges else 0)
 
 
-def _rounded(rows: int) -> int:
+def rounded(rows: int) -> int:
+    """Return the size that as many rows come in; see `BatchShape.rounded`."""
     if rows <= _LEAST_ROWS:
         return _LEAST_ROWS
     power = 1 << (rows - 1).bit_length()  # at least `rows`, which is more than half of it
@@ -85,6 +86,8 @@ def paddings(batch: Batch, shape: BatchShape) -> dict[int, Padding]:
             pad(column, rows)
         pad(block.eid, rows, fill=-1)
         pad(block.edge_table, shape.edges)
+        if block.reused is not None:
+            pad(block.reused.weight, rows)
     pad(batch.nodes, shape.nodes)
     pad(batch.position, shape.nodes, fill=batch.host.begin)
     pad(batch.node_x, shape.nodes)
@@ -118,6 +121,7 @@ def _cut_block(block: Block, rows: int, edge_table: Tensor | None) -> Block:
         eid=_shorter(block.eid, rows),
         edge_row=None if block.edge_row is None else _shorter(block.edge_row, rows),
         edge_table=edge_table,
+        reused=block.reused,
     )
 
 

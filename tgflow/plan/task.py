@@ -7,8 +7,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Task = tuple[int, int] | tuple[int, int, int]
-"""Which batch to prepare: (epoch, index), or (epoch, index, number) for a slice of it."""
+Task = tuple[int, int] | tuple[int, int, object]
+"""Which batch to prepare: (epoch, index); (epoch, index, number) for a slice of it; or with what
+was decided of it before, see `tgflow.plan.reusing`."""
 
 
 class BatchError(RuntimeError):
@@ -35,5 +36,8 @@ def batch_error(task: Task, error: Exception) -> BatchError:
 
 def task_name(task: Task) -> str:
     """Return what a task prepares, in words."""
-    epoch, index, *number = task
-    return "".join(f"slice {each} of " for each in number) + f"batch {index} of epoch {epoch}"
+    epoch, index, *part = task
+    return (
+        "".join(f"slice {each} of " for each in part if isinstance(each, int))
+        + f"batch {index} of epoch {epoch}"
+    )

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from tgflow.batch import Block
 from tgflow.cuda import frontier as kernels
 from tgflow.cuda.device import Device
+from tgflow.events import NO_NODE
 from tgflow.graph import Neighbors
 from tgflow.sampling import _native
 
@@ -43,6 +45,18 @@ class Frontier:
         if self.num_used is not None:
             return self.num_used
         return torch.full((), len(self.nodes), device=self.nodes.device)
+
+    def some(self, at: Tensor, num_rows: int | None = None) -> Frontier:
+        """Return the rows `at`, int64 `[n]`, and padding up to `num_rows`."""
+        padding = 0 if num_rows is None else num_rows - len(at)
+
+        def column(values: Tensor, fill: int = 0) -> Tensor:
+            chosen = values.index_select(0, at)
+            return F.pad(chosen, (0, padding), value=fill) if padding else chosen
+
+        position = None if self.position is None else column(self.position)
+        used = None if num_rows is None else torch.full((), len(at), device=at.device)
+        return Frontier(column(self.nodes, NO_NODE), column(self.t), position, used)
 
 
 def distinct(frontier: Frontier, gpu: Device | None) -> tuple[Frontier, Tensor]:

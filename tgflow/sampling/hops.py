@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from tgflow.batch import Block
+from tgflow.batch import Block, ReusedRows
 from tgflow.choices import Strategy
 from tgflow.cuda.device import Device
 from tgflow.graph import Neighbors, TemporalGraph
@@ -183,7 +183,23 @@ class HopQueries:
     params: Tensor | None
 
 
-HopWalk = Generator[HopQueries, Neighbors, Hops]
+@dataclass(frozen=True, slots=True, eq=False)
+class SomeNeighbors:
+    """An answer for some of a hop's targets, of a hop below the first; others are not expanded."""
+
+    at: Tensor
+    """int64 `[n]`: which rows of the hop's frontier are expanded."""
+    num_rows: int | None
+    """How many rows those are with padding; None: there is none."""
+    row: Tensor
+    """int64 `[N]`: where each row of the frontier is now: at the places of `at`, or behind."""
+    neighbors: Neighbors
+    """Of the targets that are expanded, padding included."""
+    reused: ReusedRows
+    """The other rows."""
+
+
+HopWalk = Generator[HopQueries, Neighbors | SomeNeighbors, Hops]
 """The hops of one batch, as `hop_by_hop` yields them."""
 
 
@@ -224,6 +240,11 @@ def hop_by_hop(
             out=room,
             params=None if params is None else params[hop],
         )  # fmt: skip
+        reused = None
+        if isinstance(found, SomeNeighbors):
+            links[-1] = partial(_renumbered, links[-1], found.row, frontiers[-2].num_used)
+            frontier = frontiers[-1] = frontier.some(found.at, found.num_rows)
+            found, reused = found.neighbors, found.reused
         link: Callable[[], Block]
         if below is None:
             block, below = expand(
@@ -234,7 +255,7 @@ def hop_by_hop(
                 by_time=by_time or not lowest,
                 by_position=by_position or not lowest,
             )
-            link = partial(_known, block)
+            link = partial(_known, block if reused is None else replace(block, reused=reused))
         else:
             link = partial(chain, frontier, found, seconds_per_tick)
         frontiers.append(below)
@@ -242,7 +263,7 @@ def hop_by_hop(
     return Hops(rows, tuple(frontiers), tuple(links))
 
 
-def walked(walk: HopWalk, answer: Callable[[HopQueries], Neighbors]) -> Hops:
+def walked(walk: HopWalk, answer: Callable[[HopQueries], Neighbors | SomeNeighbors]) -> Hops:
     """Return the hops of a walk, each of which `answer` gives the neighbors of."""
     try:
         asked = next(walk)
@@ -255,6 +276,15 @@ def walked(walk: HopWalk, answer: Callable[[HopQueries], Neighbors]) -> Hops:
 
 def _known(block: Block) -> Block:
     return block
+
+
+def _renumbered(link: Callable[[], Block], row: Tensor, num_used: Tensor | None) -> Block:
+    """Return a block whose frontier below has got another order; what is missing has row 0."""
+    block = link()
+    target = row[block.target]
+    if num_used is not None:
+        target *= torch.arange(len(target), device=target.device) < num_used
+    return replace(block, target=target, neighbor=row[block.neighbor] * block.mask)
 
 
 def _below(frontier: Frontier, k: int) -> tuple[Frontier, Neighbors]:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.choices import Loss, NegativeKind, Precision, Strategy, Visibility
-from tgflow.setting import Setting, check_ranges
+from tgflow.setting import Setting, Size, check_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +91,27 @@ class ContinualConfig(TrainingConfig):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Reuse:
+    """Rows of layers below the top that training takes from the batches before, not computed again.
+
+    For models of two layers or more without state, such as TGAT, that sample the most recent
+    neighbors. What a row is made of is the same as if it were computed, its parameters are those of
+    up to `staleness` steps before, and no gradient reaches it. Validation and test compute all
+    rows. It switches itself off, until the next epoch, where less than 5 % of the rows are reused.
+    """
+
+    staleness: Annotated[int, Ge(0), Setting(flags=("--reuse-staleness",))] = 0
+    """Reuse rows of lower layers computed at most this many batches before, such as 8; 0: none."""
+    refresh: Annotated[float, Gt(0), Le(1), Setting(flags=("--reuse-refresh",))] = 0.2
+    """Share of reusable rows to compute again, whose gradients stand for all of them."""
+    budget: Annotated[Size, Setting(flags=("--reuse-budget",))] = "64MiB"
+    """Memory for rows to reuse; those for which there is no room are computed each time."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class OfflineConfig(TrainingConfig):
     """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly."""
 
@@ -130,6 +151,8 @@ class OfflineConfig(TrainingConfig):
     """Inductive negatives are first seen after training, or after the part before."""
     destinations: Annotated[Literal["train", "all"], Setting(expert=True)] = "train"
     """Training's negatives: destinations of its own events, or of all."""
+    reuse: Reuse = Reuse()
+    """Rows of lower layers that training takes from the batches before."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -25,6 +25,8 @@ _COLUMNS = ("eid", "src", "dst", "t")
 
 Scored = tuple[BatchPlace, Tensor, Tensor]
 """A batch, and the scores of its events and negatives on the host, padding -inf."""
+HearScores = Callable[[Tensor, Tensor, Tensor], None]
+"""Gets log positions, and the scores of the events and of their negatives."""
 
 
 def evaluate(
@@ -139,3 +141,20 @@ def _joined(parts: list[Scored]) -> Scored:
     host = HostEvents(eid, src, dst, t, hosts[0].begin, hosts[0].end)
     place = replace(places[0], num_new=len(host.eid), host=host)
     return place, torch.cat(positive), torch.cat(negative)
+
+
+def heard(scored: Iterator[Scored], hear: HearScores) -> Iterator[Scored]:
+    """Yield what is scored once somebody has heard of it."""
+    for place, positive, negative in scored:
+        hear(place.host.eid, positive, negative)
+        yield place, positive, negative
+
+
+def named(part: str, metrics: dict[str, float]) -> dict[str, float]:
+    """Put the part in front of each metric's name: `test.ap`, `inductive.test.ap`."""
+    return {
+        f"{INDUCTIVE}{part}.{name.removeprefix(INDUCTIVE)}"
+        if name.startswith(INDUCTIVE)
+        else f"{part}.{name}": value
+        for name, value in metrics.items()
+    }

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from tgflow.state import SpreadState
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.evaluate import INDUCTIVE, Scored, evaluate, scores_of
+from tgflow.train.evaluate import INDUCTIVE, HearScores, evaluate, heard, named, scores_of
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
@@ -39,11 +39,9 @@ from tgflow.train.protocols import offline_line
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
+from tgflow.train.reuse import ReuseStats, reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import save_state
-
-HearScores: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
-"""Gets log positions, and the scores of the events and of their negatives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,8 +91,9 @@ class OfflineTrainer:
     Raises:
         ValueError: If a part would have no events, fixed negatives are of other events,
             `config.slices` is more than 1 and the model stores whole batches alone, its memory or
-            features are sharded, or it takes no other neighbors than its own and
-            `config.eval_neighbors` are others.
+            features are sharded, it takes no other neighbors than its own and
+            `config.eval_neighbors` are others, or `config.reuse` asks for rows that cannot be
+            reused.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
     """
@@ -147,6 +146,7 @@ class OfflineTrainer:
         self._epochs = c.epochs if self._learner.learns else 1
         self._plans = OfflinePlans(graph, model, c, self.split, ids)
         self._train_plan = self._plans.training()
+        self._reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         num = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
         self._totals = _Totals()
@@ -170,7 +170,7 @@ class OfflineTrainer:
             if epoch - best.epoch >= self.config.patience:
                 break
         assert best is not None
-        out = self._summary(best) | _named("val", best.val)
+        out = self._summary(best) | named("val", best.val)
         self.model.load_state_dict(best.parameters)
         for kind in self.config.negatives:
             self._load_state(best.state)
@@ -178,7 +178,7 @@ class OfflineTrainer:
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._plans.evaluation("test", kind, self.config.mrr_negatives)
             hear = partial(self._observer.on_test_scores, kind)
-            out |= _named(name, self._evaluate("test", best.epoch, plan, hear))
+            out |= named(name, self._evaluate("test", best.epoch, plan, hear))
         return out | self.model.figures()
 
     def checkpoint(self) -> Checkpoint:
@@ -244,6 +244,7 @@ class OfflineTrainer:
         """Learn from all training events; yield the loss of each batch, once it is known."""
         notify = self._notifier("train", epoch, self._train_plan)
         learner, results = self._learner, self._learner.new_results()
+        learn = learner.learn if self._reuse is None else partial(self._reuse.learn, learner)
 
         def known(*, everything: bool = False) -> Iterator[float]:
             for place, values in results.take(everything=everything):
@@ -252,12 +253,26 @@ class OfflineTrainer:
                 notify(place, loss := float(values["loss"]))
                 yield loss
 
-        for batch in self._load(self._train_plan, epoch):
-            step = learner.learn(batch)
+        for batch in self._training_batches(epoch):
+            step = learn(batch)
             learner.commit(batch, step.scores)
             results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
             yield from known()
         yield from known(everything=True)
+
+    def _training_batches(self, epoch: int) -> Iterable[AnyBatch]:
+        """Return the batches of an epoch to learn from."""
+        plan, reuse = self._train_plan, self._reuse
+        if reuse is None:
+            return self._load(plan, epoch)
+        reuse.restart()
+        tasks = ((epoch, index) for index in range(len(plan)))
+        return self._loader(*reuse.batches(tasks, self.config.num_threads), 1)
+
+    @property
+    def reuse_stats(self) -> ReuseStats | None:
+        """What reuse was good for so far; None where it was not asked for."""
+        return None if self._reuse is None else self._reuse.stats
 
     def _evaluate(
         self, stage: Stage, epoch: int, plan: Plan, hear: HearScores | None = None
@@ -296,7 +311,7 @@ class OfflineTrainer:
             parts = parted.parts
         scored = scores_of(self._learner, self._load(batches, 0), parts)
         if hear is not None:
-            scored = _heard(scored, hear)
+            scored = heard(scored, hear)
         return evaluate(scored, self.split.touches_new, plan.batch_size, notify)
 
     def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
@@ -364,6 +379,8 @@ class OfflineTrainer:
             "events_per_second": totals.events / totals.seconds,
             "overhead_share": 1 - totals.compute_seconds / totals.seconds,
         }
+        if self._reuse is not None:
+            summary |= self._reuse.figures()
         if totals.preparation_seconds:
             summary["preparation_share"] = totals.preparation_seconds / totals.seconds
         return summary
@@ -377,20 +394,3 @@ def _check_eval_neighbors(model: TemporalModel, fanouts: Sequence[int]) -> None:
         model.check_fanouts(fanouts)
     except ValueError as error:
         raise ValueError(f"eval_neighbors: {error}") from None
-
-
-def _heard(scored: Iterator[Scored], hear: HearScores) -> Iterator[Scored]:
-    """Yield what is scored once somebody has heard of it."""
-    for place, positive, negative in scored:
-        hear(place.host.eid, positive, negative)
-        yield place, positive, negative
-
-
-def _named(part: str, metrics: dict[str, float]) -> dict[str, float]:
-    """Put the part in front of each metric's name: `test.ap`, `inductive.test.ap`."""
-    return {
-        f"{INDUCTIVE}{part}.{name.removeprefix(INDUCTIVE)}"
-        if name.startswith(INDUCTIVE)
-        else f"{part}.{name}": value
-        for name, value in metrics.items()
-    }

@@ -1,0 +1,130 @@
+#include "tgflow/reuse_map.hpp"
+
+#include <algorithm>
+
+#include "tgflow/random.hpp"
+
+namespace tgflow {
+namespace {
+
+bool is_drawn(const ReuseRule& rule, node_t node, tick_t t) {
+  const uint64_t bits = random_bits(rule.key, static_cast<uint64_t>(node), static_cast<uint64_t>(t));
+  return static_cast<double>(bits >> 11) * 0x1p-53 < rule.refresh;
+}
+
+}  // namespace
+
+ReuseMap::ReuseMap(int64_t capacity) : slots_(capacity) {}
+
+int32_t ReuseMap::find(node_t node, tick_t t) const {
+  return places_.find(tag_of(node, t), [&](int32_t i) { return slots_[i].node == node && slots_[i].t == t; });
+}
+
+int32_t ReuseMap::free_slot() {
+  if (free_.empty()) return num_taken_ < slots_.size() ? num_taken_++ : -1;
+  const int32_t slot = free_.top();
+  free_.pop();
+  return slot;
+}
+
+void ReuseMap::append(int32_t slot, int64_t batch) {
+  Slot& added = slots_[slot];
+  added.batch = batch;
+  added.older = newest_;
+  added.newer = -1;
+  (newest_ < 0 ? oldest_ : slots_[newest_].newer) = slot;
+  newest_ = slot;
+}
+
+void ReuseMap::unlink(int32_t slot) {
+  const Slot& gone = slots_[slot];
+  (gone.older < 0 ? oldest_ : slots_[gone.older].newer) = gone.newer;
+  (gone.newer < 0 ? newest_ : slots_[gone.newer].older) = gone.older;
+}
+
+void ReuseMap::add(int32_t slot, node_t node, tick_t t, int64_t batch) {
+  slots_[slot].node = node;
+  slots_[slot].t = t;
+  append(slot, batch);
+  places_.insert(tag_of(node, t), slot);
+  ++size_;
+}
+
+void ReuseMap::forget_before(int64_t batch) {
+  while (oldest_ >= 0 && slots_[oldest_].batch < batch) {
+    const int32_t slot = oldest_;
+    places_.erase(tag_of(slots_[slot].node, slots_[slot].t), slot);
+    unlink(slot);
+    free_.push(slot);
+    --size_;
+  }
+}
+
+ReuseCounts ReuseMap::decide(int64_t batch, const ReuseQueries& asked, const ReuseRule& rule, int64_t* order,
+                             int64_t* slot) {
+  constexpr int64_t kAhead = 8;
+  forget_before(batch - rule.staleness);
+  for (auto* rows : {&refreshed_, &stored_, &unkept_, &reused_}) rows->clear();
+  slot_of_row_.assign(static_cast<std::size_t>(asked.size), -1);
+  ReuseCounts counts{};
+  for (int64_t i = 0; i < asked.size; ++i) {
+    if (i + kAhead < asked.size) places_.prefetch(tag_of(asked.node[i + kAhead], asked.t[i + kAhead]));
+    const int32_t found = asked.may_recur[i] ? find(asked.node[i], asked.t[i]) : -1;
+    slot_of_row_[i] = found;
+    if (found < 0) {
+      (asked.may_recur[i] ? stored_ : unkept_).push_back(i);
+    } else if (is_drawn(rule, asked.node[i], asked.t[i])) {
+      refreshed_.push_back(i);
+    } else {
+      counts.largest_lag = std::max(counts.largest_lag, batch - slots_[found].batch);
+      reused_.push_back(i);
+    }
+  }
+  for (const int64_t row : refreshed_) {
+    unlink(slot_of_row_[row]);
+    append(slot_of_row_[row], batch);
+  }
+  counts.num_refreshed = counts.num_stored = static_cast<int64_t>(refreshed_.size());
+  for (const int64_t row : stored_) {
+    const int32_t free = slot_of_row_[row] = free_slot();
+    if (free < 0) break;  // nor is there one for those that follow
+    add(free, asked.node[row], asked.t[row], batch);
+    ++counts.num_stored;
+  }
+  counts.num_computed = asked.size - static_cast<int64_t>(reused_.size());
+  for (const auto* rows : {&refreshed_, &stored_, &unkept_, &reused_}) {
+    for (const int64_t row : *rows) {
+      *order++ = row;
+      *slot++ = slot_of_row_[row];
+    }
+  }
+  return counts;
+}
+
+void ReuseMap::restore(const ReuseRows& rows) {
+  clear();
+  std::vector<bool> is_used(static_cast<std::size_t>(slots_.size()), false);
+  for (int64_t i = 0; i < rows.size; ++i) {
+    const auto slot = static_cast<int32_t>(rows.slot[i]);
+    add(slot, rows.node[i], rows.t[i], rows.batch[i]);
+    is_used[slot] = true;
+    num_taken_ = std::max(num_taken_, slot + 1);
+  }
+  for (int32_t slot = 0; slot < num_taken_; ++slot) {
+    if (!is_used[slot]) free_.push(slot);
+  }
+}
+
+void ReuseMap::clear() {
+  free_ = {};
+  places_.clear();
+  num_taken_ = 0;
+  size_ = 0;
+  oldest_ = newest_ = -1;
+}
+
+int64_t ReuseMap::bytes() const {
+  return places_.bytes() + slots_.bytes() + static_cast<int64_t>(free_.size() * sizeof(int32_t));
+}
+
+}  // namespace tgflow

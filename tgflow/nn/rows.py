@@ -1,0 +1,111 @@
+"""Rows of a layer that are kept for a few batches, and take the place of computing them again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import Block, ReusedRows, ReuseRecord
+
+
+class RingRows(NamedTuple):
+    """Which rows a ring holds, in ascending order of their batches; int64 `[S]` each."""
+
+    number: Tensor
+    """Of the batch that computed each."""
+    nodes: Tensor
+    t: Tensor
+    slot: Tensor
+
+
+class EmbeddingRing:
+    """Rows of one layer in slots, which `tgflow.plan.reuse` assigns to them.
+
+    A row that is taken is a constant: no gradient reaches what it was made of. One that is computed
+    although it could have been taken has a gradient that stands for those that were, see
+    `ReusedRows.weight`.
+
+    Args:
+        dim: Width of a row.
+        capacity: How many rows it holds.
+        dtype: Of the rows.
+        device: Where they are.
+    """
+
+    def __init__(self, dim: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.capacity = capacity
+        self.rows = torch.zeros(capacity + 1, dim, dtype=dtype, device=device)
+        """`[capacity + 1, dim]`; what is padding in a batch goes to the last one."""
+        self.number = torch.full((capacity,), -1)
+        """int64 `[capacity]`, on the host as those that follow: the batch that computed each."""
+        self.nodes, self.t = torch.zeros(2, capacity, dtype=torch.int64).unbind(0)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that it holds."""
+        return sum(x.nbytes for x in (self.rows, self.number, self.nodes, self.t))
+
+    @staticmethod
+    def slot_bytes(dim: int, dtype: torch.dtype) -> int:
+        """Return what a slot takes."""
+        return dim * dtype.itemsize + 3 * torch.int64.itemsize
+
+    def note(self, record: ReuseRecord) -> None:
+        """Remember of which batch and query the rows are that `completed` stores."""
+        self.number[record.slots] = record.number
+        self.nodes[record.slots] = record.nodes
+        self.t[record.slots] = record.t
+
+    def completed(self, computed: Tensor, reused: ReusedRows) -> Tensor:
+        """Return all rows of a frontier, and store those that later batches may take.
+
+        Does not synchronize.
+
+        Args:
+            computed: Those of the block's targets, `[N, dim]`.
+            reused: Which others there are.
+        """
+        rows: Tensor = _Weighted.apply(computed, reused.weight)  # type: ignore[no-untyped-call]
+        if len(reused.slot):
+            rows = torch.cat([rows, self.rows.index_select(0, reused.slot)])
+        if len(reused.stored):
+            with torch.no_grad():
+                self.rows.index_copy_(0, reused.stored, computed[: len(reused.stored)])
+        return rows
+
+    def rows_since(self, number: int) -> RingRows:
+        """Return which rows it holds of batches from `number` on."""
+        slot = (self.number >= number).nonzero().flatten()
+        slot = slot[self.number[slot].argsort(stable=True)]
+        return RingRows(self.number[slot], self.nodes[slot], self.t[slot], slot)
+
+    def restore(self, held: RingRows, rows: Tensor) -> None:
+        """Hold these rows, `[S, dim]`, and no others."""
+        self.number.fill_(-1)
+        self.number[held.slot] = held.number
+        self.nodes[held.slot] = held.nodes
+        self.t[held.slot] = held.t
+        self.rows.index_copy_(0, held.slot.to(self.rows.device), rows.to(self.rows.device))
+
+    def hook(self, layer: object, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        """Complete what a layer returns for (rows below, block), as a forward hook."""
+        block: Block = inputs[1]
+        return None if block.reused is None else self.completed(output, block.reused)
+
+
+class _Weighted(torch.autograd.Function):
+    """Rows as they are, whose gradients are multiplied by a weight each."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
+        """Return the rows."""
+        ctx.save_for_backward(weight)
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the weighted gradient."""
+        (weight,) = ctx.saved_tensors
+        return grad * weight.unsqueeze(1), None

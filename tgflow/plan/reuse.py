@@ -1,0 +1,210 @@
+"""Which rows of a layer a batch takes from earlier ones, computed with parameters a little older.
+
+The reuse of embeddings under bounded staleness of NeutronOrch (PVLDB 17, 2024), for temporal
+graphs: below the roots a layer's row of (node, time) is made of what happened before that time,
+which does not change once the log has reached it (`tgflow.sampling.settled`). What ages is the
+parameters alone, by a step a batch.
+
+Which rows are taken is a function of the plan's own batches in their order, not of what a cache
+happens to hold: so a run that is resumed, or prepared by other threads, takes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import ReusedRows, ReuseRecord
+from tgflow.keys import KeyDomain, derive_key
+from tgflow.plan._native import ReuseMap
+from tgflow.plan.padding import rounded
+from tgflow.plan.spec import PlanSpec, Roots
+from tgflow.sampling.hops import HopQueries
+from tgflow.sampling.settled import settled
+
+WINDOW = 32
+"""Batches after which it is decided whether reuse is worth its while."""
+LEAST_SHARE = 0.05
+"""Of the rows of the last `WINDOW` batches that must have been reused for it to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseRule:
+    """Which rows are taken."""
+
+    staleness: int
+    """Those that were computed at most so many batches before, at least 1."""
+    refresh: float
+    """Share of them, above 0, that is computed again, with gradients that stand for all of them."""
+
+
+class ReuseProgress(NamedTuple):
+    """How far the decisions about a hop have come, and what they were so far."""
+
+    number: int = 0
+    """Of the next batch."""
+    asked: int = 0
+    """Rows that batches asked for, while rows were reused at all."""
+    reused: int = 0
+    """Of these, rows that were taken and not computed."""
+    refreshed: int = 0
+    """Rows that could have been taken, and were computed again."""
+    saved: int = 0
+    """Neighbors that were neither sampled nor read as others were taken."""
+    largest_lag: int = 0
+    """Batches since the oldest row that was taken had been computed; at most the staleness."""
+    dropped: int = 0
+    """Rows that were forgotten as the past had changed."""
+    since: int = 0
+    """Rows of batches before this one are not taken."""
+    late: int = 0
+    """Late events that the latest batch could see."""
+    window_asked: int = 0
+    """As `asked`, since it was last decided whether it is worth its while."""
+    window_reused: int = 0
+    is_off: int = 0
+    """1: too little was reused, and nothing is any more in this pass."""
+
+    def restarted(self) -> ReuseProgress:
+        """Return the progress at the start of another pass, with which no rows are shared."""
+        return self._replace(since=self.number, window_asked=0, window_reused=0, is_off=0)
+
+    def oldest(self, staleness: int) -> int:
+        """Return the first batch whose rows the next one may take."""
+        return max(self.since, self.number - staleness)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """What a batch computes of the rows that a hop asks for, and what it takes."""
+
+    at: Tensor
+    """int64 `[n]`: the rows to compute, as numbers of the hop's frontier."""
+    row: Tensor
+    """int64 `[N]`: where each row of the frontier is then: at the places of `at`, or behind."""
+    reused: ReusedRows
+
+
+class HopReuse:
+    """Decides for the rows that a hop below the first asks for, batch after batch.
+
+    Args:
+        spec: The plan.
+        hop: Which hop, at least 1.
+        rule: Which rows are taken.
+        capacity: Rows that the ring holds.
+        pads: Whether batches go to a GPU, in the sizes of `tgflow.plan.padding`.
+        progress: From where to go on.
+        rows: What the ring holds that may be taken: the batch, node, time and slot of each, int64
+            `[S]`, in ascending order of batches.
+    """
+
+    def __init__(
+        self,
+        spec: PlanSpec,
+        hop: int,
+        rule: ReuseRule,
+        capacity: int,
+        pads: bool,
+        progress: ReuseProgress,
+        rows: tuple[Tensor, Tensor, Tensor, Tensor],
+    ) -> None:
+        self._spec, self._hop, self._rule = spec, hop, rule
+        self._capacity, self._pads = capacity, pads
+        self._map = ReuseMap(capacity)
+        self._map.restore(*rows)
+        self._change = spec.graph.last_change
+        self.progress = progress
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is reused any more."""
+        return bool(self.progress.is_off)
+
+    def decide(self, roots: Roots, asked: HopQueries) -> Choice | None:
+        """Return what the next batch takes; None: nothing, all is computed as without reuse.
+
+        Waits for a GPU that the queries are on.
+
+        Args:
+            roots: Of the batch.
+            asked: The rows: queries about what they are made of, as long as all are computed.
+        """
+        if self.is_off:
+            return None
+        nodes, t = asked.nodes.cpu(), asked.t.cpu()
+        num_used = int((nodes >= 0).sum())
+        nodes, t = nodes[:num_used], t[:num_used]
+        limit = roots.host.end if self._spec.sees_all_before else roots.host.begin
+        self._forget_changed(limit)
+        key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
+        order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
+        rule, number = self._rule, self.progress.number
+        may_recur = settled(self._spec.graph.log, t, limit)
+        counts = self._map.decide(
+            number, nodes, t, may_recur, rule.staleness, rule.refresh, key, order, slot
+        )
+        refreshed, stored, computed, lag = counts
+        assert lag <= rule.staleness
+        self._count(num_used, computed, refreshed, asked.k, lag)
+        made = order[:stored]
+        record = ReuseRecord(number, nodes[made], t[made], slot[:stored], self.progress)
+        return self._choice(order, slot, (refreshed, stored, computed), record)
+
+    def _choice(
+        self, order: Tensor, slot: Tensor, counts: tuple[int, int, int], record: ReuseRecord
+    ) -> Choice:
+        refreshed, stored, computed = counts
+        row = torch.empty_like(order)
+        row[order] = torch.arange(len(order))
+        weight = torch.ones(computed)
+        weight[:refreshed] = 1 / self._rule.refresh
+        taken, kept = slot[computed:], slot[:stored]
+        if self._pads:
+            row[order[computed:]] += rounded(computed) - computed
+            taken, kept = _padded(taken, 0), _padded(kept, self._capacity)
+        return Choice(order[:computed], row, ReusedRows(taken, kept, weight, record))
+
+    def _count(self, asked: int, computed: int, refreshed: int, k: int, lag: int) -> None:
+        was, reused = self.progress, asked - computed
+        self.progress = was._replace(
+            number=was.number + 1,
+            asked=was.asked + asked,
+            reused=was.reused + reused,
+            refreshed=was.refreshed + refreshed,
+            saved=was.saved + reused * k,
+            largest_lag=max(was.largest_lag, lag),
+            window_asked=was.window_asked + asked,
+            window_reused=was.window_reused + reused,
+        )
+        if (was.number + 1) % WINDOW == 0:
+            now = self.progress
+            is_off = now.window_reused < LEAST_SHARE * now.window_asked
+            self.progress = now._replace(is_off=int(is_off), window_asked=0, window_reused=0)
+
+    def _forget_changed(self, limit: int) -> None:
+        """Forget all rows if the past that the next batch sees is not that of those before."""
+        graph, progress = self._spec.graph, self.progress
+        change = graph.last_change
+        late = 0
+        if change is not None:
+            late = sum(
+                min(max(limit - each.position, 0), each.arguments["size"])
+                for each in graph.mutations
+                if each.kind == "append_late"
+            )
+        if change is self._change and late == progress.late:
+            return
+        dropped = progress.dropped + len(self._map)
+        self.progress = progress._replace(since=progress.number, late=late, dropped=dropped)
+        self._change = change
+        self._map.clear()
+
+
+def _padded(slots: Tensor, fill: int) -> Tensor:
+    """Return slots up to a size; none stay none."""
+    size = rounded(len(slots)) if len(slots) else 0
+    return torch.cat([slots, slots.new_full((size - len(slots),), fill)])

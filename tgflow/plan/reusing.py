@@ -1,0 +1,237 @@
+"""Batches that take rows from those before them: what each takes is decided one after the other.
+
+Threads draw the roots of batches and sample what their rows are made of, hop by hop. Before a hop
+is sampled whose rows may be reused, batches pass one by one, in their order, and those of their
+rows that are taken leave the frontier: they are neither sampled nor gathered, and a cache that
+plans ahead does not hear of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from tgflow.batch import Batch
+from tgflow.cuda.clock import WorkClock
+from tgflow.cuda.device import Device
+from tgflow.graph import Neighbors, TemporalGraph
+from tgflow.plan.assembly import RootColumns, assembled_of, walk_of
+from tgflow.plan.copying import CopyingPreparer
+from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
+from tgflow.plan.in_order import ordered_map
+from tgflow.plan.padding import rounded
+from tgflow.plan.pending import PendingBatch
+from tgflow.plan.plan import Plan
+from tgflow.plan.preparer import with_features
+from tgflow.plan.reuse import Choice, HopReuse
+from tgflow.plan.spec import Roots
+from tgflow.plan.task import run_task
+from tgflow.sampling import Frontier
+from tgflow.sampling.hops import HopQueries, Hops, SomeNeighbors
+from tgflow.sampling.rows import sample_neighbors
+
+
+class Walk:
+    """The hops of one batch, taken one by one.
+
+    Args:
+        plan: Whose batch.
+        epoch: Of the batch.
+        index: Of the batch.
+    """
+
+    def __init__(self, plan: Plan, epoch: int, index: int) -> None:
+        self._plan = plan
+        self.roots: Roots = plan.draw(epoch, index)
+        self.columns: RootColumns = plan.preparer.columns(self.roots)
+        self._hops = walk_of(plan, self.roots, self.columns)
+        self.asked: HopQueries = next(self._hops)
+        """What the next hop asks, if `found` is None."""
+        self.found: Hops | None = None
+        self.take(None)
+
+    def take(self, choice: Choice | None) -> None:
+        """Take the next hop: of all rows that it asks about, or of those of a choice."""
+        try:
+            self.asked = self._hops.send(self._answer(choice))
+        except StopIteration as end:
+            self.found = end.value
+
+    def _answer(self, choice: Choice | None) -> Neighbors | SomeNeighbors:
+        asked = self.asked
+        if choice is None:
+            return self._sampled(asked)
+        device = asked.nodes.device
+        num_rows = None if self._plan.gpu is None else rounded(len(choice.at))
+        at, limit = choice.at.to(device), asked.as_of
+        position = limit if isinstance(limit, Tensor) else None
+        targets = Frontier(asked.nodes, asked.t, position).some(at, num_rows)
+        some = replace(
+            asked,
+            nodes=targets.nodes,
+            t=targets.t,
+            as_of=limit if targets.position is None else targets.position,
+        )
+        reused = choice.reused
+        if num_rows is not None:
+            reused = replace(
+                reused,
+                slot=reused.slot.to(device),
+                stored=reused.stored.to(device),
+                weight=F.pad(reused.weight, (0, num_rows - len(at))).to(device),
+            )
+        row = choice.row.to(device)
+        return SomeNeighbors(at, num_rows, row, self._sampled(some), reused)
+
+    def _sampled(self, asked: HopQueries) -> Neighbors:
+        plan = self._plan
+        return sample_neighbors(
+            plan.graph, plan.sampler, asked.nodes, asked.t, asked.k,
+            key=asked.key, as_of=asked.as_of, params=asked.params,
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class BatchReuse:
+    """What was decided of a batch, and how far it has come."""
+
+    walk: Walk | None
+    """None: its hops were taken already, or it takes nothing."""
+    choices: list[Choice | None]
+    """Of each hop below the first."""
+
+    def taken(self) -> Walk | None:
+        """Return the walk to whoever ends it, once."""
+        walk, self.walk = self.walk, None
+        return walk
+
+
+class ReusingPlan:
+    """The batches of a plan, which take rows from each other: a source for one pass of a loader.
+
+    Tasks are (epoch, index, `BatchReuse`): those of `tasks` alone. A batch is a function of its
+    task, whoever prepares it, and however often.
+
+    Args:
+        plan: Of at least two hops, whose strategy draws nothing; without replay, memory or slices.
+        hops: Decides, for each hop below the first.
+
+    Raises:
+        ValueError: If the plan's rows are not the same from batch to batch.
+    """
+
+    def __init__(self, plan: Plan, hops: Sequence[HopReuse]) -> None:
+        check_reusable(plan)
+        self._plan, self._hops = plan, tuple(hops)
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    @property
+    def graph(self) -> TemporalGraph:
+        """The graph of the plan."""
+        return self._plan.graph
+
+    @property
+    def gpu(self) -> Device | None:
+        """Where batches are made: on a GPU, or in host memory."""
+        return self._plan.gpu
+
+    def tasks(
+        self, tasks: Iterable[tuple[int, int]], num_threads: int
+    ) -> Generator[tuple[int, int, BatchReuse]]:
+        """Yield the tasks, in order, with what is decided of each; pulls them lazily.
+
+        Args:
+            tasks: Of the plan.
+            num_threads: Threads for each hop; 0: all is done when a task is asked for.
+
+        Raises:
+            BatchError: If a batch cannot be drafted, in its place.
+        """
+        begun = self._by_threads(self._begun, tasks, num_threads)
+        for number, hop in enumerate(self._hops):
+            if number:
+                begun = self._by_threads(partial(self._went_on, number), begun, num_threads)
+            begun = _decided(hop, begun)
+        return begun
+
+    def _by_threads(self, make: Any, items: Iterable[Any], num_threads: int) -> Generator[Any]:
+        wrapped = partial(run_task, make)
+        ahead = max(2, 2 * num_threads)
+        return ordered_map(
+            lambda task: (*task[:2], wrapped(task)),
+            items,
+            num_threads=num_threads,
+            lookahead=ahead,
+        )
+
+    def _begun(self, epoch: int, index: int) -> BatchReuse:
+        is_off = all(hop.is_off for hop in self._hops)
+        return BatchReuse(None if is_off else Walk(self._plan, epoch, index), [])
+
+    def _went_on(self, number: int, epoch: int, index: int, reuse: BatchReuse) -> BatchReuse:
+        if reuse.walk is not None:
+            reuse.walk.take(reuse.choices[number - 1])
+        return reuse
+
+    def pending(self, epoch: int, index: int, reuse: BatchReuse) -> PendingBatch:
+        """Return a batch before its features are read; see `Plan.pending`."""
+        walk = reuse.taken()
+        if walk is None and not any(reuse.choices):
+            return self._plan.pending(epoch, index)
+        choices = reuse.choices
+        if walk is None:
+            walk = Walk(self._plan, epoch, index)
+        else:
+            choices = choices[-1:]
+        for choice in choices:
+            walk.take(choice)
+        assert walk.found is not None
+        return assembled_of(self._plan, walk.roots, walk.columns, walk.found)
+
+    def batch(self, epoch: int, index: int, reuse: BatchReuse) -> Batch:
+        """Return a batch; see `Plan.batch`."""
+        return with_features(self._plan, self.pending(epoch, index, reuse))
+
+    def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:
+        """Return what makes the batches on a GPU: made there, or copied; never in slabs."""
+        if self.gpu is not None:
+            return OwnedBatches(self.batch)
+        copying = CopyingPreparer(self._plan, gpu, clock)
+        return OwnedBatches(lambda *task: copying.of_pending(self.pending(*task)))
+
+
+def check_reusable(plan: Plan) -> None:
+    """Raise ValueError unless rows of a plan's batches are the same in others."""
+    strategy = plan.sampler.strategy
+    if strategy != "recent":
+        raise ValueError(
+            f"reuse is for strategy recent: what {strategy} draws for a node depends on the rest "
+            "of the batch; set strategy recent, or leave reuse out"
+        )
+    if len(plan.fanouts) < 2:
+        raise ValueError(
+            f"reuse is of rows below the top layer, and this model has {len(plan.fanouts)}: give "
+            "it two layers or more, or leave reuse out"
+        )
+    if plan.with_memory or plan.replay is not None or plan.slices > 1:
+        raise ValueError(
+            "reuse is for whole batches of new events, of a model without memory: leave out "
+            "replay and slices, or reuse"
+        )
+
+
+def _decided(hop: HopReuse, begun: Generator[Any]) -> Generator[Any]:
+    """Let batches pass one by one."""
+    with closing(begun):
+        for epoch, index, reuse in begun:
+            walk = reuse.walk
+            reuse.choices.append(None if walk is None else hop.decide(walk.roots, walk.asked))
+            yield epoch, index, reuse

@@ -1,0 +1,211 @@
+"""Reuse of rows in training: the rings of a model's layers, and the plans that fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from tgflow.batch import Batch
+from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+from tgflow.model import TemporalModel
+from tgflow.nn.rows import EmbeddingRing, RingRows
+from tgflow.plan._native import ReuseMap
+from tgflow.plan.plan import Plan
+from tgflow.plan.reuse import HopReuse, ReuseProgress, ReuseRule
+from tgflow.plan.reusing import BatchReuse, ReusingPlan, check_reusable
+from tgflow.share import AnyBatch
+from tgflow.train.config import Reuse
+from tgflow.train.learner import Learner
+from tgflow.train.slice_steps import StepResult
+from tgflow.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseStats:
+    """What reuse was good for, over all passes and layers."""
+
+    asked: int
+    """Rows of layers below the top that batches asked for, while reuse was on."""
+    reused: int
+    """Of these, rows that were taken and not computed."""
+    refreshed: int
+    """Rows that could have been taken, and were computed again."""
+    saved: int
+    """Neighbors that were neither sampled nor read."""
+    largest_lag: int
+    """Batches since the oldest row that was taken had been computed."""
+    dropped: int
+    """Rows that were forgotten as the past had changed."""
+    is_off: bool
+    """Whether it has switched itself off in the latest pass, where too little was reused."""
+
+
+class TrainingReuse(InCheckpoint):
+    """Rings for all layers of a model but the top one, for batches of one plan.
+
+    Args:
+        config: Settings; their staleness is at least 1.
+        model: Names its `embedding_layers`, each of which has `dim`, the width of its rows.
+        plan: Whose batches are learned.
+        device: Where the model is.
+
+    Raises:
+        ValueError: If rows of the model or of the plan cannot be reused, or there is no room.
+    """
+
+    name = "reuse"
+
+    def __init__(
+        self, config: Reuse, model: TemporalModel, plan: Plan, device: torch.device
+    ) -> None:
+        check_reuse(model)
+        check_reusable(plan)
+        self._config, self._plan, self._pads = config, plan, device.type != "cpu"
+        self._rule = ReuseRule(config.staleness, config.refresh)
+        self._layers = tuple(model.embedding_layers())[1:]
+        dtype = next(model.parameters()).dtype
+        self._rings = [
+            EmbeddingRing(dim, self._capacity(dim, dtype), dtype, device)
+            for dim in map(_dim_of, self._layers)
+        ]
+        self._progress = [ReuseProgress()] * len(self._rings)
+
+    def _capacity(self, dim: int, dtype: torch.dtype) -> int:
+        budget = parse_bytes(self._config.budget) // len(self._layers)
+        each = EmbeddingRing.slot_bytes(dim, dtype) + ReuseMap.SLOT_BYTES
+        capacity = budget // each - 1
+        if capacity < 1:
+            raise ValueError(
+                f"reuse has no room for a row of {dim} numbers in a budget of "
+                f"{self._config.budget}: give {2 * each * len(self._layers)} bytes or more"
+            )
+        return capacity
+
+    @property
+    def stats(self) -> ReuseStats:
+        """What it was good for so far, by the batches that were learned."""
+        asked, reused, refreshed, saved, dropped = (
+            sum(getattr(each, name) for each in self._progress)
+            for name in ("asked", "reused", "refreshed", "saved", "dropped")
+        )
+        lag = max(each.largest_lag for each in self._progress)
+        is_off = all(each.is_off for each in self._progress)
+        return ReuseStats(asked, reused, refreshed, saved, lag, dropped, is_off)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the statistics as a result has them."""
+        return {f"reuse.{name}": value for name, value in asdict(self.stats).items()}
+
+    def restart(self) -> None:
+        """Begin a pass, with which those before share no rows."""
+        self._progress = [each.restarted() for each in self._progress]
+
+    def batches(
+        self, tasks: Iterable[tuple[int, int]], num_threads: int
+    ) -> tuple[ReusingPlan, Iterator[tuple[int, int, BatchReuse]]]:
+        """Return the source of the next batches and its tasks, for a loader.
+
+        Args:
+            tasks: The rest of a pass, whose batches up to there were learned.
+            num_threads: As `ReusingPlan.tasks` takes them.
+        """
+        hops = [self._hop(number) for number in range(len(self._rings))]
+        source = ReusingPlan(self._plan, hops)
+        return source, source.tasks(tasks, num_threads)
+
+    def _hop(self, number: int) -> HopReuse:
+        ring, progress = self._rings[number], self._progress[number]
+        return HopReuse(
+            self._plan, 1 + number, self._rule, ring.capacity, self._pads, progress,
+            ring.rows_since(progress.oldest(self._rule.staleness)),
+        )  # fmt: skip
+
+    def learn(self, learner: Learner, batch: AnyBatch) -> StepResult:
+        """Take a step from a batch, whose rows are completed and stored; see `Learner.learn`."""
+        assert isinstance(batch, Batch)
+        with self._completing(batch):
+            return learner.learn(batch)
+
+    @contextmanager
+    def _completing(self, batch: Batch) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for number, (layer, ring) in enumerate(zip(self._layers, self._rings, strict=True)):
+                reused = batch.blocks[1 + number].reused
+                if reused is not None:
+                    hooks.callback(layer.register_forward_hook(ring.hook).remove)
+                    ring.note(reused.record)
+                    self._progress[number] = ReuseProgress(*reused.record.progress)
+            yield
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save the rows that later batches may take, and how far the decisions have come."""
+        tensors = {}
+        for number, (ring, progress) in enumerate(zip(self._rings, self._progress, strict=True)):
+            kept = ring.rows_since(progress.oldest(self._rule.staleness))
+            tensors[f"{number}.progress"] = torch.tensor(progress)
+            tensors[f"{number}.rows"] = ring.rows[kept.slot.to(ring.rows.device)].cpu()
+            tensors |= {f"{number}.{name}": x for name, x in kept._asdict().items()}
+        writer.put(self.name, tensors)
+
+    def load(self, reader: SectionReader) -> None:
+        """Become what was saved; ValueError if it does not fit."""
+        saved = reader.get(self.name)
+        for number, ring in enumerate(self._rings):
+            kept = RingRows(*(saved[f"{number}.{name}"] for name in RingRows._fields))
+            rows = saved[f"{number}.rows"]
+            if len(kept.slot) and int(kept.slot.max()) >= ring.capacity:
+                raise ValueError("the checkpoint's rows for reuse need a larger budget")
+            ring.restore(kept, rows)
+            self._progress[number] = ReuseProgress(*saved[f"{number}.progress"].tolist())
+
+
+def reuse_of(config: Reuse, learner: Learner, plan: Plan, num_ranks: int) -> TrainingReuse | None:
+    """Return what reuses rows in training, None if nothing is to be reused.
+
+    Args:
+        config: Settings.
+        learner: Of the model.
+        plan: Whose batches are learned.
+        num_ranks: How many processes learn together.
+
+    Raises:
+        ValueError: As `TrainingReuse`, or where batches are cut into parts.
+    """
+    if not config.staleness:
+        return None
+    if plan.slices > 1 or num_ranks > 1:
+        raise ValueError(
+            f"reuse is for whole batches of one process, got slices={plan.slices} and {num_ranks} "
+            "ranks: leave those out, or reuse (staleness=0)"
+        )
+    return TrainingReuse(config, learner.model, plan, learner.device)
+
+
+def check_reuse(model: TemporalModel) -> None:
+    """Raise ValueError unless rows of a model's layers can be reused in training."""
+    name = type(model).__name__
+    if model.state is not None:
+        raise ValueError(
+            f"{name} keeps a state that moves on with each event, so that its rows never recur: "
+            "leave reuse out (staleness=0)"
+        )
+    if len(model.embedding_layers()) < 2:
+        raise ValueError(
+            f"reuse is of rows below the top layer, and {name} names "
+            f"{len(model.embedding_layers())} in TemporalModel.embedding_layers: give it two "
+            "layers or more, or leave reuse out (staleness=0)"
+        )
+
+
+def _dim_of(layer: Any) -> int:
+    dim = getattr(layer, "dim", None)
+    if not isinstance(dim, int):
+        raise ValueError(
+            f"reuse needs to know how wide the rows of {type(layer).__name__} are: give it dim, "
+            "or leave reuse out (staleness=0)"
+        )
+    return dim
