@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tgflow.batch import Batch, Block, HostEvents
+from tgflow.batch import Batch, Block, HostEvents, ReusedRows, ReuseRecord
 from tgflow.events import EventBatch
 
 Query = tuple[int, int, int]
@@ -158,7 +158,20 @@ def assert_same_batch(a: Batch, b: Batch) -> None:
     assert len(a.blocks) == len(b.blocks)
     for block_a, block_b in zip(a.blocks, b.blocks, strict=True):
         for name in Block.__dataclass_fields__:
-            _assert_same(name, getattr(block_a, name), getattr(block_b, name))
+            if name != "reused":
+                _assert_same(name, getattr(block_a, name), getattr(block_b, name))
+        assert_same_reuse(block_a.reused, block_b.reused)
+
+
+def assert_same_reuse(a: ReusedRows | None, b: ReusedRows | None) -> None:
+    """Fail unless the same rows are taken from the same places, and stored in the same."""
+    assert (a is None) == (b is None)
+    if a is None or b is None:
+        return
+    for name in ("slot", "stored", "weight"):
+        _assert_same(name, getattr(a, name), getattr(b, name))
+    for name in ReuseRecord.__dataclass_fields__:
+        _assert_same(f"record.{name}", getattr(a.record, name), getattr(b.record, name))
 
 
 def assert_same_events(a: HostEvents, b: HostEvents) -> None:

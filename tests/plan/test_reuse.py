@@ -1,0 +1,348 @@
+"""Rows taken from batches before: which ones, that they are the same, and that plans stay pure."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.device_batches import assert_on
+from helpers.devices import for_each_gpu, opened
+from helpers.effort import tries
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
+from helpers.reused import asked_of, batches_of, reusing, tasks_of
+from tgflow.batch import Batch, Block
+from tgflow.cache import cached
+from tgflow.graph import TemporalGraph
+from tgflow.plan import Loader, Plan, reuse
+from tgflow.plan._native import ReuseMap
+from tgflow.plan.padding import rounded
+from tgflow.tables import FeatureTable
+
+EVENTS = made_events(300)
+HOW = {"strategy": "recent", "with_memory": False, "counts": ()}
+
+
+def recent_plan(graph: TemporalGraph | None = None, **changes: object) -> Plan:
+    graph = TemporalGraph.from_events(EVENTS) if graph is None else graph
+    return plan_of(graph, **HOW | changes)
+
+
+def rows_of(block: Block, at: int) -> tuple[list[int], list[float]]:
+    """What a row is made of: the events of its neighbors, and how long ago they were."""
+    return block.eid[at].tolist(), block.dt[at].tolist()
+
+
+@pytest.fixture
+def always_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(reuse, "LEAST_SHARE", 0.0)
+    yield
+
+
+class Reference:
+    """Rows that may be taken, by a dict; which of them are refreshed it sees."""
+
+    def __init__(self, plan: Plan, staleness: int) -> None:
+        self.plan, self.staleness = plan, staleness
+        self.made: dict[tuple[int, int], tuple[int, object]] = {}
+        self.num_reused = 0
+
+    def check(self, batch: Batch) -> None:
+        number, whole = batch.index, self.plan.batch(batch.epoch, batch.index)
+        asked = asked_of(self.plan, number, batch.epoch)
+        upper, lower = batch.blocks
+        reused, content = lower.reused, whole.blocks[1]
+        assert reused is not None
+        # where each row of the whole batch is now
+        place = {}
+        for old, new in zip(whole.blocks[0].target.tolist(), upper.target.tolist(), strict=True):
+            place[old] = new
+        mask = upper.mask
+        assert torch.equal(mask, whole.blocks[0].mask)
+        for old, new in zip(whole.blocks[0].neighbor[mask], upper.neighbor[mask], strict=True):
+            assert place.setdefault(int(old), int(new)) == int(new)
+        assert sorted(place.values()) == list(range(len(asked)))
+        size = len(lower.target)
+        assert len(reused.slot) == len(asked) - size
+        limit = batch.host.end if self.plan.sees_all_before else batch.host.begin
+        reached = self.plan.graph.log.read(0, limit).t[-1:].tolist()
+        for row, query in enumerate(asked):
+            at = place[row]
+            may_recur = bool(reached) and query[1] <= reached[0]
+            last = self.made.get(query)
+            is_there = last is not None and last[0] >= number - self.staleness
+            if at >= size:
+                assert may_recur and is_there and last is not None
+                assert last[1] == rows_of(content, row), "the row is made of something else now"
+                self.num_reused += 1
+                continue
+            assert rows_of(lower, at) == rows_of(content, row)
+            nodes = whole.nodes[content.neighbor[row]], batch.nodes[lower.neighbor[at]]
+            assert torch.equal(*(each[content.mask[row]] for each in nodes))
+            assert whole.nodes[content.target[row]] == batch.nodes[lower.target[at]]
+            is_refreshed = is_there and may_recur
+            assert float(reused.weight[at]) == pytest.approx(1 / 0.3 if is_refreshed else 1.0)
+            assert (at < len(reused.stored)) == may_recur
+            if may_recur:
+                self.made[query] = (number, rows_of(content, row))
+
+
+@settings(max_examples=tries(60, 6), deadline=None)
+@given(
+    staleness=st.integers(1, 9),
+    visibility=st.sampled_from(["event", "batch"]),
+    noise=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 99),
+)
+def test_rows_are_those_of_a_reference(staleness, visibility, noise, seed):
+    events = made_events(240, noise=noise, seed=seed)
+    plan = recent_plan(TemporalGraph.from_events(events), visibility=visibility, batch_size=12)
+    reference = Reference(plan, staleness)
+    for batch in batches_of(reusing(plan, staleness)):
+        reference.check(batch)
+    assert reference.num_reused > 0
+
+
+@settings(max_examples=tries(40, 5), deadline=None)
+@given(acts=st.lists(st.sampled_from(["late", "delete", "retain", "compact", ""]), max_size=12))
+def test_a_row_of_another_past_is_not_taken(acts):
+    """Late events, deletions, retention and compaction drop rows; `check` finds any that stays."""
+    graph = TemporalGraph()
+    graph.append(EVENTS[:120])
+    graph.append(made_events(4, seed=7), allow_late=True)  # a pass meets them at their position
+    graph.append(EVENTS[120:])
+    plan = recent_plan(graph, stop=200)
+    reference = Reference(plan, 8)
+    for number, batch in enumerate(batches_of(reusing(plan, 8), lookahead=1)):
+        reference.check(batch)
+        act = acts[number] if number < len(acts) else ""
+        if act == "late":
+            graph.append(made_events(3, seed=number), allow_late=True)
+        elif act == "delete":
+            graph.delete(torch.tensor([5 * number]))
+        elif act == "retain":
+            graph.retain(max_count=6)
+        elif act == "compact":
+            graph.compact()
+
+
+@pytest.mark.usefixtures("always_on")
+@pytest.mark.parametrize("fanouts", [(3, 2), (2, 3, 2), (2, 2, 2, 2)])
+def test_batches_are_the_same_on_any_number_of_threads(fanouts):
+    def made(num_threads):
+        plan = recent_plan(fanouts=fanouts)
+        return list(batches_of(reusing(plan), num_threads))
+
+    for expected, found in zip(made(0), made(3), strict=True):
+        assert_same_batch(found, expected)
+        assert all(block.reused is not None for block in found.blocks[1:])
+
+
+def test_a_task_can_be_prepared_again():
+    source = reusing(recent_plan())
+    for task in tasks_of(source):
+        assert_same_batch(source.batch(*task), source.batch(*task))
+
+
+def test_rows_come_no_older_than_the_staleness_whatever_the_delays():
+    delays_make_no_lag(num_batches=150)
+
+
+@pytest.mark.slow
+def test_rows_come_no_older_than_the_staleness_in_ten_thousand_steps():
+    delays_make_no_lag(num_batches=10_000)
+
+
+def delays_make_no_lag(num_batches):
+    generator, staleness = random.Random(3), 3
+    plan = recent_plan(TemporalGraph.from_events(made_events(2 * num_batches)), batch_size=2)
+    source = reusing(plan, staleness, 0.2, capacity=64)
+    drawn = plan.draw
+
+    def delayed(*task):
+        time.sleep(generator.choice((0.0, 0.0, 1e-4, 1e-3)))
+        return drawn(*task)
+
+    plan.draw = delayed
+    made, largest = {}, 0
+    for number, batch in enumerate(batches_of(source, 2)):
+        reused = batch.blocks[1].reused
+        if reused is None:  # it is not worth its while any more
+            break
+        lags = [number - made[slot] for slot in reused.slot.tolist()]
+        largest = max(largest, *lags, 0)
+        made |= dict.fromkeys(reused.stored.tolist(), number)
+    assert number > 30 and 0 < largest <= staleness
+
+
+def test_what_is_reused_is_neither_sampled_nor_read():
+    plan = recent_plan(batch_size=20)
+    for batch in batches_of(reusing(plan, 8, 1e-9)):
+        whole, reused = plan.batch(0, batch.index), batch.blocks[1].reused
+        assert len(batch.blocks[1].target) == len(whole.blocks[1].target) - len(reused.slot)
+        assert len(batch.blocks[1].edge_table) <= len(whole.blocks[1].edge_table)
+        assert len(batch.nodes) <= len(whole.nodes)
+    assert len(batch.blocks[1].edge_table) < len(whole.blocks[1].edge_table)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_a_cache_that_plans_ahead_hears_of_what_is_computed_alone(num_threads):
+    """The batches are the same, and the cache is asked for fewer rows: the trace shrinks."""
+
+    def through_a_cache(make):
+        table = cached(FeatureTable(2), rows=40, policy="belady")
+        graph = TemporalGraph(edge_x=table)
+        graph.append(EVENTS)
+        batches = list(make(recent_plan(graph)))
+        return batches, table.stats().hits + table.stats().misses
+
+    found, num_read = through_a_cache(
+        lambda plan: batches_of(reusing(plan, 8, 0.1), num_threads, lookahead=7)
+    )
+    _, num_without = through_a_cache(lambda plan: Loader(plan, num_threads=0))
+    for batch, expected in zip(found, batches_of(reusing(recent_plan(), 8, 0.1)), strict=True):
+        assert_same_batch(batch, expected)
+    assert num_read < num_without
+
+
+def test_it_switches_itself_off_where_little_recurs():
+    events = made_events(1_600)
+    events.dst[:] = torch.arange(1_600) + 100  # nobody is met again
+    plan = recent_plan(TemporalGraph.from_events(events), batch_size=20)
+    source = reusing(plan, 1)
+    batches = list(batches_of(source, 2))
+    is_on = [batch.blocks[1].reused is not None for batch in batches]
+    assert is_on == [number < reuse.WINDOW for number in range(len(batches))]
+    for index in (reuse.WINDOW, len(plan) - 1):
+        assert_same_batch(batches[index], plan.batch(0, index))
+
+
+def test_a_full_ring_takes_no_more_and_the_lowest_slots_first():
+    plan, capacity = recent_plan(), 15
+    made: dict[int, int] = {}
+    for number, batch in enumerate(batches_of(reusing(plan, 2, 0.5, capacity))):
+        reused = batch.blocks[1].reused
+        kept = {slot for slot, since in made.items() if since >= number - 2}
+        assert set(reused.slot.tolist()) <= kept
+        new = [slot for slot in reused.stored.tolist() if slot not in kept]
+        assert new == sorted(set(range(capacity)) - kept)[: len(new)]
+        made |= dict.fromkeys(reused.stored.tolist(), number)
+    assert max(made) == capacity - 1
+
+
+def test_a_restored_map_decides_as_the_one_that_was_saved():
+    generator = torch.Generator().manual_seed(0)
+
+    def ask(row_map, number):
+        generator.manual_seed(number)
+        nodes = torch.randperm(30, generator=generator)[:12]
+        order, slot = torch.empty(2, 12, dtype=torch.int64)
+        may = torch.ones(12, dtype=torch.bool)
+        counts = row_map.decide(number, nodes, nodes, may, 3, 0.4, number, order, slot)
+        return nodes[order], slot, counts
+
+    first, held = ReuseMap(25), {}
+    for number in range(40):
+        second = ReuseMap(25)
+        alive = sorted((since, slot, v) for slot, (since, v) in held.items() if since >= number - 3)
+        columns = torch.tensor([(since, v, v, slot) for since, slot, v in alive]).view(-1, 4)
+        second.restore(*columns.t().contiguous())
+        nodes, slot, counts = ask(first, number)
+        again = ask(second, number)
+        assert torch.equal(nodes, again[0]) and torch.equal(slot, again[1]) and counts == again[2]
+        assert len(first) == len(second)
+        for v, at in zip(nodes.tolist()[: counts[1]], slot.tolist(), strict=False):
+            held[at] = (number, v)
+    assert first.bytes <= 25 * ReuseMap.SLOT_BYTES + 16 * 8
+
+
+def test_the_gradient_of_refreshed_rows_stands_for_all():
+    """The mean of 10,000 draws of a linear model's gradient is that of all rows."""
+    generator = torch.Generator().manual_seed(1)
+    x, size, share = torch.randn(20, 3, generator=generator), 20, 0.2
+    nodes, may = torch.arange(size), torch.ones(size, dtype=torch.bool)
+    order, slot = torch.empty(2, size, dtype=torch.int64)
+    row_map, total = ReuseMap(size), torch.zeros(3)
+    held = (torch.zeros(size, dtype=torch.int64), nodes, nodes, nodes)
+    for draw in range(10_000):
+        row_map.restore(*held)
+        refreshed, *_ = row_map.decide(1, nodes, nodes, may, 1, share, draw, order, slot)
+        total += x[order[:refreshed]].sum(0) / share
+    deviation = (x.square().sum(0) * (1 - share) / share / 10_000).sqrt()
+    assert ((total / 10_000 - x.sum(0)).abs() < 4 * deviation).all()
+
+
+@for_each_gpu
+@pytest.mark.parametrize("visibility", ["event", "batch"])
+@pytest.mark.parametrize("fanouts", [(3, 2), (2, 2, 2)])
+def test_batches_of_a_graph_on_a_gpu_are_the_same_but_for_padding(gpu, visibility, fanouts):
+    changes = {"visibility": visibility, "fanouts": fanouts, "stop": 100}
+    there = recent_plan(TemporalGraph.from_events(EVENTS, device=opened(gpu)), **changes)
+    here = recent_plan(**changes)
+    pairs = zip(
+        *(tasks_of(source) for source in (reusing(there, pads=True), reusing(here))), strict=True
+    )
+    sources = reusing(there, pads=True), reusing(here)
+    pairs = zip(*map(tasks_of, sources), strict=True)
+    for there_task, here_task in pairs:
+        padded, exact = sources[0].batch(*there_task), sources[1].batch(*here_task)
+        assert_on(there.graph.device, padded)
+        assert_same_rows(padded.to("cpu"), exact)
+
+
+def assert_same_rows(padded: Batch, exact: Batch) -> None:
+    """Fail unless blocks are the same, where rows of padding are left out."""
+    for above, block, other in zip(
+        padded.blocks, padded.blocks[1:], exact.blocks[1:], strict=False
+    ):
+        size, reused, expected = len(other.target), block.reused, other.reused
+        assert len(block.target) == rounded(size)
+        assert not block.mask[size:].any()
+        assert torch.equal(block.eid[:size], other.eid)
+        assert torch.equal(block.dt[:size], other.dt)
+        assert torch.equal(reused.slot[: len(expected.slot)], expected.slot)
+        assert torch.equal(reused.stored[: len(expected.stored)], expected.stored)
+        assert torch.equal(reused.weight[:size], expected.weight)
+        # rows that are reused come behind the padding
+        upper = exact.blocks[padded.blocks.index(above)]
+        moved = upper.neighbor + (upper.neighbor >= size) * (rounded(size) - size)
+        found = above.neighbor[: len(upper.target)]
+        assert torch.equal(found[upper.mask], moved[upper.mask])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strategy": "uniform"}, "uniform draws for a node depends on the rest"),
+        ({"fanouts": (3,)}, "below the top layer, and this model has 1"),
+        ({"with_memory": True}, "without memory"),
+        ({"slices": 2}, "leave out replay and slices"),
+    ],
+)
+def test_plans_whose_rows_differ_from_batch_to_batch_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        reusing(recent_plan(**changes))
+
+
+def test_a_batch_that_fails_is_named_in_its_place():
+    plan = recent_plan()
+    drawn = plan.draw
+
+    def failing(epoch, index):
+        if index == 4:
+            raise OSError("the disk is gone")
+        return drawn(epoch, index)
+
+    plan.draw = failing
+    batches = batches_of(reusing(plan), 2)
+    for _ in range(4):
+        next(batches)
+    with pytest.raises(RuntimeError, match="preparing batch 4 of epoch 0 failed: the disk is gone"):
+        next(batches)

@@ -1,0 +1,283 @@
+"""Training that reuses rows: what a row is, what it costs to resume, and what it must not change."""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tgflow as tg
+from helpers.devices import apart, opened, place_of
+from helpers.emulated_training import emulated_pages  # noqa: F401
+from helpers.made_streams import made_events, small_tgat, small_tgn
+from helpers.plan_reference import assert_same_batch
+from helpers.records import untimed
+from tgflow.checkpoint import Checkpoint
+from tgflow.graph import TemporalGraph
+from tgflow.plan import Loader, NegativeSampler
+from tgflow.tables import FeatureTable
+from tgflow.train.config import OfflineConfig
+from tgflow.train.learner import Learner
+from tgflow.train.offline import OfflineTrainer
+from tgflow.train.plans import make_plan
+from tgflow.train.reuse import TrainingReuse
+from tgflow.train.state import load_learner, save_learner
+
+EVENTS = made_events(400)
+REUSE = tg.Reuse(staleness=4, refresh=0.3)
+
+
+def recent_tgat(**changes):
+    return small_tgat(strategy="recent", **changes)
+
+
+def trainer_of(model=None, graph=None, device="cpu", **changes):
+    settings = {"batch_size": 20, "learning_rate": 1e-2, "epochs": 2, "mrr_negatives": 5}
+    graph = TemporalGraph.from_events(EVENTS) if graph is None else graph
+    model = (recent_tgat() if model is None else model).to(device)
+    return OfflineTrainer(model, graph, OfflineConfig(**settings | changes))
+
+
+class Pass:
+    """Learning from the batches of a plan, of which some steps are taken at a time."""
+
+    def __init__(self, model=None, num_threads=0, reuse=REUSE):
+        self.model = recent_tgat() if model is None else model
+        graph = TemporalGraph.from_events(EVENTS)
+        config = OfflineConfig(batch_size=20)
+        self.plan = make_plan(graph, self.model, config, NegativeSampler(), seed=3)
+        self.learner = Learner(self.model, seed=1, learning_rate=1e-2)
+        self.reuse = TrainingReuse(reuse, self.model, self.plan, torch.device("cpu"))
+        self.num_threads = num_threads
+
+    def batches(self, begin=0):
+        tasks = ((0, index) for index in range(begin, len(self.plan)))
+        source, decided = self.reuse.batches(tasks, self.num_threads)
+        return iter(Loader.of_tasks(source, decided, num_threads=self.num_threads))
+
+    def learn(self, begin=0, stop=None):
+        batches = self.batches(begin)
+        seen = []
+        for batch in batches:
+            self.reuse.learn(self.learner, batch)
+            seen.append(batch)
+            if batch.index + 1 == stop:
+                batches.close()
+                break
+        return seen
+
+    def saved(self):
+        checkpoint = Checkpoint({})
+        save_learner(checkpoint, self.learner)
+        self.reuse.save(checkpoint)
+        return checkpoint
+
+    def load(self, checkpoint):
+        load_learner(self.learner, checkpoint)
+        self.reuse.load(checkpoint)
+
+
+def parameters(model):
+    return torch.cat([x.detach().flatten() for x in model.parameters()])
+
+
+def test_without_staleness_training_is_what_it_is_without_reuse():
+    off, other = trainer_of(), trainer_of(reuse=tg.Reuse(staleness=0, refresh=0.7))
+    assert untimed(off.fit()) == untimed(other.fit())
+    assert torch.equal(parameters(off.model), parameters(other.model))
+    assert other.reuse_stats is None
+
+
+def test_where_all_rows_are_refreshed_training_is_what_it_is_without_reuse():
+    """But for the last digits, as rows have another order."""
+    model, other = recent_tgat(dropout=0.0), recent_tgat(dropout=0.0)
+    trainer, plain = trainer_of(model, reuse=tg.Reuse(staleness=4, refresh=1.0)), trainer_of(other)
+    result, expected = trainer.fit(), plain.fit()
+    torch.testing.assert_close(parameters(model), parameters(other), rtol=1e-3, atol=1e-4)
+    assert result["test.ap"] == pytest.approx(expected["test.ap"], abs=1e-3)
+    assert result["reuse.refreshed"] > 0 and result["reuse.reused"] == 0
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_row_that_is_reused_is_that_of_the_parameters_it_was_computed_with(layers):
+    run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=0.1))
+    models, num_compared = [], 0
+    ring = run.reuse._rings[-1]  # of the lowest layer, whose rows read no other rows
+    lowest = run.model.encoder.layers[-1]
+    for batch in run.batches():
+        models.append(copy.deepcopy(run.model))
+        block = batch.blocks[-1]
+        made = ring.number[block.reused.slot]
+        taken = ring.rows[block.reused.slot].clone()
+        keys = ring.nodes[block.reused.slot], ring.t[block.reused.slot]
+        for number in made.unique().tolist():
+            assert batch.index - number <= REUSE.staleness
+            at = made == number
+            past = models[number].encoder.layers[-1]
+            rows = rows_at(past, run.plan, *(key[at] for key in keys))
+            torch.testing.assert_close(taken[at], rows, rtol=1e-5, atol=1e-6)
+            num_compared += int(at.sum())
+        run.reuse.learn(run.learner, batch)
+    assert num_compared > 50
+    assert not lowest._forward_hooks
+
+
+def rows_at(layer, plan, nodes, t):
+    """What a layer without node features makes of nodes at times."""
+    hops = tg.sample_hops(plan.graph, nodes, t, plan.fanouts[-1:])
+    (block,) = hops.blocks
+    x = plan.graph.edge_x.gather(block.eid.reshape(-1).clamp(min=-1))
+    rows = torch.arange(x.shape[0]).view(block.eid.shape)
+    with torch.no_grad():
+        return layer(None, replace(block, edge_row=rows, edge_table=x))
+
+
+def test_no_gradient_reaches_a_row_that_is_reused_and_a_refreshed_one_weighs_more():
+    run = Pass(recent_tgat(dropout=0.0))
+    run.learn(stop=6)
+    batch = next(run.batches(6))
+    reused, ring = batch.blocks[1].reused, run.reuse._rings[0]
+    size = len(batch.blocks[1].target)
+    computed = torch.randn(size, 8, requires_grad=True)
+    rows = ring.completed(computed, reused)
+    assert len(rows) == size + len(reused.slot)
+    factors = torch.randn(rows.shape)
+    (rows * factors).sum().backward()
+    assert torch.equal(computed.grad, factors[:size] * reused.weight.unsqueeze(1))
+    assert set(reused.weight.tolist()) == {1.0, pytest.approx(1 / 0.3)}
+    assert torch.equal(ring.rows[reused.stored], computed[: len(reused.stored)].detach())
+
+
+@pytest.mark.parametrize(("stop", "num_threads"), [(1, 0), (5, 2), (9, 0), (13, 1)])
+def test_a_run_that_is_killed_resumes_with_the_same_bits(stop, num_threads):
+    whole = Pass()
+    expected = whole.learn()
+    first = Pass(num_threads=num_threads)
+    first.learn(stop=stop)
+    second = Pass(num_threads=2)
+    second.load(first.saved())
+    for batch, other in zip(second.learn(stop), expected[stop:], strict=True):
+        assert_same_batch(batch, other)
+    assert torch.equal(parameters(whole.model), parameters(second.model))
+    assert whole.reuse.stats == second.reuse.stats
+
+
+def test_what_is_saved_is_the_same_whatever_was_prepared_ahead():
+    ahead, inline = Pass(num_threads=2), Pass()
+    ahead.learn(stop=7)
+    inline.learn(stop=7)
+    pairs = zip(*(run.saved().get("reuse").items() for run in (ahead, inline)), strict=True)
+    for (name, one), (_, other) in pairs:
+        assert torch.equal(one, other), name
+
+
+def test_epochs_share_no_rows_and_evaluation_computes_all():
+    trainer = trainer_of(reuse=REUSE)
+    seen = []
+    predict = trainer._learner.predict
+    trainer._learner.predict = lambda batch: (seen.append(batch), predict(batch))[1]
+    first = [next(iter(trainer._training_batches(epoch))) for epoch in (0, 1)]
+    assert all(not len(batch.blocks[1].reused.slot) for batch in first)
+    result = trainer.fit()
+    assert seen and all(block.reused is None for batch in seen for block in batch.blocks)
+    stats = trainer.reuse_stats
+    assert 0 < stats.reused < stats.asked and stats.refreshed > 0
+    assert 0 < stats.largest_lag <= REUSE.staleness
+    assert stats.saved == 3 * stats.reused  # neighbors of each
+    assert result["reuse.reused"] == stats.reused and result["reuse.is_off"] is False
+
+
+def test_it_learns_with_rows_of_old_parameters():
+    settings = {"epochs": 6, "batch_size": 20}
+    events = made_events(600, noise=0.05)
+    plain, reusing = (
+        trainer_of(graph=TemporalGraph.from_events(events), reuse=reuse, **settings).fit()
+        for reuse in (tg.Reuse(), tg.Reuse(staleness=8))
+    )
+    assert reusing["test.ap"] > plain["test.ap"] - 0.05
+    assert plain["test.ap"] > 0.6
+
+
+def test_a_budget_is_kept():
+    budget = 16_384
+    run = Pass(reuse=replace(REUSE, budget=budget))
+    run.learn()
+    (ring,), (held,) = run.reuse._rings, [run.reuse._hop(0)._map]
+    assert len(held) > 0.5 * ring.capacity
+    assert ring.nbytes + held.bytes <= budget
+
+
+@pytest.mark.usefixtures("emulated_pages")
+@pytest.mark.parametrize("device", [apart])
+@pytest.mark.parametrize("has_graph", [False, True])
+def test_a_device_learns_what_the_cpu_learns(device, has_graph):
+    settings = {"epochs": 1, "reuse": replace(REUSE, refresh=0.5), "batch_size": 40}
+    expected = trainer_of(recent_tgat(dropout=0.0), **settings)
+    gpu = opened(device)
+    graph = TemporalGraph.from_events(EVENTS, device=gpu if has_graph else "cpu")
+    found = trainer_of(recent_tgat(dropout=0.0), graph, place_of(device), **settings)
+    results = expected.fit(), found.fit()
+    assert expected.reuse_stats == found.reuse_stats
+    assert results[1]["test.ap"] == pytest.approx(results[0]["test.ap"], abs=0.02)
+    found = parameters(found.model.cpu())
+    torch.testing.assert_close(found, parameters(expected.model), rtol=1e-2, atol=1e-3)
+
+
+class Narrow(torch.nn.Module):
+    """A layer that does not say how wide its rows are."""
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        (small_tgn, {}, "TGN keeps a state that moves on with each event"),
+        (lambda: recent_tgat(layers=1), {}, "TGAT names 1 in TemporalModel.embedding_layers"),
+        (lambda: small_tgat(strategy="uniform"), {}, "uniform draws for a node depends"),
+        (recent_tgat, {"strategy": "uniform"}, "uniform draws for a node depends"),
+        (recent_tgat, {"slices": 2}, "whole batches of one process, got slices=2"),
+        (recent_tgat, {"reuse": tg.Reuse(staleness=1, budget="100B")}, "no room for a row of 8"),
+    ],
+)
+def test_models_and_settings_that_cannot_reuse_rows_are_refused(model, settings, message):
+    with pytest.raises(ValueError, match=message):
+        trainer_of(model(), **{"reuse": REUSE} | settings)
+
+
+def test_a_layer_must_say_how_wide_its_rows_are():
+    model = recent_tgat()
+    model.embedding_layers = lambda: (model.encoder.layers[0], Narrow())
+    with pytest.raises(ValueError, match="how wide the rows of Narrow are: give it dim"):
+        trainer_of(model, reuse=REUSE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"staleness": -1}, "staleness must be at least 0, got -1"),
+        ({"refresh": 0.0}, "refresh must be more than 0 and at most 1, got 0.0"),
+        ({"refresh": 1.5}, "refresh must be more than 0 and at most 1, got 1.5"),
+        ({"budget": "many"}, "budget: "),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tg.Reuse(**settings)
+
+
+def test_a_checkpoint_with_more_rows_than_there_is_room_for_is_refused():
+    first = Pass()
+    first.learn(stop=8)
+    small = Pass(reuse=replace(REUSE, budget=4_096))
+    with pytest.raises(ValueError, match="need a larger budget"):
+        small.reuse.load(first.saved())
+
+
+def test_a_model_that_reads_features_of_nodes_reuses_rows_too():
+    x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
+    table = FeatureTable.from_tensor(x)
+    graph = TemporalGraph.from_events(EVENTS, node_x=table)
+    trainer = trainer_of(recent_tgat(node_x_dim=3), graph, reuse=REUSE, epochs=1)
+    assert trainer.fit()["reuse.reused"] > 0
