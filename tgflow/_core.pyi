@@ -456,7 +456,7 @@ class RowMemo:
         self, stamp: int, layer: int, nodes: Tensor, t: Tensor, position: Tensor, rows: Tensor
     ) -> None: ...
 
-# reuse in training: csrc/bindings/bind_reuse_map.cpp
+# reuse in training: csrc/bindings/bind_row_memo.cpp
 class ReuseMap:
     SLOT_BYTES: int
     def __init__(self, capacity: int) -> None: ...

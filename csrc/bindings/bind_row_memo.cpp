@@ -1,9 +1,13 @@
+#include <tuple>
+
 #include "bindings.hpp"
+#include "tgflow/reuse_map.hpp"
 #include "tgflow/row_memo.hpp"
 
 namespace {
 
 using tgflow::MemoKeys;
+using tgflow::ReuseMap;
 using tgflow::RowMemo;
 using no_gil = py::call_guard<py::gil_scoped_release>;
 
@@ -32,6 +36,33 @@ void add(RowMemo& memo, int64_t stamp, int64_t layer, const TensorArg& nodes, co
   memo.add(stamp, keys, rows.data<const float>("rows", {keys.size, memo.dim()}));
 }
 
+ReuseMap* new_map(int64_t capacity) {
+  check_number("capacity", capacity, 1, int64_t{1} << 30);
+  return new ReuseMap(capacity);
+}
+
+std::tuple<int64_t, int64_t, int64_t, int64_t> decide(ReuseMap& map, int64_t batch, const TensorArg& nodes,
+                                                      const TensorArg& t, const TensorArg& may_recur,
+                                                      int64_t staleness, double refresh, uint64_t key,
+                                                      const TensorArg& order, const TensorArg& slot) {
+  const auto node = nodes.vector<const int64_t>("nodes");
+  const auto counts = map.decide(batch,
+                                 {node.size, node.data, t.data<const int64_t>("t", {node.size}),
+                                  may_recur.data<const bool>("may_recur", {node.size})},
+                                 {staleness, refresh, key}, order.data<int64_t>("order", {node.size}),
+                                 slot.data<int64_t>("slot", {node.size}));
+  return {counts.num_refreshed, counts.num_stored, counts.num_computed, counts.largest_lag};
+}
+
+void restore(ReuseMap& map, const TensorArg& batch, const TensorArg& nodes, const TensorArg& t,
+             const TensorArg& slot) {
+  const auto slots = slot.vector<const int64_t>("slot");
+  check_range("slot", slots, 0, map.capacity());
+  map.restore({slots.size, batch.data<const int64_t>("batch", {slots.size}),
+               nodes.data<const int64_t>("nodes", {slots.size}), t.data<const int64_t>("t", {slots.size}),
+               slots.data});
+}
+
 }  // namespace
 
 void bind_row_memo(py::module_& m) {
@@ -43,4 +74,14 @@ void bind_row_memo(py::module_& m) {
            py::arg("position"), py::arg("out"), py::arg("missing"), no_gil())
       .def("add", &add, py::arg("stamp"), py::arg("layer"), py::arg("nodes"), py::arg("t"),
            py::arg("position"), py::arg("rows"), no_gil());
+  py::class_<ReuseMap>(m, "ReuseMap")
+      .def(py::init(&new_map), py::arg("capacity"))
+      .def("__len__", &ReuseMap::size)
+      .def_property_readonly("bytes", &ReuseMap::bytes)
+      .def_readonly_static("SLOT_BYTES", &ReuseMap::kSlotBytes)
+      .def("decide", &decide, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("may_recur"),
+           py::arg("staleness"), py::arg("refresh"), py::arg("key"), py::arg("order"), py::arg("slot"),
+           no_gil())
+      .def("restore", &restore, py::arg("batch"), py::arg("nodes"), py::arg("t"), py::arg("slot"), no_gil())
+      .def("clear", &ReuseMap::clear, no_gil());
 }

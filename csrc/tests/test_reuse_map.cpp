@@ -13,10 +13,10 @@ struct Decided {
       : order(node.size()), slot(node.size()) {
     const std::vector<tick_t> t(node.size(), 5);
     const std::vector<char> may(node.size(), may_recur ? 1 : 0);
-    counts = map.decide(batch,
-                        {static_cast<int64_t>(node.size()), node.data(), t.data(),
-                         reinterpret_cast<const bool*>(may.data())},
-                        {staleness, refresh, 7}, order.data(), slot.data());
+    counts = map.decide(
+        batch,
+        {static_cast<int64_t>(node.size()), node.data(), t.data(), reinterpret_cast<const bool*>(may.data())},
+        {staleness, refresh, 7}, order.data(), slot.data());
   }
   std::vector<int64_t> order, slot;
   ReuseCounts counts;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
@@ -41,9 +41,8 @@ def rows_of(block: Block, at: int) -> tuple[list[int], list[float]]:
 
 
 @pytest.fixture
-def always_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def always_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reuse, "LEAST_SHARE", 0.0)
-    yield
 
 
 class Reference:
@@ -79,7 +78,9 @@ class Reference:
             last = self.made.get(query)
             is_there = last is not None and last[0] >= number - self.staleness
             if at >= size:
-                assert may_recur and is_there and last is not None
+                assert may_recur
+                assert is_there
+                assert last is not None
                 assert last[1] == rows_of(content, row), "the row is made of something else now"
                 self.num_reused += 1
                 continue
@@ -179,7 +180,8 @@ def delays_make_no_lag(num_batches):
         lags = [number - made[slot] for slot in reused.slot.tolist()]
         largest = max(largest, *lags, 0)
         made |= dict.fromkeys(reused.stored.tolist(), number)
-    assert number > 30 and 0 < largest <= staleness
+    assert number > 30
+    assert 0 < largest <= staleness
 
 
 def test_what_is_reused_is_neither_sampled_nor_read():
@@ -256,7 +258,9 @@ def test_a_restored_map_decides_as_the_one_that_was_saved():
         second.restore(*columns.t().contiguous())
         nodes, slot, counts = ask(first, number)
         again = ask(second, number)
-        assert torch.equal(nodes, again[0]) and torch.equal(slot, again[1]) and counts == again[2]
+        assert torch.equal(nodes, again[0])
+        assert torch.equal(slot, again[1])
+        assert counts == again[2]
         assert len(first) == len(second)
         for v, at in zip(nodes.tolist()[: counts[1]], slot.tolist(), strict=False):
             held[at] = (number, v)
@@ -286,9 +290,6 @@ def test_batches_of_a_graph_on_a_gpu_are_the_same_but_for_padding(gpu, visibilit
     changes = {"visibility": visibility, "fanouts": fanouts, "stop": 100}
     there = recent_plan(TemporalGraph.from_events(EVENTS, device=opened(gpu)), **changes)
     here = recent_plan(**changes)
-    pairs = zip(
-        *(tasks_of(source) for source in (reusing(there, pads=True), reusing(here))), strict=True
-    )
     sources = reusing(there, pads=True), reusing(here)
     pairs = zip(*map(tasks_of, sources), strict=True)
     for there_task, here_task in pairs:
@@ -299,9 +300,8 @@ def test_batches_of_a_graph_on_a_gpu_are_the_same_but_for_padding(gpu, visibilit
 
 def assert_same_rows(padded: Batch, exact: Batch) -> None:
     """Fail unless blocks are the same, where rows of padding are left out."""
-    for above, block, other in zip(
-        padded.blocks, padded.blocks[1:], exact.blocks[1:], strict=False
-    ):
+    pairs = zip(padded.blocks, exact.blocks, strict=True)
+    for (above, upper), (block, other) in pairwise(pairs):
         size, reused, expected = len(other.target), block.reused, other.reused
         assert len(block.target) == rounded(size)
         assert not block.mask[size:].any()
@@ -311,7 +311,6 @@ def assert_same_rows(padded: Batch, exact: Batch) -> None:
         assert torch.equal(reused.stored[: len(expected.stored)], expected.stored)
         assert torch.equal(reused.weight[:size], expected.weight)
         # rows that are reused come behind the padding
-        upper = exact.blocks[padded.blocks.index(above)]
         moved = upper.neighbor + (upper.neighbor >= size) * (rounded(size) - size)
         found = above.neighbor[: len(upper.target)]
         assert torch.equal(found[upper.mask], moved[upper.mask])

@@ -1,4 +1,4 @@
-"""Training that reuses rows: what a row is, what it costs to resume, and what it must not change."""
+"""Training that reuses rows: what a row is, that it resumes, and what it must not change."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_where_all_rows_are_refreshed_training_is_what_it_is_without_reuse():
     result, expected = trainer.fit(), plain.fit()
     torch.testing.assert_close(parameters(model), parameters(other), rtol=1e-3, atol=1e-4)
     assert result["test.ap"] == pytest.approx(expected["test.ap"], abs=1e-3)
-    assert result["reuse.refreshed"] > 0 and result["reuse.reused"] == 0
+    assert result["reuse.refreshed"] > 0
+    assert result["reuse.reused"] == 0
 
 
 @pytest.mark.parametrize("layers", [2, 3])
@@ -182,12 +183,15 @@ def test_epochs_share_no_rows_and_evaluation_computes_all():
     first = [next(iter(trainer._training_batches(epoch))) for epoch in (0, 1)]
     assert all(not len(batch.blocks[1].reused.slot) for batch in first)
     result = trainer.fit()
-    assert seen and all(block.reused is None for batch in seen for block in batch.blocks)
+    assert seen
+    assert all(block.reused is None for batch in seen for block in batch.blocks)
     stats = trainer.reuse_stats
-    assert 0 < stats.reused < stats.asked and stats.refreshed > 0
+    assert 0 < stats.reused < stats.asked
+    assert stats.refreshed > 0
     assert 0 < stats.largest_lag <= REUSE.staleness
     assert stats.saved == 3 * stats.reused  # neighbors of each
-    assert result["reuse.reused"] == stats.reused and result["reuse.is_off"] is False
+    assert result["reuse.reused"] == stats.reused
+    assert result["reuse.is_off"] is False
 
 
 def test_it_learns_with_rows_of_old_parameters():

@@ -45,17 +45,17 @@ struct ReuseRows {
   const int64_t* slot;   ///< [size], all of them distinct
 };
 
-/// The rows of the last batches by (node, time), in slots of which there are `capacity`. Where no slot is free
-/// a row is computed and not kept. The lowest free slot is taken, so that slots depend on what is in the ring
-/// and not on how it came there. Not safe to use from several threads.
+/// The rows of the last batches by (node, time), in slots of which there are `capacity`. Where no slot is
+/// free a row is computed and not kept. The lowest free slot is taken, so that slots depend on what is in the
+/// ring and not on how it came there. Not safe to use from several threads.
 class ReuseMap {
  public:
   explicit ReuseMap(int64_t capacity);
 
-  /// Forgets what is too old for batch number `batch`, which must be larger than any before, and decides about
-  /// its rows. Writes them to `order`, [size], first those that are computed, in the order of `ReuseCounts`,
-  /// and then those that are reused; each kind in the order in which they came. Writes the slot of each of
-  /// them, -1 without one, to `slot`, [size].
+  /// Forgets what is too old for batch number `batch`, which must be larger than any before, and decides
+  /// about its rows. Writes them to `order`, [size], first those that are computed, in the order of
+  /// `ReuseCounts`, and then those that are reused; each kind in the order in which they came. Writes the
+  /// slot of each of them, -1 without one, to `slot`, [size].
   ReuseCounts decide(int64_t batch, const ReuseQueries& asked, const ReuseRule& rule, int64_t* order,
                      int64_t* slot);
 
