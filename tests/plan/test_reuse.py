@@ -48,8 +48,8 @@ def always_on(monkeypatch: pytest.MonkeyPatch) -> None:
 class Reference:
     """Rows that may be taken, by a dict; which of them are refreshed it sees."""
 
-    def __init__(self, plan: Plan, staleness: int) -> None:
-        self.plan, self.staleness = plan, staleness
+    def __init__(self, plan: Plan, staleness: int, past_changes: bool = False) -> None:
+        self.plan, self.staleness, self.past_changes = plan, staleness, past_changes
         self.made: dict[tuple[int, int], tuple[int, object]] = {}
         self.num_reused = 0
 
@@ -88,8 +88,9 @@ class Reference:
             nodes = whole.nodes[content.neighbor[row]], batch.nodes[lower.neighbor[at]]
             assert torch.equal(*(each[content.mask[row]] for each in nodes))
             assert whole.nodes[content.target[row]] == batch.nodes[lower.target[at]]
-            is_refreshed = is_there and may_recur
-            assert float(reused.weight[at]) == pytest.approx(1 / 0.3 if is_refreshed else 1.0)
+            weights = [1 / 0.3] if is_there and may_recur else [1.0]
+            weights += [1.0] if self.past_changes else []
+            assert any(float(reused.weight[at]) == pytest.approx(each) for each in weights)
             assert (at < len(reused.stored)) == may_recur
             if may_recur:
                 self.made[query] = (number, rows_of(content, row))
@@ -115,12 +116,12 @@ def test_rows_are_those_of_a_reference(staleness, visibility, noise, seed):
 @given(acts=st.lists(st.sampled_from(["late", "delete", "retain", "compact", ""]), max_size=12))
 def test_a_row_of_another_past_is_not_taken(acts):
     """Late events, deletions, retention and compaction drop rows; `check` finds any that stays."""
-    graph = TemporalGraph()
+    graph = TemporalGraph(edge_x=FeatureTable(2))
     graph.append(EVENTS[:120])
     graph.append(made_events(4, seed=7), allow_late=True)  # a pass meets them at their position
     graph.append(EVENTS[120:])
     plan = recent_plan(graph, stop=200)
-    reference = Reference(plan, 8)
+    reference = Reference(plan, 8, past_changes=True)
     for number, batch in enumerate(batches_of(reusing(plan, 8), lookahead=1)):
         reference.check(batch)
         act = acts[number] if number < len(acts) else ""
@@ -132,6 +133,7 @@ def test_a_row_of_another_past_is_not_taken(acts):
             graph.retain(max_count=6)
         elif act == "compact":
             graph.compact()
+    assert reference.num_reused > 0 or any(acts)
 
 
 @pytest.mark.usefixtures("always_on")
@@ -203,7 +205,7 @@ def test_a_cache_that_plans_ahead_hears_of_what_is_computed_alone(num_threads):
         graph = TemporalGraph(edge_x=table)
         graph.append(EVENTS)
         batches = list(make(recent_plan(graph)))
-        return batches, table.stats().hits + table.stats().misses
+        return batches, table.counters.hits + table.counters.misses
 
     found, num_read = through_a_cache(
         lambda plan: batches_of(reusing(plan, 8, 0.1), num_threads, lookahead=7)
@@ -216,7 +218,7 @@ def test_a_cache_that_plans_ahead_hears_of_what_is_computed_alone(num_threads):
 
 def test_it_switches_itself_off_where_little_recurs():
     events = made_events(1_600)
-    events.dst[:] = torch.arange(1_600) + 100  # nobody is met again
+    events.src[:], events.dst[:] = torch.arange(3_200).view(2, -1)  # nobody is met again
     plan = recent_plan(TemporalGraph.from_events(events), batch_size=20)
     source = reusing(plan, 1)
     batches = list(batches_of(source, 2))
@@ -254,8 +256,10 @@ def test_a_restored_map_decides_as_the_one_that_was_saved():
     for number in range(40):
         second = ReuseMap(25)
         alive = sorted((since, slot, v) for slot, (since, v) in held.items() if since >= number - 3)
-        columns = torch.tensor([(since, v, v, slot) for since, slot, v in alive]).view(-1, 4)
-        second.restore(*columns.t().contiguous())
+        columns = torch.tensor(
+            [(since, v, v, slot) for since, slot, v in alive], dtype=torch.int64
+        ).view(-1, 4)
+        second.restore(*columns.view(-1, 4).t().contiguous())
         nodes, slot, counts = ask(first, number)
         again = ask(second, number)
         assert torch.equal(nodes, again[0])

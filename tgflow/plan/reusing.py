@@ -115,8 +115,8 @@ class BatchReuse:
 class ReusingPlan:
     """The batches of a plan, which take rows from each other: a source for one pass of a loader.
 
-    Tasks are (epoch, index, `BatchReuse`): those of `tasks` alone. A batch is a function of its
-    task, whoever prepares it, and however often.
+    Its tasks are those of `tasks`: (epoch, index, `BatchReuse`). A batch is a function of its task,
+    whoever prepares it, and however often.
 
     Args:
         plan: Of at least two hops, whose strategy draws nothing; without replay, memory or slices.
@@ -181,23 +181,23 @@ class ReusingPlan:
             reuse.walk.take(reuse.choices[number - 1])
         return reuse
 
-    def pending(self, epoch: int, index: int, reuse: BatchReuse) -> PendingBatch:
-        """Return a batch before its features are read; see `Plan.pending`."""
-        walk = reuse.taken()
-        if walk is None and not any(reuse.choices):
-            return self._plan.pending(epoch, index)
-        choices = reuse.choices
-        if walk is None:
+    def pending(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> PendingBatch:
+        """Return a batch before its features are read, see `Plan.pending`; None takes no rows."""
+        walk = None if reuse is None else reuse.taken()
+        choices = [] if reuse is None else reuse.choices
+        if walk is not None:  # its hops but the last one were taken
+            choices = choices[-1:]
+        elif any(choices):
             walk = Walk(self._plan, epoch, index)
         else:
-            choices = choices[-1:]
+            return self._plan.pending(epoch, index)
         for choice in choices:
             walk.take(choice)
         assert walk.found is not None
         return assembled_of(self._plan, walk.roots, walk.columns, walk.found)
 
-    def batch(self, epoch: int, index: int, reuse: BatchReuse) -> Batch:
-        """Return a batch; see `Plan.batch`."""
+    def batch(self, epoch: int, index: int, reuse: BatchReuse | None = None) -> Batch:
+        """Return a batch, see `Plan.batch`; None takes no rows."""
         return with_features(self._plan, self.pending(epoch, index, reuse))
 
     def batches_on(self, gpu: Device, num_slabs: int, clock: WorkClock) -> DeviceBatches:

@@ -228,7 +228,8 @@ def hop_by_hop(
     dedup, rows = how.get("dedup", True), how.get("rows")
     if rows is None:
         rows = torch.arange(len(roots), device=roots.nodes.device)
-    frontiers, links = [roots], []
+    frontiers: list[Frontier] = [roots]
+    links: list[Callable[[], Block]] = []
     for hop, k in enumerate(fanouts):
         lowest = hop + 1 == len(fanouts)
         frontier = frontiers[-1]
@@ -244,7 +245,8 @@ def hop_by_hop(
         if isinstance(found, SomeNeighbors):
             links[-1] = partial(_renumbered, links[-1], found.row, frontiers[-2].num_used)
             frontier = frontiers[-1] = frontier.some(found.at, found.num_rows)
-            found, reused = found.neighbors, found.reused
+            reused = found.reused
+            found = found.neighbors
         link: Callable[[], Block]
         if below is None:
             block, below = expand(
