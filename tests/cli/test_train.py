@@ -64,6 +64,25 @@ def test_evaluation_may_read_more_neighbors_than_training(tgflow, events_csv):
         assert message in ran.err
 
 
+def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
+    tgat = ("train", "-s", events_csv, "-m", "tgat", *FEW)
+    ran = tgflow(*tgat, "--reuse-staleness", "4", "--reuse-refresh", "0.5", "--json")
+    assert ran.json["reuse.reused"] > 0
+    assert 0 < ran.json["reuse.largest_lag"] <= 4
+    assert "lower layers' rows up to 4 batches old" in ran.json["protocol_line"]
+    ran = tgflow(*tgat, "--reuse-staleness", "4")
+    assert "rows reused, at most" in ran.out
+    for flags, code, message in (
+        (("--reuse-staleness", "-1"), 2, "--reuse-staleness: reuse.staleness must be"),
+        (("--reuse-staleness", "4", "-m", "tgn"), 65, "leave reuse out (--reuse-staleness 0)"),
+        (("--reuse-staleness", "4", "--strategy", "uniform"), 65, "reuse is for strategy recent"),
+        (("--reuse-staleness", "4", "--slices", "2"), 65, "whole batches of one process"),
+    ):
+        ran = tgflow(*tgat, *flags)
+        assert ran.code == code
+        assert message in ran.err
+
+
 def test_too_few_events_to_split_is_bad_data(tgflow, events_csv):
     ran = tgflow("train", "-s", events_csv, "--limit", 2, *FEW)
     assert ran.code == 65

@@ -19,7 +19,7 @@ from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler
 from tgflow.tables import FeatureTable
-from tgflow.train.config import OfflineConfig
+from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.learner import Learner
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
@@ -29,6 +29,7 @@ from tgflow.train.state import load_learner, save_learner
 
 EVENTS = made_events(400)
 REUSE = tg.Reuse(staleness=4, refresh=0.3)
+EAGER = ExecutionConfig(capture=False)  # an emulated device does what it captures
 
 
 def recent_tgat(**changes):
@@ -39,7 +40,8 @@ def trainer_of(model=None, graph=None, device="cpu", observer=None, **changes):
     settings = {"batch_size": 20, "learning_rate": 1e-2, "epochs": 2, "mrr_negatives": 5}
     graph = TemporalGraph.from_events(EVENTS) if graph is None else graph
     model = (recent_tgat() if model is None else model).to(device)
-    return OfflineTrainer(model, graph, OfflineConfig(**settings | changes), observer)
+    config = OfflineConfig(**settings | changes)
+    return OfflineTrainer(model, graph, config, observer, execution=EAGER)
 
 
 class Pass:
@@ -50,7 +52,7 @@ class Pass:
         graph = TemporalGraph.from_events(EVENTS, device=device)
         config = OfflineConfig(batch_size=20)
         self.plan = make_plan(graph, self.model, config, NegativeSampler(), seed=3)
-        self.learner = Learner(self.model, seed=1, learning_rate=1e-2)
+        self.learner = Learner(self.model, seed=1, learning_rate=1e-2, execution=EAGER)
         self.reuse = TrainingReuse(reuse, self.model, self.plan, self.learner.device)
         self.num_threads = num_threads
 
@@ -252,7 +254,7 @@ def test_a_device_with_the_graph_learns_what_the_cpu_learns(device):
     for batch, other in zip(here.batches(), there.batches(), strict=True):
         expected = here.reuse.learn(here.learner, batch).loss
         found = there.reuse.learn(there.learner, other).loss
-        assert float(found) == pytest.approx(float(expected), rel=1e-2)
+        assert float(found) == pytest.approx(float(expected), rel=1e-3)
     assert here.reuse.stats == there.reuse.stats
 
 

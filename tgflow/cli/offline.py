@@ -32,7 +32,7 @@ from tgflow.distributed.feed import Feed, Followed, heartbeat_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.peers import Peers
-from tgflow.report.formatting import compact, duration, score
+from tgflow.report.formatting import compact, duration, reuse_line, score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_summary
 from tgflow.runtime.briefing import Lead, config_of, hear_words
@@ -283,6 +283,7 @@ def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
         for name, key in (("AP", "ap"), ("AUC", "auc"), ("MRR", "mrr"))
     ]
     seeds = metrics.get("seeds") or [metrics["seed"]]
+    reuses = "reuse.reused" in metrics
     print_summary(
         ("", "validation", "test", "test, new nodes"),
         rows,
@@ -290,7 +291,7 @@ def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
         f"{duration(metrics['epoch_seconds'])} an epoch, "
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
         f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}\n"
-        f"{metrics['protocol_line']}",
+        f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
         rundir.path,
     )
     print_feature_tables(metrics["tables"])

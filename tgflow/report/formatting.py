@@ -59,6 +59,18 @@ def rank_line(figures: Mapping[str, Any]) -> str:
     )
 
 
+def reuse_line(figures: Mapping[str, Any]) -> str:
+    """Write in one line what a result says of rows that training has reused."""
+    reused, refreshed = figures["reuse.reused"], figures["reuse.refreshed"]
+    share = reused / max(figures["reuse.asked"], 1)
+    line = (
+        f"{share:.0%} of {compact(figures['reuse.asked'])} rows reused, at most "
+        f"{figures['reuse.largest_lag']} batches old; {compact(refreshed)} computed again, "
+        f"{compact(figures['reuse.saved'])} neighbors not read"
+    )
+    return line + ("; off, as too few are reused" if figures["reuse.is_off"] else "")
+
+
 def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str]:
     """Return how to write a stream's times from `first` to `last`, and what its axis is called.
 

@@ -16,6 +16,7 @@ from tgflow.report.formatting import (
     duration,
     num_bytes,
     rank_line,
+    reuse_line,
     score,
     stream_time,
 )
@@ -148,7 +149,12 @@ def _offline_tiles(flat: Mapping[str, Any], config: Config) -> list[Tile]:
         *_tile(flat, "num_events", "Events", compact),
         *_tile(flat, "peak_rss_bytes", "Peak memory", num_bytes, "resident"),
         *_cache_tile(flat),
+        *_tile(flat, "reuse.reused", "Rows reused", compact, _reuse_note(flat)),
     ]
+
+
+def _reuse_note(flat: Mapping[str, Any]) -> str:
+    return reuse_line(flat) if "reuse.reused" in flat else ""
 
 
 def _spread(flat: Mapping[str, Any], key: str) -> str:
@@ -363,9 +369,9 @@ def _ranks_html(ranks: Mapping[str, Record]) -> str:
 
 def _settings_html(config: Config, training: TrainingConfig) -> str:
     parts = []
-    other = "offline" if training is config.continual else "continual"
+    others = ("offline", "reuse") if training is config.continual else ("continual",)
     for section, settings in plain(config).items():
-        if section in (other, "compare"):
+        if section in (*others, "compare"):
             continue
         rows = [(k, "not set" if is_unset(v) else _shown(v)) for k, v in settings.items()]
         parts.append(f"<section><h3>[{section}]</h3>{table_html(rows)}</section>")

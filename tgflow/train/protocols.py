@@ -77,6 +77,7 @@ def offline_line(config: OfflineConfig, tied_share: float) -> str:
         + {"same_pass": "the same pass", "apart": "a pass of their own"}[config.inductive],
         *_common(config),
         *_eval_neighbors(config),
+        *_reuse(config),
         _negatives(config),
         f"best epoch by {config.select.upper().replace('+', ' and ')}",
         f"ties {tied_share:.0%}",
@@ -118,6 +119,11 @@ def _common(config: TrainingConfig) -> tuple[str, ...]:
 def _eval_neighbors(config: OfflineConfig) -> tuple[str, ...]:
     wanted = config.eval_neighbors
     return () if wanted is None else (f"evaluated with {','.join(map(str, wanted))} neighbors",)
+
+
+def _reuse(config: OfflineConfig) -> tuple[str, ...]:
+    staleness = config.reuse.staleness
+    return (f"lower layers' rows up to {staleness} batches old",) if staleness else ()
 
 
 def _negatives(config: OfflineConfig) -> str:
