@@ -78,7 +78,7 @@ class ReuseProgress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class ReuseChoice:
     """What a batch computes of the rows that a hop asks for, and what it takes."""
 
     at: Tensor
@@ -124,7 +124,7 @@ class HopReuse:
         """Whether nothing is reused any more."""
         return bool(self.progress.is_off)
 
-    def decide(self, roots: Roots, asked: HopQueries) -> Choice | None:
+    def decide(self, roots: Roots, asked: HopQueries) -> ReuseChoice | None:
         """Return what the next batch takes; None: nothing, all is computed as without reuse.
 
         Waits for a GPU that the queries are on.
@@ -156,7 +156,7 @@ class HopReuse:
 
     def _choice(
         self, order: Tensor, slot: Tensor, counts: tuple[int, int, int], record: ReuseRecord
-    ) -> Choice:
+    ) -> ReuseChoice:
         refreshed, stored, computed = counts
         row = torch.empty_like(order)
         row[order] = torch.arange(len(order))
@@ -166,7 +166,7 @@ class HopReuse:
         if self._pads:
             row[order[computed:]] += rounded(computed) - computed
             taken, kept = _padded(taken, 0), _padded(kept, self._capacity)
-        return Choice(order[:computed], row, ReusedRows(taken, kept, weight, record))
+        return ReuseChoice(order[:computed], row, ReusedRows(taken, kept, weight, record))
 
     def _count(self, asked: int, computed: int, refreshed: int, k: int, lag: int) -> None:
         was, reused = self.progress, asked - computed

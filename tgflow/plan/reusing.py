@@ -29,7 +29,7 @@ from tgflow.plan.padding import rounded
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.plan import Plan
 from tgflow.plan.preparer import with_features
-from tgflow.plan.reuse import Choice, HopReuse
+from tgflow.plan.reuse import HopReuse, ReuseChoice
 from tgflow.plan.spec import Roots
 from tgflow.plan.task import run_task
 from tgflow.sampling import Frontier
@@ -56,14 +56,14 @@ class Walk:
         self.found: Hops | None = None
         self.take(None)
 
-    def take(self, choice: Choice | None) -> None:
+    def take(self, choice: ReuseChoice | None) -> None:
         """Take the next hop: of all rows that it asks about, or of those of a choice."""
         try:
             self.asked = self._hops.send(self._answer(choice))
         except StopIteration as end:
             self.found = end.value
 
-    def _answer(self, choice: Choice | None) -> Neighbors | SomeNeighbors:
+    def _answer(self, choice: ReuseChoice | None) -> Neighbors | SomeNeighbors:
         asked = self.asked
         if choice is None:
             return self._sampled(asked)
@@ -103,7 +103,7 @@ class BatchReuse:
 
     walk: Walk | None
     """None: its hops were taken already, or it takes nothing."""
-    choices: list[Choice | None]
+    choices: list[ReuseChoice | None]
     """Of each hop below the first."""
 
     def taken(self) -> Walk | None:
