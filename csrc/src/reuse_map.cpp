@@ -60,13 +60,11 @@ void ReuseMap::forget_before(int64_t batch) {
   }
 }
 
-ReuseCounts ReuseMap::decide(int64_t batch, const ReuseQueries& asked, const ReuseRule& rule, int64_t* order,
-                             int64_t* slot) {
+void ReuseMap::sort_rows(int64_t batch, const ReuseQueries& asked, const ReuseRule& rule) {
   constexpr int64_t kAhead = 8;
-  forget_before(batch - rule.staleness);
   for (auto* rows : {&refreshed_, &stored_, &unkept_, &reused_}) rows->clear();
   slot_of_row_.assign(static_cast<std::size_t>(asked.size), -1);
-  ReuseCounts counts{};
+  largest_lag_ = 0;
   for (int64_t i = 0; i < asked.size; ++i) {
     if (i + kAhead < asked.size) places_.prefetch(tag_of(asked.node[i + kAhead], asked.t[i + kAhead]));
     const int32_t found = asked.may_recur[i] ? find(asked.node[i], asked.t[i]) : -1;
@@ -76,29 +74,40 @@ ReuseCounts ReuseMap::decide(int64_t batch, const ReuseQueries& asked, const Reu
     } else if (is_drawn(rule, asked.node[i], asked.t[i])) {
       refreshed_.push_back(i);
     } else {
-      counts.largest_lag = std::max(counts.largest_lag, batch - slots_[found].batch);
+      largest_lag_ = std::max(largest_lag_, batch - slots_[found].batch);
       reused_.push_back(i);
     }
   }
+}
+
+int64_t ReuseMap::keep_rows(int64_t batch, const ReuseQueries& asked) {
   for (const int64_t row : refreshed_) {
     unlink(slot_of_row_[row]);
     append(slot_of_row_[row], batch);
   }
-  counts.num_refreshed = counts.num_stored = static_cast<int64_t>(refreshed_.size());
+  auto num_kept = static_cast<int64_t>(refreshed_.size());
   for (const int64_t row : stored_) {
     const int32_t free = slot_of_row_[row] = free_slot();
     if (free < 0) break;  // nor is there one for those that follow
     add(free, asked.node[row], asked.t[row], batch);
-    ++counts.num_stored;
+    ++num_kept;
   }
-  counts.num_computed = asked.size - static_cast<int64_t>(reused_.size());
+  return num_kept;
+}
+
+ReuseCounts ReuseMap::decide(int64_t batch, const ReuseQueries& asked, const ReuseRule& rule, int64_t* order,
+                             int64_t* slot) {
+  forget_before(batch - rule.staleness);
+  sort_rows(batch, asked, rule);
+  const int64_t num_stored = keep_rows(batch, asked);
   for (const auto* rows : {&refreshed_, &stored_, &unkept_, &reused_}) {
     for (const int64_t row : *rows) {
       *order++ = row;
       *slot++ = slot_of_row_[row];
     }
   }
-  return counts;
+  const auto num_reused = static_cast<int64_t>(reused_.size());
+  return {static_cast<int64_t>(refreshed_.size()), num_stored, asked.size - num_reused, largest_lag_};
 }
 
 void ReuseMap::restore(const ReuseRows& rows) {

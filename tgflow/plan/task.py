@@ -37,7 +37,5 @@ def batch_error(task: Task, error: Exception) -> BatchError:
 def task_name(task: Task) -> str:
     """Return what a task prepares, in words."""
     epoch, index, *part = task
-    return (
-        "".join(f"slice {each} of " for each in part if isinstance(each, int))
-        + f"batch {index} of epoch {epoch}"
-    )
+    slices = "".join(f"slice {each} of " for each in part if isinstance(each, int))
+    return f"{slices}batch {index} of epoch {epoch}"

@@ -86,6 +86,8 @@ class ReuseMap {
   void unlink(int32_t slot);
   void add(int32_t slot, node_t node, tick_t t, int64_t batch);
   void forget_before(int64_t batch);
+  void sort_rows(int64_t batch, const ReuseQueries& asked, const ReuseRule& rule);
+  int64_t keep_rows(int64_t batch, const ReuseQueries& asked);
 
   HugeArray<Slot> slots_;
   int32_t num_taken_ = 0;  ///< Slots from this one on have never been in use.
@@ -96,6 +98,7 @@ class ReuseMap {
   int32_t newest_ = -1;
   std::vector<int64_t> refreshed_, stored_, unkept_, reused_;  ///< Rows of the batch that is decided about.
   std::vector<int32_t> slot_of_row_;
+  int64_t largest_lag_ = 0;
 };
 
 }  // namespace tgflow
