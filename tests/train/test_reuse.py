@@ -235,17 +235,20 @@ class Losses(Callback):
 @pytest.mark.usefixtures("emulated_pages")
 @pytest.mark.parametrize("device", [apart])
 def test_a_device_learns_what_the_cpu_learns(device):
-    settings = {"epochs": 1, "reuse": replace(REUSE, refresh=0.5), "batch_size": 40}
+    settings = {"epochs": 1, "reuse": replace(REUSE, refresh=0.5), "batch_size": 20}
     found = []
     for place in ("cpu", place_of(device)):
         heard = Losses()
-        trainer = trainer_of(recent_tgat(dropout=0.0), device=place, observer=heard, **settings)
+        graph = TemporalGraph.from_events(EVENTS[:120])
+        model = recent_tgat(dropout=0.0)
+        trainer = trainer_of(model, graph, device=place, observer=heard, **settings)
         trainer.fit()
         found.append((heard.losses, trainer.reuse_stats))
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-3)
     assert found[0][1] == found[1][1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("emulated_pages")
 @pytest.mark.parametrize("device", [apart])
 def test_a_device_with_the_graph_learns_what_the_cpu_learns(device):
