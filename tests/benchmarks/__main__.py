@@ -53,6 +53,7 @@ DEVELOPERS = {
         "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True
     ),
     "inference": BENCHMARKS["inference"],
+    "reuse": BENCHMARKS["reuse"],
     "ranks": BENCHMARKS["ranks"],
     "reliability": Benchmark(
         "benchmarks.reliability", "kills, crash states, faults and a soak, none with a loss", True

@@ -48,6 +48,9 @@ BENCHMARKS = {
     "inference": Benchmark(
         "tgflow.bench.inference", "asking a TGAT, with a memo and by fan-out", is_slow=True
     ),
+    "reuse": Benchmark(
+        "tgflow.bench.reuse", "training a TGAT that reuses rows, by staleness", is_slow=True
+    ),
     "ranks": Benchmark(
         "tgflow.bench.ranks", "two ranks that learn together, beside one process", is_slow=True
     ),
@@ -74,7 +77,9 @@ Entries = Annotated[
 Events = Annotated[
     int | None, typer.Option(help="Of train: use only the stream's first events.", min=2_000)
 ]
-Out = Annotated[Path, typer.Option(help="Folder for the pictures of store, sample and cache.")]
+Out = Annotated[
+    Path, typer.Option(help="Folder for the pictures of store, sample, cache and reuse.")
+]
 Device = Annotated[
     str | None,
     typer.Option(help="Of store and sample: cuda adds rows to the CPU's. Default: if there."),

@@ -27,7 +27,7 @@ from tgflow.sampling.settled import settled
 
 WINDOW = 32
 """Batches after which it is decided whether reuse is worth its while."""
-LEAST_SHARE = 0.05
+LEAST_SHARE = 0.1
 """Of the rows of the last `WINDOW` batches that must have been reused for it to go on."""
 
 

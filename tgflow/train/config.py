@@ -97,7 +97,7 @@ class Reuse:
     For models of two layers or more without state, such as TGAT, that sample the most recent
     neighbors. What a row is made of is the same as if it were computed, its parameters are those of
     up to `staleness` steps before, and no gradient reaches it. Validation and test compute all
-    rows. It switches itself off, until the next epoch, where less than 5 % of the rows are reused.
+    rows. Where less than a tenth of the rows recurs it switches itself off until the next epoch.
     """
 
     staleness: Annotated[int, Ge(0), Setting(flags=("--reuse-staleness",))] = 0

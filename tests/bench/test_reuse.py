@@ -1,0 +1,39 @@
+"""The bench of reuse: speeds beside none, precision over seeds, and a picture of both."""
+
+import math
+
+import torch
+
+from helpers.made_streams import made_events
+from tgflow.bench import reuse
+from tgflow.bench.options import Options
+from tgflow.bench.reuse import draw, precision_rows, speed_rows
+
+EVENTS = made_events(240, x_dim=0)
+
+
+def test_each_staleness_is_measured_beside_none_on_the_same_batches(monkeypatch):
+    monkeypatch.setattr(reuse, "BATCH", 10)
+    monkeypatch.setattr(reuse, "X_DIM", 3)
+    monkeypatch.setattr(reuse, "NEIGHBORS", 2)
+    speeds, saved = [], []
+    for row in speed_rows(EVENTS, (0, 1, 4), {"stream": "wikipedia"}):
+        (speeds if row.unit else saved).append(row)
+    assert [row.params["staleness"] for row in speeds] == [1, 4]
+    assert all(row.value > 0 and row.baseline > 0 for row in speeds)
+    assert all(row.params["largest lag"] == row.params["staleness"] for row in speeds)
+    assert speeds[1].params["rows of a batch"] < speeds[0].params["rows of a batch"]
+    assert {row.params["without reuse"] for row in speeds} == {speeds[0].params["without reuse"]}
+    assert len(saved) == 2
+
+
+def test_precision_is_taken_with_and_without_and_drawn(monkeypatch):
+    monkeypatch.setattr(reuse, "NEIGHBORS", 2)
+    torch.manual_seed(0)
+    rows = list(precision_rows(EVENTS, {"stream": "made"}, Options(quick=True)))
+    assert [row.name for row in rows] == ["reuse, AP", "reuse, AP", "reuse, AP lost"]
+    assert all(math.isfinite(row.value) for row in rows)
+    assert rows[2].reached == (rows[2].value <= 0.5)
+    picture = draw(rows)
+    assert picture.startswith("<svg")
+    assert "made" in picture
