@@ -19,6 +19,22 @@ SCHEMES = {"kafka": "tgflow.streams.kafka"}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
+class RecordTopic(Protocol):
+    """Takes records at an address of a transport."""
+
+    def send(self, value: bytes, partition: int | None, key: bytes | None = None) -> None:
+        """Write a record soon; raises `OSError` if an earlier one was not taken."""
+        ...
+
+    def flush(self) -> None:
+        """Return once all records are taken; raises `OSError` if they are not."""
+        ...
+
+    def close(self) -> None:
+        """Give the connections back."""
+        ...
+
+
 class EventPublisher(Protocol):
     """Writes events to an address of a transport; a context manager, which flushes and closes."""
 
@@ -77,6 +93,8 @@ class Transport:
         publish: Returns what writes events to an address; takes that, the `NodeIds` of the events,
             and as keywords codec, records, partition_by and options. Raises `ValueError` if these
             do not fit. None if the transport cannot be written to.
+        topic: Returns what takes records of any kind at an address, of that and the options of the
+            scheme's section. None if the transport cannot be written to.
     """
 
     config: type[Any]
@@ -84,6 +102,7 @@ class Transport:
     ends: bool = False
     dead_letters: Callable[[DeadLetterSink, str, Any], DeadLetterSink] | None = None
     publish: Callable[..., EventPublisher] | None = None
+    topic: Callable[[str, Any], RecordTopic] | None = None
 
 
 def scheme_of(address: str) -> str | None:

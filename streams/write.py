@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,28 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
     Raises:
         ValueError: If the name has no known ending.
     """
+    rows = (_rows(events, source.ids) for events in source)
+    return write_rows(path, rows, _no_rows(source).schema)
+
+
+def write_rows(
+    path: str | os.PathLike[str], rows: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> int:
+    """Write rows to a CSV, TSV, JSON lines, Parquet or Arrow file, by the ending of its name.
+
+    The file appears when it is complete; one that is there already is replaced.
+
+    Args:
+        path: As `write_events`.
+        rows: Batches of rows, all of one schema.
+        schema: Of the file where there are no rows.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        ValueError: If the name has no known ending.
+    """
     target = Path(path)
     kind = format_of(target)
     if kind not in WRITABLE:
@@ -49,46 +71,69 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
         )
     partial = target.with_name(f".{target.name}.partial")
     try:
-        num_events = _write(partial, kind, COMPRESSION.get(target.suffix), source)
+        num_rows = _write(partial, kind, COMPRESSION.get(target.suffix), rows, schema)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
-    return num_events
+    return num_rows
 
 
-def _write(path: Path, kind: str, compression: str | None, source: Source) -> int:
-    num_events, write = 0, None
+def encode_rows(rows: pa.RecordBatch, kind: str, *, header: bool = False) -> bytes:
+    """Return rows as a piece of a text file, which others may follow.
+
+    Args:
+        rows: What is written.
+        kind: "csv", "tsv" or "jsonl".
+        header: Whether the names of the columns come first, where a format has them.
+    """
+    if kind == "jsonl":
+        return b"".join(f"{json.dumps(row)}\n".encode() for row in rows.to_pylist())
+    sink = pa.BufferOutputStream()
+    pa.csv.write_csv(rows, sink, _csv_options(kind, header=header))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _write(
+    path: Path,
+    kind: str,
+    compression: str | None,
+    rows: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+) -> int:
+    num_rows, write = 0, None
     with ExitStack() as open_files:
         sink = open_files.enter_context(pa.OSFile(str(path), "wb"))
         if compression:
             sink = open_files.enter_context(pa.CompressedOutputStream(sink, compression))
-        for events in source:
-            rows = _rows(events, source.ids)
-            write = write or _writer(open_files, sink, kind, rows.schema)
-            write(rows)
-            num_events += len(events)
+        for batch in rows:
+            write = write or _writer(open_files, sink, kind, batch.schema)
+            write(batch)
+            num_rows += len(batch)
         if write is None:
-            _writer(open_files, sink, kind, _no_rows(source).schema)
-    return num_events
+            _writer(open_files, sink, kind, schema)
+    return num_rows
 
 
 def _writer(open_files: ExitStack, sink: Any, kind: str, schema: pa.Schema) -> Write:
     """Return what writes one batch; it is closed with `open_files`."""
     if kind == "jsonl":
-        return lambda rows: sink.write(
-            b"".join(f"{json.dumps(row)}\n".encode() for row in rows.to_pylist())
-        )
+        return lambda rows: sink.write(encode_rows(rows, kind))
     if kind == "parquet":
         writer: Any = pa.parquet.ParquetWriter(sink, schema, compression="zstd")
     elif kind == "arrow":
         writer = pa.ipc.new_file(sink, schema)
     else:
-        delimiter = "\t" if kind == "tsv" else ","
-        options = pa.csv.WriteOptions(delimiter=delimiter, quoting_style="needed")
-        writer = pa.csv.CSVWriter(sink, schema, write_options=options)
+        writer = pa.csv.CSVWriter(sink, schema, write_options=_csv_options(kind, header=True))
     open_files.enter_context(writer)
     write: Write = writer.write_batch
     return write
+
+
+def _csv_options(kind: str, *, header: bool) -> pa.csv.WriteOptions:
+    return pa.csv.WriteOptions(
+        include_header=header, delimiter="\t" if kind == "tsv" else ",", quoting_style="needed"
+    )
 
 
 def _rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:

@@ -95,6 +95,10 @@ def empty_events(x_dim: int = 0) -> EventBatch:
     return EventBatch(none, none, none, x)
 
 
+MICRO_BATCH_END = empty_events()
+"""In a stream, this very object: the micro-batch that fills up is learned as it is."""
+
+
 def concat(batches: Sequence[EventBatch]) -> EventBatch:
     """Return `batches` one after another.
 

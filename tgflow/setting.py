@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from tgflow.units import parse_bytes
+from tgflow.units import parse_bytes, parse_seconds
 
 Effect = Literal["any_time", "from_now", "fixed_model", "fixed"]
 """What another value does to a run that is resumed: it may change at any time; it counts from now
@@ -45,6 +45,13 @@ class ByteSize:
 
 Size: TypeAlias = Annotated[int | str, ByteSize()]
 
+
+class TimeSpan:
+    """Marks a span of wall time: a number of seconds, or text such as "500ms"."""
+
+
+Duration: TypeAlias = Annotated[float | str, TimeSpan()]
+
 _BOUNDS = {
     Ge: ("ge", "at least"),
     Gt: ("gt", "more than"),
@@ -65,6 +72,8 @@ def check_ranges(config: object) -> None:
         for allowed, metadata in alternatives(hint):
             if any(isinstance(each, ByteSize) for each in metadata) and value is not None:
                 check_size(name, value)
+            if any(isinstance(each, TimeSpan) for each in metadata) and value is not None:
+                _check_duration(name, value)
             if isinstance(value, int | float) and allowed in (int, float):
                 _check_bounds(name, value, metadata)
 
@@ -83,6 +92,13 @@ def check_size(name: str, value: int | str) -> None:
     """Raise `ValueError` unless `value` is a size in bytes."""
     try:
         parse_bytes(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _check_duration(name: str, value: float | str) -> None:
+    try:
+        parse_seconds(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 

@@ -81,6 +81,26 @@ def parse_bytes(size: SupportsIndex | str) -> int:
     return num_bytes
 
 
+def parse_seconds(span: float | str) -> float:
+    """Return a span of time in seconds: a number of them, or text such as "500ms", "1.5s" or "2m".
+
+    Raises:
+        ValueError: If it is text of another form, or not more than 0.
+    """
+    if isinstance(span, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)?\s*", span)
+        seconds = 0.0
+        if match is not None:
+            seconds = float(match[1]) * seconds_per_tick(match[2] or "s")
+    else:
+        seconds = float(span)
+    if not 0 < seconds < float("inf"):
+        raise ValueError(
+            f"a span of time is more than 0, such as '500ms', '1s' or '2m', got {span!r}"
+        )
+    return seconds
+
+
 def _parse_size(size: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?))?B?\s*", size, re.IGNORECASE)
     if match is None:

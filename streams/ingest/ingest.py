@@ -12,12 +12,15 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.ingest.accounting import RowAccounting
 from tgflow.streams.ingest.breaker import CircuitBreaker
 from tgflow.streams.ingest.config import AFTER_ALL, OrderConfig
 from tgflow.streams.ingest.dead_letters import DeadLetterSink
+from tgflow.streams.ingest.handed_ids import HandedIds
 from tgflow.streams.ingest.idle import IdlePartitions
 from tgflow.streams.ingest.ordered_rows import Rows, no_rows
 from tgflow.streams.ingest.sequencer import Sequencer, Taken
@@ -65,6 +68,7 @@ class Ingest:
         state: Where to resume; None at the beginning.
         skip_to: Events up to this one have been handed on before: they are not given again. None
             gives all beyond `state`.
+        keep_event_ids: Whether `event_ids` can be asked for; the source must have some.
         stop: Asked between polls; once it returns True the iteration ends, with nothing lost.
         clock: Returns seconds that never go back.
         strict: Raise at the first row that is bad or late, after the events before it. The source
@@ -85,6 +89,7 @@ class Ingest:
         log: WriteAheadLog | None = None,
         state: IngestState | None = None,
         skip_to: int | None = None,
+        keep_event_ids: bool = False,
         stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         strict: bool = False,
@@ -99,6 +104,7 @@ class Ingest:
         self._config = config
         self._log = log
         self._skip_to = state.num_released if skip_to is None else skip_to
+        self._event_ids = HandedIds(self._skip_to) if keep_event_ids else None
         self._stop = stop
         self._clock = clock
         self._silence = IdlePartitions(source.name, config.idle_timeout, clock)
@@ -112,6 +118,7 @@ class Ingest:
             log=log,
             state=state,
             give_up=self._has_waited,
+            keep_event_ids=keep_event_ids,
             strict=strict,
         )
         self._first = state
@@ -159,6 +166,15 @@ class Ingest:
     def forget_before(self, position: int) -> None:
         """Let go of what only states before `position` need; call it as often as you like."""
         self._history.at(position)
+
+    def event_ids(self, start: int, stop: int) -> pa.Array:
+        """Return the ids of the events `[start, stop)`, which were handed on, as text.
+
+        Forgets those of all events before: `start` may not go back. Null where the log has none, as
+        it was written when nobody wanted them. Any thread may ask.
+        """
+        assert self._event_ids is not None, "they are not kept"
+        return self._event_ids.take(start, stop)
 
     def committed(self, state: IngestState) -> None:
         """Take note that a checkpoint holds `state`: the source learns it at the next poll."""
@@ -279,18 +295,24 @@ class Ingest:
     def _step(self, taken: Taken) -> Iterator[EventBatch]:
         """Release, log and hand on; ids are given while the log is being written."""
         events = self._cut(self._sequencer.release(taken))
-        ready = [to_batch(part, self.source.ids) for part in itertools.islice(events, 2)]
+        ready = [self._batch(part) for part in itertools.islice(events, 2)]
         self._history.add(self._sequencer.commit())
         yield from ready
         for part in events:
-            yield to_batch(part, self.source.ids)
+            yield self._batch(part)
 
     def _emit(self, released: Sequence[Rows]) -> Iterator[EventBatch]:
         """Hand on what a frame of the log released."""
         self._history.add(self._sequencer.state)
         first = self.num_released - sum(map(len, released))
         for part in self._cut(released, first):
-            yield to_batch(part, self.source.ids)
+            yield self._batch(part)
+
+    def _batch(self, events: EventColumns) -> EventBatch:
+        """Return events as they are handed on."""
+        if self._event_ids is not None:
+            self._event_ids.add(events.event_id)
+        return to_batch(events, self.source.ids)
 
     def _cut(self, released: Sequence[Rows], first: int | None = None) -> Iterator[EventColumns]:
         """Yield events in parts of at most `MAX_BATCH`, but for those handed on before.

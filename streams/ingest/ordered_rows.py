@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -46,8 +46,16 @@ class Rows:
         ids = None if self.event_ids is None else self.event_ids[rows]
         return Rows(self.rank[rows], self.events.take(rows), ids)
 
+    def keeping_ids(self, keep: bool) -> Rows:
+        """Return them with the texts of their ids, or without; see `EventColumns.keeping_ids`."""
+        events = self.events.keeping_ids(keep)
+        return self if events is self.events else replace(self, events=events)
+
     def sizes(self) -> int | Int64s:
-        """Return how many bytes each row takes: one number if all take the same."""
+        """Return how many bytes each row takes: one number if all take the same.
+
+        Texts of event ids do not count: whether they are kept must not change any order.
+        """
         e = self.events
         fixed = (
             _KEY_BYTES + (0 if e.label is None else 8) + (0 if e.x is None else 4 * e.x.shape[1])
@@ -59,7 +67,7 @@ class Rows:
         return fixed + 8 + sizes
 
     def to_batch(self) -> pa.RecordBatch:
-        """Return them as columns partition, seq, src, dst, t and, where there, label, x, id."""
+        """Return them as columns: partition, seq, src, dst, t and, where there, label, x, ids."""
         e = self.events
         columns = {
             "partition": pa.array(partitions(self.rank).astype(np.int32)),
@@ -75,6 +83,8 @@ class Rows:
             columns["x"] = pa.FixedSizeListArray.from_arrays(values, e.x.shape[1])
         if self.event_ids is not None:
             columns["event_id"] = pa.array(self.event_ids)
+        if e.event_id is not None:
+            columns["event_id_text"] = e.event_id
         return pa.record_batch(columns)
 
     @classmethod
@@ -93,7 +103,8 @@ class Rows:
         if "x" in names:
             x = batch["x"].flatten().to_numpy().reshape(len(batch), batch["x"].type.list_size)
         t = batch["t"].to_numpy()
-        events = EventColumns(batch["src"], batch["dst"], t, ints("label"), x)
+        texts = batch["event_id_text"] if "event_id_text" in names else None
+        events = EventColumns(batch["src"], batch["dst"], t, ints("label"), x, texts)
         rank = ranks(batch["partition"].to_numpy().astype(np.int64), batch["seq"].to_numpy())
         return cls(rank, events, ints("event_id"))
 

@@ -33,6 +33,7 @@ class Slab:
         self._ids = [_ids_like(like.src, capacity), _ids_like(like.dst, capacity)]
         self._label = None if like.label is None else np.empty(capacity, np.int64)
         self._x = None if like.x is None else np.empty((capacity, like.x.shape[1]), np.float32)
+        self._event_id = None if like.event_id is None else _StringIds()
 
     def append(self, events: EventColumns) -> None:
         """Add rows for which there is room."""
@@ -43,6 +44,8 @@ class Slab:
             self._label[start : self.size] = events.label
         if self._x is not None and events.x is not None:
             self._x[start : self.size] = events.x
+        if self._event_id is not None and events.event_id is not None:
+            self._event_id.append(start, events.event_id)
 
     def take(self, rows: slice | Int64s, t: Int64s) -> EventColumns:
         """Return rows with the times `t`; views if `rows` is a slice."""
@@ -52,6 +55,7 @@ class Slab:
             t,
             None if self._label is None else self._label[rows],
             None if self._x is None else self._x[rows],
+            None if self._event_id is None else self._event_id.take(rows),
         )
 
 

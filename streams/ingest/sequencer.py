@@ -63,6 +63,7 @@ class Sequencer:
         log: Where accepted rows are written; None writes none.
         state: Where to resume.
         give_up: Given for how many seconds the disk has been full; says whether that is enough.
+        keep_event_ids: Whether the texts of event ids stay with the events.
         strict: Whether a bad or late row ends the stream, after the rows before it; events that
             may not be late are then released at once, as the one partition is in order.
     """
@@ -79,6 +80,7 @@ class Sequencer:
         log: WriteAheadLog | None,
         state: IngestState,
         give_up: Callable[[float], bool],
+        keep_event_ids: bool = False,
         strict: bool = False,
     ) -> None:
         self.buffer = ReorderBuffer()
@@ -92,6 +94,7 @@ class Sequencer:
         self._letters = letters
         self._log = log
         self._give_up = give_up
+        self._keep_event_ids = keep_event_ids
         self._strict = strict
         self._writer: ThreadPoolExecutor | None = None
         self._pending: tuple[Mapping[str, Any], Sequence[Rows], Future[LogPosition] | None] | None
@@ -117,11 +120,12 @@ class Sequencer:
             _raise_late(admitted for _, admitted in pairs)
         self._write_letters(pairs)
         for rows, admitted in pairs:
-            self.buffer.add(admitted.rows)
+            admitted_rows = admitted.rows.keeping_ids(self._keep_event_ids)
+            self.buffer.add(admitted_rows)
             self._accounting.enter(rows, admitted)
             taken.partitions.add(rows.partition)
             if len(admitted.rows):
-                taken.rows.append(admitted.rows)
+                taken.rows.append(admitted_rows)
             if admitted.unlogged is not None:
                 seen = taken.unlogged.setdefault(str(rows.partition), [[], []])
                 seen[0].extend(admitted.unlogged.seq.tolist())
@@ -185,7 +189,7 @@ class Sequencer:
         """
         state, admission = self.state, self.admission
         if (rows := state.held.rows()) is not None:
-            self.buffer.add(rows)
+            self.buffer.add(rows.keeping_ids(self._keep_event_ids))
         admission.partitions.update(state.partitions)
         admission.released = state.watermark
         for partition, window in state.windows.items():
@@ -214,7 +218,7 @@ class Sequencer:
         """Do what was done when a frame was written; returns the rows released."""
         admission = self.admission
         if len(batch):
-            rows = Rows.from_batch(batch)
+            rows = Rows.from_batch(batch).keeping_ids(self._keep_event_ids)
             self.buffer.add(rows)
             if rows.event_ids is not None:
                 of, seq = partitions(rows.rank), sequence(rows.rank)

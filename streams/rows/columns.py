@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,18 @@ AS_TEXT = "pass id_kind='string' to take ids as text"
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """Events before their ids are mapped: `src` and `dst` are Arrow int64 or string arrays."""
+    """Events before their ids are mapped: `src` and `dst` are Arrow int64 or string arrays.
+
+    `event_id` has what identifies each event, as text, where the stream says it and somebody wants
+    it.
+    """
 
     src: pa.Array
     dst: pa.Array
     t: Int64s
     label: Int64s | None
     x: Float32s | None
+    event_id: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.t)
@@ -50,6 +55,7 @@ class EventColumns:
             self.t[start:stop],
             None if self.label is None else self.label[start:stop],
             None if self.x is None else self.x[start:stop],
+            None if self.event_id is None else self.event_id.slice(start, stop - start),
         )
 
     def take(self, rows: slice | Int64s) -> EventColumns:
@@ -60,7 +66,14 @@ class EventColumns:
             self.t[rows],
             None if self.label is None else self.label[rows],
             None if self.x is None else self.x[rows],
+            None if self.event_id is None else _taken(self.event_id, rows),
         )
+
+    def keeping_ids(self, keep: bool) -> EventColumns:
+        """Return the events with their ids, null where they are not known; or without any."""
+        if keep == (self.event_id is not None):
+            return self
+        return replace(self, event_id=pa.nulls(len(self), pa.string()) if keep else None)
 
     @classmethod
     def concat(cls, parts: Sequence[EventColumns]) -> EventColumns:
@@ -69,12 +82,14 @@ class EventColumns:
             return parts[0]
         label = [part.label for part in parts if part.label is not None]
         x = [part.x for part in parts if part.x is not None]
+        ids = [part.event_id for part in parts if part.event_id is not None]
         return cls(
             pa.concat_arrays([part.src for part in parts]),
             pa.concat_arrays([part.dst for part in parts]),
             np.concatenate([part.t for part in parts]),
             np.concatenate(label) if label else None,
             np.concatenate(x) if x else None,
+            pa.concat_arrays(ids) if ids else None,
         )
 
 

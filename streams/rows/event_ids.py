@@ -1,4 +1,4 @@
-"""Event ids as 64-bit hashes, by which events that come twice are found."""
+"""Event ids as text, and as 64-bit hashes, by which events that come twice are found."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tgflow.streams.rows.columns import is_text
 
 def hash_event_ids(
     column: pa.Array, name: str, kept: Int64s | None
-) -> tuple[Int64s | None, Int64s, list[RowFault]]:
-    """Return the hashes of the event ids of good rows.
+) -> tuple[Int64s | None, pa.Array, Int64s, list[RowFault]]:
+    """Return the event ids of good rows, and their hashes.
 
     Args:
         column: The event ids of all rows, good and bad, of any Arrow type.
@@ -25,7 +25,8 @@ def hash_event_ids(
 
     Returns:
         Which of the good rows have an id, by their number among the good ones, None if all have;
-        the hashes of those; and the faults of the others, by their number in `column`.
+        the ids of those as text; their hashes; and the faults of the others, by their number in
+        `column`.
     """
     index = np.arange(len(column)) if kept is None else kept
     code, text = "null", f"{name} is missing; every event needs its id"
@@ -42,7 +43,7 @@ def hash_event_ids(
         faults = [RowFault(row, code, text) for row in index[~found].tolist()]
         texts = texts.filter(has_id)
     hashes = np.fromiter(map(_hash, texts.to_pylist()), dtype=np.int64, count=len(texts))
-    return good, hashes, faults
+    return good, texts, hashes, faults
 
 
 def _can_be_ids(kind: pa.DataType) -> bool:

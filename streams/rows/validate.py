@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -68,10 +68,11 @@ def validate(
     events, kept, found = _checked(batch, schema)
     event_ids = None
     if (name := schema.columns.event_id) is not None:
-        good, event_ids, missing = hash_event_ids(batch[name], name, kept)
+        good, texts, event_ids, missing = hash_event_ids(batch[name], name, kept)
         if good is not None:
             events, kept = events.take(good), np.arange(len(batch)) if kept is None else kept
             kept, found = kept[good], found + missing
+        events = replace(events, event_id=texts)
     if index is not None:
         found = [RowFault(int(index[fault.row]), fault.code, fault.text) for fault in found]
         index = index if kept is None else index[kept]

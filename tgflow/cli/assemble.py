@@ -27,6 +27,7 @@ from tgflow.runtime.features import check_tables
 from tgflow.runtime.gpu import CPU, use_device
 from tgflow.runtime.machine import num_cores
 from tgflow.runtime.restore import EventShape
+from tgflow.runtime.saved_scores import check_scores
 from tgflow.runtime.transports import section_of
 from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, playback
@@ -121,6 +122,7 @@ def check_together(config: Config) -> None:
         )
     if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
+    check_scores(config)
 
 
 def _open_transport(config: Config, transport: Transport) -> PartitionedSource:

@@ -20,7 +20,13 @@ from tgflow.config.model import model_label
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, score
 from tgflow.report.page import continual_report
-from tgflow.report.table_text import RUN_FILES, print_feature_tables, print_stream, print_summary
+from tgflow.report.table_text import (
+    RUN_FILES,
+    print_feature_tables,
+    print_scores,
+    print_stream,
+    print_summary,
+)
 from tgflow.runtime.briefing import Lead
 from tgflow.runtime.build import RunInputs, open_run
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
@@ -135,6 +141,7 @@ def _metrics(
         "rows": {name: value for name, value in counts.items() if isinstance(value, int)},
         "refused": counts["refused"],
         "num_waiting": stream.get("num_waiting", 0),
+        **({"scores": result.reports["scores"]} if "scores" in result.reports else {}),
         "tables": result.tables,
         **({"ranks": result.reports["ranks"]} if "ranks" in result.reports else {}),
         "threads": threads,
@@ -179,6 +186,8 @@ def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirect
     )
     print_feature_tables(result.tables)
     print_stream(result.reports["stream"], directory.path / "dead-letters")
+    if "scores" in result.reports:
+        print_scores(result.reports["scores"])
     if result.stopped:
         text = f"stopped; resume with: tgflow run --resume --out {directory.path}"
         Console(soft_wrap=True, highlight=False).print(text, style="bold")

@@ -50,6 +50,7 @@ _CODES = {
     "CheckpointError": CORRUPT,
     "NoValidCheckpoint": CORRUPT,
     "LogCorrupt": CORRUPT,
+    "ScoresLost": CORRUPT,
     "LogVersion": CORRUPT,
     "FileNotFoundError": NO_INPUT,
     "IsADirectoryError": NO_INPUT,

@@ -12,7 +12,7 @@ from tgflow.config import Config
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "continual", "tables", "run",
-    "checkpoint", "operate", "ranks",
+    "checkpoint", "scores", "operate", "ranks",
 )  # fmt: skip
 RESUME = "Resuming"
 
@@ -68,6 +68,7 @@ def run(
       tgflow run -s events.csv --nproc 2 --out runs/two
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
+      tgflow run -s events.csv --scores scores.parquet
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
 from tgflow.choices import Direction, Precision
-from tgflow.setting import Effect, Setting, Size, check_ranges, check_size
+from tgflow.setting import Duration, Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
 from tgflow.streams.rows.limits import Checks
@@ -185,6 +185,21 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScoresConfig:
+    """What a run says of each event before it learns it."""
+
+    to: Annotated[str | None, Setting(flags=("--scores",), resume="any_time")] = None
+    """File (.parquet, .csv, .tsv or .jsonl) or kafka://HOST/TOPIC for the score of each event,
+    written before the event is learned."""
+    max_wait: Duration | None = None
+    """Learn what has come when its first event has waited this long, such as 1s or 500ms; unset:
+    wait for a full batch."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OperateConfig:
     """How a run is watched and limited."""
 
@@ -304,6 +319,9 @@ class Config:
     checkpoint: Annotated[
         CheckpointConfig, Section("Checkpoints: how a run resumes after a crash", "any_time")
     ] = field(default_factory=CheckpointConfig)
+    scores: Annotated[ScoresConfig, Section("Scores", "from_now")] = field(
+        default_factory=ScoresConfig
+    )
     operate: Annotated[OperateConfig, Section("Operation", "any_time")] = field(
         default_factory=OperateConfig
     )

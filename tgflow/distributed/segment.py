@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tgflow.distributed.control import STREAM
 from tgflow.distributed.parcel import Layout, Spec, specs_of
-from tgflow.events import EventBatch, concat
+from tgflow.events import MICRO_BATCH_END, EventBatch, concat
 from tgflow.peers import Peers, RanksDisagree
 
 MOST_BATCHES = 8
@@ -32,6 +32,8 @@ class What(IntEnum):
     """There will be no more events."""
     FAILURE = 4
     """There will be no more events, and the stream has not ended."""
+    MICRO_BATCH_END = 5
+    """The micro-batch that fills up is learned as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ Message = EventBatch | Cause | What
 
 
 def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBatch]:
-    """Yield the events of `stream` in 1 to 8 complete micro-batches; at its end, what is left.
+    """Yield the events of `stream` in 1 to 8 complete micro-batches; where it ends, or the
+    micro-batch does (`MICRO_BATCH_END`, which follows), what is left.
 
     Nothing that is complete waits for what comes next.
 
@@ -83,6 +86,12 @@ def segments(stream: Iterable[EventBatch], batch_size: int) -> Iterator[EventBat
     waiting: list[EventBatch] = []
     num_waiting = 0
     for batch in stream:
+        if batch is MICRO_BATCH_END:
+            if num_waiting:
+                yield concat(waiting)
+            yield batch
+            waiting, num_waiting = [], 0
+            continue
         waiting.append(batch)
         num_waiting += len(batch)
         if num_waiting < batch_size:
@@ -124,6 +133,8 @@ def receive(peers: Peers, number: int) -> Message:
         raise RanksDisagree(
             f"rank 0 sent message {sent} of kind {what} of its stream, and message {number} was due"
         )
+    if what == What.MICRO_BATCH_END:
+        return MICRO_BATCH_END
     if what not in (What.EVENTS, What.FAILURE):
         return What(what)
     layout = Layout(STREAM, _specs(What(what), *sizes))
@@ -141,6 +152,8 @@ def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
         return What.FAILURE, {"text": message.to_tensor()}
     if isinstance(message, What):
         return message, {}
+    if message is MICRO_BATCH_END:
+        return What.MICRO_BATCH_END, {}
     columns = {name: getattr(message, name) for name in ("src", "dst", "t", "x", "label")}
     return What.EVENTS, {name: column for name, column in columns.items() if column is not None}
 

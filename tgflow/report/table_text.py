@@ -105,6 +105,12 @@ def print_stream(stream: Mapping[str, Any], dead_letters: Path) -> None:
         console.print(Text(f"{row_sums(stream)}; rejected rows are in {dead_letters}", "dim"))
 
 
+def print_scores(scores: Mapping[str, Any]) -> None:
+    """Print where the scores of events are."""
+    text = f"scores of {scores['num_rows']:,} events are in {scores['to']}"
+    Console(soft_wrap=True, highlight=False).print(Text(text, "dim"))
+
+
 def row_sums(stream: Mapping[str, Any]) -> str:
     """Return what became of the rows in one line."""
     counts = stream["counts"]

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 from tgflow.checkpoint import (
+    Checkpoint,
     CheckpointStore,
     NoValidCheckpoint,
     RowsLost,
@@ -38,6 +39,7 @@ from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
 from tgflow.runtime.leader import lead, make_writer
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
+from tgflow.runtime.micro_batch_ends import TimedStream, open_ends
 from tgflow.runtime.open_log import open_log
 from tgflow.runtime.restore import (
     Start,
@@ -48,6 +50,8 @@ from tgflow.runtime.restore import (
     open_store,
 )
 from tgflow.runtime.runner import Figures, Runner, RunStatus
+from tgflow.runtime.saved_scores import SavedScores, open_scores
+from tgflow.runtime.score_rows import ScoreRows
 from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.runtime.stream_report import StreamReport
 from tgflow.runtime.table_stats import HitRates
@@ -66,6 +70,7 @@ from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
 from tgflow.streams.transports import find_transport
+from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import INT64_MAX
 
@@ -176,13 +181,20 @@ def _compose(
         changed=bool(directory.changed) or start.build != build,
     )
     saves: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
+    scores = _open_scores(directory, ingest, trainer, newest, opened)
+    saves += [] if scores is None else [scores]
+    ends = open_ends(directory, trainer.position)
+    if ends is not None:
+        opened.callback(_close_quietly, ends.close)
+        saves.append(ends)
     saves += [] if log is None else [LogRetention(log, store, run_log)]
     saved = None if newest is None else trainer.position
     checkpoints = _make_checkpoints(trainer, store, run_log, config, saves, saved, peers)
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position)
     opened.enter_context(stream)
-    parts = lead(peers, stream, trainer, flow, run_log, config.ranks.timeout)
+    timed = stream if ends is None else TimedStream.of(stream, ends, config, trainer.position)
+    parts = lead(peers, timed, trainer, flow, run_log, config.ranks.timeout)
     metrics = make_metrics(
         status := RunStatus(),
         flow,
@@ -215,10 +227,31 @@ def _compose(
         observers=[directory.files.log, show, *parts.observers],
         reports={
             "stream": StreamReport(ingest, trainer, directory.files).write,
+            **({} if scores is None else {"scores": scores.finish}),
             **parts.reports,
         },
         warn=lambda text: run_log.warning("checkpoint", text),
     )
+
+
+def _open_scores(
+    directory: RunDirectory,
+    ingest: Ingest,
+    trainer: StreamTrainer,
+    checkpoint: Checkpoint | None,
+    opened: ExitStack,
+) -> SavedScores | None:
+    """Let the scores of the trainer go where the settings say; None if nowhere."""
+    if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None:
+        return None
+    config = directory.config
+    event_ids = ingest.event_ids if _keeps_event_ids(config) else None
+    rows = ScoreRows(ingest.ids, ingest.unit, config.stream.time_unit, event_ids)
+    scores = open_scores(directory, rows, trainer, checkpoint)
+    if scores is not None:
+        opened.callback(_close_quietly, scores.close)
+        trainer.scorer.hear = scores.write
+    return scores
 
 
 def _open_dead_letters(directory: RunDirectory) -> DeadLetterSink:
@@ -254,8 +287,14 @@ def _make_ingest(
         log=log,
         state=start.state,
         skip_to=position,
+        keep_event_ids=_keeps_event_ids(config),
         stop=lambda: flow.stopped,
     )
+
+
+def _keeps_event_ids(config: Config) -> bool:
+    """Whether rows of scores name the ids that the stream gives its events."""
+    return config.scores.to is not None and config.stream.event_id is not None
 
 
 def order_config(config: Config) -> OrderConfig:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tgflow.config import Config, to_toml
-from tgflow.durable.fs import sync_data
+from tgflow.durable.appended import AppendedFile
 
 OWN = frozenset(
     {".lock", "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
@@ -38,7 +37,7 @@ class RunFiles:
                 "is a run: --resume"
             )
         self.path = path
-        self._records: BinaryIO | None = None
+        self._records = AppendedFile(path / "metrics.jsonl")
 
     @classmethod
     def choose(cls, out: str | None, name: str, own: Set[str] = frozenset()) -> RunFiles:
@@ -64,7 +63,7 @@ class RunFiles:
     @property
     def records(self) -> Path:
         """metrics.jsonl."""
-        return self.path / "metrics.jsonl"
+        return self._records.path
 
     def write_config(self, config: Config) -> None:
         """Write config.toml, which `--config` reads: all but where this run went."""
@@ -73,23 +72,15 @@ class RunFiles:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl, at once readable by others."""
-        if self._records is None:
-            self._records = self.records.open("ab")
         self._records.write((to_json(record) + "\n").encode())
-        self._records.flush()
 
     def sync_records(self) -> int:
         """Return the size of metrics.jsonl once all of it is on the disk."""
-        if self._records is None:
-            return self.records.stat().st_size if self.records.exists() else 0
-        sync_data(self._records.fileno())
-        return self._records.tell()
+        return self._records.sync()
 
     def rewind_records(self, size: int) -> None:
         """Cut metrics.jsonl back to its first `size` bytes."""
-        self.close()
-        if self.records.exists() and self.records.stat().st_size > size:
-            os.truncate(self.records, size)
+        self._records.rewind(size)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write another file of figures."""
@@ -110,9 +101,7 @@ class RunFiles:
 
     def close(self) -> None:
         """Close metrics.jsonl."""
-        if self._records is not None:
-            self._records.close()
-            self._records = None
+        self._records.close()
 
     def _write(self, name: str, text: str) -> None:
         partial = self.path / f".{name}.partial"

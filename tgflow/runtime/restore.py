@@ -157,6 +157,7 @@ def make_trainer(
     peers = Alone() if peers is None else peers
     shard = _shared_out(model, directory.config, peers)
     execution = execution_config(directory.config)
+    scores = directory.config.scores.to is not None
     table = open_table(directory, source.x_dim, checkpoint, gpu, peers)
     device = "cpu" if gpu is None else gpu
     if checkpoint is None:
@@ -169,7 +170,9 @@ def make_trainer(
             shard=shard,
         )
         if isinstance(model, TemporalModel):
-            return ContinualTrainer(model, graph, config, execution=execution, peers=peers)
+            return ContinualTrainer(
+                model, graph, config, execution=execution, peers=peers, scores=scores
+            )
         return Comparison(model, graph, config, execution=execution)
     where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
     if not isinstance(model, TemporalModel):
@@ -187,6 +190,7 @@ def make_trainer(
         config,
         execution=execution,
         peers=peers,
+        scores=scores,
         keep_model=keep_model,
         shard=shard,
         **where,

@@ -20,6 +20,7 @@ from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.event_scores import EventScorer
 from tgflow.train.observe import StepRecord
 from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
@@ -57,6 +58,9 @@ class ContinualTrainer(StreamTrainer):
             stream; each prepares and computes some slices of each batch (`config.slices`), and all
             of them end with the bits of one process. Rank 0 alone has metrics; records of others
             say how far they are, and what the loss was.
+        scores: Whether records say what the model said of each event (`StepRecord.scores`), with
+            probabilities calibrated on the way. Each micro-batch is then waited for before it is
+            learned.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
@@ -75,6 +79,7 @@ class ContinualTrainer(StreamTrainer):
         *,
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
+        scores: bool = False,
     ) -> None:
         config = ContinualConfig() if config is None else config
         peers, device = Alone() if peers is None else peers, device_of_model(model)
@@ -82,8 +87,16 @@ class ContinualTrainer(StreamTrainer):
         reducer = reducer_of(peers, config.slices, model, device, self.control)
         super().__init__(graph, config, execution, device, reducer, peers)
         self.model = model
+        self.scorer = EventScorer(config.hist_negatives) if scores else None
+        """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
         self._stepper = Stepper(
-            model, graph, config, self._execution, self._preparation, reducer=reducer
+            model,
+            graph,
+            config,
+            self._execution,
+            self._preparation,
+            reducer=reducer,
+            scorer=self.scorer,
         )
         self._learner = self._stepper.learner
         self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -198,6 +211,9 @@ class ContinualTrainer(StreamTrainer):
         writer.note("config", asdict(self.config))
         self._save_place(writer)
         writer.note("progress", self.progress.to_json())
+        if self.scorer is not None:
+            writer.note("scores", True)
+            self.scorer.calibration.save(writer)
 
     @classmethod
     def from_checkpoint(
@@ -208,6 +224,7 @@ class ContinualTrainer(StreamTrainer):
         *,
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
+        scores: bool = False,
         keep_model: bool = True,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
@@ -226,6 +243,8 @@ class ContinualTrainer(StreamTrainer):
                 reaches further back as the run continues, as far as the model's state was kept.
             execution: As the class; it may differ from run to run.
             peers: As the class; how many ranks there are may differ from run to run.
+            scores: As the class; a calibration goes on if the checkpoint has one, and the model is
+                kept.
             device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
                 depend on it.
             device_budget: As `TemporalGraph` takes it.
@@ -252,9 +271,11 @@ class ContinualTrainer(StreamTrainer):
         )
         saved = ContinualConfig(**meta["config"])
         settings = saved if config is None else config
-        trainer = cls(model, graph, settings, execution=execution, peers=peers)
+        trainer = cls(model, graph, settings, execution=execution, peers=peers, scores=scores)
         if keep_model:
             load_learner(trainer._learner, checkpoint)
+            if trainer.scorer is not None and "scores" in meta:
+                trainer.scorer.calibration.load(checkpoint)
             trainer._stepper.keep_past()
             if model.state is not None:
                 kept = max(0, trainer.position - replay_past(saved))

@@ -72,6 +72,15 @@ class Learner(SliceSteps):
         self._check_finite(batch, scores)
         return scores
 
+    def settle(self, batch: AnyBatch) -> None:
+        """Have what was computed of a share's slices, such as scores, arrive where it belongs.
+
+        Raises:
+            TrainingDiverged: Late, if what another rank has predicted is not finite.
+        """
+        if isinstance(batch, Share):
+            self.reducer.settle(batch)
+
     def learn(self, batch: AnyBatch, *, stores: bool = True) -> StepResult:
         """Take one optimizer step on all events of `batch`; memory is left as it is.
 

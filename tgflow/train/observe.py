@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tgflow.train.event_scores import EventScores
+
 Stage = Literal["train", "val", "test"]
 
 
@@ -82,13 +84,26 @@ class StepRecord:
     """Over the whole run so far."""
     overhead_share: float
     """Share of the run's wall time outside forward, backward and optimizer, waiting included."""
+    scores: EventScores | None = None
+    """What the model said of each event before it learned it; None unless the trainer was made with
+    `scores=True`, and on ranks other than 0."""
+
+    @property
+    def eid(self) -> Tensor:
+        """Log positions of its events, int64 `[B]`."""
+        import torch
+
+        return torch.arange(self.start, self.stop)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a flat dict that JSON can hold, such as {"start": 0, "running.ap": 0.9, ...}."""
+        """Return a flat dict that JSON can hold, such as {"start": 0, "running.ap": 0.9, ...}.
+
+        What is known of each event (`scores`) is left out.
+        """
         return _flat({name: getattr(self, name) for name in _STEP_FIELDS})
 
 
-_STEP_FIELDS = [each.name for each in fields(StepRecord)]
+_STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name != "scores"]
 
 
 class Callback:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tgflow.cuda.clock import WorkClock
 from tgflow.metrics import LinkMetrics, average_precision, mrr
+from tgflow.train.event_scores import EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
 from tgflow.train.observe import StepRecord
@@ -49,6 +50,8 @@ class LearnedStep:
     """Of what was predicted, then of what each update learned from."""
     num_fallbacks: int
     ended: float
+    scores: EventScores | None = None
+    """Of what was predicted, if they were asked for and have come."""
 
 
 OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor], None]
@@ -175,6 +178,7 @@ class PendingSteps:
             seconds=progress.step_seconds,
             events_per_second=progress.events_per_second(),
             overhead_share=progress.overhead_share(),
+            scores=step.scores,
         )
 
 

@@ -14,6 +14,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.share import AnyBatch
 from tgflow.train.config import ContinualConfig, ExecutionConfig
+from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
 from tgflow.train.pending_steps import (
@@ -24,7 +25,7 @@ from tgflow.train.pending_steps import (
     step_values,
 )
 from tgflow.train.progress import Progress
-from tgflow.train.reducer import AnyScores, SliceReducer, check_sliceable
+from tgflow.train.reducer import AnyScores, SliceReducer, check_sliceable, score_values
 from tgflow.train.slice_steps import StepResult
 
 Answer = TypeVar("Answer")
@@ -46,6 +47,8 @@ class Stepper:
         preparation: The clock of what prepares batches.
         on_scores: Gets the scores of what was predicted, once they are on the host.
         reducer: Brings slices of batches together; None: all of them are computed here.
+        scorer: Gets what was predicted before it is learned, for which a device and other ranks are
+            waited for; None: nobody does.
 
     Raises:
         ValueError: If batches are cut into slices, and the model takes whole ones alone.
@@ -60,6 +63,7 @@ class Stepper:
         preparation: WorkClock,
         on_scores: OnScores | None = None,
         reducer: SliceReducer | None = None,
+        scorer: EventScorer | None = None,
     ) -> None:
         check_sliceable(model, config.slices)
         self.model = model
@@ -82,6 +86,9 @@ class Stepper:
         self.progress = Progress.new(c.half_life)
         self.steps = PendingSteps(self.learner, preparation, c.hist_negatives, c.warmup, on_scores)
         self._preparation = preparation
+        self._scorer = scorer
+        self._event_scores: EventScores | None = None
+        self._on_host: dict[str, Tensor] = {}
         self._lost = 0
         self._places: list[BatchPlace] = []
         self._num_fallbacks = 0
@@ -107,8 +114,21 @@ class Stepper:
         """
         self._places, self._num_fallbacks = [BatchPlace.of(batch)], batch.num_fallbacks
         self._learned = None
-        self._predicted = scores = self._tried(self.learner.predict, batch)
+        self._predicted = scores = self._tried(self._scores_of, batch)
         self._scored = [] if scores is None else [("", scores, None)]
+        if self._scorer is not None:
+            values = None if scores is None else self._on_host
+            self._event_scores = self._scorer.score(batch.host, values)
+
+    def _scores_of(self, batch: AnyBatch) -> AnyScores:
+        """Return the scores of a micro-batch: on the host and finite, if they are to be given."""
+        scores = self.learner.predict(batch)
+        if self._scorer is not None:
+            self.learner.settle(batch)
+            self._on_host = {name: x.cpu() for name, x in score_values(scores).items()}
+            if self._on_host:
+                self.learner.check_late(self._places[0], **self._on_host)
+        return scores
 
     def learn(self, batch: AnyBatch) -> None:
         """Take one update from the micro-batch and what is replayed with it.
@@ -146,7 +166,10 @@ class Stepper:
 
     def finish(self, of: MicroBatch) -> None:
         """Put the micro-batch among those whose records are to come."""
-        step = LearnedStep(of, self._places, self._num_fallbacks, time.perf_counter())
+        if self._scorer is not None:
+            self._scorer.settle()
+        ended = time.perf_counter()
+        step = LearnedStep(of, self._places, self._num_fallbacks, ended, self._event_scores)
         values: dict[str, Tensor] = {}
         for scored in self._scored:
             values |= step_values(*scored)

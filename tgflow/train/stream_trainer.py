@@ -14,7 +14,7 @@ from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.clock import clock_of
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
-from tgflow.events import EventBatch
+from tgflow.events import MICRO_BATCH_END, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Alone, Peers
@@ -42,6 +42,26 @@ from tgflow.train.reducer import LocalReducer, SliceReducer
 
 MAX_MICRO_BATCHES = 8
 """Micro-batches that ranks prepare together, at most, where they must ask each other."""
+
+
+class StreamPart:
+    """The batches of a stream up to `MICRO_BATCH_END`, or to its end.
+
+    Args:
+        batches: The stream's from here on; nothing is read beyond the part.
+    """
+
+    def __init__(self, batches: Iterator[EventBatch]) -> None:
+        self._batches = batches
+        self.is_last = False
+        """Whether the stream has ended."""
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        for events in self._batches:
+            if events is MICRO_BATCH_END:
+                return
+            yield events
+        self.is_last = True
 
 
 class StreamTrainer(ABC):
@@ -206,8 +226,20 @@ class StreamTrainer(ABC):
         On a GPU records come up to 16 micro-batches behind, and all of them before this returns.
         Left early, up to `lookahead` micro-batches of the stream wait in the graph: they come first
         when this is called again.
+
+        Where the stream yields `tgflow.events.MICRO_BATCH_END`, a micro-batch ends before it is
+        full, as at the end of the stream.
         """
         self.graph.check_time_unit(stream)
+        batches = iter(stream)
+        part = StreamPart(batches)
+        yield from self._steps(part)
+        while not part.is_last:
+            part = StreamPart(batches)
+            yield from self._steps(part)
+
+    def _steps(self, stream: Iterable[EventBatch]) -> Iterator[StepRecord]:
+        """Do what `steps` does with a stream in which micro-batches are full, but for the last."""
         c, num = self.config, self.num_batches
         feeder = MicroBatcher(self.graph, self._segment_start, self._index, c.batch_size, num - 1)
         made = (

@@ -1,0 +1,188 @@
+"""Micro-batches that end by the clock: where they ended is written down, and repeated on resume."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Self
+
+from tgflow.checkpoint.parts import SectionWriter
+from tgflow.config import Config
+from tgflow.durable.appended import AppendedFile
+from tgflow.events import MICRO_BATCH_END, EventBatch
+from tgflow.runtime.directory import RunDirectory
+from tgflow.streams.prefetch import Ended, Prefetcher
+from tgflow.units import parse_seconds
+
+FILE = "micro-batches.txt"
+_AHEAD = 2
+_PAUSE = 0.1
+"""Seconds for which nothing happens where no event waits to be learned."""
+
+
+class MicroBatchEnds:
+    """A file of the log positions at which the micro-batches of a run have ended, a line each.
+
+    A part of checkpoints that is outside of them: ends beyond the newest one are those that a run
+    which resumes has to repeat.
+
+    Args:
+        path: The file.
+        position: Where the run resumes.
+        keep: Whether to repeat ends beyond that: not where other settings count from here on.
+
+    Raises:
+        OSError: If the file cannot be read or cut.
+    """
+
+    def __init__(self, path: Path, position: int, *, keep: bool = True) -> None:
+        self._file = AppendedFile(path)
+        self.to_repeat: deque[int] = deque()
+        """The ends beyond the position, in order."""
+        size = 0
+        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+            if not line.endswith(b"\n") or (int(line) > position and not keep):
+                break
+            size += len(line)
+            if int(line) > position:
+                self.to_repeat.append(int(line))
+        self._file.rewind(size)
+
+    def add(self, position: int) -> None:
+        """Write down that a micro-batch ends here, before anybody learns from it.
+
+        Raises:
+            OSError: If that fails.
+        """
+        self._file.write(f"{position}\n".encode())
+
+    def after_step(self) -> None:
+        """Do nothing."""
+
+    def changed(self) -> bool:
+        """Return False: it is in no checkpoint."""
+        return False
+
+    def save(self, writer: SectionWriter) -> None:
+        """Return once all ends are on the disk."""
+        self._file.sync()
+
+    def saved(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def open_ends(directory: RunDirectory, position: int) -> MicroBatchEnds | None:
+    """Return the ends of a run's micro-batches; None if its clock ends none.
+
+    Ends that other settings have made are not repeated.
+
+    Args:
+        directory: The run's.
+        position: Where it resumes.
+
+    Raises:
+        OSError: If they cannot be read.
+    """
+    if directory.config.scores.max_wait is None:
+        return None
+    keep = directory.effect == "any_time"
+    return MicroBatchEnds(directory.path / FILE, position, keep=keep)
+
+
+class TimedStream:
+    """A stream whose micro-batches end when they are full, or when they have waited long enough.
+
+    Ends that are to be repeated are, whatever the clock says.
+
+    Args:
+        stream: Read from a thread of its own, a few batches ahead.
+        ends: Where ends are written down, and what is to be repeated.
+        position: Log position of the first event to come.
+        batch_size: Events of a full micro-batch.
+        max_wait: Seconds that the first event of a micro-batch waits for others.
+        clock: Returns seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        stream: Iterable[EventBatch],
+        ends: MicroBatchEnds,
+        *,
+        position: int,
+        batch_size: int,
+        max_wait: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.unit = getattr(stream, "unit", None)
+        """What a tick is, if the stream says so."""
+        self._stream, self._ends = stream, ends
+        self._start = self._at = position
+        self._batch_size, self._max_wait, self._clock = batch_size, max_wait, clock
+        self._since = 0.0
+        """When the first event of the micro-batch that fills up was received."""
+
+    @classmethod
+    def of(
+        cls, stream: Iterable[EventBatch], ends: MicroBatchEnds, config: Config, position: int
+    ) -> Self:
+        """Return the stream of a run, whose settings say how long an event waits."""
+        max_wait, size = config.scores.max_wait, config.continual.batch_size
+        assert max_wait is not None
+        seconds = parse_seconds(max_wait)
+        return cls(stream, ends, position=position, batch_size=size, max_wait=seconds)
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Yield the stream's batches, and `MICRO_BATCH_END` where one ends early.
+
+        Raises what the stream raises.
+        """
+        ahead = Prefetcher(iter(self._stream), _AHEAD)
+        try:
+            while True:
+                events = ahead.take(0.0)
+                if events is None and self._left() <= 0:
+                    self._ends.add(self._at)
+                    self._start = self._at
+                    yield MICRO_BATCH_END
+                    continue
+                if events is None:
+                    events = ahead.take(self._left())
+                if events is not None:
+                    yield from self._divided(events)
+        except Ended:
+            return
+        finally:
+            ahead.close()
+
+    def _left(self) -> float:
+        """Return for how many seconds to wait for more events; 0 or less: no longer."""
+        if self._at == self._start or self._ends.to_repeat:
+            return _PAUSE
+        return self._since + self._max_wait - self._clock()
+
+    def _divided(self, events: EventBatch) -> Iterator[EventBatch]:
+        """Yield events, and what ends micro-batches where earlier ones did or they are full."""
+        while len(events):
+            repeated = self._ends.to_repeat
+            end = repeated[0] if repeated else self._start + self._batch_size
+            part, events = events[: end - self._at], events[end - self._at :]
+            if self._at == self._start:
+                self._since = self._clock()
+            self._at += len(part)
+            if self._at < end:
+                yield part
+                return
+            if repeated:
+                repeated.popleft()
+            else:
+                self._ends.add(end)
+            is_early, self._start = end - self._start < self._batch_size, end
+            yield part
+            if is_early:
+                yield MICRO_BATCH_END

@@ -1,0 +1,194 @@
+"""The rows of scores of a run: written before events are learned, cut back when it resumes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tgflow.batch import HostEvents
+from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.parts import SectionWriter
+from tgflow.config import Config, ConfigError
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.score_rows import ScoreRows
+from tgflow.runtime.score_sinks import (
+    ParquetScores,
+    ScoreMark,
+    ScoreSink,
+    TextScores,
+    TopicScores,
+)
+from tgflow.runtime.transports import section_of
+from tgflow.streams.files.blocks import COMPRESSION
+from tgflow.streams.files.formats import format_of
+from tgflow.streams.transports import find_transport, scheme_of
+from tgflow.train.event_scores import EventScores
+from tgflow.train.stream_trainer import StreamTrainer
+
+OWNER, ROWS = "scores.json", "scores.arrows"
+"""In a run's directory: which file is its own, and the rows of a Parquet file not made yet."""
+_WRITTEN = ("csv", "tsv", "jsonl", "parquet")
+
+
+class SavedScores:
+    """The rows of scores that a run has written, of which a checkpoint counts those it stands for.
+
+    Args:
+        to: Where they go: the whole path of a file, or the address of a topic.
+        sink: The same.
+        rows: Makes them.
+        trainer: Whose scores they are.
+    """
+
+    name = "score_rows"
+
+    def __init__(self, to: str, sink: ScoreSink, rows: ScoreRows, trainer: StreamTrainer) -> None:
+        self._to, self._sink, self._rows, self._trainer = to, sink, rows, trainer
+        self._mark = ScoreMark()
+        self._before: tuple[int, ScoreMark] | None = None
+        """Where the latest micro-batch begins, and what was written before it."""
+
+    def write(self, events: HostEvents, scores: EventScores) -> None:
+        """Write the scores of a micro-batch.
+
+        Raises:
+            OSError: If they cannot be written.
+        """
+        self._before = events.begin, self._mark
+        self._sink.write(self._rows.of(events, scores))
+        num_rows = self._mark.num_rows + len(events.eid)
+        self._mark = ScoreMark(num_rows, self._sink.num_bytes)
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Take back what was written after `mark`.
+
+        Raises:
+            ScoresLost: If there is less than that.
+            OSError: If it cannot be taken back.
+        """
+        self._mark = mark
+        self._sink.rewind(mark)
+
+    def after_step(self) -> None:
+        """Do nothing."""
+
+    def changed(self) -> bool:
+        """Return False: what has no micro-batch has no rows."""
+        return False
+
+    def save(self, writer: SectionWriter) -> None:
+        """Note how much there is of what was learned; it is safe when this returns."""
+        self._sink.sync()
+        writer.note(self.name, {"to": self._to, "mark": asdict(self._learned())})
+
+    def saved(self) -> None:
+        """Do nothing."""
+
+    def finish(self) -> dict[str, Any]:
+        """Have readers find the rows of all that was learned, and of nothing else; say where."""
+        self._mark = self._learned()
+        self._sink.rewind(self._mark)
+        self._sink.finish()
+        return {"to": self._to, "num_rows": self._mark.num_rows}
+
+    def close(self) -> None:
+        """Give back what is held."""
+        self._sink.close()
+
+    def _learned(self) -> ScoreMark:
+        """Return how much was written of micro-batches that were learned, too."""
+        if self._before is not None and self._trainer.position <= self._before[0]:
+            return self._before[1]
+        return self._mark
+
+
+def check_scores(config: Config) -> None:
+    """Refuse a place that scores cannot go to, before anything is made.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    to = config.scores.to
+    if to is None:
+        return
+    try:
+        transport = find_transport(to)
+    except ValueError as error:
+        raise ConfigError(f"--scores: {error}") from None
+    if transport is not None:
+        if transport.topic is None:
+            raise ConfigError(f"--scores: {scheme_of(to)}:// takes no scores; name a file")
+        return
+    path = Path(to)
+    if path.suffix in COMPRESSION or format_of(path) not in _WRITTEN:
+        raise ConfigError(
+            f"--scores: {to!r} has no ending that rows can be written to; end it in .parquet, "
+            ".csv, .tsv or .jsonl, or name a topic: kafka://HOST/TOPIC"
+        )
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--scores: there is no folder {path.parent} to write to; make it first")
+
+
+def open_scores(
+    directory: RunDirectory, rows: ScoreRows, trainer: StreamTrainer, checkpoint: Checkpoint | None
+) -> SavedScores | None:
+    """Return where the scores of a run go, at the place of its checkpoint; None if nowhere.
+
+    Args:
+        directory: The run's.
+        rows: Makes the rows.
+        trainer: Whose scores they are.
+        checkpoint: What the run resumes from; None starts.
+
+    Raises:
+        ConfigError: If a topic's address is none.
+        FileExistsError: If there is a file already that the checkpoint does not count.
+        ScoresLost: If there are fewer rows than the checkpoint counts.
+        OSError: If they cannot be written.
+    """
+    to = directory.config.scores.to
+    if to is None:
+        return None
+    is_file = scheme_of(to) is None
+    to = str(Path(to).absolute()) if is_file else to
+    noted = {} if checkpoint is None else checkpoint.meta.get(SavedScores.name, {})
+    mark = ScoreMark(**noted["mark"]) if noted.get("to") == to else None
+    if is_file and mark is None:
+        _claim(directory, Path(to), trainer.position)
+    sink = _file(Path(to), directory.path / ROWS) if is_file else _topic(directory.config, to)
+    saved = SavedScores(to, sink, rows, trainer)
+    saved.rewind(ScoreMark() if mark is None else mark)
+    return saved
+
+
+def _claim(directory: RunDirectory, path: Path, position: int) -> None:
+    """Note that a file begins with the scores of this run from `position` on.
+
+    Raises:
+        FileExistsError: If it has others already.
+    """
+    claimed = directory.files.read_json(OWNER)
+    is_own = claimed is not None and claimed["to"] == str(path) and position <= claimed["from"]
+    if path.exists() and not is_own:
+        raise FileExistsError(
+            f"{path} is there already, with other rows than this run is going to write; remove it, "
+            "or name another file: --scores"
+        )
+    directory.files.write_json(OWNER, {"to": str(path), "from": position})
+
+
+def _file(path: Path, rows: Path) -> ScoreSink:
+    kind = format_of(path)
+    assert kind is not None
+    return ParquetScores(path, rows) if kind == "parquet" else TextScores(path, kind)
+
+
+def _topic(config: Config, to: str) -> ScoreSink:
+    transport = find_transport(to)
+    assert transport is not None
+    assert transport.topic is not None
+    try:
+        return TopicScores(transport.topic(to, section_of(config, to).options))
+    except ValueError as error:
+        raise ConfigError(f"--scores: {error}") from None

@@ -1,0 +1,202 @@
+"""Where rows of scores go: a file that is cut back when a run resumes, or a topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from tgflow.durable.appended import AppendedFile
+from tgflow.streams.transports import RecordTopic
+from tgflow.streams.write import encode_rows, write_rows
+
+
+class ScoresLost(RuntimeError):
+    """A file of scores has fewer rows than the run has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreMark:
+    """How much was written, as a checkpoint notes it.
+
+    Args:
+        num_rows: Rows.
+        num_bytes: Bytes of the file that they are in; 0 for a topic.
+    """
+
+    num_rows: int = 0
+    num_bytes: int = 0
+
+
+class ScoreSink(Protocol):
+    """Takes rows of scores, and takes them back."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it has taken; 0 where nothing can be taken back."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write rows, which whoever reads along sees at once; raises `OSError` if that fails."""
+
+    def sync(self) -> None:
+        """Return once all rows are safe; raises `OSError` if that is not certain."""
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Take back what was written after `mark`.
+
+        Raises:
+            ScoresLost: If there is less than that.
+            OSError: If it cannot be taken back.
+        """
+
+    def finish(self) -> None:
+        """Make what readers want of all rows so far; raises `OSError` if that fails."""
+
+    def close(self) -> None:
+        """Give back what is held."""
+
+
+class TextScores:
+    """Rows at the end of a text file.
+
+    Args:
+        path: The file.
+        kind: "csv", "tsv" or "jsonl".
+    """
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self._file, self._kind = AppendedFile(path), kind
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the file."""
+        return self._file.size
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows, after the names of the columns if the format has them."""
+        self._file.write(encode_rows(rows, self._kind, header=not self._file.size))
+
+    def sync(self) -> None:
+        """Return once all rows are on the disk."""
+        self._file.sync()
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Cut the file back to `mark`; it is there afterwards, also if it is empty."""
+        _cut(self._file, mark)
+
+    def finish(self) -> None:
+        """Do nothing: readers have all rows."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class ParquetScores:
+    """A Parquet file, which ends in a table of its contents: it is written whenever a run ends.
+
+    Until then rows are in a file that can be cut back, as an Arrow stream.
+
+    Args:
+        path: The Parquet file.
+        rows: The file of the rows.
+    """
+
+    def __init__(self, path: Path, rows: Path) -> None:
+        self._path, self._file = path, AppendedFile(rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the file of the rows."""
+        return self._file.size
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows as a message of the stream, which their schema begins."""
+        if not self._file.size:
+            self._file.write(rows.schema.serialize().to_pybytes())
+        self._file.write(rows.serialize().to_pybytes())
+
+    def sync(self) -> None:
+        """Return once all rows are on the disk."""
+        self._file.sync()
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Cut the file of the rows back to `mark`."""
+        _cut(self._file, mark)
+
+    def finish(self) -> None:
+        """Write the Parquet file, which takes the place of an earlier one once it is complete."""
+        if not self._file.size:
+            return
+        with pa.memory_map(str(self._file.path)) as source, pa.ipc.open_stream(source) as stream:
+            write_rows(self._path, _joined(stream), stream.schema)
+
+    def close(self) -> None:
+        """Close the file of the rows."""
+        self._file.close()
+
+
+class TopicScores:
+    """Rows as JSON records of a topic, the position as key, by which a reader keeps one of each.
+
+    A run that resumes sends those again that came after its checkpoint: a topic takes nothing back.
+
+    Args:
+        topic: Where to.
+    """
+
+    num_bytes = 0
+
+    def __init__(self, topic: RecordTopic) -> None:
+        self._topic = topic
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Send rows soon."""
+        for row in rows.to_pylist():
+            self._topic.send(json.dumps(row).encode(), None, str(row["position"]).encode())
+
+    def sync(self) -> None:
+        """Return once the broker has all rows."""
+        self._topic.flush()
+
+    def rewind(self, mark: ScoreMark) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Return once the broker has all rows."""
+        self._topic.flush()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._topic.close()
+
+
+_PARQUET_ROWS = 1 << 16
+"""Rows of a group in a Parquet file."""
+
+
+def _joined(stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of many small batches in few large ones."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in stream:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= _PARQUET_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _cut(file: AppendedFile, mark: ScoreMark) -> None:
+    if file.size < mark.num_bytes:
+        raise ScoresLost(
+            f"{file.path} has {file.size:,} bytes, and the run has written {mark.num_bytes:,}: "
+            "rows of scores are missing; bring the file back from a copy, or name another one: "
+            "--scores"
+        )
+    file.rewind(mark.num_bytes)
+    file.write(b"")

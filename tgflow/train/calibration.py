@@ -1,0 +1,127 @@
+"""What a logit stands for, by the scores of a stream so far: a probability, and how odd it is."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+
+Values: TypeAlias = NDArray[np.float64]
+
+HALF_LIFE = 10_000.0
+"""Events after which a score counts half as much."""
+_NUM_BINS = 2048
+_REACH = 15.0
+"""Bins are as wide as each other in asinh(logit), from minus to plus this: logits of 1.6e6."""
+_CENTERS = np.sinh((np.arange(_NUM_BINS) + 0.5) * (2 * _REACH / _NUM_BINS) - _REACH)
+_NEWTON_STEPS = 25
+_SETTLED = 1e-9
+
+
+class Calibration(InCheckpoint):
+    """Histograms of the logits of events and of their negatives, of which older ones fade.
+
+    Probabilities are Platt's (1999): sigmoid(a * logit + b), with the `a` and `b` that fit the
+    histograms best and, while these hold little, are near 1 and 0. So a probability is that of an
+    event beside one negative of its kind. Both are functions of the histograms alone, which are
+    therefore all that is saved; bins are 1.5 % of a logit wide, and 0.015 near zero.
+    """
+
+    name = "calibration"
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((2, _NUM_BINS))
+        self._fit: tuple[float, float] | None = None
+
+    def probabilities(self, logits: Values) -> Values:
+        """Return the probability of an event at each logit, in [0, 1], by what was added before."""
+        if self._fit is None:
+            self._fit = _fitted(self._counts)
+        scale, offset = self._fit
+        return _sigmoid(scale * logits + offset)
+
+    def anomalies(self, logits: Values) -> Values:
+        """Return which percentage of the events added before have a higher logit, NaN without any.
+
+        Those in the same bin count one half.
+        """
+        events = self._counts[0]
+        total = events.sum()
+        if not total:
+            return np.full(len(logits), np.nan)
+        above = total - np.cumsum(events)
+        bins = _bins(logits)
+        shares: Values = (above[bins] + events[bins] / 2) / total
+        return 100 * shares
+
+    def add(self, positive: Values, negative: Values) -> None:
+        """Take in the logits of events, `[B]`, and of their negatives, `[B, m]`."""
+        self._counts *= 0.5 ** (len(positive) / HALF_LIFE)
+        self._counts[0] += np.bincount(_bins(positive), minlength=_NUM_BINS)
+        if negative.size:
+            weight = 1 / negative.shape[1]
+            self._counts[1] += weight * np.bincount(_bins(negative.ravel()), minlength=_NUM_BINS)
+        self._fit = None
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save a copy of the histograms."""
+        writer.put(self.name, {"counts": torch.from_numpy(self._counts.copy())})
+
+    def load(self, reader: SectionReader) -> None:
+        """Have the histograms that were saved."""
+        self._counts, self._fit = _checked(reader.get(self.name)["counts"]), None
+
+
+def _checked(counts: Tensor) -> Values:
+    shape = (2, _NUM_BINS)
+    if counts.dtype != torch.float64 or counts.shape != shape:
+        raise ValueError(
+            f"counts must be float64 {list(shape)}, got {counts.dtype} {list(counts.shape)}"
+        )
+    values: Values = counts.numpy().copy()
+    return values
+
+
+def _bins(logits: Values) -> NDArray[np.int64]:
+    place = (np.arcsinh(logits) + _REACH) * (_NUM_BINS / (2 * _REACH))
+    return np.clip(place, 0, _NUM_BINS - 1).astype(np.int64)
+
+
+def _fitted(counts: Values) -> tuple[float, float]:
+    """Return scale and offset of the logits: Newton's method, halving steps that overshoot.
+
+    What is minimized is the cross-entropy of the histograms and a pull towards (1, 0), as strong as
+    one score; it is strictly convex.
+    """
+    used = np.flatnonzero(counts.sum(0))
+    x, (events, others) = _CENTERS[used], counts[:, used]
+    x = np.stack([x, np.ones_like(x)])
+    prior = at = np.array([1.0, 0.0])
+
+    def cost(at: Values) -> float:
+        z = at @ x
+        entropy = events @ np.logaddexp(0, -z) + others @ np.logaddexp(0, z)
+        return float(entropy + ((at - prior) ** 2).sum() / 2)
+
+    found = cost(at)
+    for _ in range(_NEWTON_STEPS):
+        p = _sigmoid(at @ x)
+        slope = x @ ((events + others) * p - events) + at - prior
+        curve = (x * ((events + others) * p * (1 - p))) @ x.T + np.eye(2)
+        step = np.linalg.solve(curve, slope)
+        while (then := cost(at - step)) > found and np.abs(step).max() > _SETTLED:
+            step = step / 2
+        if then > found or np.abs(step).max() <= _SETTLED:
+            break
+        at, found = at - step, then
+    return float(at[0]), float(at[1])
+
+
+def _sigmoid(z: Values) -> Values:
+    out: Values = 0.5 * (1 + np.tanh(0.5 * z))
+    return out

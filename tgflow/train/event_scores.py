@@ -1,0 +1,98 @@
+"""What a model says of the events of a micro-batch, before it learns any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tgflow.batch import HostEvents
+from tgflow.metrics import ranks
+from tgflow.train.calibration import Calibration
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventScores:
+    """The scores of the events of a micro-batch, on the host: NaN where none is known.
+
+    A micro-batch whose scores were not finite, and which was skipped for that, has none at all.
+    """
+
+    logit: Tensor
+    """Float `[B]`: as the model gave them; the higher, the likelier."""
+    probability: Tensor
+    """float64 `[B]`: of the event beside one negative of its kind, by all micro-batches before."""
+    rank: Tensor
+    """float64 `[B]`: among its negatives, 1 is best; ties take the middle."""
+    anomaly: Tensor
+    """float64 `[B]`: which percentage of the events before had higher logits; the oldest of them
+    fade. NaN for the first ones."""
+    model_position: int
+    """Log position up to which the model had learned and stored events."""
+
+
+OnEventScores = Callable[[HostEvents, EventScores], None]
+"""Gets the events of a micro-batch, in dense ids, and their scores, before they are learned."""
+
+
+def _nothing(events: HostEvents, scores: EventScores) -> None:
+    """Do nothing."""
+
+
+class EventScorer:
+    """Makes event scores of what was predicted; what logits stand for it finds out on the way.
+
+    Args:
+        num_hist: How many of the last negatives of an event are historical: they are left out.
+    """
+
+    def __init__(self, num_hist: int = 0) -> None:
+        self.calibration = Calibration()
+        """By the micro-batches that were learned."""
+        self.hear: OnEventScores = _nothing
+        """Hears of each micro-batch before it is learned; for a runner to set."""
+        self._num_hist = num_hist
+        self._latest: tuple[Tensor, Tensor] | None = None
+
+    def score(self, events: HostEvents, values: Mapping[str, Tensor] | None) -> EventScores | None:
+        """Return the scores of a micro-batch, once whoever hears of them has done so.
+
+        Args:
+            events: Its events.
+            values: On the host `positive`, `[B]`, and `negative`, `[B, m]`; empty where another
+                rank has them, which gives None. None: they were not finite.
+        """
+        if values is None:
+            scores = _unknown(len(events.eid), events.begin)
+        elif not values:
+            return None
+        else:
+            scores = self._of(events, values["positive"], values["negative"])
+        self.hear(events, scores)
+        return scores
+
+    def settle(self) -> None:
+        """Take in the scores of the latest micro-batch, which is learned and stored now."""
+        if self._latest is not None:
+            positive, negative = (x.double().numpy() for x in self._latest)
+            self.calibration.add(positive, negative)
+            self._latest = None
+
+    def _of(self, events: HostEvents, positive: Tensor, negative: Tensor) -> EventScores:
+        negative = negative[:, : negative.shape[1] - self._num_hist]
+        self._latest = positive, negative
+        logits, calibration = positive.double().numpy(), self.calibration
+        return EventScores(
+            logit=positive,
+            probability=torch.from_numpy(calibration.probabilities(logits)),
+            rank=ranks(positive, negative),
+            anomaly=torch.from_numpy(calibration.anomalies(logits)),
+            model_position=events.begin,
+        )
+
+
+def _unknown(num: int, position: int) -> EventScores:
+    nan = torch.full((num,), torch.nan, dtype=torch.float64)
+    return EventScores(nan, nan, nan, nan, position)
