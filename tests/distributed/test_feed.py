@@ -16,7 +16,7 @@ from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
 from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed, heartbeat_of
 from tgflow.distributed.segment import MOST_BATCHES, Cause, receive, segments, send
-from tgflow.events import EventBatch, concat, empty_events
+from tgflow.events import MICRO_BATCH_END, EventBatch, concat, empty_events
 from tgflow.peers import Alone, RanksDisagree
 
 WORLDS = cases([2, 3, 4], quick=[3])
@@ -74,6 +74,16 @@ def test_segments_are_whole_micro_batches_whatever_the_stream_is_cut_into(size, 
         assert len(segment) % batch_size == 0
     for segment in found:
         assert 0 < len(segment) <= MOST_BATCHES * batch_size
+
+
+def test_where_a_micro_batch_ends_early_another_begins():
+    whole = events(40)
+    stream = [whole[:13], MICRO_BATCH_END, MICRO_BATCH_END, whole[13:25], whole[25:]]
+    found = list(segments(stream, 10))
+    ends = [at for at, batch in enumerate(found) if batch is MICRO_BATCH_END]
+    assert [len(batch) for batch in found] == [10, 3, 0, 0, 10, 10, 7]
+    assert ends == [2, 3]
+    same(concat([batch for batch in found if batch is not MICRO_BATCH_END]), whole)
 
 
 def test_what_is_complete_does_not_wait_for_what_comes_next():

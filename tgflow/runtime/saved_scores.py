@@ -114,6 +114,8 @@ def check_scores(config: Config) -> None:
         return
     try:
         transport = find_transport(to)
+        if transport is not None:
+            transport.config(url=to)
     except ValueError as error:
         raise ConfigError(f"--scores: {error}") from None
     if transport is not None:
@@ -142,7 +144,6 @@ def open_scores(
         checkpoint: What the run resumes from; None starts.
 
     Raises:
-        ConfigError: If a topic's address is none.
         FileExistsError: If there is a file already that the checkpoint does not count.
         ScoresLost: If there are fewer rows than the checkpoint counts.
         OSError: If they cannot be written.
@@ -188,7 +189,4 @@ def _topic(config: Config, to: str) -> ScoreSink:
     transport = find_transport(to)
     assert transport is not None
     assert transport.topic is not None
-    try:
-        return TopicScores(transport.topic(to, section_of(config, to).options))
-    except ValueError as error:
-        raise ConfigError(f"--scores: {error}") from None
+    return TopicScores(transport.topic(to, section_of(config, to).options))

@@ -15,10 +15,10 @@ Values: TypeAlias = NDArray[np.float64]
 
 HALF_LIFE = 10_000.0
 """Events after which a score counts half as much."""
-_NUM_BINS = 2048
+_NUM_BINS = 2049  # odd: logits of zero are in the middle of one
 _REACH = 15.0
 """Bins are as wide as each other in asinh(logit), from minus to plus this: logits of 1.6e6."""
-_CENTERS = np.sinh((np.arange(_NUM_BINS) + 0.5) * (2 * _REACH / _NUM_BINS) - _REACH)
+_CENTERS = np.sinh(np.linspace(-_REACH, _REACH, _NUM_BINS))
 _NEWTON_STEPS = 25
 _SETTLED = 1e-9
 
@@ -88,7 +88,7 @@ def _checked(counts: Tensor) -> Values:
 
 
 def _bins(logits: Values) -> NDArray[np.int64]:
-    place = (np.arcsinh(logits) + _REACH) * (_NUM_BINS / (2 * _REACH))
+    place = np.rint((np.arcsinh(logits) / _REACH + 1) * ((_NUM_BINS - 1) / 2))
     return np.clip(place, 0, _NUM_BINS - 1).astype(np.int64)
 
 

@@ -1,0 +1,177 @@
+"""`tgflow run --scores`: each event once, by its own ids, whatever happens to the run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.effort import slow
+from helpers.live_runs import SMALL, signal_at
+from tgflow.cli import main
+from tgflow.runtime.saved_scores import SavedScores
+from tgflow.train import learner
+
+SIZE = 230
+NAMES = ["position", "src", "dst", "t", "event_id", "logit", "probability", "rank", "anomaly"]
+FLAGS = ("--event-id", "id", "--time-unit", "s", "--tick-unit", "ms", *SMALL)
+
+
+def write_payments(path):
+    """Write payments with ids, between accounts with names, at times with decimals."""
+    lines = [f"acc_{i % 9},shop_{i * i % 7},{1_600_000 + i}.5,pay-{i}" for i in range(SIZE)]
+    path.write_text("src,dst,t,id\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a folder with payments, and the scores of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("scored")
+    stream = write_payments(folder / "pay.csv")
+    run = ["run", "-s", stream, "-o", folder / "whole", *FLAGS, "--id-kind", "string"]
+    assert main([str(x) for x in [*run, "--scores", folder / "whole.csv"]]) == 0
+    return folder
+
+
+def table(path):
+    with Path(path).open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_row_an_event_in_the_ids_and_units_of_the_stream(made):
+    rows = table(made / "whole.csv")
+    assert list(rows[0]) == [*NAMES, "model_position"]
+    assert [int(row["position"]) for row in rows] == list(range(SIZE))
+    row = rows[101]
+    assert (row["src"], row["dst"], row["t"]) == ("acc_2", "shop_2", "1600101.5")
+    assert row["event_id"] == "pay-101"
+    assert row["model_position"] == "100"
+    assert 1 <= float(row["rank"]) <= 21
+    assert 0 < float(row["probability"]) < 1
+    assert rows[0]["anomaly"] == ""
+    assert 0 <= float(row["anomaly"]) <= 100
+    metrics = json.loads((made / "whole" / "metrics.json").read_text())
+    assert metrics["scores"] == {"to": str(made / "whole.csv"), "num_rows": SIZE}
+    mrr = sum(1 / float(row["rank"]) for row in rows) / SIZE
+    assert mrr == pytest.approx(metrics["prequential.mrr"])
+
+
+def as_text(rows):
+    return [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows]
+
+
+def assert_same_rows(rows, expected):
+    assert len(rows) == len(expected)
+    for row, other in zip(as_text(rows), expected, strict=True):
+        assert row.keys() == other.keys()
+        for name, value in other.items():
+            assert row[name] == value or float(row[name]) == float(value), (name, row)
+
+
+@pytest.mark.parametrize("ending", ["parquet", slow("jsonl"), slow("tsv")])
+def test_a_run_that_was_stopped_leaves_the_same_rows(tgflow, made, monkeypatch, tmp_path, ending):
+    signal_at(monkeypatch, 150, signal.SIGTERM)
+    flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
+    ran = tgflow("run", *flags, "--scores", f"s.{ending}")
+    assert ran.code == 0, ran.err
+    assert "scores of 150 events are in" in ran.out
+    if ending == "parquet":
+        assert pq.read_table("s.parquet").num_rows == 150
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert tgflow("run", "--resume", "-o", "out").code == 0
+    if ending == "parquet":
+        rows = pq.read_table("s.parquet").to_pylist()
+    elif ending == "jsonl":
+        rows = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
+    else:
+        rows = list(csv.DictReader(Path("s.tsv").open(), delimiter="\t"))
+    assert_same_rows(rows, table(made / "whole.csv"))
+
+
+def test_a_step_that_fails_leaves_no_rows_of_what_was_not_learned(tgflow, made, monkeypatch):
+    flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
+    plain, calls = learner.Learner._descend, []
+
+    def failing(self, loss):
+        calls.append(loss)
+        if len(calls) == 3:
+            raise MemoryError("no room")
+        plain(self, loss)
+
+    monkeypatch.setattr(learner.Learner, "_descend", failing)
+    assert tgflow("run", *flags, "--scores", "s.csv").code == 71
+    assert len(table("s.csv")) == 100
+    monkeypatch.setattr(learner.Learner, "_descend", plain)
+    assert tgflow("run", "--resume", "-o", "out").code == 0
+    assert_same_rows(table("s.csv"), table(made / "whole.csv"))
+
+
+def test_rows_that_a_crash_left_are_cut_back(tgflow, made, monkeypatch):
+    flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
+    write = SavedScores.write
+
+    def crashing(self, events, scores):
+        write(self, events, scores)
+        if events.begin == 100:
+            raise AssertionError("killed here")
+
+    monkeypatch.setattr(SavedScores, "write", crashing)
+    assert tgflow("run", *flags, "--scores", "s.csv", "--checkpoint-batches", 1).code == 70
+    assert len(table("s.csv")) == 150
+    monkeypatch.setattr(SavedScores, "write", write)
+    assert tgflow("run", "--resume", "-o", "out").code == 0
+    assert_same_rows(table("s.csv"), table(made / "whole.csv"))
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ("s.xlsx", "--scores: 's.xlsx' has no ending that rows can be written to; end it in"),
+        ("s.csv.gz", "'s.csv.gz' has no ending"),
+        ("nowhere/s.csv", "--scores: there is no folder nowhere to write to; make it first"),
+        ("amqp://host/q", "--scores: 'amqp://host/q' has an unknown scheme"),
+        ("kafka://host", "--scores: "),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_made(tgflow, made, to, said):
+    ran = tgflow("run", "-s", made / "pay.csv", "-o", "out", *FLAGS, "--scores", to)
+    assert ran.code == 2
+    assert said in ran.err
+    assert not Path("out").exists()
+
+
+def test_a_file_that_is_there_is_not_written_over(tgflow, made):
+    Path("s.csv").write_text("mine\n")
+    ran = tgflow("run", "-s", made / "pay.csv", "-o", "out", *FLAGS, "--scores", "s.csv")
+    assert ran.code == 74
+    assert "s.csv is there already" in ran.err
+    assert "--scores" in ran.err
+    assert Path("s.csv").read_text() == "mine\n"
+
+
+def test_a_file_that_has_lost_rows_is_said_to(tgflow, made, tmp_path):
+    flags = ("-s", made / "pay.csv", *FLAGS, "--id-kind", "string")
+    assert tgflow("run", *flags, "-o", "out", "--scores", "s.csv", "--limit", 100).code == 0
+    whole = Path("s.csv").read_bytes()
+    Path("s.csv").write_bytes(whole[:500])
+    ran = tgflow("run", "--resume", "-o", "out", "--limit", 200)
+    assert ran.code == 76
+    assert "s.csv has 500 bytes, and the run has written" in ran.err
+    Path("s.csv").write_bytes(whole)
+    assert tgflow("run", "--resume", "-o", "out", "--scores", "t.csv", "--limit", 200).code == 0
+    assert [int(row["position"]) for row in table("t.csv")] == list(range(100, 200))
+    ran = tgflow("run", "--resume", "-o", "out", "--scores", "s.csv")
+    assert ran.code == 74
+    assert Path("s.csv").read_bytes() == whole
+
+
+def test_a_span_that_is_none_is_refused(tgflow, made):
+    ran = tgflow("run", "-s", made / "pay.csv", "-o", "out", *FLAGS, "--max-wait", "soon")
+    assert ran.code == 2
+    assert "--max-wait: scores.max_wait: a span of time is more than 0, such as" in ran.err

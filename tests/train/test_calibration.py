@@ -1,0 +1,93 @@
+"""What logits stand for: by those that came before, and by nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tgflow.checkpoint import Checkpoint
+from tgflow.train.calibration import HALF_LIFE, Calibration
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def made(size, scale, offset, seed=0):
+    """Logits of events and of negatives, as many, with P(event) = sigmoid(scale * logit + offset).
+
+    Whoever draws either with the same chance has to reject some: a logit is kept as an event, or as
+    a negative, with its probability.
+    """
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 2, 2 * size)
+    is_event = rng.random(2 * size) < sigmoid(scale * logits + offset)
+    return logits[is_event], logits[~is_event][:, None]
+
+
+def test_before_anything_is_known_a_logit_is_what_it_was_learned_as():
+    calibration = Calibration()
+    logits = np.array([-2.0, 0.0, 3.0])
+    assert calibration.probabilities(logits) == pytest.approx(sigmoid(logits))
+    assert np.isnan(calibration.anomalies(logits)).all()
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (0.3, 0.5), (2.5, -1.0)])
+def test_probabilities_become_those_of_the_stream(scale, offset):
+    calibration, logits = Calibration(), np.linspace(-4, 4, 9)
+    calibration.add(*made(4_000, scale, offset))
+    expected = sigmoid(scale * logits + offset)
+    assert np.abs(calibration.probabilities(logits) - expected).max() < 0.03
+
+
+def test_logits_that_tell_all_give_probabilities_that_are_finite():
+    calibration = Calibration()
+    calibration.add(np.full(500, 1e7), np.full((500, 3), -1e7))
+    found = calibration.probabilities(np.array([-1e30, -1.0, 1.0, 1e30]))
+    assert np.isfinite(found).all()
+    assert found[0] < 0.01
+    assert found[-1] > 0.99
+
+
+def test_an_anomaly_is_the_percentage_of_higher_logits_before():
+    calibration, rng = Calibration(), np.random.default_rng(1)
+    seen = rng.normal(0, 3, 5_000)
+    calibration.add(seen, np.zeros((5_000, 1)))
+    asked = np.array([-50.0, -3.0, 0.0, 3.0, 50.0])
+    exact = [100 * (seen > logit).mean() for logit in asked]
+    assert calibration.anomalies(asked) == pytest.approx(exact, abs=0.5)
+
+
+def test_equal_logits_take_the_middle():
+    calibration = Calibration()
+    calibration.add(np.zeros(10), np.zeros((10, 2)))
+    assert calibration.anomalies(np.zeros(1)) == pytest.approx([50])
+    assert calibration.probabilities(np.zeros(1)) == pytest.approx([0.5])
+
+
+def test_what_is_long_ago_counts_for_less():
+    calibration = Calibration()
+    calibration.add(np.full(1_000, -5.0), np.zeros((1_000, 1)))
+    for _ in range(4):
+        calibration.add(np.full(int(HALF_LIFE), 5.0), np.zeros((int(HALF_LIFE), 1)))
+    assert calibration.anomalies(np.array([0.0]))[0] > 99.5
+
+
+def test_it_goes_on_with_the_same_bits():
+    left, right, saved = Calibration(), Calibration(), Checkpoint({})
+    left.add(*made(300, 0.7, 0.2))
+    left.save(saved)
+    right.load(saved)
+    more = made(200, 0.6, 0.1, seed=2)
+    for each in (left, right):
+        each.add(*more)
+    asked = np.linspace(-3, 3, 50)
+    assert np.array_equal(left.probabilities(asked), right.probabilities(asked))
+    assert np.array_equal(left.anomalies(asked), right.anomalies(asked))
+    assert not np.shares_memory(saved.get("calibration")["counts"].numpy(), right._counts)
+
+
+def test_what_was_never_saved_is_refused():
+    with pytest.raises(ValueError, match=r"counts must be float64 \[2, 2049\], got torch.float32"):
+        Calibration().load(Checkpoint({"calibration": {"counts": torch.zeros(3)}}))
