@@ -38,9 +38,9 @@ def made(tmp_path_factory):
     return folder
 
 
-def table(path):
+def table(path, delimiter=","):
     with Path(path).open() as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(file, delimiter=delimiter))
 
 
 def test_a_row_an_event_in_the_ids_and_units_of_the_stream(made):
@@ -90,7 +90,7 @@ def test_a_run_that_was_stopped_leaves_the_same_rows(tgflow, made, monkeypatch, 
     elif ending == "jsonl":
         rows = [json.loads(line) for line in Path("s.jsonl").read_text().splitlines()]
     else:
-        rows = list(csv.DictReader(Path("s.tsv").open(), delimiter="\t"))
+        rows = table("s.tsv", "\t")
     assert_same_rows(rows, table(made / "whole.csv"))
 
 

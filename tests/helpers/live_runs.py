@@ -12,7 +12,9 @@ from tgflow.runtime import runner
 
 SMALL = ("--dim", 8, "--neighbors", 3, "--batch-size", 50, "--threads", 1)
 """Options that keep a run of the command line small."""
-MACHINE = ("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables")
+MACHINE = (
+    *("ranks", "threads", "machine", "interrupted", "stream", "state_sha256", "tables", "scores"),
+)
 
 
 def write_events(path: Path, size: int = 400, nodes: int = 20) -> Path:

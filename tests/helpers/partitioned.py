@@ -159,6 +159,7 @@ class _Partition:
             np.array([row.t for row in events], np.int64),
             _ints([row.label for row in events]),
             np.array([row.x for row in events], np.float32) if events and events[0].x else None,
+            _texts([row.event_id for row in events]),
         )
         self._event_ids = _ints([row.event_id for row in events])
 
@@ -185,6 +186,12 @@ class _Partition:
 
     def _origin(self, row: int) -> Origin:
         return Origin({"partition": self._number, "row": row}, repr(self._rows[row]).encode())
+
+
+def _texts(values: list[int | None]) -> pa.Array | None:
+    if not values or values[0] is None:
+        return None
+    return pa.array([f"id-{value}" for value in values])
 
 
 def _ints(values: list[int | None]) -> Int64s | None:

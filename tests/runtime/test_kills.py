@@ -5,9 +5,12 @@ TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
 
 from __future__ import annotations
 
+import csv
 import time
+from itertools import pairwise
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from helpers.campaign import (
@@ -90,6 +93,52 @@ def test_killed_over_kafka(record_property, tmp_path):
         campaign = Campaign(tmp_path / "killed", flags, SEED)
         disturb(campaign, KILLS, record_property)
         compare(reference, campaign)
+
+
+def read_rows(path):
+    """Return the rows of a file of scores, whose last line a kill may have cut off."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return list(csv.DictReader(whole.splitlines()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 30 * KILLS)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_scores_are_there_exactly_once(record_property, tmp_path, ending):
+    kills = max(1, KILLS // 2)
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
+    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--scores"]
+    reference = undisturbed(tmp_path, [*flags, str(tmp_path / f"whole.{ending}")])
+    campaign = Campaign(tmp_path / "killed", [*flags, str(tmp_path / f"killed.{ending}")], SEED)
+    disturb(campaign, kills, record_property)
+    compare(reference, campaign)
+    rows = read_rows(tmp_path / f"killed.{ending}")
+    assert rows == read_rows(tmp_path / f"whole.{ending}")
+    assert [int(row["position"]) for row in rows] == list(range(len(rows)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 30 * KILLS)
+def test_what_the_clock_has_decided_is_decided_again(record_property, tmp_path):
+    stream = write_rows(tmp_path / "made.csv", BATCH * 60)
+    scores = tmp_path / "scores.csv"
+    paced = ["--speed", "10000", "--max-wait", "15ms", "--scores", str(scores)]
+    campaign = Campaign(
+        tmp_path / "killed", ["-s", str(stream), *LATE, *SMALL, *KEPT, *paced], SEED
+    )
+    said = {}
+    while campaign.kills < KILLS and campaign.kill_once():
+        said |= {row["position"]: row for row in read_rows(scores)}
+    campaign.finish()
+    record_property("kills", campaign.kills)
+    rows = {row["position"]: row for row in read_rows(scores)}
+    assert said
+    assert {position: rows[position] for position in said} == said
+    ends = [*map(int, (campaign.out / "micro-batches.txt").read_text().split())]
+    assert ends == sorted(set(ends))
+    assert any(stop - start < BATCH for start, stop in pairwise(ends))
 
 
 @pytest.mark.slow

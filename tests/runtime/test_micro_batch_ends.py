@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 from tgflow.events import MICRO_BATCH_END, EventBatch
@@ -81,10 +82,7 @@ def test_what_the_stream_raises_comes_after_its_events(tmp_path):
         yield events(0, 3)
         raise RuntimeError("gone")
 
-    found = []
-    try:
-        for batch in timed(stream(), MicroBatchEnds(tmp_path / "ends.txt", 0)):
-            found.append(batch)
-    except RuntimeError as error:
-        assert str(error) == "gone"
-    assert spans(found) == [(0, 3)]
+    batches = iter(timed(stream(), MicroBatchEnds(tmp_path / "ends.txt", 0)))
+    assert spans([next(batches)]) == [(0, 3)]
+    with pytest.raises(RuntimeError, match="gone"):
+        next(batches)

@@ -1,0 +1,52 @@
+"""Scores of events in a topic: each of them at least once, with its position as key."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from helpers.live_runs import SMALL, write_events
+from tgflow.cli import main
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def records_of(broker, topic):
+    """Return key and value of each record of a topic of one partition."""
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.servers,
+        api_version=broker.api_version,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=1_000,
+    )
+    try:
+        return [(record.key, json.loads(record.value)) for record in consumer]
+    finally:
+        consumer.close()
+
+
+def test_a_record_an_event(shared_broker, topic, tmp_path):
+    shared_broker.create(topic, 1)
+    stream = write_events(tmp_path / "made.csv", size=120)
+    version = json.dumps(list(shared_broker.api_version))
+    flags = [
+        "-s",
+        stream,
+        "-o",
+        tmp_path / "out",
+        *SMALL,
+        "--kafka-option",
+        f"api_version={version}",
+    ]
+    assert main([str(x) for x in ["run", *flags, "--scores", shared_broker.url(topic)]]) == 0
+    records = records_of(shared_broker, topic)
+    lines = [line.split(",") for line in stream.read_text().splitlines()[1:]]
+    assert [key for key, _ in records] == [str(i).encode() for i in range(120)]
+    found = [[str(row[name]) for name in ("src", "dst", "t")] for _, row in records]
+    assert found == lines
+    assert records[0][1]["anomaly"] is None
+    assert {row["model_position"] for _, row in records} == {0, 50, 100}
