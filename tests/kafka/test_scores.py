@@ -33,16 +33,9 @@ def test_a_record_an_event(shared_broker, topic, tmp_path):
     shared_broker.create(topic, 1)
     stream = write_events(tmp_path / "made.csv", size=120)
     version = json.dumps(list(shared_broker.api_version))
-    flags = [
-        "-s",
-        stream,
-        "-o",
-        tmp_path / "out",
-        *SMALL,
-        "--kafka-option",
-        f"api_version={version}",
-    ]
-    assert main([str(x) for x in ["run", *flags, "--scores", shared_broker.url(topic)]]) == 0
+    flags = ["-s", stream, "-o", tmp_path / "out", *SMALL, "--scores", shared_broker.url(topic)]
+    flags += ["--kafka-option", f"api_version={version}"]
+    assert main([str(x) for x in ["run", *flags]]) == 0
     records = records_of(shared_broker, topic)
     lines = [line.split(",") for line in stream.read_text().splitlines()[1:]]
     assert [key for key, _ in records] == [str(i).encode() for i in range(120)]

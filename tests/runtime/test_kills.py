@@ -124,10 +124,8 @@ def test_scores_are_there_exactly_once(record_property, tmp_path, ending):
 def test_what_the_clock_has_decided_is_decided_again(record_property, tmp_path):
     stream = write_rows(tmp_path / "made.csv", BATCH * 60)
     scores = tmp_path / "scores.csv"
-    paced = ["--speed", "10000", "--max-wait", "15ms", "--scores", str(scores)]
-    campaign = Campaign(
-        tmp_path / "killed", ["-s", str(stream), *LATE, *SMALL, *KEPT, *paced], SEED
-    )
+    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--speed", "10000", "--max-wait", "15ms"]
+    campaign = Campaign(tmp_path / "killed", [*flags, "--scores", str(scores)], SEED)
     said = {}
     while campaign.kills < KILLS and campaign.kill_once():
         said |= {row["position"]: row for row in read_rows(scores)}
