@@ -219,7 +219,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused(tgflow, events_csv, 
     for _ in range(2):
         ran = tgflow("run", "-o", "out", "--resume")
         assert ran.code == 76
-        assert "start over with another --out" in ran.err
+        assert "move out/checkpoints away and --resume" in ran.err
 
 
 def test_a_hole_in_the_log_is_refused(tgflow, tmp_path):

@@ -135,7 +135,22 @@ def test_a_file_that_lost_rows_is_refused(run, resume, damage, text):
     damage(torch.zeros(100, 2))
     ran = resume("--limit", 400)
     assert (ran.code, text in ran.err) == (76, True), ran.err
-    assert "bring files back from a copy, or start over with another --out" in ran.err
+    assert "bring files back from a copy, or move out/checkpoints and out/edge-x.rows" in ran.err
+
+
+def test_a_damaged_row_is_named_and_all_can_be_learned_again(run, resume, made):
+    assert run("--limit", 300, *DISK).code == 0
+    data = bytearray(ROWS.read_bytes())
+    data[4096 + 150 * 12] ^= 4
+    ROWS.write_bytes(data)
+    ran = resume("--limit", 400)
+    assert ran.code == 76, ran.err
+    assert "row 150 of out/edge-x.rows is damaged" in ran.err
+    assert "move out/checkpoints and it away and --resume" in ran.err
+    ROWS.unlink()
+    shutil.rmtree("out/checkpoints")
+    assert resume("--limit", 400).code == 0
+    as_whole(made)
 
 
 def test_another_run_cannot_have_the_file(run, tgflow, made, tmp_path):

@@ -29,7 +29,7 @@ from tgflow.report.table_text import (
 )
 from tgflow.runtime.briefing import Lead
 from tgflow.runtime.build import RunInputs, open_run
-from tgflow.runtime.directory import ResumeOptions, RunDirectory
+from tgflow.runtime.directory import ResumeOptions, RunDirectory, learn_again
 from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import describe_device, device_figures
 from tgflow.runtime.log import RunLog
@@ -37,6 +37,7 @@ from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.runner import RunResult
 from tgflow.runtime.signals import StopSignals
 from tgflow.runtime.stream import FlowControl
+from tgflow.tables import DamagedFile
 
 MOST_RECORDS = 20_000
 """Micro-batches that the report draws from, evenly spaced."""
@@ -116,6 +117,8 @@ def failing_run(path: Path, run_log: RunLog, command: str) -> Iterator[None]:
         if exit_code(error) == IO:
             way_out = f"tgflow {command} --resume --out {path}"
             text += f"; once that is fixed, resume with: {way_out}"
+        if isinstance(error, DamagedFile):
+            text += f"; bring it back from a copy, or {learn_again(path, 'it')}"
         run_log.error("end", text, exit_code=exit_code(error))
         mark_reported(error)
         raise

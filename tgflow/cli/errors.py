@@ -52,6 +52,7 @@ _CODES = {
     "LogCorrupt": CORRUPT,
     "ScoresLost": CORRUPT,
     "LogVersion": CORRUPT,
+    "DamagedFile": CORRUPT,
     "FileNotFoundError": NO_INPUT,
     "IsADirectoryError": NO_INPUT,
     "NotADirectoryError": NO_INPUT,

@@ -34,7 +34,8 @@ from tgflow.peers import Peers
 from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
-from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.directory import RunDirectory, learn_again
+from tgflow.runtime.features import edge_file
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
 from tgflow.runtime.leader import lead, make_writer
 from tgflow.runtime.log import RunLog, library_messages
@@ -125,9 +126,16 @@ def open_run(
         with ExitStack() as opened:
             return _compose(directory, inputs, run_log, flow, console, opened)
     except (NoValidCheckpoint, LogCorrupt, RowsLost) as error:
-        raise type(error)(
-            f"{error}; bring files back from a copy, or start over with another --out"
-        ) from None
+        raise type(error)(f"{error}; {_way_out(error, directory)}") from None
+
+
+def _way_out(error: Exception, directory: RunDirectory) -> str:
+    """Return what can be done about files that are damaged or gone."""
+    if isinstance(error, LogCorrupt):
+        return "bring files back from a copy, or start over with another --out"
+    rows = edge_file(directory.config, directory.path)
+    lost = rows if isinstance(error, RowsLost) else None
+    return f"bring files back from a copy, or {learn_again(directory.path, lost)}"
 
 
 def _compose(

@@ -217,3 +217,14 @@ def _changes(
     if gravest != "fixed":
         way_out += "; or pass --allow-config-change to do what is said on the right"
     raise ConfigError(f"{path} was started with other settings:\n{lines}\n{way_out}")
+
+
+def learn_again(run: Path, rows: Path | str | None) -> str:
+    """Return how a run learns all of it again, from the log or the source.
+
+    Args:
+        run: Its directory.
+        rows: The file of its edge features, where that is lost; None where there is none.
+    """
+    away = f"{run / 'checkpoints'}" if rows is None else f"{run / 'checkpoints'} and {rows}"
+    return f"move {away} away and --resume, so that all is learned again from the log or the source"
