@@ -200,3 +200,25 @@ def test_a_signal_at_either_end_is_heard(run, resume, whole, monkeypatch, functi
     monkeypatch.setattr(continual, function, original)
     assert resume().code == 0
     same_run(whole, Path("out"))
+
+
+def test_damaged_figures_are_left_out_counted_and_named(run, resume, tgflow, whole):
+    assert run("--limit", 200).code == 0
+    for name, old, new in (
+        ("metrics.jsonl", '"stop"', '"stoq"'),
+        ("stream.json", '"counts"', '"cottts"'),
+        ("metrics.json", '"seed"', '"seec"'),
+    ):
+        path = Path("out") / name
+        path.write_text(path.read_text().replace(old, new, 1))
+    found = tgflow("info", "out")
+    assert found.code == 0, found.err
+    assert "1 lines are damaged, and left out" in " ".join(found.out.split())
+    problems = tgflow("info", "out", "--json").json["problems"]
+    assert set(problems) == {"metrics.jsonl", "stream.json", "metrics.json"}
+    ran = resume("--limit", 400)
+    assert ran.code == 0, ran.err
+    assert "1 lines of out/metrics.jsonl are damaged" in " ".join(ran.err.split())
+    assert "1 damaged records of metrics.jsonl are left out" in Path("out/report.html").read_text()
+    ours, theirs = (json.loads((at / "metrics.json").read_text()) for at in (Path("out"), whole))
+    assert ours["state_sha256"] == theirs["state_sha256"]

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from tgflow.runtime.files import RunFiles, read_records, to_json
+from tgflow.runtime.checked_json import DamagedJson
+from tgflow.runtime.files import Records, RunFiles, read_records, to_json
 
 
 def test_records_can_be_read_while_the_run_goes_on(tmp_path):
@@ -16,11 +17,56 @@ def test_records_can_be_read_while_the_run_goes_on(tmp_path):
     rundir.log({"loss": 0.5})
     rundir.log({"loss": math.nan, "list": [math.inf, 1]})
     path = rundir.path / "metrics.jsonl"
-    assert read_records(path) == [{"loss": 0.5}, {"loss": None, "list": [None, 1]}]
+    written = [{"loss": 0.5}, {"loss": None, "list": [None, 1]}]
+    assert read_records(path) == Records(written, 0)
     with path.open("a") as file:
         file.write('{"loss": 0.')
-    assert len(read_records(path)) == 2
+    assert read_records(path) == Records(written, 0)
     rundir.close()
+
+
+def test_a_record_with_any_changed_bit_is_left_out_and_counted(tmp_path):
+    rundir = RunFiles(tmp_path)
+    for index in range(3):
+        rundir.log({"index": index, "loss": 0.5, "who": "caf\u00e9"})
+    rundir.close()
+    path = tmp_path / "metrics.jsonl"
+    good = path.read_bytes()
+    first, second, third = read_records(path).kept
+    start, stop = good.index(b"\n") + 1, good.rindex(b"\n", 0, -1)
+    for bit in range(8 * start, 8 * stop):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        found = read_records(path)
+        assert found.kept in ([first, third], [first, second, third])
+        assert len(found.kept) == 3 or found.num_damaged >= 1
+
+
+def test_figures_that_are_not_what_was_written_are_refused(tmp_path):
+    rundir = RunFiles(tmp_path)
+    rundir.write_json("figures.json", {"a": 1, "b": {"1": [0.1]}})
+    assert rundir.read_json("figures.json") == {"a": 1, "b": {"1": [0.1]}}
+    assert rundir.read_json("none.json") is None
+    path = tmp_path / "figures.json"
+    for text, problem in (
+        (path.read_text().replace("0.1", "0.2"), "its checksum differs"),
+        (path.read_text().replace('"a"', '"b"'), "its checksum differs"),
+        ("[1]", "its checksum differs"),
+        ("{", "it is not JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DamagedJson, match=problem):
+            rundir.read_json("figures.json")
+
+
+def test_records_are_thinned_evenly(tmp_path):
+    rundir = RunFiles(tmp_path)
+    for index in range(40):
+        rundir.log({"index": index})
+    rundir.close()
+    kept = [record["index"] for record in read_records(rundir.records, most=10).kept]
+    assert kept == list(range(0, 40, 4))
 
 
 def test_files_of_another_run_are_left_alone(tmp_path):

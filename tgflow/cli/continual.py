@@ -92,7 +92,7 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead
         with failing_run(directory.path, run_log, "run"):
             result = open_run(directory, inputs, run_log, flow, console).run()
             metrics = _metrics(result, config, threads, device)
-            _write_report(directory.files, metrics, result, config)
+            _write_report(directory.files, metrics, result, config, run_log)
         run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
         run_log.close()
     if as_json:
@@ -155,11 +155,21 @@ def _metrics(
 
 
 def _write_report(
-    files: RunFiles, metrics: Mapping[str, Any], result: RunResult, config: Config
+    files: RunFiles,
+    metrics: Mapping[str, Any],
+    result: RunResult,
+    config: Config,
+    run_log: RunLog,
 ) -> None:
     files.write_metrics(metrics)
-    records = read_records(files.records, MOST_RECORDS) if files.records.exists() else []
-    files.write_report(continual_report(records, metrics, config, result.reports["stream"]))
+    records = read_records(files.records, MOST_RECORDS)
+    if records.num_damaged:
+        text = f"{records.num_damaged} lines of {files.records} are damaged; figures leave them out"
+        run_log.warning("records", text)
+    page = continual_report(
+        records.kept, metrics, config, result.reports["stream"], records.num_damaged
+    )
+    files.write_report(page)
 
 
 def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirectory) -> None:

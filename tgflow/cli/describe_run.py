@@ -12,10 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tgflow.cli.errors import DATA, CliError
 from tgflow.config import load_config, plain
 from tgflow.report.formatting import duration, num_bytes, rank_line
 from tgflow.report.table_text import TITLES, describe_table, print_stream, print_table, row_sums
+from tgflow.runtime.checked_json import DamagedJson
+from tgflow.runtime.files import read_figures, read_records
 from tgflow.runtime.health import read_health
 from tgflow.text import printable
 
@@ -52,17 +53,21 @@ def describe_run(path: Path, as_json: bool) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     offline = path / "checkpoint"
+    problems: dict[str, str] = {}
+    if num_damaged := read_records(path / "metrics.jsonl", most=1).num_damaged:
+        problems["metrics.jsonl"] = f"{num_damaged:,} lines are damaged, and left out"
     return {
         "path": str(path),
         "config": plain(load_config(path / "config.toml")),
         "health": read_health(path / "health.json"),
-        "metrics": _json(path / "metrics.json"),
+        "metrics": _figures(path / "metrics.json", problems),
         "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,
         "checkpoints": _checkpoints(path / "checkpoints"),
         "log": _log(path / "log"),
         "dead_letters": {"bytes": _size(path / "dead-letters")},
-        "stream": _json(path / "stream.json"),
+        "stream": _figures(path / "stream.json", problems),
         "report": (path / "report.html").exists(),
+        "problems": problems,
     }
 
 
@@ -113,7 +118,7 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("rows", row_sums(found["stream"])))
         rows.append(("dead letters", num_bytes(found["dead_letters"]["bytes"])))
     rows.append(("report", str(path / "report.html") if found["report"] else "none"))
-    return rows
+    return [*rows, *found["problems"].items()]
 
 
 def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -144,14 +149,13 @@ def _checkpoint_row(entry: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _figures(path: Path, problems: dict[str, str]) -> dict[str, Any] | None:
+    """Return the figures in a file; if they are damaged none, and why among `problems`."""
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return read_figures(path)
+    except DamagedJson as error:
+        problems[path.name] = f"damaged, and left out: {error}"
         return None
-    except ValueError as error:
-        raise CliError(f"{path} is not JSON: {error}; was the run cut off?", DATA) from None
-    return value
 
 
 def _size(directory: Path) -> int:

@@ -33,6 +33,7 @@ def continual_report(
     metrics: Mapping[str, Any],
     config: Config,
     stream: Record | None = None,
+    num_damaged: int = 0,
 ) -> str:
     """Return the page of a `tgflow run`.
 
@@ -41,6 +42,7 @@ def continual_report(
         metrics: The content of metrics.json.
         config: The run's settings.
         stream: The content of stream.json, or None.
+        num_damaged: Lines of metrics.jsonl that are not what was written, and left out.
     """
     flat = flatten(metrics)
     name = _stream_name(config)
@@ -51,6 +53,8 @@ def continual_report(
         f"Every micro-batch of {config.continual.batch_size} events was predicted first, then "
         "learned, then stored. What is plotted was measured before the model had seen the events."
     )
+    if num_damaged:
+        lead += f" {num_damaged:,} damaged records of metrics.jsonl are left out."
     more = "" if stream is None else _stream_html(stream)
     more += _ranks_html(metrics.get("ranks", {}))
     return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, more)

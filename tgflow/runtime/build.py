@@ -234,7 +234,9 @@ def _compose(
         figures=_make_figures(trainer.graph, settings, stream, inputs.device),
         observers=[directory.files.log, show, *parts.observers],
         reports={
-            "stream": StreamReport(ingest, trainer, directory.files).write,
+            "stream": StreamReport(
+                ingest, trainer, directory.files, partial(run_log.warning, "stream")
+            ).write,
             **({} if scores is None else {"scores": scores.finish}),
             **parts.reports,
         },

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tgflow.config import Config, to_toml
 from tgflow.durable.appended import AppendedFile
+from tgflow.runtime.checked_json import DamagedJson, read_checked, with_checksum
 
 OWN = frozenset(
     {".lock", "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
@@ -72,7 +74,8 @@ class RunFiles:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl, at once readable by others."""
-        self._records.write((to_json(record) + "\n").encode())
+        line = to_json(with_checksum(finite(record)))
+        self._records.write((line + "\n").encode())
 
     def sync_records(self) -> int:
         """Return the size of metrics.jsonl once all of it is on the disk."""
@@ -84,12 +87,11 @@ class RunFiles:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write another file of figures."""
-        self._write(name, to_json(value, indent=2) + "\n")
+        self._write(name, to_json(with_checksum(finite(value)), indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Return what `write_json` wrote, None if it did not."""
-        path = self.path / name
-        return json.loads(path.read_text()) if path.exists() else None
+        """Return what `write_json` wrote; see `read_figures`."""
+        return read_figures(self.path / name)
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write metrics.json, the run's figures."""
@@ -114,22 +116,52 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-def read_records(path: Path, most: int | None = None) -> list[dict[str, Any]]:
-    """Return the records of a metrics.jsonl; a last line that was cut off is left out.
+def read_figures(path: Path) -> dict[str, Any] | None:
+    """Return what `RunFiles.write_json` wrote to a file, None if it is not there.
+
+    Raises:
+        DamagedJson: If it is not what was written.
+    """
+    return read_checked(path.read_bytes()) if path.exists() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Lines of a metrics.jsonl."""
+
+    kept: list[dict[str, Any]]
+    """Those that were asked for, in order."""
+    num_damaged: int
+    """Lines that are not what was written, and are left out; not one at the end, cut off."""
+
+
+def read_records(path: Path, most: int | None = None) -> Records:
+    """Return the records of a metrics.jsonl; none if it is not there.
 
     Args:
         path: The file.
-        most: How many to return at most, evenly spaced; twice as many lines are in memory.
+        most: How many to return at most, evenly spaced; twice as many are in memory.
     """
-    kept: list[bytes] = []
-    every = 1
-    with path.open("rb") as file:
-        for number, line in enumerate(file):
-            if number % every == 0 and line.endswith(b"\n"):
-                kept.append(line)
-            if most is not None and len(kept) > most:
-                kept, every = kept[::2], 2 * every
-    return [json.loads(line) for line in kept]
+    kept: list[dict[str, Any]] = []
+    every, num_damaged = 1, 0
+    for number, line in enumerate(_lines(path)):
+        try:
+            record = read_checked(line)
+        except DamagedJson:
+            num_damaged += 1
+            continue
+        if number % every == 0:
+            kept.append(record)
+        if most is not None and len(kept) > most:
+            kept, every = kept[::2], 2 * every
+    return Records(kept, num_damaged)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the whole lines of a file."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
 
 
 def _is_free(path: Path, own: Set[str]) -> bool:

@@ -1,0 +1,69 @@
+"""A bit flips in any file of a run: it is found, with the right code, or it changes no result."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helpers.live_runs import SMALL, write_features
+from tgflow.cli import main
+
+FLIPS = int(os.environ.get("TGFLOW_FLIPS", "150"))
+UNREAD = {".lock", "run.log", "report.html"}
+"""What a run writes and never reads."""
+FOUND = {76, 77}
+"""Exit codes of damage, and of what is not trusted."""
+SETTINGS = {2, 65, 66}
+"""Codes for settings that are wrong, or name what is not there."""
+
+
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory):
+    """Return a run that has checkpoints and a log beyond them, its end, and its digest."""
+    folder = tmp_path_factory.mktemp("made")
+    lines = write_features(folder / "made.csv", 300).read_text().splitlines()
+    lines[40] = "x,y,soon,1,2"
+    (folder / "made.csv").write_text("\n".join(lines) + "\n")
+    run = folder / "run"
+    options = ["--features", "f*", "--edge-table", "disk", "-o", run, *SMALL]
+    how = ["--checkpoint-batches", 2, "--max-bad-ratio", 0.5]
+    assert main(list(map(str, ["run", "-s", folder / "made.csv", *options, *how]))) == 0
+    digest = json.loads((run / "metrics.json").read_text())["state_sha256"]
+    shutil.rmtree(max((run / "checkpoints").iterdir()))
+    return run, digest
+
+
+def flipped(run, to, chance):
+    """Copy a run with one bit of one file changed; return the file's name."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(run, to)
+    files = (path for path in to.rglob("*") if path.is_file() and path.name not in UNREAD)
+    path = chance.choice(sorted(path for path in files if path.stat().st_size))
+    data = bytearray(path.read_bytes())
+    bit = chance.randrange(8 * len(data))
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    return f"bit {bit} of {path.relative_to(to)}"
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_is_found_or_changes_nothing(broken_off, tgflow):
+    run, digest = broken_off
+    chance = random.Random(1)
+    copy = Path("copy")
+    for _ in range(FLIPS):
+        what = flipped(run, copy, chance)
+        looked = tgflow("info", copy)
+        ran = tgflow("run", "--resume", "-o", copy)
+        assert "Traceback" not in looked.err + ran.err, what
+        of_settings = SETTINGS if "config.toml" in what else set()
+        assert looked.code in {0} | of_settings, (what, looked.err)
+        assert ran.code in {0} | FOUND | of_settings, (what, ran.err)
+        if ran.code == 0 and not of_settings:
+            found = json.loads((copy / "metrics.json").read_text())
+            assert found["state_sha256"] == digest, what
