@@ -297,6 +297,44 @@ def test_other_models_checkpoints_are_refused(tmp_path):
         ContinualTrainer.from_checkpoint(small_tgn(), saved)
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("0.exp_avg", torch.zeros(0)),  # a fused step would read past its end
+        ("0.exp_avg_sq", torch.zeros(2, 3)),
+        ("0.step", torch.zeros(3)),
+        ("0.exp_avg", torch.zeros(1, dtype=torch.float64)),
+        ("9999.exp_avg", torch.zeros(1)),
+        ("x.exp_avg", torch.zeros(1)),
+        ("0.more", torch.zeros(1)),
+    ],
+)
+def test_moments_that_are_not_the_parameters_are_refused_by_name(name, wrong):
+    trainer, _, _ = run(made_events(40))
+    saved = trainer.checkpoint()
+    saved.sections["optimizer"] = {**saved.sections["optimizer"], name: wrong}
+    with pytest.raises(ckpt.UntrustedCheckpoint, match=rf"optimizer.*{name}"):
+        ContinualTrainer.from_checkpoint(small_tgn(), saved)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "text"),
+    [
+        ("progress", 5, "progress is 5"),
+        ("config", {"seed": 1}, "config lacks"),
+        ("segment_start", 10**6, "segment_start is 1000000, after all 40 events"),
+        ("index", -1, "index is -1"),
+        ("replay_from", "0", "replay_from is '0'"),
+    ],
+)
+def test_values_that_no_checkpoint_has_are_refused_by_key(key, wrong, text):
+    trainer, _, _ = run(made_events(40))
+    saved = trainer.checkpoint()
+    saved.meta[key] = wrong
+    with pytest.raises(ckpt.UntrustedCheckpoint, match=text):
+        ContinualTrainer.from_checkpoint(small_tgn(), saved)
+
+
 def test_a_feature_that_is_not_finite_stops_the_run_by_place():
     events = made_events(100)
     events.x[45] = math.inf

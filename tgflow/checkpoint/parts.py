@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from tgflow.checkpoint.content import Tensors, part_section
+from tgflow.checkpoint.tensors import check_like
 from tgflow.ids import NodeIds
 from tgflow.peers import PARTS
 from tgflow.state import PartedState, StreamState
@@ -148,13 +149,31 @@ class Optimizer(InCheckpoint):
         writer.put(self.name, _copied(named))
 
     def load(self, reader: SectionReader) -> None:
-        """Give the optimizer what was saved, with the settings that it has."""
+        """Give the optimizer what was saved, with the settings that it has.
+
+        Raises:
+            UntrustedCheckpoint: If its tensors are not those of the optimizer's parameters, which
+                kernels take them for.
+        """
+        found = reader.get(self.name)
         state: dict[int, Tensors] = {}
-        for name, tensor in reader.get(self.name).items():
+        for name, tensor in found.items():
             index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = tensor
+            state.setdefault(int(index) if index.isdecimal() else -1, {})[key] = tensor
+        check_like(self.name, found, self._expected(state))
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _expected(self, state: Mapping[int, Tensors]) -> Tensors:
+        """Return what Adam keeps of each parameter in `state`, by its name in the section."""
+        groups = self._optimizer.param_groups
+        parameters = [each for group in groups for each in group["params"]]
+        return {
+            f"{i}.{key}": torch.empty((), dtype=torch.float32) if key == "step" else parameter
+            for i, parameter in enumerate(parameters)
+            if i in state
+            for key in ("step", "exp_avg", "exp_avg_sq")
+        }
 
 
 class ModelState(InCheckpoint):

@@ -11,6 +11,7 @@ import torch
 
 from tgflow.checkpoint import CheckpointError
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_as
 from tgflow.compare.groups import GroupCounts, GroupPlans, Stopwatch, needs_of, turns
 from tgflow.compare.lineup import Entrant, Lineup, check_lineup, device_of_lineup
 from tgflow.compare.participant import Participant
@@ -159,7 +160,7 @@ class Comparison(StreamTrainer):
         Raises:
             CheckpointError: If it is not of a comparison, or of another lineup.
         """
-        saved = ContinualConfig(**checkpoint.meta["config"])
+        saved: ContinualConfig = read_as(ContinualConfig, checkpoint.meta.get("config"), "config")
         empty = graph_of(checkpoint, "compare", edge_x, device=device, device_budget=device_budget)
         found = cls(lineup, empty, saved if config is None else config, execution=execution)
         notes = checkpoint.meta["participants"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from tgflow.checkpoint import CheckpointStore
 from tgflow.checkpoint.parts import Ids, InCheckpoint, SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import plain
 from tgflow.durable.log import DurableLog
 from tgflow.durable.position import LogPosition
@@ -98,7 +99,8 @@ class SavedRecords:
 
     def load(self, reader: SectionReader) -> None:
         """Cut off the lines that are newer than the checkpoint."""
-        self.rewind(reader.meta[self.name]["bytes"])
+        noted = read_as(dict[str, int], reader.meta.get(self.name), self.name)
+        self.rewind(read_natural(noted, "bytes"))
 
     def rewind(self, mark: int) -> None:
         """Cut the file back to its first `mark` bytes."""

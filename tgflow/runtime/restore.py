@@ -9,6 +9,7 @@ import torch
 
 from tgflow.checkpoint import Checkpoint, CheckpointStore
 from tgflow.checkpoint.parts import Ids
+from tgflow.checkpoint.typed import read_as
 from tgflow.choices import Direction
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.lineup import Lineup
@@ -92,8 +93,10 @@ class Start:
         ids, ingest = NodeIds(), IngestPart()
         Ids(ids).load(checkpoint)
         ingest.load(checkpoint)
-        run = checkpoint.meta["run"]
-        return cls(ids, ingest.state, run["elapsed"], run["build"])
+        run = read_as(dict[str, Any], checkpoint.meta.get("run"), "run")
+        elapsed = read_as(float, run.get("elapsed"), "run.elapsed")
+        build = read_as(dict[str, str | int | None], run.get("build"), "run.build")
+        return cls(ids, ingest.state, elapsed, build)
 
 
 def check_build(

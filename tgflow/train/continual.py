@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel, device_of_model
@@ -269,7 +270,7 @@ class ContinualTrainer(StreamTrainer):
             device_budget=device_budget,
             shard=shard,
         )
-        saved = ContinualConfig(**meta["config"])
+        saved: ContinualConfig = read_as(ContinualConfig, meta.get("config"), "config")
         settings = saved if config is None else config
         trainer = cls(model, graph, settings, execution=execution, peers=peers, scores=scores)
         if keep_model:
@@ -279,8 +280,8 @@ class ContinualTrainer(StreamTrainer):
             trainer._stepper.keep_past()
             if model.state is not None:
                 kept = max(0, trainer.position - replay_past(saved))
-                trainer._replay_from = max(meta["replay_from"], kept)
+                trainer._replay_from = max(read_natural(meta, "replay_from"), kept)
         if trainer.config.batch_size == saved.batch_size:
             trainer._load_place(checkpoint)
-        trainer._stepper.progress = Progress.from_json(meta["progress"])
+        trainer._stepper.progress = Progress.from_json(meta.get("progress"))
         return trainer

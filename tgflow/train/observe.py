@@ -139,7 +139,7 @@ class RunningMean:
     """
 
     half_life: float
-    sums: dict[str, list[float]] = field(default_factory=dict)
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Weighted sum and weight by name."""
 
     def add(self, values: dict[str, float]) -> None:
@@ -147,8 +147,8 @@ class RunningMean:
         decay = 0.5 ** (1 / self.half_life)
         for name, value in values.items():
             if not math.isnan(value):
-                total, weight = self.sums.get(name, [0.0, 0.0])
-                self.sums[name] = [total * decay + value, weight * decay + 1]
+                total, weight = self.sums.get(name, (0.0, 0.0))
+                self.sums[name] = (total * decay + value, weight * decay + 1)
 
     def means(self) -> dict[str, float]:
         """Return the mean of each name seen."""

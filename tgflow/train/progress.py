@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tgflow.checkpoint.typed import read_as
 from tgflow.train.observe import RunningMean
 from tgflow.train.timeline import Timeline
 
@@ -42,10 +43,14 @@ class Progress:
         return cls(RunningMean(half_life))
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> Progress:
-        """Return the progress that `to_json` turned into `saved`."""
-        running, timeline = RunningMean(**saved["running"]), Timeline.from_json(saved["timeline"])
-        return cls(**saved | {"running": running, "timeline": timeline})
+    def from_json(cls, saved: Any) -> Progress:
+        """Return the progress that `to_json` turned into `saved`.
+
+        Raises:
+            UntrustedCheckpoint: If it has not.
+        """
+        progress: Progress = read_as(cls, saved, "progress")
+        return progress
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` takes back, as plain values: a copy."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tgflow.checkpoint import CheckpointError
+from tgflow.checkpoint import CheckpointError, UntrustedCheckpoint
 from tgflow.checkpoint.parts import (
     ModelState,
     Optimizer,
@@ -190,6 +190,8 @@ def _load(parts: list[Part], checkpoint: SectionReader) -> None:
     try:
         for part in parts:
             part.load(checkpoint)
+    except UntrustedCheckpoint:
+        raise
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(
             "the checkpoint does not fit this model; build it with the saved configuration: "

@@ -18,7 +18,7 @@ class Segment:
     """Position of the first event."""
     stop: int
     """Position after the last event."""
-    sums: dict[str, list[float]]
+    sums: dict[str, tuple[float, float]]
     """Weighted sum and weight by metric."""
 
 
@@ -40,7 +40,7 @@ class Timeline:
     """All segments, summed up."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes back, as plain values: a copy."""
+        """Return plain values of which `read_as` makes it again: a copy."""
         return {
             "capacity": self.capacity,
             "batches_per_segment": self.batches_per_segment,
@@ -49,16 +49,10 @@ class Timeline:
             "total": _segment_to_json(self.total),
         }
 
-    @classmethod
-    def from_json(cls, saved: dict[str, Any]) -> Timeline:
-        """Return the timeline that `to_json` turned into `saved`."""
-        segments = [Segment(**segment) for segment in saved["segments"]]
-        return cls(**saved | {"segments": segments, "total": Segment(**saved["total"])})
-
     def add(self, start: int, stop: int, metrics: dict[str, float]) -> None:
         """Take in one batch of events `[start, stop)`, which follow those before; no NaN."""
         sums = {
-            name: [value * weight, weight]
+            name: (value * weight, weight)
             for name, value in metrics.items()
             for weight in [1.0 if name in MEAN_OVER_BATCHES else float(stop - start)]
         }
@@ -104,15 +98,13 @@ class Timeline:
 
 
 def _segment_to_json(segment: Segment) -> dict[str, Any]:
-    sums = {name: list(pair) for name, pair in segment.sums.items()}
-    return {"start": segment.start, "stop": segment.stop, "sums": sums}
+    return {"start": segment.start, "stop": segment.stop, "sums": dict(segment.sums)}
 
 
 def _join(left: Segment, right: Segment) -> Segment:
     """Take `right`, which follows `left`, into it."""
     left.stop = right.stop
     for name, (value, weight) in right.sums.items():
-        old = left.sums.setdefault(name, [0.0, 0.0])
-        old[0] += value
-        old[1] += weight
+        old_value, old_weight = left.sums.get(name, (0.0, 0.0))
+        left.sums[name] = (old_value + value, old_weight + weight)
     return left

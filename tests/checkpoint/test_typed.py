@@ -1,0 +1,98 @@
+"""Values of a manifest are what tgflow writes, or are refused by their key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pytest
+
+from tgflow.checkpoint import UntrustedCheckpoint
+from tgflow.checkpoint.typed import read_as, read_natural
+from tgflow.train.config import ContinualConfig
+from tgflow.train.observe import RunningMean
+from tgflow.train.progress import Progress
+
+
+@dataclass
+class Pair:
+    first: int
+    rest: dict[str, tuple[float, float]] | None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, 3),
+        (bool, True),
+        (float, 1.5),
+        (str, ""),
+        (int | None, None),
+        (Literal["a", 1], 1),
+        (list[int], [1, 2]),
+        (dict[str, list[str]], {"a": ["b"]}),
+        (Any, [{}]),
+    ],
+)
+def test_what_fits_comes_back_as_it_is(kind, value):
+    assert read_as(kind, value, "key") == value
+
+
+def test_a_dataclass_is_made_of_what_fits():
+    assert read_as(Pair, {"first": 1, "rest": {"a": [1, 0.5]}}, "key") == Pair(1, {"a": (1.0, 0.5)})
+    assert read_as(Pair, {"first": 1, "rest": None}, "key") == Pair(1, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (int, True, "key is True, and no int"),
+        (int, 1.0, "key is 1.0, and no int"),
+        (int, 2**70, "and no int"),
+        (float, "1", "key is '1', and no float"),
+        (float, True, "and no float"),
+        (Literal["a", 1], True, "key is True"),
+        (str, None, "key is None"),
+        (list[int], [1, "x"], r"key\[1\] is 'x', and no int"),
+        (dict[str, int], {"a": None}, r"key\.a is None"),
+        (dict[str, int], [], r"key is \[\]"),
+        (tuple[int, int], [1], r"key is \[1\]"),
+        (Pair, {"first": 1}, "key lacks 'rest'"),
+        (Pair, {"first": 1, "rest": None, "more": 2}, "key has an unknown 'more'"),
+        (Pair, {"first": 1, "rest": {"a": [1]}}, "key.rest"),
+        (Pair, 5, "key is 5, and no Pair"),
+        (Pair | None, 5, "key is 5"),
+    ],
+)
+def test_what_does_not_is_refused_by_its_key(kind, value, text):
+    with pytest.raises(UntrustedCheckpoint, match=text):
+        read_as(kind, value, "key")
+
+
+def test_a_count_is_not_negative():
+    assert read_natural({"n": 3}, "n") == 3
+    for meta, text in (({"n": -1}, "n is -1"), ({}, "n is None"), ({"n": 2.0}, "n is 2.0")):
+        with pytest.raises(UntrustedCheckpoint, match=text):
+            read_natural(meta, "n")
+
+
+def test_settings_and_progress_pass_through_json():
+    progress = Progress(RunningMean(20.0))
+    progress.add(
+        0,
+        20,
+        {"ap": 0.5},
+        loss=0.7,
+        replay_ap=None,
+        num_fallbacks=0,
+        ended=1.0,
+        compute_seconds=0.5,
+    )
+    assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+    saved = progress.to_json()
+    saved["timeline"]["total"]["sums"]["ap"] = None
+    with pytest.raises(UntrustedCheckpoint, match=r"progress\.timeline\.total\.sums\.ap is None"):
+        Progress.from_json(saved)
+    config = ContinualConfig(batch_size=30)
+    assert read_as(ContinualConfig, json.loads(json.dumps(asdict(config))), "config") == config

@@ -1,0 +1,91 @@
+"""Plain values of a manifest, checked against the types that tgflow writes."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from tgflow.checkpoint.errors import UntrustedCheckpoint
+from tgflow.units import INT64_MAX
+
+
+def read_as(kind: Any, value: Any, key: str) -> Any:
+    """Return a value of JSON as `kind`, all of it checked.
+
+    Args:
+        kind: Any, bool, int, float, str, None, Literal, list, tuple, dict with keys of str, a union
+            of these, or a dataclass of such fields, which are all due. Integers have 64 bits.
+        value: What a manifest holds.
+        key: Where it is, for messages.
+
+    Returns:
+        The value; for a dataclass, one of them.
+
+    Raises:
+        UntrustedCheckpoint: If it is something else: the message names the key.
+
+    Example:
+        >>> read_as(dict[str, list[int]], {"a": [1]}, "meta.a")
+        {'a': [1]}
+    """
+    if kind is Any:
+        return value
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _read_union(args, value, key)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return _read_dataclass(kind, value, key)
+    if origin is list and isinstance(value, list):
+        return [read_as(args[0], item, f"{key}[{i}]") for i, item in enumerate(value)]
+    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(args):
+        pairs = enumerate(zip(args, value, strict=True))
+        return tuple(read_as(each, item, f"{key}[{i}]") for i, (each, item) in pairs)
+    if origin is dict and isinstance(value, dict):
+        return {name: read_as(args[1], item, f"{key}.{name}") for name, item in value.items()}
+    if origin is Literal and any(value == one and type(value) is type(one) for one in args):
+        return value
+    if kind in (None, types.NoneType) and value is None:
+        return None
+    if kind in (bool, str) and type(value) is kind:
+        return value
+    if kind is int and type(value) is int and abs(value) <= INT64_MAX:
+        return value
+    if kind is float and type(value) in (int, float):
+        return float(value)
+    raise UntrustedCheckpoint(f"{key} is {value!r:.60}, and no {_name_of(kind)}")
+
+
+def read_natural(meta: Mapping[str, Any], key: str) -> int:
+    """Return the integer from 0 on under `key`.
+
+    Raises:
+        UntrustedCheckpoint: If there is none: the message names the key.
+    """
+    value: int = read_as(int, meta.get(key), key)
+    if value < 0:
+        raise UntrustedCheckpoint(f"{key} is {value}, and not negative in any checkpoint")
+    return value
+
+
+def _read_union(kinds: tuple[Any, ...], value: Any, key: str) -> Any:
+    for kind in kinds[:-1]:
+        try:
+            return read_as(kind, value, key)
+        except UntrustedCheckpoint:
+            continue
+    return read_as(kinds[-1], value, key)
+
+
+def _read_dataclass(kind: Any, value: Mapping[str, Any], key: str) -> Any:
+    hints = get_type_hints(kind)
+    names = [each.name for each in fields(kind)]
+    for name in value.keys() ^ set(names):
+        side = "lacks" if name in names else "has an unknown"
+        raise UntrustedCheckpoint(f"{key} {side} {name!r:.60}")
+    return kind(**{name: read_as(hints[name], value[name], f"{key}.{name}") for name in names})
+
+
+def _name_of(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind)) if get_origin(kind) is None else str(kind)
