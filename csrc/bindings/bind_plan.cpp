@@ -23,6 +23,11 @@ void append(PairIndex& index, const TensorArg& src, const TensorArg& dst) {
   index.append(sources.data, targets.data, sources.size);
 }
 
+void destinations(const PairIndex& index, int64_t before, const TensorArg& out) {
+  check_number("before", before, 0, index.size());  // from there on the next events may have others
+  index.destinations(before, out.data<tgflow::node_t>("out", {index.num_destinations(before)}));
+}
+
 /// The request to draw what fits into `out`, [size, num].
 PairIndex::Request request(const PairIndex& index, uint64_t key, const TensorArg& src, const TensorArg& dst,
                            const TensorArg& cut, int64_t limit, const TensorArg& out) {
@@ -129,6 +134,7 @@ void bind_pair_index(py::module_& m) {
       .def("append", &append, py::arg("src"), py::arg("dst"), no_gil())
       .def("num_destinations", &PairIndex::num_destinations, py::arg("before"))
       .def("num_pairs", &PairIndex::num_pairs, py::arg("before"))
+      .def("destinations", &destinations, py::arg("before"), py::arg("out"), no_gil())
       .def("draw_destinations", &draw_destinations, py::arg("key"), py::arg("src"), py::arg("dst"),
            py::arg("cut"), py::arg("limit"), py::arg("collide"), py::arg("out_dst"), no_gil())
       .def("draw_pairs", &draw_pairs, py::arg("key"), py::arg("src"), py::arg("dst"), py::arg("cut"),

@@ -61,6 +61,11 @@ int64_t PairIndex::num_destinations(eid_t before) const {
   return count_before(destinations_.first, before);
 }
 
+void PairIndex::destinations(eid_t before, node_t* out) const {
+  const std::shared_lock<std::shared_mutex> lock(mutex_);
+  std::copy_n(destinations_.node.begin(), count_before(destinations_.first, before), out);
+}
+
 int64_t PairIndex::num_pairs(eid_t before) const {
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   return count_before(pair_first_, before);

@@ -221,6 +221,16 @@ def test_answers_about_a_prefix_do_not_change_as_the_log_grows() -> None:
     assert torch.equal(first.dst, second.dst)
 
 
+def test_the_destinations_of_a_prefix_are_in_the_order_of_their_first_events() -> None:
+    pairs = [(0, 9), (1, 7), (2, 9), (0, 8), (3, 7), (1, 2)]
+    history = PairHistory(log_of(pairs))
+    for stop in (6, 0, 1, 3, 4):  # what it has read beyond a prefix makes no difference
+        expected = list(dict.fromkeys(dst for _, dst in pairs[:stop]))
+        assert history.upto(stop).destinations(stop).tolist() == expected
+    with pytest.raises(ValueError, match="before must be from 0 to 6, got 7"):
+        history.upto(6).destinations(7)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -23,7 +23,7 @@ from tgflow.inference.queries import (
     checked_positions,
     checked_times,
 )
-from tgflow.inference.ranking import Destinations, Ranking
+from tgflow.inference.ranking import Ranking
 from tgflow.inference.turns import Turns
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.plan.inputs import check_unspread
@@ -121,7 +121,6 @@ class Inference:
             self._stamps = Stamps(model, graph)
             self._memo = Memo(graph, parse_bytes(memo))
             self._layered = LayeredEncoder(self._spec, model, self.fanouts, self._memo)
-        self._destinations = Destinations(graph.log)
         self._turns = Turns()
 
     def embed(self, nodes: Tensor, t: Tensor | int, *, as_of: Tensor | int | None = None) -> Tensor:
@@ -228,7 +227,8 @@ class Inference:
             if not len(src):
                 return Ranking(src.view(0, 0), torch.empty(0, 0))
             if candidates is None:
-                candidates = self._destinations.before(int(positions.max()))
+                latest = int(positions.max())
+                candidates = self._spec.pairs.upto(latest).destinations(latest)
             if candidates.dim() == 1:
                 candidates = candidates.expand(len(src), -1)
             if len(candidates) != len(src) or not candidates.numel():

@@ -75,6 +75,18 @@ class PairIndex:
         """Return how many distinct pairs they are."""
         return self._native.num_pairs(before)
 
+    def destinations(self, before: int) -> Tensor:
+        """Return the destinations of the first `before` events, each once, int64 `[D]`.
+
+        They are in the order of their first events.
+
+        Raises:
+            ValueError: If it has not read as many events.
+        """
+        out = torch.empty(self.num_destinations(before), dtype=torch.int64)
+        self._native.destinations(before, out)
+        return out
+
     def draw_destinations(
         self,
         key: int,

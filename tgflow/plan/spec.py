@@ -123,7 +123,7 @@ class PlanSpec:
         self.replay = replay
         self.with_memory = with_memory
         self.slices = slices
-        self._history = PairHistory(graph.log) if pairs is None else pairs
+        self.pairs = PairHistory(graph.log) if pairs is None else pairs
         self.counts = _count_history(graph, counts)
 
     def __len__(self) -> int:
@@ -173,7 +173,7 @@ class PlanSpec:
         events = self.graph.log.gather(eid)
         start = self._starts(eid, begin)
         negatives = self.negatives.draw(
-            self._history,
+            self.pairs,
             derive_key(key, KeyDomain.NEGATIVES),
             events.src,
             events.dst,

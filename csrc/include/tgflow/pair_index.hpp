@@ -35,6 +35,8 @@ class PairIndex {
   void append(const node_t* src, const node_t* dst, int64_t n);
   /// Distinct destinations among the first `before` events.
   int64_t num_destinations(eid_t before) const;
+  /// Writes them in the order of their first events, as many as `num_destinations` says.
+  void destinations(eid_t before, node_t* out) const;
   /// Distinct pairs among the first `before` events.
   int64_t num_pairs(eid_t before) const;
 

@@ -88,6 +88,11 @@ def append_pairs() -> Call:
     return Call(_core.PairIndex().append, {"src": ids(0, 1, 2), "dst": ids(3, 4, 5)}, nodes)
 
 
+def list_destinations() -> Call:
+    arguments = {"before": 2, "out": torch.zeros(2, dtype=torch.int64)}
+    return Call(known_pairs().destinations, arguments, numbers={"before": [-1, 4, INT64_MAX]})
+
+
 def draw_negatives(method: str) -> Callable[[], Call]:
     room = {name: torch.zeros(NUM, K, dtype=torch.int64) for name in ("out_src", "out_dst")}
 
@@ -223,6 +228,7 @@ CASES: dict[str, Callable[[], Call]] = {
         lambda: known_pairs().num_destinations, {"before": -(2**63)}
     ),
     "PairIndex.num_pairs": simple(lambda: known_pairs().num_pairs, {"before": INT64_MAX}),
+    "PairIndex.destinations": list_destinations,
     "PairIndex.draw_destinations": draw_negatives("draw_destinations"),
     "PairIndex.draw_pairs": draw_negatives("draw_pairs"),
     "EventCounts.__init__": new_counts,
