@@ -23,6 +23,26 @@ def test_row_of_a_run_says_what_was_typed(tmp_path):
     assert (row.value, row.target, row.params["stream"]) == (0.93, 0.929, "enron")
 
 
+@pytest.mark.parametrize(
+    ("training", "model"),
+    [
+        ("learning_rate = 3e-4", "half_life = 1e7\nwindow = true"),
+        ("learning_rate = 0.0003\nseed = 4\nnum_threads = 2", "window = true\nhalf_life = 1e+7"),
+        ("learning_rate = 0.00030", "depth = 5\nwindow = true\nhalf_life = 10000000.0"),
+    ],
+)
+def test_settings_are_a_rows_however_they_were_typed(tmp_path, training, model):
+    found = {"stream": "enron.csv", "model": "counts", "num_seeds": 3, "test.ap": 0.9}
+    (tmp_path / "metrics.json").write_text(json.dumps(found | {"num_parameters": 9}))
+    training, model = f"epochs = 5\nbatch_size = 100\n{training}", f'name = "counts"\n{model}'
+    (tmp_path / "config.toml").write_text(f"[offline]\n{training}\n[model]\n{model}\n")
+    [row] = rows_of_run(tmp_path)
+    assert row.params["settings"] == (
+        "--batch-size 100 --learning-rate 0.0003 --epochs 5 "
+        "--model-set half_life=10000000.0 --model-set window=true"
+    )
+
+
 def test_row_of_a_continual_run_is_prequential(tmp_path):
     found = {"stream": "data/enron.csv.gz", "model": "tgn+pairs", "num_events": 125_235}
     (tmp_path / "metrics.json").write_text(json.dumps(found | {"prequential.ap": 0.95}))

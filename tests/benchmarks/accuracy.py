@@ -14,16 +14,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.results import FOLDER, Result, commit, load, record
 from tgflow.bench.row import Row
 from tgflow.config import Config, flag_of, load_config
-from tgflow.config.model import PAIR_FEATURES, model_settings
-from tgflow.train.config import ContinualConfig
+from tgflow.config.model import PAIR_FEATURES, model_settings, validate_model
+from tgflow.config.schema import ModelConfig
+from tgflow.models import MODELS
+from tgflow.train.config import ContinualConfig, OfflineConfig
+from tgflow.train.protocols import protocol_settings
 
+TrainerConfig: TypeAlias = ContinualConfig | OfflineConfig
 COMMAND = "tgflow train --data STREAM (or run --stream STREAM) --model MODEL --threads 1 ..."
 TEST, PREQUENTIAL = "test AP", "prequential AP"
 HISTORICAL, INDUCTIVE = f"{TEST}, historical", f"{TEST}, inductive"
@@ -75,6 +79,12 @@ BEST_TARGETS = {
     INDUCTIVE: {"collegemsg": 0.847, "enron": 0.83, "wikipedia": 0.898},
 }
 """AP that the best of all models is to reach, by kind of negatives."""
+UNSAID = frozenset({"num_threads", "lookahead"})
+"""Settings that change no figure."""
+OF_SEEDS = frozenset({"seed", "learning_rate", "epochs"})
+"""Settings of a training that are a column of their own, or are always said."""
+OF_LEARNING = frozenset({"weight_decay", "grad_clip", "loss", "patience", "select"})
+"""Settings of a training that mean nothing to models without parameters."""
 LEEWAY, FLOORS = 0.003, {"collegemsg": 0.96}
 """How far the default may be below the better of TGN and the best rule; and what it has to reach
 at least."""
@@ -105,30 +115,42 @@ def _rows_of_tests(
 
 
 def _of_training(config: Config, learns: bool) -> str:
-    c = config.offline
-    flags = _of_stream(config)
-    flags += [f"--protocol {c.protocol}"] if c.protocol is not None else []
-    flags += [f"--visibility {c.visibility}"] if c.visibility != "event" else []
-    if c.negatives != ("random",):
-        flags += [f"--negatives {kind}" for kind in c.negatives]
+    c, unsaid = config.offline, UNSAID | OF_SEEDS | (frozenset() if learns else OF_LEARNING)
+    flags = [*_of_stream(config), *_changed("offline", c, unsaid)]
     if learns:
-        flags += [f"--learning-rate {c.learning_rate:g}", f"--epochs {c.epochs}"]
-    return " ".join(flags + _of_model(config))
+        flags += [f"--learning-rate {c.learning_rate}", f"--epochs {c.epochs}"]
+    return " ".join(flags + _of_model(config.model))
 
 
 def _of_run(config: Config) -> str:
-    default, unsaid = ContinualConfig(), ("num_threads", "lookahead")
-    values = {f.name: getattr(config.continual, f.name) for f in fields(default)}
-    flags = [
-        f"{flag_of(f'continual.{name}')} {value}"
-        for name, value in values.items()
-        if value != getattr(default, name) and name not in unsaid
-    ]
-    return " ".join(_of_stream(config) + flags + _of_model(config))
+    flags = [*_of_stream(config), *_changed("continual", config.continual, UNSAID)]
+    return " ".join(flags + _of_model(config.model))
 
 
-def _of_model(config: Config) -> list[str]:
-    settings = sorted(model_settings(config.model).items())
+def _changed(section: str, config: TrainerConfig, unsaid: frozenset[str]) -> Iterator[str]:
+    """Yield what is to be typed where settings are not the protocol's, or else the usual ones."""
+    protocol = config.protocol
+    default = type(config)(**({} if protocol is None else protocol_settings(protocol)))
+    if protocol is not None:
+        yield f"--protocol {protocol}"
+    for name in (field.name for field in fields(config) if field.name not in unsaid):
+        value = getattr(config, name)
+        if value != getattr(default, name):
+            values = value if isinstance(value, tuple) else [value]
+            yield from (f"{flag_of(f'{section}.{name}')} {each}" for each in values)
+
+
+def _of_model(model: ModelConfig) -> list[str]:
+    """Return what is to be typed for settings that the model does not have by itself.
+
+    They are as its dataclass has them, however they were typed: 1e-7 is 0.0000001, and 8 is 8.0.
+    """
+    stated = model_settings(model)
+    if model.name in MODELS:
+        kind = MODELS[model.name].config
+        own, found = asdict(kind()), asdict(validate_model(kind, model.name, stated, {}))
+        stated = {name: value for name, value in found.items() if value != own[name]}
+    settings = sorted(stated.items())
     return [f"--model-set {k}={json.dumps(v)}" for k, v in settings if k != PAIR_FEATURES]
 
 
