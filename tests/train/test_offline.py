@@ -142,6 +142,29 @@ def test_evaluation_leaves_no_trace_in_training(monkeypatch):
     assert len(losses) == 3
 
 
+@pytest.mark.parametrize("trained", [1, 3])
+def test_it_goes_on_after_epochs_that_were_saved(trained):
+    settings = {"epochs": 4, "patience": 2}
+    whole, recorder, result = fit(**settings)
+    saved = []
+
+    def save():
+        saved.append(ckpt.Checkpoint({}))
+        before.save_progress(saved[-1])
+
+    before, _ = trainer_of(**settings)
+    before.fit(save)
+    after, others = trainer_of(model=small_tgn(seed=9), **settings)
+    after.load_progress(saved[trained - 1])
+    assert untimed(after.fit()) == untimed(result)
+    seen, rest = ([untimed(epoch) for epoch in each.epochs] for each in (recorder, others))
+    assert rest == seen[trained:]
+    parts = whole.checkpoint().sections
+    for part, tensors in after.checkpoint().sections.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, parts[part][name]), (part, name)
+
+
 def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
     whole, _, result = fit(epochs=1)
     trainer, recorder = trainer_of(epochs=50, patience=2)

@@ -68,7 +68,7 @@ def compare(
     whether that is chance, what an event costs, where each is good, and how all drift.
 
     With --protocol dyglib/1 or tgb/1 each model is trained offline, in epochs, and what is compared
-    is the test.
+    is the test; --resume keeps those that are done, and goes on after the newest epoch saved.
 
     [bold]Examples[/bold]
 

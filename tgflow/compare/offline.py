@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tgflow.compare.facts import event_facts
 from tgflow.compare.lineup import Entrant
+from tgflow.compare.offline_saves import OfflineSaves, Trained
 from tgflow.compare.outcome import Outcome
 from tgflow.compare.score_log import COLUMNS
 from tgflow.graph import TemporalGraph
@@ -30,7 +31,8 @@ def compare_offline(
     *,
     execution: ExecutionConfig | None = None,
     ids: NodeIds | None = None,
-    on_result: Callable[[str, dict[str, Any]], None] = lambda key, result: None,
+    saves: OfflineSaves | None = None,
+    on_result: Callable[[str, Mapping[str, Any]], None] = lambda key, result: None,
 ) -> Outcome:
     """Train each entrant and return how all scored the events of the test.
 
@@ -44,34 +46,62 @@ def compare_offline(
         config: Settings of all; `seed` is each entrant's own.
         execution: How a GPU is used.
         ids: Of the stream, for fixed negatives.
+        saves: Keeps who is done, and goes on where it was saved, with the same bits; None: in
+            memory.
         on_result: Hears of each that is done, by key.
+
+    Raises:
+        CheckpointError: If what was saved is of another line-up.
+        TrainingDiverged: If all have dropped out.
     """
-    scores: dict[str, NDArray[Any]] = {}
+    saves = OfflineSaves() if saves is None else saves
     participants: dict[str, Any] = {}
-    start = common = None
-    for entrant in lineup:
-        own = replace(config, seed=entrant.seed, **entrant.learning)
-        heard = _TestScores(config.negatives[0])
-        trainer = OfflineTrainer(entrant.model, graph, own, heard, execution=execution, ids=ids)
-        if start is None:
-            start = trainer.split.test_start
-        try:
-            result, failure = trainer.fit(), None
-            common = common or result
-        except TrainingDiverged as error:
-            result, failure = {}, {"at": error.events[0], "reason": str(error)}
-        scores[entrant.key] = heard.rows(start, graph.num_events)
-        participants[entrant.key] = _participant(entrant, result, failure)
-        on_result(entrant.key, result)
-    if common is None or start is None:
+    for number, entrant in enumerate(lineup):
+        trained = saves.find(number, entrant.key)
+        if trained is None:
+            own = replace(config, seed=entrant.seed, **entrant.learning)
+            heard = _TestScores(config.negatives[0])
+            trainer = OfflineTrainer(entrant.model, graph, own, heard, execution=execution, ids=ids)
+            trained = _trained(entrant.key, trainer, heard, saves)
+        participants[entrant.key] = _participant(entrant, trained)
+        on_result(entrant.key, trained.result)
+    return _outcome(saves.trained, participants, graph, config.data_seed)
+
+
+def _trained(
+    key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves
+) -> Trained:
+    """Train an entrant, from where it was saved on, and keep what it came to."""
+    saves.resume(trainer)
+    result, failure = {}, None
+    try:
+        result = trainer.fit(lambda: saves.after_epoch(trainer))
+    except TrainingDiverged as error:
+        failure = {"at": error.events[0], "reason": str(error)}
+    rows = heard.rows(trainer.split.test_start, trainer.graph.num_events)
+    trained = Trained(key, rows, result, failure)
+    saves.add(trained)
+    return trained
+
+
+def _outcome(
+    trained: Sequence[Trained],
+    participants: Mapping[str, Any],
+    graph: TemporalGraph,
+    data_seed: int,
+) -> Outcome:
+    common = next((each for each in trained if each.failure is None), None)
+    if common is None:
         raise TrainingDiverged("no model is left", (0, graph.num_events))
+    start = graph.num_events - len(common.rows)
     shared = ("protocol", "protocol_line", "tied_share", "visibility", "num_nodes", "negatives")
-    summary = {name: common[name] for name in shared} | {
-        "data_seed": config.data_seed,
+    summary = {name: common.result[name] for name in shared} | {
+        "data_seed": data_seed,
         "num_events": graph.num_events,
         "test.start_event": start,
         "participants": participants,
     }
+    scores = {each.key: each.rows for each in trained}
     return Outcome(event_facts(graph, start, graph.num_events), scores, summary)
 
 
@@ -102,10 +132,9 @@ class _TestScores(Callback):
         return out
 
 
-def _participant(
-    entrant: Entrant, result: dict[str, Any], failure: dict[str, Any] | None
-) -> dict[str, Any]:
+def _participant(entrant: Entrant, trained: Trained) -> dict[str, Any]:
     """Return what a summary says of an entrant; an event costs what one of an epoch does."""
+    result = trained.result
     each = 1e6 / result["events_per_second"] if result else float("nan")
     overhead = each * result["overhead_share"] if result else float("nan")
     model = entrant.model
@@ -114,7 +143,7 @@ def _participant(
         "seed": entrant.seed,
         "frozen_of": None,
         "frozen_at": None,
-        "failure": failure,
+        "failure": trained.failure,
         "num_parameters": sum(p.numel() for p in model.parameters()),
         "microseconds": {
             "compute": each - overhead,

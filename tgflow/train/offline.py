@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.parts import SectionWriter
+from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
@@ -35,34 +35,14 @@ from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.offline_plans import OfflinePlans
+from tgflow.train.offline_progress import BestEpoch, OfflineProgress
 from tgflow.train.protocols import offline_line
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
 from tgflow.train.reuse import ReuseStats, reuse_of
 from tgflow.train.split import chronological_split
-from tgflow.train.state import save_state
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Best:
-    """The best epoch so far, and the model as it was after that epoch's validation."""
-
-    epoch: int
-    val: dict[str, float]
-    parameters: dict[str, Tensor]
-    state: dict[str, Tensor] | None
-
-
-@dataclass(slots=True)
-class _Totals:
-    """What all training passes took together."""
-
-    epochs: int = 0
-    events: int = 0
-    seconds: float = 0.0
-    compute_seconds: float = 0.0
-    preparation_seconds: float = 0.0
+from tgflow.train.state import load_learner, save_learner, save_state
 
 
 class OfflineTrainer:
@@ -149,10 +129,13 @@ class OfflineTrainer:
         self._reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         num = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
-        self._totals = _Totals()
+        self._progress = OfflineProgress()
 
-    def fit(self) -> dict[str, Any]:
+    def fit(self, after_epoch: Callable[[], object] | None = None) -> dict[str, Any]:
         """Train, choose, test; the model is left with the best parameters and all events stored.
+
+        Args:
+            after_epoch: Called after each epoch: when `save_progress` may be.
 
         Returns:
             Flat and fit for JSON: `test.ap`, `test.mrr`, `inductive.test.ap`, `val.ap`, ... A
@@ -164,11 +147,12 @@ class OfflineTrainer:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
         """
-        best = None
-        for epoch in range(self._epochs):
-            best = self._epoch(epoch, best)
-            if epoch - best.epoch >= self.config.patience:
-                break
+        progress, patience = self._progress, self.config.patience
+        while progress.num_epochs < self._epochs and progress.num_idle < patience:
+            progress.best = self._epoch(progress.num_epochs, progress.best)
+            if after_epoch is not None:
+                after_epoch()
+        best = progress.best
         assert best is not None
         out = self._summary(best) | named("val", best.val)
         self.model.load_state_dict(best.parameters)
@@ -180,6 +164,23 @@ class OfflineTrainer:
             hear = partial(self._observer.on_test_scores, kind)
             out |= named(name, self._evaluate("test", best.epoch, plan, hear))
         return out | self.model.figures()
+
+    def save_progress(self, writer: SectionWriter) -> None:
+        """Save what `load_progress` needs, within `fit`: see its `after_epoch`."""
+        save_learner(writer, self._learner)
+        self._progress.save(writer)
+
+    def load_progress(self, reader: SectionReader) -> None:
+        """Have `fit` go on after the epochs that another trainer had saved, with the same bits.
+
+        Args:
+            reader: Of what a trainer of such a model, graph and settings has saved.
+
+        Raises:
+            CheckpointError: If it does not fit this model.
+        """
+        load_learner(self._learner, reader)
+        self._progress.load(reader)
 
     def checkpoint(self) -> Checkpoint:
         """Return model, memory, optimizer and events as they are; after `fit`, the best of them."""
@@ -193,14 +194,14 @@ class OfflineTrainer:
         writer.note("trainer", "offline")
         writer.note("config", asdict(self.config))
 
-    def _epoch(self, epoch: int, best: _Best | None) -> _Best:
+    def _epoch(self, epoch: int, best: BestEpoch | None) -> BestEpoch:
         """Train and validate once; return the best epoch, which may be this one."""
-        before = asdict(self._totals)
+        before = asdict(self._progress.totals)
         loss = self._train(epoch)
         with isolate_evaluation(self.graph, partial(self._first_rows, epoch + 1)):
             val = self._evaluate("val", epoch, self._val_plan)
         is_best = self._chosen(epoch, val, best) == epoch
-        took = {name: value - before[name] for name, value in asdict(self._totals).items()}
+        took = {name: value - before[name] for name, value in asdict(self._progress.totals).items()}
         self._observer.on_epoch(
             EpochRecord(
                 epoch=epoch,
@@ -216,9 +217,9 @@ class OfflineTrainer:
             return best
         state = self.model.state
         parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
-        return _Best(epoch, val, parameters, None if state is None else state.state_dict())
+        return BestEpoch(epoch, val, parameters, None if state is None else state.state_dict())
 
-    def _chosen(self, epoch: int, val: dict[str, float], best: _Best | None) -> int:
+    def _chosen(self, epoch: int, val: dict[str, float], best: BestEpoch | None) -> int:
         """Return the best epoch so far, as rank 0 finds it."""
         leads = self._peers.rank == 0
         keeps = best is not None and not (leads and is_better(self.config.select, val, best.val))
@@ -233,11 +234,12 @@ class OfflineTrainer:
         begin, compute = time.perf_counter(), self._learner.compute_seconds
         preparation = self._preparation.seconds
         total = sum(self._losses(epoch))
-        self._totals.epochs += 1
-        self._totals.events += len(self.split.train)
-        self._totals.seconds += time.perf_counter() - begin
-        self._totals.compute_seconds += self._learner.compute_seconds - compute
-        self._totals.preparation_seconds += self._preparation.seconds - preparation
+        totals = self._progress.totals
+        totals.epochs += 1
+        totals.events += len(self.split.train)
+        totals.seconds += time.perf_counter() - begin
+        totals.compute_seconds += self._learner.compute_seconds - compute
+        totals.preparation_seconds += self._preparation.seconds - preparation
         return total / len(self._train_plan)
 
     def _losses(self, epoch: int) -> Iterator[float]:
@@ -357,8 +359,8 @@ class OfflineTrainer:
 
         return notify
 
-    def _summary(self, best: _Best) -> dict[str, Any]:
-        totals = self._totals
+    def _summary(self, best: BestEpoch) -> dict[str, Any]:
+        totals = self._progress.totals
         tied = self.graph.log.tied_share(self.graph.num_events)
         split = "offline 70/15/15" if self._is_published_split() else "offline"
         summary = {

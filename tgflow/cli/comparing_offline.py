@@ -1,0 +1,171 @@
+"""What `tgflow compare` does by an offline protocol: models trained one by one, and one test."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from tgflow.checkpoint.parts import SectionWriter
+from tgflow.cli import assemble
+from tgflow.cli.compared import common_figures, preset_line, print_leaders, write_outcome
+from tgflow.cli.continual import failing_run, printer
+from tgflow.cli.lineup import chosen, entrants, stream_facts
+from tgflow.compare.offline import compare_offline
+from tgflow.compare.offline_saves import OfflineSaves
+from tgflow.config import Config, ConfigError, replaced
+from tgflow.graph import TemporalGraph
+from tgflow.report.formatting import score
+from tgflow.runtime.checkpoint_parts import SavedSettings
+from tgflow.runtime.directory import ResumeOptions, RunDirectory
+from tgflow.runtime.features import check_tables
+from tgflow.runtime.files import to_json
+from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.restore import check_build, current_build, find_newest, open_store
+from tgflow.streams.errors import SourceMismatch
+from tgflow.train.config import TrainingConfig
+
+
+def is_offline(config: Config) -> bool:
+    """Return whether a comparison trains its models offline, by its protocol."""
+    return config.compare.protocol in ("dyglib/1", "tgb/1")
+
+
+def with_offline(config: Config, options: ResumeOptions) -> tuple[Config, ResumeOptions]:
+    """Return settings in which what is said of learning is said of offline training, too."""
+    stated = options.stated or {}
+    common = {f"continual.{field.name}": f"offline.{field.name}" for field in fields(TrainingConfig)}
+    found = {common[key]: value for key, value in stated.items() if key in common}
+    return replaced(config, found), replace(options, stated={**stated, **found})
+
+
+def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
+    """Train models offline on the stream of a run, and compare them on its last part.
+
+    Args:
+        directory: Of the run, which starts or resumes; taken once all events could be read.
+        as_json: Print the figures as JSON, not as a table.
+
+    Raises:
+        ConfigError: If it is to freeze copies, which only a stream can.
+        SourceMismatch: If it resumes, and the events are others than they were.
+    """
+    config = directory.config
+    if config.compare.frozen_at is not None:
+        raise ConfigError(
+            f"--frozen-at: --protocol {config.compare.protocol} trains offline; leave one out"
+        )
+    device, threads = use_device(config), assemble.use_threads(config)
+    source = assemble.open_source(config)
+    check_tables(config, source.x_dim, live=False)
+    facts = None if config.compare.preset == "none" else stream_facts(config)
+    choices = chosen(config, facts)
+    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device))
+    console = Console(stderr=True)
+    preset = preset_line(config, facts, choices)
+    console.print(preset, markup=False, highlight=False, soft_wrap=True)
+    seeded = replace(config, continual=replace(config.continual, seed=config.offline.seed))
+
+    def say(key: str, result: Mapping[str, Any]) -> None:
+        console.print(f"{key}  test AP {score(result.get('test.ap', np.nan))}", markup=False)
+
+    with directory:
+        run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
+        with failing_run(directory.path, run_log, "compare"), _interruptible(directory, console):
+            outcome = compare_offline(
+                entrants(seeded, choices, source.x_dim, device, None),
+                graph,
+                config.offline,
+                execution=execution_config(config),
+                ids=source.ids,
+                saves=_open_saves(directory, graph, source.name, threads, device, run_log),
+                on_result=say,
+            )
+            common = common_figures(config, graph, preset, threads, device)
+            summary = {**common, **outcome.summary, "batch_size": config.offline.batch_size}
+            outcome = replace(outcome, summary=summary)
+            analysis = write_outcome(directory.files, outcome, config.offline.batch_size)
+        run_log.info("end", "done", exit_code=0)
+        run_log.close()
+    if as_json:
+        sys.stdout.write(to_json(outcome.summary, indent=2) + "\n")
+    else:
+        print_leaders(analysis, directory.path)
+
+
+@contextmanager
+def _interruptible(directory: RunDirectory, console: Console) -> Iterator[None]:
+    """Say how to go on where somebody has interrupted a comparison."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"stopped; resume with: tgflow compare --resume --out {directory.path}"
+        console.print(text, markup=False, soft_wrap=True)
+        raise
+
+
+def _open_saves(
+    directory: RunDirectory,
+    graph: TemporalGraph,
+    source: str,
+    threads: int,
+    device: torch.device,
+    run_log: RunLog,
+) -> OfflineSaves:
+    """Return what keeps a comparison, with what its newest checkpoint has of it."""
+    store = open_store(directory)
+    newest = find_newest(store, directory, run_log)
+    events, build = _SavedEvents(graph), current_build(threads, device)
+    saved = {} if newest is None else newest.meta["run"]
+    if newest is not None:
+        events.check(newest.meta, directory)
+    check_build(saved.get("build"), build, directory.config, run_log)
+    directory.accept_settings()
+    elapsed = saved.get("elapsed", 0.0)
+    return OfflineSaves(
+        store,
+        newest,
+        every=directory.config.checkpoint.checkpoint_every,
+        parts=[events, SavedSettings(directory, build, source, elapsed=elapsed)],
+        warn=lambda text: run_log.warning("checkpoint", text),
+    )
+
+
+class _SavedEvents:
+    """Which events models are trained and tested on: a checkpoint has none of them.
+
+    Args:
+        graph: Of all events.
+    """
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        self._num = graph.num_events
+        events, digest = graph.log.read(0, graph.num_events), hashlib.sha256()
+        for column in (events.src, events.dst, events.t):
+            digest.update(column.numpy())
+        self._digest = digest.hexdigest()
+
+    def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
+        """Raise SourceMismatch if a checkpoint was of other events."""
+        if (meta["position"], meta["events_sha256"]) != (self._num, self._digest):
+            raise SourceMismatch(
+                f"{directory.config.stream.path} has other events than when {directory.path} was "
+                f"started ({meta['position']:,} then, {self._num:,} now); bring them back, or give "
+                "another --out"
+            )
+
+    def save(self, writer: SectionWriter) -> None:
+        """Note how many there are, and their digest."""
+        writer.note("position", self._num)
+        writer.note("events_sha256", self._digest)
+
+    def saved(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,162 @@
+"""What an offline comparison has come to so far: in memory, and in the checkpoints of its run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+
+from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, Tensors
+from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.compare.prefixed import Prefixed
+from tgflow.train.offline import OfflineTrainer
+
+_NOW = "now-"
+"""Before the sections of who trains."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """What an entrant came to."""
+
+    key: str
+    rows: NDArray[Any]
+    """float64 `[N, 3]`: its scores of the test's events, see `COLUMNS`; NaN: not scored."""
+    result: Mapping[str, Any]
+    """What `OfflineTrainer.fit` returned; empty if it dropped out."""
+    failure: Mapping[str, Any] | None = None
+    """What it dropped out for."""
+
+
+class SavedPart(Protocol):
+    """What belongs in the checkpoints beside the entrants."""
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save what it is."""
+
+    def saved(self) -> None:
+        """Hear that it is on the disk."""
+
+
+class OfflineSaves:
+    """Keeps what entrants came to, and the newest epoch of the one that trains.
+
+    A checkpoint is written when an entrant is done, and after an epoch if the last one was long
+    ago. One that cannot be written is said, and training continues.
+
+    Args:
+        store: Where to; None keeps all in memory alone.
+        newest: The newest checkpoint of the store, to go on from; None starts.
+        every: Seconds between checkpoints of epochs; 0: none of epochs.
+        parts: What else belongs in the checkpoints.
+        warn: Hears what could not be written.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore | None = None,
+        newest: Checkpoint | None = None,
+        *,
+        every: float = 0.0,
+        parts: Sequence[SavedPart] = (),
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._store, self._every, self._parts, self._warn = store, every, parts, warn
+        self._step = 0 if store is None or newest is None else store.entries()[-1].step
+        self._saved_at = time.monotonic()
+        self.trained = [] if newest is None else _trained_of(newest)
+        """Who is done, in the order of the line-up."""
+        self._under_way: SectionReader | None = None
+        if newest is not None and newest.meta["under_way"] is not None:
+            self._under_way = Prefixed(_NOW, newest.meta["under_way"], newest)
+
+    def find(self, number: int, key: str) -> Trained | None:
+        """Return what an entrant came to; None if it is to be trained.
+
+        Args:
+            number: Its place in the line-up.
+            key: Its key.
+
+        Raises:
+            CheckpointError: If another one was there.
+        """
+        if number >= len(self.trained):
+            return None
+        found = self.trained[number]
+        if found.key != key:
+            raise CheckpointError(
+                f"the checkpoint has {found.key} where {key} takes part now: the line-up is another"
+            )
+        return found
+
+    def resume(self, trainer: OfflineTrainer) -> None:
+        """Let the first that is to be trained go on after its newest epoch that was saved.
+
+        Raises:
+            CheckpointError: If that does not fit its model.
+        """
+        if self._under_way is not None:
+            trainer.load_progress(self._under_way)
+            self._under_way = None
+
+    def after_epoch(self, trainer: OfflineTrainer) -> None:
+        """Save where a training is, if it is time to."""
+        if self._every and time.monotonic() - self._saved_at >= self._every:
+            self._save(trainer)
+
+    def add(self, trained: Trained) -> None:
+        """Save what the next entrant came to."""
+        self.trained.append(trained)
+        self._save(None)
+
+    def _save(self, trainer: OfflineTrainer | None) -> None:
+        if self._store is None:
+            return
+        self._step += 1
+        try:
+            self._store.save(self._step, self._checkpoint(trainer))
+        except OSError as error:
+            self._warn(f"no checkpoint was written, training continues: {error}")
+        else:
+            for part in self._parts:
+                part.saved()
+        self._saved_at = time.monotonic()
+
+    def _checkpoint(self, trainer: OfflineTrainer | None) -> Checkpoint:
+        checkpoint = Checkpoint({})
+        under_way: dict[str, Any] | None = None
+        if trainer is not None:
+            under_way = {}
+            trainer.save_progress(Prefixed(_NOW, under_way, checkpoint))
+        noted = [
+            {"key": each.key, "result": dict(each.result), "failure": each.failure}
+            for each in self.trained
+        ]
+        for number, each in enumerate(self.trained):
+            checkpoint.put_sealed(_scores(number), partial(_rows_of, each))
+        checkpoint.note("trainer", "compare")
+        checkpoint.note("under_way", under_way)
+        checkpoint.note("trained", noted)
+        for part in self._parts:
+            part.save(checkpoint)
+        return checkpoint
+
+
+def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
+    return [
+        Trained(rows=checkpoint.get(_scores(number))["rows"].numpy(), **noted)
+        for number, noted in enumerate(checkpoint.meta["trained"])
+    ]
+
+
+def _scores(number: int) -> str:
+    return f"c{number:03d}-scores"
+
+
+def _rows_of(trained: Trained) -> Tensors:
+    return {"rows": torch.from_numpy(trained.rows)}

@@ -1,0 +1,68 @@
+"""How far an offline training is: how many epochs, what they took, and the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from torch import Tensor
+
+from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BestEpoch:
+    """The best epoch so far, and the model as it was after that epoch's validation."""
+
+    epoch: int
+    val: dict[str, float]
+    parameters: dict[str, Tensor]
+    state: dict[str, Tensor] | None
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all training passes took together."""
+
+    epochs: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    compute_seconds: float = 0.0
+    preparation_seconds: float = 0.0
+
+
+class OfflineProgress(InCheckpoint):
+    """What a training has beside its learner after some epochs; each of them begins empty."""
+
+    name = "best"
+    state_name = "best_state"
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self.best: BestEpoch | None = None
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs that were trained."""
+        return self.totals.epochs
+
+    @property
+    def num_idle(self) -> int:
+        """Epochs since the best one, 0 without any."""
+        return 0 if self.best is None else self.num_epochs - 1 - self.best.epoch
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save it after an epoch; nothing changes what is saved."""
+        best = self.best
+        assert best is not None, "there is no epoch to save"
+        noted = {"epoch": best.epoch, "val": best.val, "has_state": best.state is not None}
+        writer.note(self.name, noted | {"totals": asdict(self.totals)})
+        writer.put(self.name, best.parameters)
+        if best.state is not None:
+            writer.put(self.state_name, best.state)
+
+    def load(self, reader: SectionReader) -> None:
+        """Be what was saved."""
+        noted = reader.meta[self.name]
+        self.totals = Totals(**noted["totals"])
+        state = reader.get(self.state_name) if noted["has_state"] else None
+        self.best = BestEpoch(noted["epoch"], noted["val"], reader.get(self.name), state)
