@@ -42,7 +42,9 @@ def is_offline(config: Config) -> bool:
 def with_offline(config: Config, options: ResumeOptions) -> tuple[Config, ResumeOptions]:
     """Return settings in which what is said of learning is said of offline training, too."""
     stated = options.stated or {}
-    common = {f"continual.{field.name}": f"offline.{field.name}" for field in fields(TrainingConfig)}
+    common = {
+        f"continual.{field.name}": f"offline.{field.name}" for field in fields(TrainingConfig)
+    }
     found = {common[key]: value for key, value in stated.items() if key in common}
     return replaced(config, found), replace(options, stated={**stated, **found})
 
@@ -86,7 +88,7 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
                 config.offline,
                 execution=execution_config(config),
                 ids=source.ids,
-                saves=_open_saves(directory, graph, source.name, threads, device, run_log),
+                saves=_open_saves(directory, graph, threads, device, run_log),
                 on_result=say,
             )
             common = common_figures(config, graph, preset, threads, device)
@@ -115,7 +117,6 @@ def _interruptible(directory: RunDirectory, console: Console) -> Iterator[None]:
 def _open_saves(
     directory: RunDirectory,
     graph: TemporalGraph,
-    source: str,
     threads: int,
     device: torch.device,
     run_log: RunLog,
@@ -129,12 +130,12 @@ def _open_saves(
         events.check(newest.meta, directory)
     check_build(saved.get("build"), build, directory.config, run_log)
     directory.accept_settings()
-    elapsed = saved.get("elapsed", 0.0)
+    path, elapsed = directory.config.stream.path, saved.get("elapsed", 0.0)
     return OfflineSaves(
         store,
         newest,
         every=directory.config.checkpoint.checkpoint_every,
-        parts=[events, SavedSettings(directory, build, source, elapsed=elapsed)],
+        parts=[events, SavedSettings(directory, build, path, elapsed=elapsed)],
         warn=lambda text: run_log.warning("checkpoint", text),
     )
 

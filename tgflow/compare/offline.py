@@ -68,9 +68,7 @@ def compare_offline(
     return _outcome(saves.trained, participants, graph, config.data_seed)
 
 
-def _trained(
-    key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves
-) -> Trained:
+def _trained(key: str, trainer: OfflineTrainer, heard: _TestScores, saves: OfflineSaves) -> Trained:
     """Train an entrant, from where it was saved on, and keep what it came to."""
     saves.resume(trainer)
     result, failure = {}, None
