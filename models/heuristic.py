@@ -13,6 +13,7 @@ from tgflow.counts import Count, Counts
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn.choice import Choice, average_precisions
+from tgflow.nn.one_thread import one_thread
 
 PairDirection = Literal["forward", "both"]
 """Which events of two nodes are a pair's: those in its direction, or those in either."""
@@ -52,7 +53,8 @@ class Heuristic(TemporalModel):
         """Return the scores of the batch's events and of their negatives; changes no state."""
         leads = torch.tensor([0]) if self.state is None else self.state.of_batch(batch)
         leading = sorted(set(leads.tolist()))
-        found, *others = self.rate(batch, batch.counts, leading)
+        with one_thread():
+            found, *others = self.rate(batch, batch.counts, leading)
         for other, rated in zip(leading[1:], others, strict=True):
             # of replayed events, when another was the best
             is_other = (leads == other).to(found.device).unsqueeze(1)
@@ -67,7 +69,8 @@ class Heuristic(TemporalModel):
         if self.state is None or self.training or not batch.negative_dst.shape[1]:
             return None
         head = [_head(each, batch.num_new) for each in batch.counts]
-        rated = torch.stack(self.rate(batch, head, range(len(self.candidates))))
+        with one_thread():
+            rated = torch.stack(self.rate(batch, head, range(len(self.candidates))))
         return Messages((rated.transpose(0, 1),))
 
     def store(self, events: NewEvents, messages: Messages) -> None:

@@ -177,6 +177,7 @@ void EventCounts::answer_count(const Count& count, const Asked& asked, const Ans
 void EventCounts::find_prefixes(const EventLists* lists, const Count& count, const Asked& asked,
                                 int64_t begin, int64_t num, Found* found) {
   Key key[kGroup];
+  uint64_t hash[kGroup];
   int32_t number[kGroup];
   const auto each = [&](const auto& act) {
     for (int64_t i = 0; i < num; ++i) {
@@ -198,9 +199,9 @@ void EventCounts::find_prefixes(const EventLists* lists, const Count& count, con
     });
     return;
   }
-  each([&](int64_t i) { lists->prefetch(key[i].key); });
-  each([&](int64_t i) { lists->prefetch_list(key[i].key); });
-  each([&](int64_t i) { number[i] = lists->find(key[i].key); });
+  each([&](int64_t i) { hash[i] = lists->hash_of(key[i].key); });
+  each([&](int64_t i) { number[i] = lists->likely(hash[i]); });
+  each([&](int64_t i) { number[i] = lists->confirmed(number[i], key[i].key); });
   each([&](int64_t i) { lists->prefetch_end(number[i]); });
   each([&](int64_t i) {
     found[i].prefix = lists->prefix(number[i], asked.pair[static_cast<size_t>(begin + i)].cut);

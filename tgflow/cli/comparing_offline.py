@@ -158,9 +158,11 @@ class _SavedEvents:
         """Raise SourceMismatch if a checkpoint was of other events."""
         if (meta["position"], meta["events_sha256"]) != (self._num, self._digest):
             raise SourceMismatch(
-                f"{directory.config.stream.path} has other events than when {directory.path} was "
-                f"started ({meta['position']:,} then, {self._num:,} now); bring them back, or give "
-                "another --out"
+                directory.config.stream.path,
+                "schema",
+                f"it has other events than when {directory.path} was started "
+                f"({meta['position']:,} then, {self._num:,} now); bring them back, or give another "
+                "--out",
             )
 
     def save(self, writer: SectionWriter) -> None:

@@ -302,6 +302,21 @@ def co_occurrence(
     return out
 
 
+def count_above(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many of its row are at least as high as each positive, the lowest positive first.
+
+    Args:
+        positive: float64 `[R, P]` on the CPU.
+        negative: float64 `[R, N]` on the CPU.
+
+    Returns:
+        Of the positives and of the negatives, int64 `[R, P]` each.
+    """
+    above, false_above = torch.empty(2, *positive.shape, dtype=torch.int64).unbind(0)
+    _core.count_above(positive, negative, above, false_above)
+    return above, false_above
+
+
 def walk_features(
     base: Tensor, state: Tensor, a: Tensor, b: Tensor, left_a: Tensor, left_b: Tensor
 ) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch
+from tgflow.nn import _native
 
 
 class Choice:
@@ -103,9 +104,8 @@ def average_precisions(positive: Tensor, negative: Tensor) -> Tensor:
         negative: Scores of false events, float `[R, N]`.
 
     Returns:
-        Float64 `[R]`. Does not synchronize.
+        Float64 `[R]`, on the CPU. Synchronizes.
     """
-    found, false = positive.sort(dim=1).values, negative.sort(dim=1).values
-    above = positive.shape[1] - torch.searchsorted(found, found)
-    false_above = negative.shape[1] - torch.searchsorted(false, found)
+    on_host = (x.detach().to("cpu", torch.float64).contiguous() for x in (positive, negative))
+    above, false_above = _native.count_above(*on_host)  # torch would wake threads to search
     return (above / (above + false_above).double()).mean(dim=1)

@@ -47,11 +47,21 @@ class EventLists {
   int32_t find(uint64_t key) const {
     return index_.find(mix64(key), [&](int32_t number) { return list(number).key == key; });
   }
-  // What `find` and then `prefix` read, on the way, each once what is before it is there.
   void prefetch(uint64_t key) const { index_.prefetch(mix64(key)); }
-  void prefetch_list(uint64_t key) const {
-    const int32_t number = index_.find(mix64(key), [](int32_t) { return true; });
+  // `find` and then `prefix` in steps, each of which has what the next one reads on its way: the hash of a
+  // key, the number of the list that is likely its own, or -1 if it has none; and the number that it is.
+  uint64_t hash_of(uint64_t key) const {
+    const uint64_t hash = mix64(key);
+    index_.prefetch(hash);
+    return hash;
+  }
+  int32_t likely(uint64_t hash) const {
+    const int32_t number = index_.find(hash, [](int32_t) { return true; });
     if (number >= 0) __builtin_prefetch(&list(number));
+    return number;
+  }
+  int32_t confirmed(int32_t number, uint64_t key) const {
+    return list(number).key == key ? number : find(key);
   }
   void prefetch_end(int32_t number) const {
     if (!list(number).is_one()) __builtin_prefetch(list(number).tail());
