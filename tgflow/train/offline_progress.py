@@ -20,7 +20,7 @@ class BestEpoch:
 
 
 @dataclass(slots=True)
-class Totals:
+class PassTotals:
     """What all training passes took together."""
 
     epochs: int = 0
@@ -37,7 +37,7 @@ class OfflineProgress(InCheckpoint):
     state_name = "best_state"
 
     def __init__(self) -> None:
-        self.totals = Totals()
+        self.totals = PassTotals()
         self.best: BestEpoch | None = None
 
     @property
@@ -63,6 +63,6 @@ class OfflineProgress(InCheckpoint):
     def load(self, reader: SectionReader) -> None:
         """Be what was saved."""
         noted = reader.meta[self.name]
-        self.totals = Totals(**noted["totals"])
+        self.totals = PassTotals(**noted["totals"])
         state = reader.get(self.state_name) if noted["has_state"] else None
         self.best = BestEpoch(noted["epoch"], noted["val"], reader.get(self.name), state)
