@@ -322,7 +322,7 @@ def test_moments_that_are_not_the_parameters_are_refused_by_name(name, wrong):
     [
         ("progress", 5, "progress is 5"),
         ("config", {"seed": 1}, "config lacks"),
-        ("segment_start", 10**6, "segment_start is 1000000, after all 40 events"),
+        ("segment_start", 10**6, "segment_start is 1000000, and not from 0 to 40"),
         ("index", -1, "index is -1"),
         ("replay_from", "0", "replay_from is '0'"),
     ],

@@ -57,15 +57,15 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
     raise UntrustedCheckpoint(f"{key} is {value!r:.60}, and no {_name_of(kind)}")
 
 
-def read_natural(meta: Mapping[str, Any], key: str) -> int:
-    """Return the integer from 0 on under `key`.
+def read_natural(meta: Mapping[str, Any], key: str, most: int = INT64_MAX) -> int:
+    """Return the integer from 0 to `most` under `key`.
 
     Raises:
         UntrustedCheckpoint: If there is none: the message names the key.
     """
     value: int = read_as(int, meta.get(key), key)
-    if value < 0:
-        raise UntrustedCheckpoint(f"{key} is {value}, and not negative in any checkpoint")
+    if not 0 <= value <= most:
+        raise UntrustedCheckpoint(f"{key} is {value}, and not from 0 to {most}")
     return value
 
 

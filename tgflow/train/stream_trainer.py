@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
@@ -395,7 +395,5 @@ class StreamTrainer(ABC):
 
     def _load_place(self, reader: SectionReader) -> None:
         """Go on where `_save_place` was called, with micro-batches of the same size."""
-        start, index = (read_natural(reader.meta, name) for name in ("segment_start", "index"))
-        if start > self.position:
-            raise UntrustedCheckpoint(f"segment_start is {start}, after all {self.position} events")
-        self._segment_start, self._index = start, index
+        self._segment_start = read_natural(reader.meta, "segment_start", most=self.position)
+        self._index = read_natural(reader.meta, "index")
