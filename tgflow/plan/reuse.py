@@ -135,9 +135,8 @@ class HopReuse:
         """
         if self.is_off:
             return None
-        nodes, t = asked.nodes.cpu(), asked.t.cpu()
-        num_used = int((nodes >= 0).sum())
-        nodes, t = nodes[:num_used], t[:num_used]
+        nodes, t = _used(asked)
+        num_used = len(nodes)
         limit = roots.host.end if self._spec.sees_all_before else roots.host.begin
         self._forget_changed(limit)
         key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
@@ -202,6 +201,15 @@ class HopReuse:
         self.progress = progress._replace(since=progress.number, late=late, dropped=dropped)
         self._change = change
         self._map.clear()
+
+
+def _used(asked: HopQueries) -> tuple[Tensor, Tensor]:
+    """Return nodes and times of the queries on the host, without padding."""
+    if asked.nodes.is_cpu:
+        return asked.nodes, asked.t
+    nodes = asked.nodes.cpu()
+    size = int((nodes >= 0).sum())
+    return nodes[:size], asked.t.cpu()[:size]
 
 
 def _padded(slots: Tensor, fill: int) -> Tensor:
