@@ -76,7 +76,7 @@ def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
         (("--reuse-staleness", "-1"), 2, "--reuse-staleness: reuse.staleness must be"),
         (("--reuse-staleness", "4", "-m", "tgn"), 65, "leave reuse out (--reuse-staleness 0)"),
         (("--reuse-staleness", "4", "--strategy", "uniform"), 65, "reuse is for strategy recent"),
-        (("--reuse-staleness", "4", "--slices", "2"), 65, "whole batches of one process"),
+        (("--reuse-staleness", "4", "--slices", "2"), 65, "slices (--slices 1)"),
     ):
         ran = tgflow(*tgat, *flags)
         assert ran.code == code

@@ -18,13 +18,15 @@ from helpers.records import untimed
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
 from tgflow.plan import Loader, NegativeSampler
+from tgflow.plan import reuse as reuse_plan
+from tgflow.plan.reuse import ReuseProgress
 from tgflow.tables import FeatureTable
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.learner import Learner
 from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.plans import make_plan
-from tgflow.train.reuse import TrainingReuse
+from tgflow.train.reuse import TrainingReuse, reuse_of
 from tgflow.train.state import load_learner, save_learner
 
 EVENTS = made_events(400)
@@ -272,13 +274,33 @@ class Narrow(torch.nn.Module):
         (lambda: recent_tgat(layers=1), {}, "TGAT names 1 in TemporalModel.embedding_layers"),
         (lambda: small_tgat(strategy="uniform"), {}, "uniform draws for a node depends"),
         (recent_tgat, {"strategy": "uniform"}, "uniform draws for a node depends"),
-        (recent_tgat, {"slices": 2}, "whole batches of one process, got slices=2"),
+        (recent_tgat, {"slices": 2}, r"leave out replay and slices \(slices=1\)"),
         (recent_tgat, {"reuse": tg.Reuse(staleness=1, budget="100B")}, "no room for a row of 8"),
     ],
 )
 def test_models_and_settings_that_cannot_reuse_rows_are_refused(model, settings, message):
     with pytest.raises(ValueError, match=message):
         trainer_of(model(), **{"reuse": REUSE} | settings)
+
+
+def test_ranks_are_refused():
+    trainer = trainer_of(recent_tgat())
+    with pytest.raises(ValueError, match=r"for one process, .* got 2 ranks: leave reuse out"):
+        reuse_of(REUSE, trainer._learner, trainer._train_plan, num_ranks=2)
+
+
+def test_each_epoch_counts_afresh_what_recurs():
+    """Few batches at an epoch's start, which find an empty ring, do not switch reuse off."""
+    num = reuse_plan.WINDOW - 1
+    progress = ReuseProgress()
+    for _ in range(num):
+        progress = progress.counted(asked=10, reused=5, refreshed=0, k=1, lag=1)
+    progress = progress.restarted().counted(asked=10, reused=0, refreshed=0, k=1, lag=0)
+    assert not progress.is_off
+    for _ in range(num):
+        progress = progress.counted(asked=10, reused=0, refreshed=0, k=1, lag=0)
+    assert progress.is_off
+    assert not progress.restarted().is_off
 
 
 def test_a_layer_must_say_how_wide_its_rows_are():

@@ -62,15 +62,39 @@ class ReuseProgress(NamedTuple):
     """Rows of batches before this one are not taken."""
     late: int = 0
     """Late events that the latest batch could see."""
+    window: int = 0
+    """Batches since it was last decided whether reuse is worth its while."""
     window_asked: int = 0
-    """As `asked`, since it was last decided whether it is worth its while."""
+    """Rows that they asked for."""
     window_reused: int = 0
+    """Of these, rows that were taken."""
     is_off: int = 0
     """1: too little was reused, and nothing is any more in this pass."""
 
     def restarted(self) -> ReuseProgress:
         """Return the progress at the start of another pass, with which no rows are shared."""
-        return self._replace(since=self.number, window_asked=0, window_reused=0, is_off=0)
+        return self._replace(since=self.number, is_off=0)._with_new_window()
+
+    def _with_new_window(self) -> ReuseProgress:
+        return self._replace(window=0, window_asked=0, window_reused=0)
+
+    def counted(self, asked: int, reused: int, refreshed: int, k: int, lag: int) -> ReuseProgress:
+        """Return the progress after a batch, whose rows have `k` neighbors each."""
+        now = self._replace(
+            number=self.number + 1,
+            asked=self.asked + asked,
+            reused=self.reused + reused,
+            refreshed=self.refreshed + refreshed,
+            saved=self.saved + reused * k,
+            largest_lag=max(self.largest_lag, lag),
+            window=self.window + 1,
+            window_asked=self.window_asked + asked,
+            window_reused=self.window_reused + reused,
+        )
+        if now.window < WINDOW:
+            return now
+        is_off = now.window_reused < LEAST_SHARE * now.window_asked
+        return now._replace(is_off=int(is_off))._with_new_window()
 
     def oldest(self, staleness: int) -> int:
         """Return the first batch whose rows the next one may take."""
@@ -135,7 +159,9 @@ class HopReuse:
         """
         if self.is_off:
             return None
-        nodes, t = _used(asked)
+        nodes, t = asked.nodes, asked.t
+        if self._spec.gpu is not None:
+            nodes, t = _used_of(asked)
         num_used = len(nodes)
         limit = roots.host.end if self._spec.sees_all_before else roots.host.begin
         self._forget_changed(limit)
@@ -148,7 +174,8 @@ class HopReuse:
         )
         refreshed, stored, computed, lag = counts
         assert lag <= rule.staleness
-        self._count(num_used, computed, refreshed, asked.k, lag)
+        reused = num_used - computed
+        self.progress = self.progress.counted(num_used, reused, refreshed, asked.k, lag)
         made = order[:stored]
         record = ReuseRecord(number, nodes[made], t[made], slot[:stored], self.progress)
         return self._choice(order, slot, (refreshed, stored, computed), record)
@@ -166,23 +193,6 @@ class HopReuse:
             row[order[computed:]] += rounded(computed) - computed
             taken, kept = _padded(taken, 0), _padded(kept, self._capacity)
         return ReuseChoice(order[:computed], row, ReusedRows(taken, kept, weight, record))
-
-    def _count(self, asked: int, computed: int, refreshed: int, k: int, lag: int) -> None:
-        was, reused = self.progress, asked - computed
-        self.progress = was._replace(
-            number=was.number + 1,
-            asked=was.asked + asked,
-            reused=was.reused + reused,
-            refreshed=was.refreshed + refreshed,
-            saved=was.saved + reused * k,
-            largest_lag=max(was.largest_lag, lag),
-            window_asked=was.window_asked + asked,
-            window_reused=was.window_reused + reused,
-        )
-        if (was.number + 1) % WINDOW == 0:
-            now = self.progress
-            is_off = now.window_reused < LEAST_SHARE * now.window_asked
-            self.progress = now._replace(is_off=int(is_off), window_asked=0, window_reused=0)
 
     def _forget_changed(self, limit: int) -> None:
         """Forget all rows if the past that the next batch sees is not that of those before."""
@@ -203,10 +213,8 @@ class HopReuse:
         self._map.clear()
 
 
-def _used(asked: HopQueries) -> tuple[Tensor, Tensor]:
-    """Return nodes and times of the queries on the host, without padding."""
-    if asked.nodes.is_cpu:
-        return asked.nodes, asked.t
+def _used_of(asked: HopQueries) -> tuple[Tensor, Tensor]:
+    """Return nodes and times of a GPU's queries on the host, without padding."""
     nodes = asked.nodes.cpu()
     size = int((nodes >= 0).sum())
     return nodes[:size], asked.t.cpu()[:size]

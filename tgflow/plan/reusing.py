@@ -214,17 +214,17 @@ def check_reusable(plan: Plan) -> None:
     if strategy != "recent":
         raise ValueError(
             f"reuse is for strategy recent: what {strategy} draws for a node depends on the rest "
-            "of the batch; set strategy recent, or leave reuse out"
+            'of the batch; set strategy="recent", or leave reuse out (staleness=0)'
         )
     if len(plan.fanouts) < 2:
         raise ValueError(
             f"reuse is of rows below the top layer, and this model has {len(plan.fanouts)}: give "
-            "it two layers or more, or leave reuse out"
+            "it two layers or more, or leave reuse out (staleness=0)"
         )
     if plan.with_memory or plan.replay is not None or plan.slices > 1:
         raise ValueError(
-            "reuse is for whole batches of new events, of a model without memory: leave out "
-            "replay and slices, or reuse"
+            "reuse is for whole batches of new events, of a model without memory: leave out replay "
+            "and slices (slices=1), or reuse (staleness=0)"
         )
 
 

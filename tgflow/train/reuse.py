@@ -173,14 +173,14 @@ def reuse_of(config: Reuse, learner: Learner, plan: Plan, num_ranks: int) -> Tra
         num_ranks: How many processes learn together.
 
     Raises:
-        ValueError: As `TrainingReuse`, or where batches are cut into parts.
+        ValueError: As `TrainingReuse`, or if several processes learn together.
     """
     if not config.staleness:
         return None
-    if plan.slices > 1 or num_ranks > 1:
+    if num_ranks > 1:
         raise ValueError(
-            f"reuse is for whole batches of one process, got slices={plan.slices} and {num_ranks} "
-            "ranks: leave those out, or reuse (staleness=0)"
+            f"reuse is for one process, whose ring has the rows of all batches, got {num_ranks} "
+            "ranks: leave reuse out (staleness=0), or train in one process"
         )
     return TrainingReuse(config, learner.model, plan, learner.device)
 
