@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from helpers.live_runs import SMALL, same_run, write_events
+from helpers.live_runs import SMALL, same_run, write_events, write_features
 from helpers.rank_campaign import rank_pids
 from tgflow.cli import main, nproc
 from tgflow.cli.errors import IO, USAGE
@@ -89,7 +89,9 @@ def test_ranks_that_cannot_be_are_refused(ranks, environ, tmp_path, capsys, monk
 
 
 EVENTS = 1_200
-SHARDED = ("--rank-graph", "sharded", "--rank-memory", "sharded")
+SHARDED = (
+    "--rank-graph", "sharded", "--rank-memory", "sharded", "--rank-edge-rows", "sharded",
+)  # fmt: skip
 
 
 def program(*arguments):
@@ -107,8 +109,8 @@ def learned(run):
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "sharded"), [(0, ()), (1, ()), (1, SHARDED)])
 def test_a_run_survives_the_end_of_any_rank_with_the_bits_of_one_process(tmp_path, rank, sharded):
-    events = write_events(tmp_path / "events.csv", EVENTS, nodes=90)
-    options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
+    events = write_features(tmp_path / "features.csv", EVENTS, nodes=90)
+    options = ("--stream", events, "--features", "f*", *SMALL, "--checkpoint-batches", 3)
     one, two = tmp_path / "one", tmp_path / "two"
     assert program("run", *options, "--out", one, "--nproc", 1, "--slices", 2).wait() == 0
     runner = program("run", *options, "--out", two, "--nproc", 2, "--speed", 60 * 60, *sharded)

@@ -80,7 +80,7 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
     assert re.search(r"rank 1 +computes .* s, waits .* s, holds .*; sent: gradient", shown(capsys))
 
 
-def test_ranks_that_each_have_a_part_end_as_one_process_does(events, tmp_path):
+def test_ranks_that_each_have_a_part_end_as_one_process_does(tmp_path, capsys):
     """The last checkpoint too, which no rank could write alone; any number of ranks reads it."""
     options = ("--features", "f*", "--limit", 200)
     events = write_features(tmp_path / "features.csv", EVENTS, nodes=90)
@@ -89,6 +89,8 @@ def test_ranks_that_each_have_a_part_end_as_one_process_does(events, tmp_path):
     ends = run_ranks(tmp_path, 3, argv)
     assert codes(ends) == [0] * 3, ends
     same_run(one, tmp_path / "three")
+    assert main(["info", str(tmp_path / "three")]) == 0
+    assert "200 rows (1.6 kB) spread over ranks" in shown(capsys)
 
 
 @pytest.mark.slow
@@ -261,14 +263,22 @@ def hold_too_much(rank):
 
 
 @pytest.mark.slow
-def test_a_rank_at_its_memory_limit_ends_all_with_what_is_learned_kept(events, tmp_path):
-    one, two = alone(events, tmp_path / "one", "--slices", 2), tmp_path / "two"
-    slowly = arguments(events, two, "--speed", 60 * 100, "--memory-limit", "1TiB")
+@pytest.mark.parametrize("sharded", [(), SHARDED])
+def test_a_rank_at_its_memory_limit_ends_all_with_what_is_learned_kept(tmp_path, sharded):
+    """By rank 0 where it has all, and by all ranks together where each has a part."""
+    events = write_features(tmp_path / "features.csv", EVENTS, nodes=90)
+    features = ("--features", "f*")
+    one, two = alone(events, tmp_path / "one", "--slices", 2, *features), tmp_path / "two"
+    slowly = arguments(
+        events, two, "--speed", 60 * 100, "--memory-limit", "1TiB", *features, *sharded
+    )
     ends = run_ranks(tmp_path, 2, slowly, hold_too_much)
     assert codes(ends) == [MEMORY] * 2, ends
+    assert [*saved(two).values()] == [64]
     assert "rank 1 is at its --memory-limit; its own log says more" in ends[0].err
     assert "the process holds 1.13e+03 TB" in (two / "ranks" / "001.log").read_text()
-    ends = run_ranks(tmp_path, 2, arguments(events, two, "--resume", "--speed", 1e9))
+    argv = arguments(events, two, "--resume", "--speed", 1e9, *features)
+    ends = run_ranks(tmp_path, 2, argv)
     assert codes(ends) == [0, 0], ends
     same_run(one, two)
 

@@ -1,4 +1,4 @@
-"""Ranks on two hosts: namespaces of this one, joined by a cable that can be cut."""
+"""Ranks on two hosts: namespaces of this one, joined by a cable that can be cut, or a bad wire."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 
-from helpers.live_runs import SMALL, same_run, write_events
+from helpers.live_runs import SMALL, same_run, write_events, write_features
 from helpers.processes import environment
+from helpers.wire import laid
 from tgflow.cli import main
 
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
@@ -45,40 +47,73 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
+LINKS = [f"tg{os.getpid() % 10**6}v{number}" for number in range(2)]
+
+
+@contextmanager
+def or_skipped():
+    """Skip the test where hosts cannot be made."""
+    try:
+        yield
+    except OSError as error:
+        pytest.skip(f"there are no such devices here: {error}")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"there are no network namespaces here: {error.stderr!r}")
+
+
 @pytest.fixture
-def hosts():
-    """Two network namespaces and the interface in each; skipped where they cannot be made."""
+def namespaces():
+    """Two network namespaces; skipped where they cannot be made."""
     names = [f"tgflow-{os.getpid()}-{number}" for number in range(2)]
-    links = [f"tg{os.getpid() % 10**6}v{number}" for number in range(2)]
     if os.getuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and ip")
     try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("link", "add", links[0], "type", "veth", "peer", "name", links[1])
-        for name, link, address in zip(names, links, ADDRESSES, strict=True):
-            ip("link", "set", link, "netns", name)
-            for words in (
-                ["addr", "add", f"{address}/24", "dev", link],
-                ["link", "set", link, "up"],
-            ):
-                ip("-n", name, *words)
-            ip("-n", name, "link", "set", "lo", "up")
-        yield list(zip(names, links, strict=True))
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"there are no network namespaces here: {error.stderr!r}")
+        with or_skipped():
+            for name in names:
+                ip("netns", "add", name)
+                ip("-n", name, "link", "set", "lo", "up")
+        yield names
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
+def connected(names):
+    """Give each namespace its link and address; return the two of each."""
+    for name, link, address in zip(names, LINKS, ADDRESSES, strict=True):
+        ip("link", "set", link, "netns", name)
+        ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
+        ip("-n", name, "link", "set", link, "up")
+    return list(zip(names, LINKS, strict=True))
+
+
+@pytest.fixture
+def hosts(namespaces):
+    """Two namespaces that a cable joins, and the interface in each."""
+    with or_skipped():
+        ip("link", "add", LINKS[0], "type", "veth", "peer", "name", LINKS[1])
+        return connected(namespaces)
+
+
+@pytest.fixture
+def wired(namespaces):
+    """Two namespaces, the interface in each, and the wire that joins them: 2 ms, 1 % loss."""
+    with or_skipped(), laid(LINKS, delay=0.002, loss=0.01) as wire:
+        yield connected(namespaces), wire
+
+
 def start(rank, hosts, folder, cut):
-    """Start a rank on its host, as a launcher that sets an address would."""
-    name, link = hosts[rank]
+    """Start a rank on its host."""
+    link = hosts[rank][1]
+    return launch(rank, hosts, "-c", RANK, folder, link, "cut" if cut else "whole")
+
+
+def launch(rank, hosts, *words):
+    """Start Python as a rank on its host, as a launcher that sets an address would."""
     numbers = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": PORT}
     environ = {key: str(value) for key, value in numbers.items()} | {"MASTER_ADDR": ADDRESSES[0]}
-    script = [sys.executable, "-c", RANK, str(folder), link, "cut" if cut else "whole"]
-    return subprocess.Popen(["ip", "netns", "exec", name, *script], env=environment() | environ)
+    command = ["ip", "netns", "exec", hosts[rank][0], sys.executable, *map(str, words)]
+    return subprocess.Popen(command, env=environment() | environ)
 
 
 def results(ranks, folder):
@@ -110,6 +145,30 @@ def test_a_cable_that_is_cut_is_a_lost_rank_after_the_timeout(hosts, tmp_path):
     (tmp_path / "cut").touch()
     for rank, found in enumerate(results(ranks, tmp_path)):
         assert found["lost"].startswith(f"rank {rank} lost another one: ")
+
+
+SHARDED = (
+    "--rank-graph", "sharded", "--rank-memory", "sharded", "--rank-edge-rows", "sharded",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("sharded", [(), SHARDED])
+def test_a_slow_wire_that_loses_packets_changes_no_bit(wired, tmp_path, sharded):
+    hosts, wire = wired
+    events = write_features(tmp_path / "features.csv", 400, nodes=90)
+    options = ("run", "--stream", events, "--features", "f*", *SMALL)
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main([*map(str, options), "--slices", "2", "--out", str(one)]) == 0
+    ranks = [
+        launch(rank, hosts, "-m", "tgflow", *options, *sharded, "--out", two, "--interface", link)
+        for rank, (_, link) in enumerate(hosts)
+    ]
+    assert [rank.wait(timeout=240) for rank in ranks] == [0, 0]
+    same_run(one, two)
+    assert wire.carried > 100
+    assert wire.lost > 0
 
 
 EVENTS = 1_200

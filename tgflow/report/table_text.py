@@ -19,6 +19,7 @@ from tgflow.report.rejections import rejections
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
 """What tables are called."""
+_WHERE = {"disk": "on disk", "ranks": "spread over ranks"}
 HEADER = ("why", "partition", "rows", "first", "for example")
 PARTS = ("accepted", "late", "malformed", "duplicate", "buffered")
 FILES = {
@@ -84,7 +85,7 @@ def describe_table(figures: Mapping[str, Any]) -> str:
     """Return in words what `tgflow.runtime.table_stats.table_figures` says of a table."""
     size = num_bytes(figures["rows"] * figures["row_bytes"])
     placement = figures.get("placement", "host")
-    where = "on disk" if placement == "disk" else f"in {placement} memory"
+    where = _WHERE.get(placement, f"in {placement} memory")
     text = f"{figures['rows']:,} rows ({size}) {where}"
     if (cache := figures.get("cache")) is not None:
         rate = cache["hit_rate"]
