@@ -124,13 +124,14 @@ SHARDED = (
 
 @pytest.mark.parametrize(("world", "updates"), [(3, 2), slow(4, 1), slow(2, 0)])
 def test_planned_bytes_are_counted_bytes_where_all_is_sharded(world, updates):
-    """But for 8 bytes to each rank for each turn, of which nobody knows how many there will be."""
+    """But for 8 bytes to each rank for each turn: there is one for each micro-batch at most."""
     config = config_of(updates=updates)
     counts = in_world(world, learned, "tgn", config, True)
     sent = planned(world, "tgn", config)
     sent["step"] = sent["step, memory sharded"]
-    num_turns = [each.pop("turns") // 8 // (world - 1) for each in counts]
-    assert num_turns == [num_turns[0]] * world
+    turns = [each.pop("turns") for each in counts]
+    assert turns == [turns[0]] * world
+    assert all(0 < found <= most for found, most in zip(turns, sent["turns"], strict=True))
     known = {kind for each in counts for kind in each}
     assert known == {*SHARDED, *TRAINED, "queries", "answers"} - {"rows"} - (
         set() if updates else {"gradient"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,8 @@ import tgflow
 from helpers.effort import cases
 from helpers.sockets import addresses_listened_on, free_port
 from helpers.worlds import results_of, run_apart
+from tgflow.distributed import handshake
+from tgflow.distributed import join as joining
 from tgflow.distributed.greeter import Greeter, Greeting, listen
 from tgflow.peers import Alone, PeerLost, WorldError
 
@@ -160,6 +163,24 @@ def test_a_missing_rank_is_named_by_all(tmp_path):
 def test_without_rank_0_the_others_give_up(tmp_path):
     [text] = outcomes_of([in_directory(tmp_path, 1, 2)], [{"timeout": 0.5}])
     assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
+
+
+def join_while_rank_0_stops(rank, folder):
+    """Join; rank 0 stops once all ranks are there, and is killed by who has waited for it."""
+    joining.ANSWER_SECONDS = 0.2
+    pid = folder / "pid"
+    if rank == 0:
+        pid.write_text(str(os.getpid()))
+        handshake._judge = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    said = join_as(rank, [in_directory(folder, each, 2) for each in range(2)], [{"timeout": 2}] * 2)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+    return said
+
+
+@pytest.mark.slow
+def test_a_rank_0_that_is_stopped_meanwhile_holds_nobody(tmp_path):
+    [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path)]
+    assert text == "PeerLost: rank 1 has found a rank 0 that does not answer: is it stopped?"
 
 
 def test_an_agent_that_is_gone_is_a_lost_peer():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,17 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 
 
+_OF_PART = re.compile(r".+-p\d\d")
+
+
 def part_section(name: str, part: int) -> str:
     """Return the name of the section that has what `name` is of a part of ids."""
     return f"{name}-p{part:02d}"
+
+
+def is_of_part(section: str) -> bool:
+    """Return whether `part_section` gives such a name."""
+    return _OF_PART.fullmatch(section) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,9 @@ class Checkpoint:
     out of the manifest's `state_sha256`, by which two runs are compared."""
     elsewhere: set[str] = field(default_factory=set)
     """Sections that ranks other than 0 write: this is a `RankCheckpoint`."""
+    unread: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
+    """Of a loaded checkpoint, whose files were all found right, the sections of parts of ids: they
+    are read when they are called, as a rank may not have the memory for those of all ranks."""
 
     def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
         """Add a section, as `SectionWriter.put`."""
@@ -75,9 +87,10 @@ class Checkpoint:
         self.outside.append(make_durable)
 
     def get(self, name: str) -> Tensors:
-        """Return a section, sealed or not; a sealed one is read now.
+        """Return a section, sealed or not; a sealed one is read now, and so is one of a part.
 
         Raises:
             KeyError: If there is none of that name.
         """
-        return self.sealed[name]() if name in self.sealed else self.sections[name]
+        make = self.sealed.get(name, self.unread.get(name))
+        return self.sections[name] if make is None else make()

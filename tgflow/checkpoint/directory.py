@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tgflow.checkpoint import manifest as manifests
 from tgflow.checkpoint import tensors
-from tgflow.checkpoint.content import Checkpoint
+from tgflow.checkpoint.content import Checkpoint, is_of_part
 from tgflow.checkpoint.errors import (
     CheckpointDamaged,
     CheckpointDurabilityUnknown,
@@ -78,7 +78,8 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
 def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Checkpoint:
     """Return the checkpoint in the directory `path`; its tensors are copies in host memory.
 
-    Sealed sections are checked as all others, and read when they are asked for.
+    Sealed sections, and those of parts of ids, are checked as all others, and read when they are
+    asked for.
 
     Args:
         path: The directory.
@@ -108,9 +109,10 @@ def read(path: Path, max_bytes: int | None = None) -> tuple[Checkpoint, Manifest
     checkpoint = Checkpoint({}, manifest["meta"])
     for name, entry in manifest["files"].items():
         section, file = name.removesuffix(manifests.SUFFIX), path / name
-        if entry["sealed"]:
+        if entry["sealed"] or is_of_part(section):
             _read_section(file, entry, tensors.check)
-            checkpoint.sealed[section] = functools.partial(_read_section, file, entry, tensors.read)
+            later = checkpoint.sealed if entry["sealed"] else checkpoint.unread
+            later[section] = functools.partial(_read_section, file, entry, tensors.read)
         else:
             checkpoint.sections[section] = _read_section(file, entry, tensors.read)
     return checkpoint, manifest
@@ -216,12 +218,13 @@ def _write_sections(
     fs: Fs, directory: Path, checkpoint: Checkpoint, linkable: Written | None
 ) -> Files:
     """Write all sections into `directory`, and have what they refer to made durable."""
-    for section in (*checkpoint.sections, *checkpoint.sealed):
+    sections = checkpoint.sections | {name: read() for name, read in checkpoint.unread.items()}
+    for section in (*sections, *checkpoint.sealed):
         if not manifests.SECTION.fullmatch(section):
             raise ValueError(f"section {section!r} must match {manifests.SECTION.pattern}")
-    if twice := checkpoint.sections.keys() & checkpoint.sealed.keys():
+    if twice := sections.keys() & checkpoint.sealed.keys():
         raise ValueError(f"sections {sorted(twice)} are sealed and not sealed")
-    encoded = {name: tensors.encode(value) for name, value in checkpoint.sections.items()}
+    encoded = {name: tensors.encode(value) for name, value in sections.items()}
     _require_room(directory, sum(each.num_bytes for each in encoded.values()))
     files = {}
     for section, content in encoded.items():

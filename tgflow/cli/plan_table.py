@@ -32,6 +32,7 @@ KINDS = {
     "queries": "graph sharded",
     "answers": "graph sharded",
     "edge rows": "edge rows sharded",
+    "turns": "any of it sharded, at most",
 }
 """What is sent, and where."""
 

@@ -86,7 +86,8 @@ class RankCosts:
     has all of the memory: `rows`; else `memory queries`, `memory rows`, `memory clocks` and
     `memory`, their headers, `memory stored`, and `step, memory sharded` in place of `step`. Where
     the graph is in shards: `queries` and `answers`. Where edge features are: `edge rows`, with what
-    asks for them.
+    asks for them. Where anything is: `turns`, at most, as micro-batches that come at once ask
+    together.
     """
     num_parcels: int = 0
 
@@ -106,6 +107,8 @@ class RankCosts:
             self._add_batch(share)
         self._add_edges([predicted, *learned])
         self._add_memory([predicted, *learned])
+        for rank in range(self.world):
+            self._to(self.sent, "turns", rank, _INT64 * (self.world - 1))
         self._to(self.sent, "feed", 0, predicted.num_new * self.widths.event * (self.world - 1))
         waiting = [predicted]  # its scores travel with the first update
         for share in learned:

@@ -25,7 +25,7 @@ from tgflow.distributed.meeting import Address, Meeting
 from tgflow.peers import PeerLost, WorldError
 
 _PAUSE = 0.02
-_ANSWER_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
 """For one store to answer, and for all ranks to hear a verdict that ends them."""
 _VERDICT = "verdict"
 
@@ -103,7 +103,7 @@ def _open_store(address: str) -> TCPStore:
         listener.getsockname()[1],
         is_master=True,
         wait_for_workers=False,
-        timeout=timedelta(seconds=_ANSWER_SECONDS),
+        timeout=timedelta(seconds=ANSWER_SECONDS),
         master_listen_fd=listener.detach(),
     )
 
@@ -146,7 +146,7 @@ def _everyone(store: Store, world: int) -> list[Facts]:
 
 def _await_hearing(store: Store, present: Sequence[int]) -> None:
     """Keep the store open until the present ranks have read why there is no world."""
-    deadline = time.monotonic() + _ANSWER_SECONDS
+    deadline = time.monotonic() + ANSWER_SECONDS
     heard = [_heard_key(rank) for rank in present if rank != 0]
     while heard and not store.check(heard) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
@@ -164,7 +164,7 @@ def _enter(address: Address | None, terms: Terms) -> Store | None:
             greeting.store_port,
             is_master=False,
             wait_for_workers=False,
-            timeout=timedelta(seconds=_ANSWER_SECONDS),
+            timeout=timedelta(seconds=ANSWER_SECONDS),
         )
         if store.add(f"joined/{rank}", 1) != 1:
             return None
@@ -177,7 +177,7 @@ def _enter(address: Address | None, terms: Terms) -> Store | None:
 def _hear(store: Store, terms: Terms, deadline: float) -> list[Facts]:
     """Return what all ranks said, once rank 0 has found that they are a world."""
     while not store.check([_VERDICT]):
-        if time.monotonic() > deadline + _ANSWER_SECONDS:
+        if time.monotonic() > deadline + ANSWER_SECONDS:
             raise PeerLost(f"rank 0 was found, and did not answer within {terms.timeout:g} s")
         time.sleep(_PAUSE)
     verdict = json.loads(store.get(_VERDICT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,10 +13,11 @@ import torch.distributed as dist
 
 from tgflow.distributed._stores import PrefixStore
 from tgflow.distributed.facts import Facts, find_other_bits, have_own_devices
-from tgflow.distributed.handshake import Terms, follow, lead
+from tgflow.distributed.handshake import ANSWER_SECONDS, Terms, follow, lead
 from tgflow.distributed.interfaces import choose_interface
 from tgflow.distributed.launch import read_launch
 from tgflow.distributed.meeting import meeting_of
+from tgflow.distributed.patience import within
 from tgflow.distributed.ranks import Ranks
 from tgflow.peers import Alone, PeerLost, Peers
 
@@ -68,7 +70,13 @@ def join(
     try:
         meeting = meeting_of(launch, timeout)
         store, everyone = (
-            lead(meeting, terms, address) if launch.rank == 0 else follow(meeting, terms)
+            lead(meeting, terms, address)
+            if launch.rank == 0
+            else within(
+                timeout + 2 * ANSWER_SECONDS,
+                partial(follow, meeting, terms),
+                f"rank {launch.rank} has found a rank 0 that does not answer: is it stopped?",
+            )
         )
     except dist.DistError as error:
         first = str(error).partition("\n")[0]

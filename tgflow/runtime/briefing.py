@@ -26,6 +26,7 @@ from tgflow.peers import Alone, Peers
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import RunFiles
 from tgflow.runtime.resume import SettingChange
+from tgflow.units import parse_bytes
 
 RANKS = "ranks"
 """The folder of what ranks other than 0 leave in a run's directory."""
@@ -115,11 +116,13 @@ class Briefing:
 
         Raises:
             CheckpointDamaged: If it is another one than rank 0 sees, or damaged.
+            UntrustedCheckpoint: If it is larger than the settings allow.
         """
         if self.checkpoint is None:
             return None
         path = Path(self.path) / "checkpoints" / self.checkpoint
-        checkpoint = load(path)
+        limit = self.config.checkpoint.max_checkpoint_bytes
+        checkpoint = load(path, max_bytes=None if limit is None else parse_bytes(limit))
         if _digest(path) != self.digest:
             raise CheckpointDamaged(f"{path} is another one than rank 0 sees")
         return checkpoint
