@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from helpers.live_runs import SMALL, same_run, write_events, write_features
+from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
 from helpers.rank_campaign import rank_pids
 from tgflow.cli import main, nproc
 from tgflow.cli.errors import IO, USAGE
@@ -89,9 +89,6 @@ def test_ranks_that_cannot_be_are_refused(ranks, environ, tmp_path, capsys, monk
 
 
 EVENTS = 1_200
-SHARDED = (
-    "--rank-graph", "sharded", "--rank-memory", "sharded", "--rank-edge-rows", "sharded",
-)  # fmt: skip
 
 
 def program(*arguments):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.live_runs import SMALL, same_run, write_events, write_features
+from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
 from helpers.rank_runs import (
     SOON,
     arguments,
@@ -31,11 +31,6 @@ from tgflow.runtime import briefing, rank_watch, watch
 from tgflow.runtime.health import read_health
 
 EVENTS = 400
-
-
-SHARDED = (
-    "--rank-graph", "sharded", "--rank-memory", "sharded", "--rank-edge-rows", "sharded",
-)  # fmt: skip
 
 
 @pytest.fixture

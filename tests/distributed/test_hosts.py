@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from helpers.live_runs import SMALL, same_run, write_events, write_features
+from helpers.live_runs import SHARDED, SMALL, same_run, write_events, write_features
 from helpers.processes import environment
 from helpers.wire import laid
 from tgflow.cli import main
@@ -145,11 +145,6 @@ def test_a_cable_that_is_cut_is_a_lost_rank_after_the_timeout(hosts, tmp_path):
     (tmp_path / "cut").touch()
     for rank, found in enumerate(results(ranks, tmp_path)):
         assert found["lost"].startswith(f"rank {rank} lost another one: ")
-
-
-SHARDED = (
-    "--rank-graph", "sharded", "--rank-memory", "sharded", "--rank-edge-rows", "sharded",
-)  # fmt: skip
 
 
 @pytest.mark.slow

@@ -227,8 +227,8 @@ def digest_of(path: Path, trainers: Sequence[ContinualTrainer]) -> str:
     return str(read_manifest(written)["state_sha256"])
 
 
-def test_a_memory_that_was_saved_whole_is_divided() -> None:
-    """By a process that learned whole batches, which has no parts of nodes."""
+def test_what_was_saved_whole_is_divided() -> None:
+    """By a process that learned whole batches, which has no parts of nodes or rows."""
     whole = trainer_of("tgn", replace(HERE, slices=1))
     whole.run([EVENTS[:32]])
     saved = whole.checkpoint()
@@ -236,7 +236,9 @@ def test_a_memory_that_was_saved_whole_is_divided() -> None:
 
     def work(peers: Any) -> Any:
         model = with_sharded_memory(model_of("tgn", peers), peers)
-        trainer = ContinualTrainer.from_checkpoint(model, deepcopy(saved), HERE, peers=peers)
+        trainer = ContinualTrainer.from_checkpoint(
+            model, deepcopy(saved), HERE, peers=peers, edge_x=sharded_rows(X_DIM, peers)
+        )
         return left_by(trainer, [EVENTS[32:]], peers.shard)[0]
 
     assert_sections(in_threads(3, work), left_by(expected, [EVENTS[32:]])[0])

@@ -21,6 +21,7 @@ from helpers.campaign import (
     undisturbed,
     write_rows,
 )
+from helpers.live_runs import SHARDED
 from helpers.rank_campaign import RankCampaign
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200 + 60 * KILLS)]
@@ -42,9 +43,10 @@ def disturb(campaign, record_property):
     record_property("kills of ranks", campaign.kills)
 
 
-def test_ranks_are_killed_over_a_file(record_property, tmp_path):
+@pytest.mark.parametrize("sharded", [(), SHARDED])
+def test_ranks_are_killed_over_a_file(record_property, tmp_path, sharded):
     stream = write_rows(tmp_path / "made.csv", EVENTS)
-    flags = ["-s", str(stream), "--features", "f*", *LATE, *SMALL, *SLICED, *KEPT]
+    flags = ["-s", str(stream), "--features", "f*", *LATE, *SMALL, *SLICED, *KEPT, *sharded]
     reference = undisturbed(tmp_path, flags)
     assert reference.rows()["malformed"]
     assert reference.rows()["late"]
