@@ -12,6 +12,7 @@ from tgflow.models import TGNConfig
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.rows.limits import Checks
 from tgflow.train import ContinualConfig
+from tgflow.train.config import Reuse
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
@@ -22,6 +23,17 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert config.continual.learning_rate == 1.0
     assert config.offline.batch_size == 200
     assert config.model.name == "tgn"
+
+
+def test_reuse_is_a_section_that_an_offline_trainer_finds_in_its_settings(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("[reuse]\nstaleness = 8\n")
+    config = load_config(file, {"reuse.refresh": 0.5})
+    assert config.offline.reuse == config.reuse == Reuse(staleness=8, refresh=0.5)
+    assert "reuse" not in to_toml(config).partition("[offline]")[2].partition("[reuse]")[0]
+    file.write_text("[offline.reuse]\nstaleness = 8\n")
+    with pytest.raises(ConfigError, match=r"reuse is a section of its own: \[reuse\]"):
+        load_config(file)
 
 
 @pytest.mark.parametrize("value", ['"auto"', "3"])

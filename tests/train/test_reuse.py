@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
 
 import tgflow as tg
 from helpers.devices import apart, opened, place_of
+from helpers.effort import cases
 from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.made_streams import made_events, small_tgat, small_tgn
 from helpers.plan_reference import assert_same_batch
@@ -29,7 +31,7 @@ from tgflow.train.plans import make_plan
 from tgflow.train.reuse import TrainingReuse, reuse_of
 from tgflow.train.state import load_learner, save_learner
 
-EVENTS = made_events(400)
+EVENTS = made_events(280)
 REUSE = tg.Reuse(staleness=4, refresh=0.3)
 EAGER = ExecutionConfig(capture=False)  # an emulated device does what it captures
 
@@ -92,16 +94,18 @@ def parameters(model):
 
 
 def test_without_staleness_training_is_what_it_is_without_reuse():
-    off, other = trainer_of(), trainer_of(reuse=tg.Reuse(staleness=0, refresh=0.7))
+    settings = {"graph": TemporalGraph.from_events(EVENTS[:160]), "epochs": 1}
+    off = trainer_of(**settings)
+    other = trainer_of(reuse=tg.Reuse(staleness=0, refresh=0.7), **settings)
     assert untimed(off.fit()) == untimed(other.fit())
     assert torch.equal(parameters(off.model), parameters(other.model))
     assert other.reuse_stats is None
 
 
-@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("layers", cases([2, 3], [2]))
 def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=1.0))
-    for batch in run.batches():
+    for batch in islice(run.batches(), 8):
         plain = copy.deepcopy(run.model)
         Learner(plain, seed=1, learning_rate=1e-2).learn(run.plan.batch(0, batch.index))
         run.reuse.learn(run.learner, batch)
@@ -111,13 +115,13 @@ def test_where_all_rows_are_refreshed_gradients_are_those_without_reuse(layers):
     assert run.reuse.stats.reused == 0
 
 
-@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("layers", cases([2, 3], [3]))
 def test_a_row_that_is_reused_is_that_of_the_parameters_it_was_computed_with(layers):
     run = Pass(recent_tgat(dropout=0.0, layers=layers), reuse=replace(REUSE, refresh=0.1))
     models, num_compared = [], 0
     ring = run.reuse._rings[-1]  # of the lowest layer, whose rows read no other rows
     lowest = run.model.encoder.layers[-1]
-    for batch in run.batches():
+    for batch in islice(run.batches(), 10):
         models.append(copy.deepcopy(run.model))
         block = batch.blocks[-1]
         made = ring.number[block.reused.slot]
@@ -161,8 +165,9 @@ def test_no_gradient_reaches_a_row_that_is_reused_and_a_refreshed_one_weighs_mor
     assert torch.equal(ring.rows[reused.stored], computed[: len(reused.stored)].detach())
 
 
-@pytest.mark.parametrize(("stop", "num_threads"), [(1, 0), (5, 2), (9, 0), (13, 1)])
-def test_a_run_that_is_killed_resumes_with_the_same_bits(stop, num_threads):
+@pytest.mark.parametrize("killed", cases([(1, 0), (5, 2), (9, 0), (13, 1)], [(5, 2)]))
+def test_a_run_that_is_killed_resumes_with_the_same_bits(killed):
+    stop, num_threads = killed
     whole = Pass()
     expected = whole.learn()
     first = Pass(num_threads=num_threads)
@@ -203,6 +208,7 @@ def test_epochs_share_no_rows_and_evaluation_computes_all():
     assert result["reuse.is_off"] is False
 
 
+@pytest.mark.slow
 def test_it_learns_with_rows_of_old_parameters():
     settings = {"epochs": 6, "batch_size": 20}
     events = made_events(600, noise=0.05)
@@ -234,6 +240,7 @@ class Losses(Callback):
             self.losses.append(record.loss)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("emulated_pages")
 @pytest.mark.parametrize("device", [apart])
 def test_a_device_learns_what_the_cpu_learns(device):

@@ -191,6 +191,8 @@ def _explain(error: ValidationError, file: Path | None, flags: Mapping[str, Any]
 
 def _explain_value(path: list[str], text: str, file: Path | None, flags: Mapping[str, Any]) -> str:
     """Name the flag where `text`, of a section as a whole, begins with one of its settings."""
+    if not path:  # of several sections
+        return f"{file or 'configuration'}: {text}"
     key = f"{path[0]}.{text.split(maxsplit=1)[0].rstrip(':')}"
     if key in flags:
         return f"{flag_of(key)}: {path[0]}.{text}"
