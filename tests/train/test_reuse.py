@@ -99,7 +99,7 @@ def test_without_staleness_training_is_what_it_is_without_reuse():
     other = trainer_of(reuse=tg.Reuse(staleness=0, refresh=0.7), **settings)
     assert untimed(off.fit()) == untimed(other.fit())
     assert torch.equal(parameters(off.model), parameters(other.model))
-    assert other.reuse_stats is None
+    assert other.reuse is None
 
 
 @pytest.mark.parametrize("layers", cases([2, 3], [2]))
@@ -180,6 +180,22 @@ def test_a_run_that_is_killed_resumes_with_the_same_bits(killed):
     assert whole.reuse.stats == second.reuse.stats
 
 
+def test_a_trainer_goes_on_after_an_epoch_with_the_same_bits_and_counts():
+    saved = []
+
+    def save():
+        saved.append(Checkpoint({}))
+        first.save_progress(saved[-1])
+
+    settings = {"graph": TemporalGraph.from_events(EVENTS[:160]), "reuse": REUSE}
+    first, second = trainer_of(**settings), trainer_of(**settings)
+    expected = first.fit(save)
+    second.load_progress(saved[0])
+    assert untimed(second.fit()) == untimed(expected)
+    assert torch.equal(parameters(first.model), parameters(second.model))
+    assert first.reuse.stats == second.reuse.stats
+
+
 def test_what_is_saved_is_the_same_whatever_was_prepared_ahead():
     ahead, inline = Pass(num_threads=2), Pass()
     ahead.learn(stop=7)
@@ -199,7 +215,7 @@ def test_epochs_share_no_rows_and_evaluation_computes_all():
     result = trainer.fit()
     assert seen
     assert all(block.reused is None for batch in seen for block in batch.blocks)
-    stats = trainer.reuse_stats
+    stats = trainer.reuse.stats
     assert 0 < stats.reused < stats.asked
     assert stats.refreshed > 0
     assert 0 < stats.largest_lag <= REUSE.staleness
@@ -252,7 +268,7 @@ def test_a_device_learns_what_the_cpu_learns(device):
         model = recent_tgat(dropout=0.0)
         trainer = trainer_of(model, graph, device=place, observer=heard, **settings)
         trainer.fit()
-        found.append((heard.losses, trainer.reuse_stats))
+        found.append((heard.losses, trainer.reuse.stats))
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-3)
     assert found[0][1] == found[1][1]
 

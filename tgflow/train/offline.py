@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tgflow.checkpoint import Checkpoint
-from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint.parts import Part, SectionReader, SectionWriter
 from tgflow.cuda.clock import clock_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
@@ -40,7 +40,7 @@ from tgflow.train.protocols import offline_line
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
-from tgflow.train.reuse import ReuseStats, reuse_of
+from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import load_learner, save_learner, save_state
 
@@ -126,10 +126,12 @@ class OfflineTrainer:
         self._epochs = c.epochs if self._learner.learns else 1
         self._plans = OfflinePlans(graph, model, c, self.split, ids)
         self._train_plan = self._plans.training()
-        self._reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
+        self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
+        """What reuses rows, and its `stats`; None where `config.reuse` does not ask for it."""
         num = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
         self._progress = OfflineProgress()
+        self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
     def fit(self, after_epoch: Callable[[], object] | None = None) -> dict[str, Any]:
         """Train, choose, test; the model is left with the best parameters and all events stored.
@@ -168,7 +170,8 @@ class OfflineTrainer:
     def save_progress(self, writer: SectionWriter) -> None:
         """Save what `load_progress` needs, within `fit`: see its `after_epoch`."""
         save_learner(writer, self._learner)
-        self._progress.save(writer)
+        for part in self._parts:
+            part.save(writer)
 
     def load_progress(self, reader: SectionReader) -> None:
         """Have `fit` go on after the epochs that another trainer had saved, with the same bits.
@@ -180,7 +183,8 @@ class OfflineTrainer:
             CheckpointError: If it does not fit this model.
         """
         load_learner(self._learner, reader)
-        self._progress.load(reader)
+        for part in self._parts:
+            part.load(reader)
 
     def checkpoint(self) -> Checkpoint:
         """Return model, memory, optimizer and events as they are; after `fit`, the best of them."""
@@ -246,7 +250,7 @@ class OfflineTrainer:
         """Learn from all training events; yield the loss of each batch, once it is known."""
         notify = self._notifier("train", epoch, self._train_plan)
         learner, results = self._learner, self._learner.new_results()
-        learn = learner.learn if self._reuse is None else partial(self._reuse.learn, learner)
+        learn = learner.learn if self.reuse is None else partial(self.reuse.learn, learner)
 
         def known(*, everything: bool = False) -> Iterator[float]:
             for place, values in results.take(everything=everything):
@@ -264,17 +268,12 @@ class OfflineTrainer:
 
     def _training_batches(self, epoch: int) -> Iterable[AnyBatch]:
         """Return the batches of an epoch to learn from."""
-        plan, reuse = self._train_plan, self._reuse
+        plan, reuse = self._train_plan, self.reuse
         if reuse is None:
             return self._load(plan, epoch)
         reuse.restart()
         tasks = ((epoch, index) for index in range(len(plan)))
         return self._loader(*reuse.batches(tasks, self.config.num_threads), 1)
-
-    @property
-    def reuse_stats(self) -> ReuseStats | None:
-        """What reuse was good for so far; None where it was not asked for."""
-        return None if self._reuse is None else self._reuse.stats
 
     def _evaluate(
         self, stage: Stage, epoch: int, plan: Plan, hear: HearScores | None = None
@@ -381,8 +380,8 @@ class OfflineTrainer:
             "events_per_second": totals.events / totals.seconds,
             "overhead_share": 1 - totals.compute_seconds / totals.seconds,
         }
-        if self._reuse is not None:
-            summary |= self._reuse.figures()
+        if self.reuse is not None:
+            summary |= self.reuse.figures()
         if totals.preparation_seconds:
             summary["preparation_share"] = totals.preparation_seconds / totals.seconds
         return summary
