@@ -44,6 +44,30 @@ def test_everything_comes_back(tmp_path):
             assert loaded.sections[section][name].dtype == tensor.dtype
 
 
+def test_parts_and_sealed_sections_are_read_when_they_are_asked_for(tmp_path):
+    """And found right before, or then alone; a copy of what was loaded is the same."""
+    saved = example()
+    saved.put_part("memory", 7, lambda: {"x": torch.arange(3)})
+    saved.put_sealed("events-2-000000", lambda: {"x": torch.arange(2)})
+    path = ckpt.save(tmp_path / "a", saved)
+    loaded = ckpt.load(path)
+    assert loaded.sections.keys() == example().sections.keys()
+    assert loaded.get("memory-p07")["x"].tolist() == [0, 1, 2]
+    digests = [
+        ckpt.read_manifest(each)["state_sha256"]
+        for each in (path, ckpt.save(tmp_path / "b", loaded))
+    ]
+    assert digests[0] == digests[1]
+    for name in ("memory-p07", "events-2-000000"):
+        ckpt.save(path, saved)
+        (path / f"{name}.safetensors").write_bytes(b"no tensors")
+        with pytest.raises(CheckpointDamaged, match=name):
+            ckpt.load(path)
+        found = ckpt.load(path, check_all=False)
+        with pytest.raises(CheckpointDamaged, match=name):
+            found.get(name)
+
+
 def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path):
     path = ckpt.save(tmp_path / "last", example())
     ckpt.save(path, Checkpoint({"model": {"w": torch.ones(1)}}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tgflow.distributed.wanted import WantedRows, ask_rows
 from tgflow.messages import Messages
 from tgflow.nn.history import NODE, SINCE
 from tgflow.nn.memory import NodeMemory
-from tgflow.peers import Alone, Peers, RanksDisagree
+from tgflow.peers import PARTS, Alone, Peers, RanksDisagree, Shard
 from tgflow.schedule import SliceSchedule
 from tgflow.share import Share
 
@@ -219,6 +220,32 @@ def test_a_shard_survives_its_state():
             assert torch.equal(x, other.state_dict()[name]), name
         other.reset()
         assert not other.state_dict()["rows"].any()
+
+
+def parts_read(stream: MemoryStream) -> list[Any]:
+    """Return which parts of a saved memory each of three ranks reads, and that it has its own."""
+    _, whole = read_alone(stream, 3)
+    take = whole.parted()
+
+    def work(peers: ThreadPeers) -> list[int]:
+        memory, asked = sharded(peers, stream.past), []
+        memory.load_parted(lambda part: (asked.append(part), take(part))[1])
+        own = memory.parted()
+        for part in peers.shard.parts:
+            for name, x in take(part).items():
+                assert torch.equal(own(part)[name], x), (part, name)
+        return asked
+
+    return in_threads(3, work)
+
+
+def test_a_rank_reads_its_own_parts_alone():
+    assert parts_read(STREAM) == [[*Shard(rank, 3).parts] for rank in range(3)]
+
+
+def test_where_no_history_says_what_the_last_position_was_parts_of_others_are_read():
+    for rank, parts in enumerate(parts_read(replace(STREAM, past=0))):
+        assert parts == [*Shard(rank, 3).parts, *range(PARTS)]
 
 
 def test_a_memory_with_nodes_is_refused():

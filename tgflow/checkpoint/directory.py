@@ -75,7 +75,9 @@ def save(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Path:
     return path
 
 
-def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Checkpoint:
+def load(
+    path: str | os.PathLike[str], *, max_bytes: int | None = None, check_all: bool = True
+) -> Checkpoint:
     """Return the checkpoint in the directory `path`; its tensors are copies in host memory.
 
     Sealed sections, and those of parts of ids, are checked as all others, and read when they are
@@ -84,6 +86,8 @@ def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Check
     Args:
         path: The directory.
         max_bytes: Largest size in all; None allows what the machine's memory can hold.
+        check_all: Whether those are checked now. Else they are checked when they are read alone,
+            as is enough for one of many ranks, of which rank 0 has found all of them right.
 
     Raises:
         CheckpointDamaged: If it is missing, or any file is not what was written.
@@ -93,10 +97,12 @@ def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Check
     path = Path(path)
     if not path.exists() and _old(path).exists():  # a save was cut off between its two renames
         path = _old(path)
-    return read(path, max_bytes)[0]
+    return read(path, max_bytes, check_all=check_all)[0]
 
 
-def read(path: Path, max_bytes: int | None = None) -> tuple[Checkpoint, Manifest]:
+def read(
+    path: Path, max_bytes: int | None = None, *, check_all: bool = True
+) -> tuple[Checkpoint, Manifest]:
     """Return what `load` does, and the manifest."""
     manifest = read_manifest(path)
     total = sum(entry["bytes"] for entry in manifest["files"].values())
@@ -110,7 +116,8 @@ def read(path: Path, max_bytes: int | None = None) -> tuple[Checkpoint, Manifest
     for name, entry in manifest["files"].items():
         section, file = name.removesuffix(manifests.SUFFIX), path / name
         if entry["sealed"] or is_of_part(section):
-            _read_section(file, entry, tensors.check)
+            if check_all:
+                _read_section(file, entry, tensors.check)
             later = checkpoint.sealed if entry["sealed"] else checkpoint.unread
             later[section] = functools.partial(_read_section, file, entry, tensors.read)
         else:

@@ -14,7 +14,7 @@ from tgflow.distributed.parcel import exchange_parcels
 from tgflow.distributed.wanted import MemoryQueries, WantedRows, ask_rows
 from tgflow.nn.history import NODE
 from tgflow.nn.memory import NodeMemory
-from tgflow.nn.memory_parts import HISTORY, merge_parts, nodes_of_parts
+from tgflow.nn.memory_parts import HISTORY, merge_parts
 from tgflow.nn.memory_rows import CLOCK_WIDTH, POSITION, MemoryRows
 from tgflow.peers import PARTS, Peers
 
@@ -63,7 +63,8 @@ class ShardedMemory(nn.Module):
         self._peers = peers
         self._shard = peers.shard
         self.num_nodes = 0
-        """The largest node written so far, plus one: of all ranks."""
+        """The largest node written so far, plus one: of all ranks, since they began or resumed; of
+        what was loaded, of this rank."""
         self._position = 0
         self._num_fetched = 0
         self._wanted: WantedRows | None = None
@@ -241,22 +242,22 @@ class ShardedMemory(nn.Module):
     def load_parted(self, read: Callable[[int], Mapping[str, Tensor]]) -> None:
         """Become this rank's part of what ranks of any world saved. See `PartedState`.
 
+        Parts of other ranks are not read, but where no history says what the last position was.
+
         Raises:
             KeyError: If a tensor is missing. Nothing is changed then.
             ValueError: As `load_state_dict`, or if the parts do not fit each other.
         """
-        sizes, positions, own = [], [0], []
-        for part in range(PARTS):
-            found = read(part)
-            sizes.append(len(found["clock"]))
-            positions.append(int(found["clock"][:, POSITION].max()) if sizes[-1] else 0)
-            if part in self._shard.parts:
-                own.append(self._moved(found, self._shard.local))
+        own = [self._moved(read(part), self._shard.local) for part in self._shard.parts]
         whole = merge_parts(own)
-        last = [nodes_of_parts(sizes), max(positions)]
-        if HISTORY + "events" in whole:
-            last[1] = int(whole[HISTORY + "events"][0])
-        self.load_state_dict(whole | {_LAST: torch.tensor(last)})
+        num_own = len(whole["clock"])
+        num_nodes = int(self._shard.ids(torch.tensor(num_own - 1))) + 1 if num_own else 0
+        position = (
+            int(whole[HISTORY + "events"][0])
+            if HISTORY + "events" in whole
+            else max(_last_position(read(part)["clock"]) for part in range(PARTS))
+        )
+        self.load_state_dict(whole | {_LAST: torch.tensor([num_nodes, position])})
 
     @staticmethod
     def _moved(state: Mapping[str, Tensor], ids: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
@@ -266,3 +267,8 @@ class ShardedMemory(nn.Module):
             moved[name] = moved[name].clone()
             moved[name][:, NODE] = ids(moved[name][:, NODE])
         return moved
+
+
+def _last_position(clock: Tensor) -> int:
+    """Return the position of the latest write to any of some nodes; 0 without nodes."""
+    return int(clock[:, POSITION].max()) if len(clock) else 0
