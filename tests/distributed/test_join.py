@@ -165,21 +165,24 @@ def test_without_rank_0_the_others_give_up(tmp_path):
     assert text.startswith("PeerLost: rank 1 found no rank 0 to join within 0.5 s")
 
 
-def join_while_rank_0_stops(rank, folder):
-    """Join; rank 0 stops once all ranks are there, and is killed by who has waited for it."""
+def join_while_rank_0_stops(rank, folder, owner, name):
+    """Join; rank 0 stops where it would call something, and is killed by who waited for it."""
     joining.ANSWER_SECONDS = 0.2
     pid = folder / "pid"
     if rank == 0:
         pid.write_text(str(os.getpid()))
-        handshake._judge = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+        where = {"handshake": handshake, "join": joining}[owner]
+        setattr(where, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGSTOP))
     said = join_as(rank, [in_directory(folder, each, 2) for each in range(2)], [{"timeout": 2}] * 2)
     os.kill(int(pid.read_text()), signal.SIGKILL)
     return said
 
 
 @pytest.mark.slow
-def test_a_rank_0_that_is_stopped_meanwhile_holds_nobody(tmp_path):
-    [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path)]
+@pytest.mark.parametrize("where", [("handshake", "_judge"), ("join", "Ranks")])
+def test_a_rank_0_that_is_stopped_meanwhile_holds_nobody(where, tmp_path):
+    """Before it says that there is a world, and before it connects to the others."""
+    [_, text] = [each.result for each in run_apart(2, join_while_rank_0_stops, tmp_path, *where)]
     assert text == "PeerLost: rank 1 has found a rank 0 that does not answer: is it stopped?"
 
 

@@ -67,16 +67,13 @@ def join(
         return Alone()
     name, address = choose_interface(interface, one_host=launch.one_host)
     terms = Terms(launch, Facts.here(launch, settings or {}, torch.device(device)), timeout, strict)
+    silent = f"rank {launch.rank} has found a rank 0 that does not answer: is it stopped?"
     try:
         meeting = meeting_of(launch, timeout)
         store, everyone = (
             lead(meeting, terms, address)
             if launch.rank == 0
-            else within(
-                timeout + 2 * ANSWER_SECONDS,
-                partial(follow, meeting, terms),
-                f"rank {launch.rank} has found a rank 0 that does not answer: is it stopped?",
-            )
+            else within(timeout + 2 * ANSWER_SECONDS, partial(follow, meeting, terms), silent)
         )
     except dist.DistError as error:
         first = str(error).partition("\n")[0]
@@ -84,12 +81,17 @@ def join(
     other_bits = find_other_bits(everyone)
     if other_bits is not None and launch.rank == 0:
         warnings.warn(other_bits, RuntimeWarning, stacklevel=2)
-    return Ranks(
+    nccl = have_own_devices(everyone)
+    make = partial(
+        Ranks,
         PrefixStore("ranks", store),
         launch.rank,
         launch.world,
         timeout=timeout,
         interface=name,
-        nccl=have_own_devices(everyone),
+        nccl=nccl,
         members=[facts.member for facts in everyone],
     )
+    if launch.rank == 0 or nccl:  # a thread has a current device of its own
+        return make()
+    return within(timeout + ANSWER_SECONDS, make, silent)
