@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from tgflow.plan import Loader as Loader
     from tgflow.plan import NegativeSampler as NegativeSampler
     from tgflow.plan import Plan as Plan
+    from tgflow.runtime.opened_run import Run as Run
+    from tgflow.runtime.opened_run import open_run as open_run
+    from tgflow.runtime.scored_pairs import ScoredPairs as ScoredPairs
     from tgflow.sampling import Hops as Hops
     from tgflow.sampling import Neighbors as Neighbors
     from tgflow.sampling import Sampler as Sampler

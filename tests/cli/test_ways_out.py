@@ -186,7 +186,7 @@ def test_what_is_kept_already_is_not_kept_again(run, resume):
     assert checkpoints() == before
 
 
-@pytest.mark.parametrize("function", ["open_run", "_write_report"])
+@pytest.mark.parametrize("function", ["open_runner", "_write_report"])
 def test_a_signal_at_either_end_is_heard(run, resume, whole, monkeypatch, function):
     original = getattr(continual, function)
 

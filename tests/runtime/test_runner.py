@@ -17,11 +17,12 @@ from tgflow.config import load_config, replaced
 from tgflow.graph import TemporalGraph
 from tgflow.models.tgn import TGN
 from tgflow.plan import BatchError, Plan
-from tgflow.runtime.build import RunInputs, open_run
+from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.memory import is_out_of_memory
+from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.runner import Runner
 from tgflow.runtime.stream import FlowControl, Stopped
 from tgflow.streams import open_stream
@@ -47,7 +48,7 @@ def config(tmp_path):
 
 
 def model_of(config):
-    return assemble.make_model(config, config.continual, 0)
+    return make_model(config, config.continual, 0)
 
 
 def full_run(config, path):
@@ -58,7 +59,7 @@ def full_run(config, path):
     inputs = RunInputs(source, "undirected", model_of(config), 1)
     with directory:
         run_log = RunLog(None, say=lambda line: None)
-        return open_run(directory, inputs, run_log, FlowControl(), Console(quiet=True)).run()
+        return open_runner(directory, inputs, run_log, FlowControl(), Console(quiet=True)).run()
 
 
 def _flat(config):

@@ -13,10 +13,12 @@ from tgflow.cli import (
     compare,
     convert,
     doctor,
+    embed,
     errors,
     info,
     plan,
     playback,
+    predict,
     run,
     train,
 )
@@ -59,9 +61,10 @@ def _common(
     """Hold the options that come before a command."""
 
 
-LEARN, LOOK = "Learn", "Look and check"
+LEARN, ASK, LOOK = "Learn", "Ask what was learned", "Look and check"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LEARN: {"run": run.run, "train": train.train, "compare": compare.compare},
+    ASK: {"predict": predict.predict, "embed": embed.embed},
     LOOK: {
         "playback": playback.playback,
         "info": info.info,

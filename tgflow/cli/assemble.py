@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -15,28 +12,24 @@ import torch
 from tgflow.choices import Direction
 from tgflow.cli.errors import NO_INPUT, CliError
 from tgflow.config import Config, ConfigError, StreamConfig, replaced
-from tgflow.config.model import PAIR_FEATURES, WIDTHS, model_settings, validate_model
+from tgflow.config.model import PAIR_FEATURES, model_settings
 from tgflow.cuda.device import Device
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables
-from tgflow.runtime.gpu import CPU, use_device
+from tgflow.runtime.gpu import use_device
 from tgflow.runtime.machine import num_cores
 from tgflow.runtime.restore import EventShape
 from tgflow.runtime.saved_scores import check_scores
 from tgflow.runtime.transports import section_of
-from tgflow.sampling import Sampler
 from tgflow.streams import EventSource, open_stream, playback
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.streams.transports import Transport, find_transport, scheme_of
 from tgflow.tables import FeatureTable
-from tgflow.train.config import TrainingConfig
-from tgflow.train.reducer import check_sliceable
 
 _Source = TypeVar("_Source")
 
@@ -216,92 +209,6 @@ def with_pair_features(config: Config) -> Config:
     if PAIR_FEATURES not in {field.name for field in fields(MODELS[name].config)}:
         return config
     return replaced(config, {f"model.{PAIR_FEATURES}": True})
-
-
-def make_model(
-    config: Config, training: TrainingConfig, edge_x_dim: int, device: torch.device = CPU
-) -> TemporalModel:
-    """Build the model that `config` names, its first parameters drawn with the trainer's seed.
-
-    They are drawn on the CPU, so that every device starts from the same.
-
-    Draws nothing from torch's default generators that others could miss.
-
-    Args:
-        config: The run's settings.
-        training: Those of its trainer.
-        edge_x_dim: Width of the edge features.
-        device: Where it is to be.
-
-    Raises:
-        ConfigError: If there is no such model, or its settings do not fit together.
-    """
-    name = config.model.name
-    kind = own_model(name) if ":" in name else _known_model(name)
-    stated = model_settings(config.model)
-    derived = {"edge_x_dim": edge_x_dim}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(training.seed)
-        model = _build(kind, name, stated, derived)
-    if not isinstance(model, TemporalModel):
-        raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
-    try:
-        Sampler(training.strategy or model.strategy, training.span)
-    except ValueError as error:
-        raise ConfigError(f"{error}; --strategy and --span go together") from None
-    try:
-        check_sliceable(model, training.slices)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    return model.to(device)
-
-
-def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]) -> Any:
-    """Return the model of class `kind`: with its settings as a dataclass, or as keywords."""
-    parameters = inspect.signature(kind).parameters
-    if "config" in parameters and is_dataclass(getattr(kind, "config_type", None)):
-        settings = validate_model(kind.config_type, name, stated, derived)
-        try:
-            return kind(settings)
-        except ValueError as error:
-            raise ConfigError(f"[model] {name} does not fit together: {error}") from error
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    unknown = [key for key in stated if key not in (*parameters, *WIDTHS) and not takes_all]
-    if unknown:
-        known = ", ".join(parameters)
-        raise ConfigError(f"[model] {name} has no setting {unknown[0]!r} (it has {known})")
-    values = {**derived, **stated}
-    return kind(**{k: v for k, v in values.items() if takes_all or k in parameters})
-
-
-def _known_model(name: str) -> type[TemporalModel]:
-    if name not in MODELS:
-        known = ", ".join(MODELS)
-        raise ConfigError(f"model.name must be one of {known}, or module:Class, got {name!r}")
-    kind: type[TemporalModel] = MODELS[name].model
-    return kind
-
-
-def own_model(name: str) -> Any:
-    """Import `module:Class` from the working directory or the path.
-
-    Raises:
-        ConfigError: If there is none.
-    """
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise  # of an import within the module
-        raise ConfigError(f"cannot build model {name!r}: {error}") from None
-    except AttributeError as error:
-        if not str(error).startswith(f"module {module!r}"):
-            raise
-        raise ConfigError(f"cannot build model {name!r}: {error}") from None
-    finally:
-        sys.path.pop(0)
 
 
 class LiveInputs(NamedTuple):

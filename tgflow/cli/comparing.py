@@ -24,7 +24,7 @@ from tgflow.compare.outcome import Outcome
 from tgflow.compare.page import comparison_page
 from tgflow.config import Config
 from tgflow.report.table_text import print_stream
-from tgflow.runtime.build import RunInputs, open_run
+from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
 from tgflow.runtime.files import RunFiles, run_name, to_json
 from tgflow.runtime.log import RunLog
@@ -79,7 +79,7 @@ def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
         run_log.info("preset", preset)
         console.print(preset, markup=False, highlight=False, soft_wrap=True)
         with failing_run(directory.path, run_log, "compare"):
-            runner = open_run(directory, inputs, run_log, flow, console)
+            runner = open_runner(directory, inputs, run_log, flow, console)
             result = runner.run()
             assert isinstance(runner.trainer, Comparison)
             outcome = _outcome(runner.trainer, result, config, preset, threads, device)

@@ -28,12 +28,13 @@ from tgflow.report.table_text import (
     print_summary,
 )
 from tgflow.runtime.briefing import Lead
-from tgflow.runtime.build import RunInputs, open_run
+from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.directory import ResumeOptions, RunDirectory, learn_again
 from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import describe_device, device_figures
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
+from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.runner import RunResult
 from tgflow.runtime.signals import StopSignals
 from tgflow.runtime.stream import FlowControl
@@ -81,7 +82,7 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead
     inputs = RunInputs(
         source,
         direction,
-        assemble.make_model(config, config.continual, source.x_dim, device),
+        make_model(config, config.continual, source.x_dim, device),
         threads,
         device,
         lead=lead,
@@ -90,7 +91,7 @@ def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead
     with directory:
         run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
         with failing_run(directory.path, run_log, "run"):
-            result = open_run(directory, inputs, run_log, flow, console).run()
+            result = open_runner(directory, inputs, run_log, flow, console).run()
             metrics = _metrics(result, config, threads, device)
             _write_report(directory.files, metrics, result, config, run_log)
         run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)

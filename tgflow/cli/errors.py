@@ -42,6 +42,7 @@ _CODES = {
     "WorldError": USAGE,
     "NotShared": NO_INPUT,
     "NoTopicError": NO_INPUT,
+    "UnknownNode": NO_INPUT,
     "ModuleNotFoundError": USAGE,
     "Locked": LOCKED,
     "CheckpointNotCommitted": IO,

@@ -16,6 +16,7 @@ from tgflow.config.model import PAIR_FEATURES, WIDTHS, model_settings
 from tgflow.events import concat
 from tgflow.models import MODELS
 from tgflow.presets import MEASURED, StreamFacts, measure, settings_of
+from tgflow.runtime.model_maker import make_model, own_model
 from tgflow.streams import playback
 from tgflow.train.config import TrainingConfig
 from tgflow.units import seconds_per_tick
@@ -94,7 +95,7 @@ def _known(name: str) -> set[str]:
     """Return the settings that a model has; of an own model those of its dataclass."""
     kind = MODELS[name].config if name in MODELS else None
     if kind is None:
-        kind = getattr(assemble.own_model(name), "config_type", None)
+        kind = getattr(own_model(name), "config_type", None)
     return {each.name for each in fields(kind)} if is_dataclass(kind) else set()
 
 
@@ -191,4 +192,4 @@ def make_choice(
     """Return a model, its first parameters drawn with the seed of `training`."""
     settings = {key: value for key, value in choice.settings.items() if key not in LEARNING}
     model = type(config.model)(name=choice.name, settings=settings)
-    return assemble.make_model(replace(config, model=model), training, x_dim, device)
+    return make_model(replace(config, model=model), training, x_dim, device)

@@ -53,6 +53,7 @@ from tgflow.runtime.gpu import (
     use_device,
 )
 from tgflow.runtime.machine import describe, peak_rss_bytes
+from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource, playback
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
@@ -223,7 +224,7 @@ def _trainer(
     ids: NodeIds | None = None,
 ) -> OfflineTrainer:
     settings = replace(config.offline, seed=seed)
-    model = assemble.make_model(config, settings, x_dim, device)
+    model = make_model(config, settings, x_dim, device)
     return OfflineTrainer(
         model,
         graph,

@@ -26,6 +26,7 @@ from tgflow.nn.memory_rows import CLOCK_WIDTH
 from tgflow.peers import WorldError
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.negatives import PairHistory
+from tgflow.runtime.model_maker import make_model
 from tgflow.schedule import SliceSchedule
 from tgflow.train.config import ContinualConfig
 from tgflow.train.leaves import Leaves
@@ -57,7 +58,7 @@ def plan_ranks(config: Config, stated: dict[str, Any], world: World, *, as_json:
     graph = assemble.read_graph(config, source)
     if not graph.num_events:
         raise CliError(f"{config.stream.path} has no events to plan", DATA)
-    model = assemble.make_model(config, settings, source.x_dim)
+    model = make_model(config, settings, source.x_dim)
     found = plan_of(graph, model, settings, schedule, world)
     limit = config.operate.memory_limit
     found = replace(found, stream=config.stream.path, limit=_limit(limit))

@@ -23,6 +23,7 @@ from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.follower import open_follower
 from tgflow.runtime.gpu import graph_gpu, use_device
 from tgflow.runtime.log import Level, RunLog
+from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.stream import FlowControl
 
 if TYPE_CHECKING:  # a process that is alone needs none of it
@@ -220,7 +221,7 @@ def follow(peers: Peers, flow: FlowControl) -> None:
         config = briefing.config
         device = use_device(config)
         assemble.use_threads(config, config.continual.slices)
-        model = assemble.make_model(config, config.continual, briefing.x_dim, device)
+        model = make_model(config, config.continual, briefing.x_dim, device)
         run_log = RunLog(
             log_path(Path(briefing.path), peers.rank),
             config.operate.log_format,

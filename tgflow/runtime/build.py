@@ -99,7 +99,7 @@ class RunInputs:
     """Tells other ranks of the run, if there are any."""
 
 
-def open_run(
+def open_runner(
     directory: RunDirectory, inputs: RunInputs, run_log: RunLog, flow: FlowControl, console: Console
 ) -> Runner:
     """Return the runner of the run in `directory`, which starts or resumes.

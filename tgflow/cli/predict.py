@@ -1,0 +1,69 @@
+"""`tgflow predict`: what a run says of pairs, or whom it proposes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tgflow.cli.errors import USAGE, CliError
+
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Directory that tgflow run or train has left")
+]
+To = Annotated[
+    Path | None,
+    typer.Option(
+        "--to", help="File to write, by its ending: .parquet, .csv, .tsv, .jsonl or .arrow"
+    ),
+]
+
+
+def predict(
+    run: RunPath,
+    *,
+    src: Annotated[
+        list[str] | None, typer.Option("--src", help="Source to propose destinations to; repeat")
+    ] = None,
+    dst: Annotated[
+        list[str] | None,
+        typer.Option("--dst", help="Destination to choose among, unset: all; repeat"),
+    ] = None,
+    top: Annotated[int, typer.Option("--top", "-k", min=1, help="How many for each source")] = 10,
+    exclude_known: Annotated[
+        bool,
+        typer.Option("--exclude-known", help="Leave out those that a source has met already"),
+    ] = False,
+    pairs: Annotated[
+        Path | None,
+        typer.Option("--pairs", help="File of pairs to score: CSV, Parquet, Arrow or JSON lines"),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="When, in the unit of the run's times; unset: right after it"),
+    ] = None,
+    to: To = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout")] = False,
+) -> None:
+    """Ask a run: whom a source will meet next, or how likely pairs are.
+
+    Ids are those of the stream. Nothing in the run is changed, which may go on meanwhile: the
+    answer is as of its newest checkpoint.
+
+    [bold]Examples[/bold]
+
+      tgflow predict runs/pay --src acc_9 --top 10
+      tgflow predict runs/pay --src acc_9 --dst shop_1 --dst shop_2 --json
+      tgflow predict runs/pay --pairs pairs.csv --to scores.parquet
+    """
+    if (pairs is None) == (not src):
+        raise CliError("what is asked? give either --src or --pairs", USAGE)
+    if pairs is not None and (dst or exclude_known):
+        raise CliError("--dst and --exclude-known go with --src; --pairs names both ends", USAGE)
+    from tgflow.cli.asking import propose, score_pairs
+
+    if pairs is not None:
+        score_pairs(run, pairs, at, to, json)
+    else:
+        propose(run, src or [], dst, top, exclude_known, at, to, json)

@@ -1,0 +1,107 @@
+"""The model that settings name: built, with its first parameters drawn."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+
+from tgflow.config import Config, ConfigError
+from tgflow.config.model import WIDTHS, model_settings, validate_model
+from tgflow.model import TemporalModel
+from tgflow.models import MODELS
+from tgflow.runtime.gpu import CPU
+from tgflow.sampling import Sampler
+from tgflow.train.config import TrainingConfig
+from tgflow.train.reducer import check_sliceable
+
+
+def make_model(
+    config: Config, training: TrainingConfig, edge_x_dim: int, device: torch.device = CPU
+) -> TemporalModel:
+    """Build the model that `config` names, its first parameters drawn with the trainer's seed.
+
+    They are drawn on the CPU, so that every device starts from the same.
+
+    Draws nothing from torch's default generators that others could miss.
+
+    Args:
+        config: The run's settings.
+        training: Those of its trainer.
+        edge_x_dim: Width of the edge features.
+        device: Where it is to be.
+
+    Raises:
+        ConfigError: If there is no such model, or its settings do not fit together.
+    """
+    name = config.model.name
+    kind = own_model(name) if ":" in name else _known_model(name)
+    stated = model_settings(config.model)
+    derived = {"edge_x_dim": edge_x_dim}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(training.seed)
+        model = _build(kind, name, stated, derived)
+    if not isinstance(model, TemporalModel):
+        raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
+    try:
+        Sampler(training.strategy or model.strategy, training.span)
+    except ValueError as error:
+        raise ConfigError(f"{error}; --strategy and --span go together") from None
+    try:
+        check_sliceable(model, training.slices)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return model.to(device)
+
+
+def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]) -> Any:
+    """Return the model of class `kind`: with its settings as a dataclass, or as keywords."""
+    parameters = inspect.signature(kind).parameters
+    if "config" in parameters and is_dataclass(getattr(kind, "config_type", None)):
+        settings = validate_model(kind.config_type, name, stated, derived)
+        try:
+            return kind(settings)
+        except ValueError as error:
+            raise ConfigError(f"[model] {name} does not fit together: {error}") from error
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    unknown = [key for key in stated if key not in (*parameters, *WIDTHS) and not takes_all]
+    if unknown:
+        known = ", ".join(parameters)
+        raise ConfigError(f"[model] {name} has no setting {unknown[0]!r} (it has {known})")
+    values = {**derived, **stated}
+    return kind(**{k: v for k, v in values.items() if takes_all or k in parameters})
+
+
+def _known_model(name: str) -> type[TemporalModel]:
+    if name not in MODELS:
+        known = ", ".join(MODELS)
+        raise ConfigError(f"model.name must be one of {known}, or module:Class, got {name!r}")
+    kind: type[TemporalModel] = MODELS[name].model
+    return kind
+
+
+def own_model(name: str) -> Any:
+    """Import `module:Class` from the working directory or the path.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise  # of an import within the module
+        raise ConfigError(f"cannot build model {name!r}: {error}") from None
+    except AttributeError as error:
+        if not str(error).startswith(f"module {module!r}"):
+            raise
+        raise ConfigError(f"cannot build model {name!r}: {error}") from None
+    finally:
+        sys.path.pop(0)

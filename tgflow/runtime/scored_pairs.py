@@ -1,0 +1,43 @@
+"""What a run says of pairs, by the ids of its stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredPairs:
+    """What a run says of some pairs, by the ids of its stream."""
+
+    src: list[Any]
+    dst: list[Any]
+    logit: Tensor
+    """Float `[N]`: the higher, the likelier."""
+    probability: Tensor
+    """float64 `[N]`: of the event beside one random negative; calibrated as far as the run has
+    been scored (`scores=True`, `--scores`), else the logistic function of the logit."""
+    anomaly: Tensor
+    """float64 `[N]`: which percentage of the run's events had higher logits; NaN if unknown."""
+    place: Tensor | None = None
+    """int64 `[N]`: of a ranking, which place of its source each one has, from 1."""
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row for each pair; what is not known is null."""
+        columns = {"src": pa.array(self.src), "dst": pa.array(self.dst)}
+        if self.place is not None:
+            columns["place"] = pa.array(self.place.numpy())
+        for name in ("logit", "probability", "anomaly"):
+            column = getattr(self, name).double().cpu().numpy()
+            columns[name] = pa.array(column, from_pandas=True)
+        return pa.table(columns)
+
+    def to_pandas(self) -> Any:
+        """Return `to_arrow()` as a pandas frame; needs pandas."""
+        return self.to_arrow().to_pandas()
