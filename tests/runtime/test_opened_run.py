@@ -160,8 +160,7 @@ def test_a_trainer_goes_on_and_answers_follow(made):
     before = run.score("acc_1", "shop_2", 2_000_000_000)
     trainer = run.trainer(scores=True)
     assert torch.equal(run.score("acc_1", "shop_2", 2_000_000_000).logit, before.logit)
-    stream = tg.open_stream(folder / "pay.csv", time_unit="s", bipartite=True)
-    stream.ids = run.ids
+    stream = tg.open_stream(folder / "pay.csv", time_unit="s", ids=run.ids)
     [events] = list(stream)
     records = list(trainer.steps([events[LEARNED:]]))
     assert records[-1].stop == run.position == len(events)

@@ -76,7 +76,7 @@ def _embedded(run: Run, ids: Sequence[str] | None, at: Decimal | None) -> Iterat
         yield _rows_of({"id": pa.array(names)}, run.embed(names, at))
         return
     sides = run.ids.state_dict().get("sides")
-    for nodes in torch.arange(run.graph.num_nodes).split(EMBEDDED_AT_ONCE):
+    for nodes in torch.split(torch.arange(run.graph.num_nodes), EMBEDDED_AT_ONCE):
         columns = {"id": pa.array(run.ids.decode(nodes))}
         if sides is not None:
             columns["side"] = pa.array([SIDES[side] for side in sides[nodes].tolist()])

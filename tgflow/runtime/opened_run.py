@@ -62,7 +62,7 @@ class Run:
     def __init__(self, path: Path, config: Config, checkpoint: Checkpoint) -> None:
         self.path, self.config, self._checkpoint = path, config, checkpoint
         self.ids = NodeIds()
-        """Of the stream; to go on with another one, let it have them: `stream.ids = run.ids`."""
+        """Of the stream; what goes on with it has them: `tg.open_stream(..., ids=run.ids)`."""
         Ids(self.ids).load(checkpoint)
         self.graph: TemporalGraph = graph_of(checkpoint)
         self.model = self._new_model()
@@ -151,7 +151,7 @@ class Run:
         others = None if candidates is None else self._nodes(candidates, "dst")
         found = [
             self.engine.rank(node, t, self._candidates(node, others, exclude_known), k)
-            for node, t in zip(nodes.split(1), times.split(1), strict=True)
+            for node, t in zip(torch.split(nodes, 1), torch.split(times, 1), strict=True)
         ]
         counts = torch.tensor([each.nodes.shape[1] for each in found], dtype=torch.int64)
         none = torch.empty(0, dtype=torch.int64)
@@ -164,7 +164,7 @@ class Run:
         """Return a trainer that goes on from here; answers of this run then follow what it learns.
 
         What `tgflow train` has left goes on learning continually, with its events as history. The
-        stream that it learns from needs the ids: `stream.ids = run.ids`.
+        stream that it learns from has the run's ids: `tg.open_stream(..., ids=run.ids)`.
 
         Args:
             scores: As `ContinualTrainer`.
