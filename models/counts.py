@@ -25,7 +25,6 @@ from tgflow.batch import Batch
 from tgflow.counts import MAX_DEPTH, Count, Counts
 from tgflow.model import Scores, TemporalModel
 from tgflow.models.heuristic import latest_age
-from tgflow.nn.one_thread import one_thread
 from tgflow.setting import check_ranges
 
 _NEVER = 2.0
@@ -73,6 +72,7 @@ class SmoothedCounts(TemporalModel):
 
     strategy = "recent"
     fanouts = ()
+    computes_alone = True
     loss = "softmax"
     config_type = SmoothedCountsConfig
 
@@ -102,9 +102,8 @@ class SmoothedCounts(TemporalModel):
             counts: The answers to `self.counts`.
             seconds_per_tick: Length of a tick.
         """
-        with one_thread():
-            columns = self._columns(iter(counts), seconds_per_tick)
-            return torch.stack([column.float() for column in columns], dim=-1)
+        columns = self._columns(iter(counts), seconds_per_tick)
+        return torch.stack([column.float() for column in columns], dim=-1)
 
     def _columns(self, counts: Iterator[Counts], seconds_per_tick: float) -> Iterator[Tensor]:
         """Yield the features one by one, float64 `[B, 1 + m]`."""

@@ -108,7 +108,9 @@ def _num_met(batch: Batch, counts: Sequence[Counts]) -> Tensor:
 
 def _leading(key: str, value: Tensor, share: Tensor | float) -> Tensor:
     """Return scores from -1 to 0 that order by a key, and where it is equal by a share below 1."""
-    return (share - 1 - value) * _UNIT if key[1] == "R" else -1 / (1 + value + share)
+    if key[1] == "R":
+        return (share - 1 - value).mul_(_UNIT)
+    return (1 + value).add_(share).reciprocal_().neg_()
 
 
 def _following(key: str, value: Tensor) -> Tensor:
@@ -118,5 +120,5 @@ def _following(key: str, value: Tensor) -> Tensor:
 
 def _share(key: str, value: Tensor) -> Tensor:
     """Return numbers of (0, 1) that order by a key."""
-    share = 1 / (1 + torch.log2(1 + value))
+    share = (1 + value).log2_().add_(1).reciprocal_()
     return share if key[1] == "R" else 1 - share

@@ -6,11 +6,11 @@ import torch
 
 
 class one_thread:  # noqa: N801
-    """Encloses torch's work on a batch's few thousand values: the same bits, at less cost.
+    """Encloses torch's work on a batch's few thousand values, which it would share among threads.
 
-    From some hundred values on, torch shares logarithms and the like among its threads, and waits
-    until the others have woken up, while a loader keeps the cores busy: that takes longer than the
-    work. What sums, or multiplies matrices, may have other bits on one thread.
+    From some hundred values on torch wakes its other threads for logarithms and the like, and waits
+    for them while a loader's keep the cores busy, for longer than the work takes. What is computed
+    value by value, or summed along short rows, has the same bits.
 
     Example:
         >>> with one_thread():

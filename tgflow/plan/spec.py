@@ -317,12 +317,13 @@ class PlanSpec:
         columns = [events.src, events.dst, negatives.dst.reshape(-1)]
         if not own_sources:
             columns.append(negatives.src.reshape(-1))
+        nodes = torch.cat(columns)
         if self.sees_all_before and not self.with_memory:
-            start = torch.full_like(start, begin)
-        t = events.t if self.fanouts else torch.zeros_like(events.t)
-        return Frontier(
-            torch.cat(columns), _per_root(t, m, own_sources), _per_root(start, m, own_sources)
-        )
+            position = torch.full_like(nodes, begin)
+        else:
+            position = _per_root(start, m, own_sources)
+        t = _per_root(events.t, m, own_sources) if self.fanouts else torch.zeros_like(nodes)
+        return Frontier(nodes, t, position)
 
 
 def _count_history(graph: TemporalGraph, counts: Sequence[Count] | CountHistory) -> CountHistory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -72,7 +73,7 @@ def check_finite(
         loss: float `[]`, if it is known.
     """
     for name, values in (("positive", positive), ("negative", negative)):
-        if not bool(values.isfinite().all()):
+        if not _is_finite(values):
             flat = values.detach().reshape(len(values), -1)
             row = int((~flat.isfinite()).any(1).nonzero()[0])
             bad = flat[row][~flat[row].isfinite()][0].item()
@@ -81,6 +82,14 @@ def check_finite(
                 f"{_WAY_OUT}",
                 place.new_events,
             )
-    if loss is not None and not bool(loss.isfinite()):
+    if loss is not None and not _is_finite(loss):
         text = f"{place}: the loss is {loss.item()}; {_WAY_OUT}"
         raise TrainingDiverged(text, place.new_events)
+
+
+def _is_finite(values: Tensor) -> bool:
+    """Return whether all values are finite: as the lowest and the highest are, which NaN becomes."""
+    if not values.numel():
+        return True
+    low, high = values.detach().aminmax()
+    return math.isfinite(low) and math.isfinite(high)

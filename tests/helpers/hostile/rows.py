@@ -340,16 +340,12 @@ CASES: dict[str, Callable[[], Call]] = {
         negative=torch.ones(NUM, K).double(),
         out=torch.ones(NUM).double(),
     ),
-    "count_above": lambda: Call(
+    "count_above": lambda: ranking(
         _core.count_above,
-        {
-            "positive": torch.ones(ROWS, NUM).double(),
-            "negative": torch.ones(ROWS, K).double(),
-            "above": torch.zeros(ROWS, NUM, dtype=torch.int64),
-            "false_above": torch.zeros(ROWS, NUM, dtype=torch.int64),
-        },
-        any_stride={"positive", "negative"},
-        any_width={"negative"},
+        positive=torch.ones(ROWS, NUM).double(),
+        negative=torch.ones(ROWS, K).double(),
+        above=torch.zeros(ROWS, NUM, dtype=torch.int64),
+        false_above=torch.zeros(ROWS, NUM, dtype=torch.int64),
     ),
     "compare_scores": lambda: ranking(
         _core.compare_scores,
