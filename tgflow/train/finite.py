@@ -88,7 +88,7 @@ def check_finite(
 
 
 def _is_finite(values: Tensor) -> bool:
-    """Return whether all values are finite: as the lowest and the highest are, which NaN becomes."""
+    """Return whether all are finite: the lowest and the highest are, and NaN would be both."""
     if not values.numel():
         return True
     low, high = values.detach().aminmax()
