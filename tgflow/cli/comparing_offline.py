@@ -151,7 +151,7 @@ class _SavedEvents:
         self._num = graph.num_events
         events, digest = graph.log.read(0, graph.num_events), hashlib.sha256()
         for column in (events.src, events.dst, events.t):
-            digest.update(memoryview(column.numpy()))
+            digest.update(column.numpy().data)
         self._digest = digest.hexdigest()
 
     def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
