@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import threading
 import time
 from itertools import pairwise
 
@@ -146,6 +148,22 @@ def test_batches_are_the_same_on_any_number_of_threads(fanouts):
     for expected, found in zip(made(0), made(3), strict=True):
         assert_same_batch(found, expected)
         assert all(block.reused is not None for block in found.blocks[1:])
+
+
+@pytest.mark.parametrize("policy", [None, "belady"])
+def test_no_thread_is_left_when_a_pass_ends_early(policy):
+    graph = None
+    if policy is not None:
+        graph = TemporalGraph(edge_x=cached(FeatureTable(2), rows=40, policy=policy))
+        graph.append(EVENTS)
+    batches = batches_of(reusing(recent_plan(graph)), 2)
+    next(batches)
+    batches.close()
+    gc.collect()
+    until = time.monotonic() + 30
+    while any(each.name.startswith("tgflow-loader") for each in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_a_task_can_be_prepared_again():
