@@ -211,7 +211,7 @@ def draw(rows: Sequence[Row]) -> str:
             title="Average precision of the test",
             note="means over seeds",
             lines=[_line(rows, precision, name, i) for i, name in enumerate(streams)],
-            show_x=compact, show_y=lambda y: f"{y:.2f}", x_name="staleness, batches", low=0.5,
+            show_x=compact, show_y=lambda y: f"{y:.2f}", x_name="staleness, batches",
         ),
     ]  # fmt: skip
     return render_svg(charts)
