@@ -112,6 +112,7 @@ def test_tables_come_in_and_go_out(made, run):
     table = pa.table({"src": src, "dst": dst, "t": [int(x) for x in t], "more": [0] * 5})
     found = run.score(table)
     assert torch.equal(found.logit, run.score(list(src), list(dst), [int(x) for x in t]).logit)
+    assert torch.equal(run.embed(src), run.embed(pa.array(src)))
     assert found.to_arrow().column_names == ["src", "dst", "logit", "probability", "anomaly"]
     pytest.importorskip("pandas")
     assert torch.equal(run.score(table.to_pandas()).logit, found.logit)
@@ -165,6 +166,9 @@ def test_a_trainer_goes_on_and_answers_follow(made):
     records = list(trainer.steps([events[LEARNED:]]))
     assert records[-1].stop == run.position == len(events)
     assert records[0].scores.anomaly.isfinite().all(), "the calibration goes on"
+    pair = run.score("acc_1", "shop_2", 2_000_000_000)
+    expected = trainer.scorer.calibration.probabilities(pair.logit.double().numpy())
+    assert pair.probability.tolist() == expected.tolist()
     assert not torch.equal(run.score("acc_1", "shop_2", 2_000_000_000).logit, before.logit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -180,6 +180,8 @@ class Run:
         else:
             trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores)
         self.model, self.graph = trainer.model, trainer.graph
+        if trainer.scorer is not None:
+            self._calibration = trainer.scorer.calibration
         self.engine = self._engine()
         trainer.changing = self.engine.changing
         return trainer
@@ -210,9 +212,9 @@ class Run:
 
     def _nodes(self, ids: Any, side: Side) -> Tensor:
         """Return the dense ids of nodes."""
-        column = [ids] if isinstance(ids, str | int) else ids
+        column = [ids] if isinstance(ids, str | int | np.integer) else ids
         if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
-            column = [*column] if not hasattr(column, "to_numpy") else column.to_numpy()
+            column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
         nodes = self.ids.find(column, side)
         unknown = (nodes < 0).nonzero()
         if len(unknown):
@@ -271,7 +273,7 @@ class Run:
         if isinstance(time, datetime):
             unit = "us"
             since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
-            time = round(since.total_seconds() * 10**6)
+            time = since // timedelta(microseconds=1)
         per_unit = 1 if tick == "tick" else ticks_per_unit(unit, tick)
         ticks = Fraction(str(time)) * per_unit
         if ticks.denominator != 1:
@@ -328,7 +330,8 @@ def _newest(home: Path) -> Checkpoint:
     if error is not None:
         raise error
     raise FileNotFoundError(
-        f"{home} has no checkpoint yet; it comes with the first one, in a minute"
+        f"{home} has no checkpoint yet: a run writes one now and then (--checkpoint-every), and at "
+        "its end"
     )
 
 

@@ -30,19 +30,23 @@ class Calibration(InCheckpoint):
     histograms best and, while these hold little, are near 1 and 0. So a probability is that of an
     event beside one negative of its kind. Both are functions of the histograms alone, which are
     therefore all that is saved; bins are 1.5 % of a logit wide, and 0.015 near zero.
+
+    Any thread may ask while one adds.
     """
 
     name = "calibration"
 
     def __init__(self) -> None:
         self._counts = np.zeros((2, _NUM_BINS))
-        self._fit: tuple[float, float] | None = None
+        self._fit: tuple[Values, tuple[float, float]] | None = None
+        """The histograms that were fitted, and what fits them."""
 
     def probabilities(self, logits: Values) -> Values:
         """Return the probability of an event at each logit, in [0, 1], by what was added before."""
-        if self._fit is None:
-            self._fit = _fitted(self._counts)
-        scale, offset = self._fit
+        counts, fit = self._counts, self._fit
+        if fit is None or fit[0] is not counts:
+            fit = self._fit = counts, _fitted(counts)
+        scale, offset = fit[1]
         return _sigmoid(scale * logits + offset)
 
     def anomalies(self, logits: Values) -> Values:
@@ -61,12 +65,12 @@ class Calibration(InCheckpoint):
 
     def add(self, positive: Values, negative: Values) -> None:
         """Take in the logits of events, `[B]`, and of their negatives, `[B, m]`."""
-        self._counts *= 0.5 ** (len(positive) / HALF_LIFE)
-        self._counts[0] += np.bincount(_bins(positive), minlength=_NUM_BINS)
+        counts = self._counts * 0.5 ** (len(positive) / HALF_LIFE)
+        counts[0] += np.bincount(_bins(positive), minlength=_NUM_BINS)
         if negative.size:
             weight = 1 / negative.shape[1]
-            self._counts[1] += weight * np.bincount(_bins(negative.ravel()), minlength=_NUM_BINS)
-        self._fit = None
+            counts[1] += weight * np.bincount(_bins(negative.ravel()), minlength=_NUM_BINS)
+        self._counts = counts
 
     def save(self, writer: SectionWriter) -> None:
         """Save a copy of the histograms."""
@@ -74,7 +78,7 @@ class Calibration(InCheckpoint):
 
     def load(self, reader: SectionReader) -> None:
         """Have the histograms that were saved."""
-        self._counts, self._fit = _checked(reader.get(self.name)["counts"]), None
+        self._counts = _checked(reader.get(self.name)["counts"])
 
 
 def _checked(counts: Tensor) -> Values:
