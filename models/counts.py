@@ -25,6 +25,7 @@ from tgflow.batch import Batch
 from tgflow.counts import MAX_DEPTH, Count, Counts
 from tgflow.model import Scores, TemporalModel
 from tgflow.models.heuristic import latest_age
+from tgflow.nn.one_thread import one_thread
 from tgflow.setting import check_ranges
 
 _NEVER = 2.0
@@ -72,7 +73,6 @@ class SmoothedCounts(TemporalModel):
 
     strategy = "recent"
     fanouts = ()
-    computes_alone = True
     loss = "softmax"
     config_type = SmoothedCountsConfig
 
@@ -102,8 +102,9 @@ class SmoothedCounts(TemporalModel):
             counts: The answers to `self.counts`.
             seconds_per_tick: Length of a tick.
         """
-        columns = self._columns(iter(counts), seconds_per_tick)
-        return torch.stack([column.float() for column in columns], dim=-1)
+        with one_thread():
+            columns = self._columns(iter(counts), seconds_per_tick)
+            return torch.stack([column.float() for column in columns], dim=-1)
 
     def _columns(self, counts: Iterator[Counts], seconds_per_tick: float) -> Iterator[Tensor]:
         """Yield the features one by one, float64 `[B, 1 + m]`."""

@@ -33,7 +33,6 @@ class Heuristic(TemporalModel):
 
     strategy = "recent"
     fanouts = ()
-    computes_alone = True
     state: Choice | None
 
     def __init__(self, candidates: Sequence[Any], counts: Sequence[Count]) -> None:
@@ -54,7 +53,8 @@ class Heuristic(TemporalModel):
         """Return the scores of the batch's events and of their negatives; changes no state."""
         leads = torch.tensor([0]) if self.state is None else self.state.of_batch(batch)
         leading = sorted(set(leads.tolist()))
-        found, *others = self.rate(batch, batch.counts, leading)
+        with one_thread():
+            found, *others = self.rate(batch, batch.counts, leading)
         for other, rated in zip(leading[1:], others, strict=True):
             # of replayed events, when another was the best
             is_other = (leads == other).to(found.device).unsqueeze(1)

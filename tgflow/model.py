@@ -66,9 +66,6 @@ class TemporalModel(nn.Module):
     """What of the past of each pair the plan must count: `Batch.counts`, in this order."""
     config_type: ClassVar[type[Any]]
     """The dataclass of a model's settings, for models that are called as `Model(config)`."""
-    computes_alone: ClassVar[bool] = False
-    """Whether a step is so small that torch's other threads would be waited for longer than they
-    help: on the CPU it is computed by the thread that asks alone."""
     loss: ClassVar[Loss] = "bce"
     """What its paper descends, unless a trainer's settings say otherwise."""
     edge_x_dim: int | None

@@ -40,25 +40,6 @@ def test_predicting_changes_nothing():
     assert not model.state.state_dict()["rows"].any()
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_small_step_is_computed_by_the_thread_that_asks_alone(monkeypatch, alone):
-    model = small_tgn()
-    monkeypatch.setattr(type(model), "computes_alone", alone)
-    learner, threads = Learner(model, seed=0, learning_rate=1e-2), []
-    model.decoder.register_forward_hook(lambda *_: threads.append(torch.get_num_threads()))
-    batch, before = some_batch(model), torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        learner.predict(batch)
-        learner.learn(batch)
-        assert threads == ([1, 1] if alone else [3, 3])
-        with pytest.raises(ZeroDivisionError), learner._computing():
-            1 / 0  # noqa: B018
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_learning_lowers_the_loss_of_the_same_batch():
     model = small_tgn(dropout=0.0)
     learner = Learner(model, seed=0, learning_rate=1e-2, grad_clip=1.0)

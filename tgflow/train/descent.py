@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from tgflow.cuda.clock import clock_of
 from tgflow.cuda.devices import device_of, has_device
 from tgflow.model import Scores, TemporalModel, device_of_model
 from tgflow.nn.dropout import DropoutKeys
-from tgflow.nn.one_thread import one_thread
 from tgflow.state import DeviceState
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ExecutionConfig
@@ -175,8 +174,7 @@ class ModelDescent:
         """Enclose what the model computes: timed, on a device with its precision and state."""
         with self._clock.measuring():
             if self.device.type == "cpu":
-                with one_thread() if self.model.computes_alone else nullcontext():
-                    yield
+                yield
             else:
                 with self._touching_state(), _matmul_precision(self._precision):
                     yield
