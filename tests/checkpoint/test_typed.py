@@ -25,6 +25,7 @@ class Pair:
     ("kind", "value"),
     [
         (int, 3),
+        (int, -(2**63)),
         (bool, True),
         (float, 1.5),
         (str, ""),
@@ -52,6 +53,7 @@ def test_a_dataclass_is_made_of_what_fits():
         (int, 2**70, "and no int"),
         (float, "1", "key is '1', and no float"),
         (float, True, "and no float"),
+        (float, float("nan"), "key is nan, and no float"),
         (Literal["a", 1], True, "key is True"),
         (str, None, "key is None"),
         (list[int], [1, "x"], r"key\[1\] is 'x', and no int"),

@@ -106,12 +106,26 @@ def test_a_past_kept_later_counts_from_the_last_write():
 
 def test_what_does_not_fit_a_memory_is_refused_and_changes_nothing():
     memory = with_past(NodeMemory(1, 1), 10)
-    for position in (5, 6):
+    for position in (5, 6, 7):
         write(memory, [1], position)
     good = memory.state_dict()
     for name, wrong, error in (
         ("history.events", torch.tensor([6, 0]), "a history of 0 events"),
-        ("history.origin", torch.tensor([[7, 5]]), "of nodes that the saved memory has not"),
+        (
+            "history.origin",
+            torch.tensor([[7, 5], [7, 6]]),
+            "of nodes that the saved memory has not",
+        ),
+        ("history.origin", torch.tensor([[1, 6], [1, 5]]), "positions that do not rise"),
+        ("history.origin", torch.tensor([[1, 5], [1, 8]]), "positions that do not rise"),
+        ("history.origin", torch.tensor([5, 6]), r"history.origin is torch.int64 \(2,\)"),
+        ("history.rows", torch.zeros(0, 2), r"history.rows is torch.float32 \(0, 2\)"),
+        ("history.clock", torch.zeros(2, 3), "history.clock is torch.float32"),
+        ("history.events", torch.tensor([6]), r"history.events is torch.int64 \(1,\)"),
+        ("history.events", torch.tensor([-6, 10]), "a history of 10 events to -6"),
+        ("clock", torch.zeros(0, 4, dtype=torch.int64), "memory's clock is"),
+        ("rows", torch.zeros(2, 5), r"memory's rows is torch.float32 \(2, 5\)"),
+        ("rows", torch.zeros(()), "memory's rows is"),
     ):
         with pytest.raises(ValueError, match=error):
             memory.load_state_dict(good | {name: wrong})

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -56,3 +57,12 @@ def test_what_was_half_overwritten_is_forgotten_and_never_read_later():
     same = (found.state == whole.state).all(dim=1)
     assert bool((same | ~found.has_mail).all())
     assert int((~same).sum()) > 0
+
+
+def test_links_in_a_circle_are_refused():
+    saved = load_file(GOLDEN)
+    next_row, capacity = saved["history.next"].tolist()
+    numbers = torch.arange(next_row - capacity, next_row)
+    saved["history.link"][numbers % capacity, 0] = numbers  # each row is its own previous one
+    with pytest.raises(ValueError, match=r"history\.link goes around in a circle"):
+        NodeMemory(2, 1).load_state_dict(saved)

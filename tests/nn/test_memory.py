@@ -149,7 +149,7 @@ def test_old_position_without_history_is_an_error():
 def test_other_widths_are_refused_and_change_nothing():
     memory = NodeMemory(2, 2)
     write(memory, [3], 1.0, 20)
-    with pytest.raises(ValueError, match="has 3 columns, this one 4"):
+    with pytest.raises(ValueError, match=r"rows is torch.float32 \(0, 3\), this one"):
         memory.load_state_dict(NodeMemory(2, 1).state_dict())
     assert memory.read(torch.tensor([3]), torch.tensor([20])).memory.tolist() == [[1.0, 1.0]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -16,7 +17,8 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
 
     Args:
         kind: Any, bool, int, float, str, None, Literal, list, tuple, dict with keys of str, a union
-            of these, or a dataclass of such fields, which are all due. Integers have 64 bits.
+            of these, or a dataclass of such fields, which are all due. Integers have 64 bits,
+            and floats are finite.
         value: What a manifest holds.
         key: Where it is, for messages.
 
@@ -50,9 +52,9 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
         return None
     if kind in (bool, str) and type(value) is kind:
         return value
-    if kind is int and type(value) is int and abs(value) <= INT64_MAX:
+    if kind is int and type(value) is int and -INT64_MAX - 1 <= value <= INT64_MAX:
         return value
-    if kind is float and type(value) in (int, float):
+    if kind is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     raise UntrustedCheckpoint(f"{key} is {value!r:.60}, and no {_name_of(kind)}")
 

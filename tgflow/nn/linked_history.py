@@ -24,6 +24,8 @@ def from_links(state: Mapping[str, Tensor], current: Tensor) -> dict[str, Tensor
     """
     clock, link = state["clock"].cpu(), state["link"].cpu()
     next_row, capacity = state["next"].tolist()
+    if capacity < 1 or capacity < len(clock) or len(link) != len(clock):
+        raise ValueError(f"history.next counts {capacity} rows, and there are {len(clock)}")
     node, until = _owners(link[:, PREVIOUS], clock[:, -1], state["head"].cpu(), current.cpu(),
                           next_row, capacity)  # fmt: skip
     writes = torch.unique(torch.cat([current.cpu()[:, -1], clock[:, -1]]))
@@ -53,6 +55,8 @@ def _owners(
     while len(node):
         held = (number >= max(next_row - capacity, 0)).nonzero().squeeze(1)
         node, end, slot = node[held], end[held], number[held] % capacity
+        if bool((owner[slot] != NO_VERSION).any()):
+            raise ValueError("history.link goes around in a circle")
         owner[slot], until[slot] = node, end
         number, end = previous[slot], position[slot]
     return owner, until

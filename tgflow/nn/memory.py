@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from tgflow.cuda.devices import device_of
 from tgflow.cuda.memory import MemoryBuffers, Versions, read_versions, write_versions
-from tgflow.nn.history import NODE, VersionHistory
-from tgflow.nn.linked_history import from_links
+from tgflow.nn.history import VersionHistory
 from tgflow.nn.memory_parts import HISTORY, MemoryParts, merge_parts
 from tgflow.nn.memory_rows import CLOCK_WIDTH, HAS_MAIL, POSITION, MemoryRows
 from tgflow.nn.memory_table import MemoryTable, TensorTable, check_memory_table, grow_to
+from tgflow.nn.saved_memory import check_saved_memory, saved_history
 from tgflow.nn.spill import write_spill
 from tgflow.peers import PARTS
 
@@ -354,16 +354,12 @@ class NodeMemory(nn.Module):
 
         Raises:
             KeyError: If a tensor is missing. Nothing is changed then.
-            ValueError: If it was saved with other widths. Nothing is changed then.
+            ValueError: If no memory of these widths was saved so. Nothing is changed then.
         """
+        check_saved_memory(state, self.table.dim, self.table.dtype, self.clock.shape[1])
         rows, clock = state["rows"], state["clock"]
-        num_nodes, width = rows.shape
-        if width != self.table.dim:
-            raise ValueError(
-                f"the saved memory has {width} columns, this one {self.table.dim}; "
-                "build the model with the saved configuration"
-            )
-        history = _history_of(state)
+        num_nodes = len(rows)
+        history = saved_history(state)
         num_events = int(history["events"][1]) if history else 0
         self.resize(num_nodes)
         self.reset()
@@ -381,18 +377,3 @@ class NodeMemory(nn.Module):
             return
         if self._covered is None or (writes and nodes.is_cpu):
             self.resize(int(nodes.max()) + 1)
-
-
-def _history_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the state of a memory has of its history: nothing, or all of it, checked."""
-    history = {k.removeprefix(HISTORY): v for k, v in state.items() if k.startswith(HISTORY)}
-    if "link" in history:
-        history = from_links(history, state["clock"])
-    if not history:
-        return history
-    nodes, num_events = history["origin"][:, NODE], int(history["events"][1])
-    if num_events < 1:
-        raise ValueError(f"the saved memory keeps a history of {num_events} events")
-    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(state["clock"]):
-        raise ValueError(f"the saved history is of nodes that the saved memory has not: {nodes}")
-    return history

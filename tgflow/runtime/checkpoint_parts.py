@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tgflow.checkpoint import CheckpointStore
+from tgflow.checkpoint import CheckpointStore, UntrustedCheckpoint
 from tgflow.checkpoint.parts import Ids, InCheckpoint, SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import plain
@@ -19,6 +19,18 @@ from tgflow.runtime.log import RunLog
 from tgflow.streams.ingest.ingest import Ingest
 from tgflow.streams.ingest.state import IngestState
 from tgflow.train.stream_trainer import StreamTrainer
+
+_INGEST_NOTES: Mapping[str, Any] = {
+    "num_released": int,
+    "watermark": int,
+    "last_t": int,
+    "partitions": dict[str, dict[str, Any]],
+    "counts": dict[str, dict[str, Any]],
+    "breaker": dict[str, dict[str, Any]],
+    "letters": dict[str, int] | None,
+    "log": dict[str, int] | None,
+}
+"""Types of what `IngestState.to_json` gives."""
 
 
 class SavedSettings:
@@ -129,8 +141,19 @@ class IngestPart(InCheckpoint):
         writer.note(self.name, self.state.to_json())
 
     def load(self, reader: SectionReader) -> None:
-        """Have `state` as it was saved; ValueError if that is none."""
-        self.state = IngestState.from_json(reader.meta[self.name], reader.get("reorder"))
+        """Have `state` as it was saved.
+
+        Raises:
+            UntrustedCheckpoint: If no state of ingestion is saved so.
+        """
+        noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
+        for key, kind in _INGEST_NOTES.items():
+            read_as(kind, noted.get(key), f"{self.name}.{key}")
+        read_natural(noted, "num_released", most=read_natural(reader.meta, "position"))
+        try:
+            self.state = IngestState.from_json(noted, reader.get("reorder"))
+        except ValueError as error:
+            raise UntrustedCheckpoint(str(error)) from None
 
 
 class SavedIngest:

@@ -18,6 +18,7 @@ from torch import Tensor
 from tgflow.cache import CachedTable
 from tgflow.checkpoint import RowsLost, Tensors, check_like
 from tgflow.checkpoint.parts import SectionReader, SectionWriter, pieces_of, put_pieces
+from tgflow.checkpoint.typed import read_as
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.train.parted_rows import is_parted, load_parts, save_parts
@@ -128,7 +129,8 @@ class FeatureRows:
 
 def file_of(meta: Mapping[str, Any], name: str) -> Path | None:
     """Return the file that has the rows `name` of a checkpoint; None if it has them itself."""
-    file = meta.get(name, {}).get("file")
+    noted = read_as(dict[str, Any], meta.get(name, {}), name)
+    file: str | None = read_as(str | None, noted.get("file"), f"{name}.file")
     return None if file is None else Path(file)
 
 
