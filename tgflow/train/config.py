@@ -30,7 +30,7 @@ class TrainingConfig:
 
     seed: Annotated[int, Ge(0)] = 0
     """Seed of negatives, replay, sampled neighbors and dropout."""
-    batch_size: Annotated[int, Ge(1)] = 200
+    batch_size: Annotated[int, Ge(1), Le(100_000_000)] = 200
     """Events per batch."""
     slices: Annotated[int, Ge(1)] = 1
     """Slices of a batch, computed one by one and added up: what several can share."""
@@ -43,7 +43,7 @@ class TrainingConfig:
     loss: Loss | None = None
     """What is learned: bce, each score alone; softmax, the event among its negatives; bpr, pairs of
     the two; unset: as in the model's paper."""
-    mrr_negatives: Annotated[int, Ge(1)] = 20
+    mrr_negatives: Annotated[int, Ge(1), Le(1_000_000)] = 20
     """Negatives per event to rank it among; AP and AUC use the first of them."""
     visibility: Visibility = "event"
     """What a query sees: all earlier events, or only those before its batch."""
@@ -70,7 +70,7 @@ class ContinualConfig(TrainingConfig):
     """A named protocol: its settings are then the defaults, and what differs is printed."""
     data_seed: Annotated[int, Ge(0), Setting(expert=True)] | None = None
     """Seed of what compared runs share: negatives, replay, sampled neighbors; unset: the seed."""
-    hist_negatives: Annotated[int, Ge(0)] = 0
+    hist_negatives: Annotated[int, Ge(0), Le(1_000_000)] = 0
     """Past pairs to rank each event among besides, as mrr_hist."""
     warmup: Annotated[int, Ge(0)] = 0
     """First events, which are learned and not measured; up to the end of their micro-batch."""
