@@ -19,6 +19,7 @@ from helpers.plan_reference import assert_same_batch
 from helpers.records import untimed
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
+from tgflow.models import TGAT
 from tgflow.plan import Loader, NegativeSampler
 from tgflow.plan import reuse as reuse_plan
 from tgflow.plan.reuse import ReuseProgress
@@ -286,6 +287,13 @@ def test_a_device_with_the_graph_learns_what_the_cpu_learns(device):
     assert here.reuse.stats == there.reuse.stats
 
 
+class Whole(TGAT):
+    """A model that does not go by its layers alone."""
+
+    def forward(self, batch):
+        return super().forward(batch)
+
+
 class Narrow(torch.nn.Module):
     """A layer that does not say how wide its rows are."""
 
@@ -295,6 +303,7 @@ class Narrow(torch.nn.Module):
     [
         (small_tgn, {}, "TGN keeps a state that moves on with each event"),
         (lambda: recent_tgat(layers=1), {}, "TGAT names 1 in TemporalModel.embedding_layers"),
+        (Whole, {}, "Whole defines a forward of its own"),
         (lambda: small_tgat(strategy="uniform"), {}, "uniform draws for a node depends"),
         (recent_tgat, {"strategy": "uniform"}, "uniform draws for a node depends"),
         (recent_tgat, {"slices": 2}, r"leave out replay and slices \(slices=1\)"),

@@ -193,6 +193,11 @@ def check_reuse(model: TemporalModel) -> None:
             f"{name} keeps a state that moves on with each event, so that its rows never recur: "
             "leave reuse out (staleness=0)"
         )
+    if type(model).forward is not TemporalModel.forward:
+        raise ValueError(
+            f"{name} defines a forward of its own, where rows that are reused are for embed and "
+            "decoder: leave reuse out (staleness=0)"
+        )
     if len(model.embedding_layers()) < 2:
         raise ValueError(
             f"reuse is of rows below the top layer, and {name} names "
