@@ -17,7 +17,7 @@ class ReuseRecord:
     """What the host knows of the rows of a block that are kept; see `ReusedRows`."""
 
     number: int
-    """Of the batch in its pass: rows of batches less than the staleness apart are reused."""
+    """Of the batch, counted on from pass to pass."""
     nodes: Tensor
     """int64 `[S]`: of the targets whose rows are stored."""
     t: Tensor
