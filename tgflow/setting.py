@@ -120,7 +120,11 @@ def _check_bounds(name: str, value: float, metadata: tuple[Any, ...]) -> None:
 def describe_bounds(metadata: tuple[Any, ...]) -> str:
     """Return the bounds in an annotation in words, such as "at least 1"; "" if there are none."""
     found = [(*_BOUNDS[type(each)], each) for each in metadata if type(each) in _BOUNDS]
-    return " and ".join(f"{words} {getattr(bound, name):g}" for name, words, bound in found)
+    return " and ".join(f"{words} {_shown(getattr(bound, name))}" for name, words, bound in found)
+
+
+def _shown(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
 def field_hints(kind: Any) -> Mapping[str, Any]:

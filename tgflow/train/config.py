@@ -30,7 +30,7 @@ class TrainingConfig:
 
     seed: Annotated[int, Ge(0)] = 0
     """Seed of negatives, replay, sampled neighbors and dropout."""
-    batch_size: Annotated[int, Ge(1), Le(100_000_000)] = 200
+    batch_size: Annotated[int, Ge(1)] = 200
     """Events per batch."""
     slices: Annotated[int, Ge(1)] = 1
     """Slices of a batch, computed one by one and added up: what several can share."""
