@@ -32,6 +32,7 @@ from tgflow.runtime.build import RunInputs, open_runner
 from tgflow.runtime.directory import ResumeOptions, RunDirectory, learn_again
 from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import describe_device, device_figures
+from tgflow.runtime.initial import with_initial_model
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
@@ -52,7 +53,12 @@ def learn(config: Config, options: ResumeOptions, as_json: bool) -> None:
         options: Whether to resume, and how.
         as_json: Print the figures as JSON, not as a table.
     """
-    config = with_slices(assemble.with_pair_features(config), options.stated or {}, "continual")
+    stated = options.stated or {}
+    if config.start.init_from is None:
+        config = assemble.with_pair_features(config)
+    else:
+        config = with_initial_model(config, stated)
+    config = with_slices(config, stated, "continual")
     flow = FlowControl()
     with StopSignals(flow.stop_for), joined(config, options, "continual") as peers:
         if peers.rank == 0:

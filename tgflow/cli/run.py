@@ -12,7 +12,7 @@ from tgflow.config import Config
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "continual", "tables", "run",
-    "checkpoint", "scores", "operate", "ranks",
+    "checkpoint", "start", "scores", "operate", "ranks",
 )  # fmt: skip
 RESUME = "Resuming"
 
@@ -69,6 +69,7 @@ def run(
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --scores scores.parquet
+      tgflow run -s new.csv --init-from runs/old-offline
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1

@@ -185,6 +185,15 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartConfig:
+    """What a run begins with."""
+
+    init_from: str | None = None
+    """Directory of another run, of train or run: model, memory, events and ids to begin with. Its
+    model settings are the defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScoresConfig:
     """What a run says of each event before it learns it."""
 
@@ -319,6 +328,7 @@ class Config:
     checkpoint: Annotated[
         CheckpointConfig, Section("Checkpoints: how a run resumes after a crash", "any_time")
     ] = field(default_factory=CheckpointConfig)
+    start: Annotated[StartConfig, Section("Start", "fixed")] = field(default_factory=StartConfig)
     scores: Annotated[ScoresConfig, Section("Scores", "from_now")] = field(
         default_factory=ScoresConfig
     )

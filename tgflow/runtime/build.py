@@ -37,6 +37,7 @@ from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import edge_file
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
+from tgflow.runtime.initial import find_initial, start_of
 from tgflow.runtime.leader import lead, make_writer
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
@@ -159,6 +160,7 @@ def _compose(
         log = open_log(directory.path / "log", start.state, config.order.idle_timeout, run_log)
         opened.callback(log.close)
     gpu = graph_gpu(config, inputs.device)
+    initial = find_initial(config, inputs.lead.peers.world) if newest is None else None
     inputs.lead.brief(
         Briefing.of(
             directory,
@@ -170,8 +172,10 @@ def _compose(
     )
     peers = inputs.lead.peers
     trainer = make_trainer(
-        source, inputs.direction, inputs.model, directory, newest, run_log, gpu, peers
+        source, inputs.direction, inputs.model, directory, newest, run_log, gpu, peers, initial
     )
+    if initial is not None:
+        start = start_of(initial, trainer.graph, inputs.direction)
     opened.callback(_close_table, trainer.graph)
     records = SavedRecords(directory.files)
     if newest is None:
@@ -186,6 +190,7 @@ def _compose(
         build,
         source.name,
         elapsed=start.elapsed,
+        history=start.history,
         changed=bool(directory.changed) or start.build != build,
     )
     saves: list[CheckpointPart] = [settings, records, SavedIngest(ingest, trainer, start.state)]
@@ -199,7 +204,7 @@ def _compose(
     saved = None if newest is None else trainer.position
     checkpoints = _make_checkpoints(trainer, store, run_log, config, saves, saved, peers)
     opened.enter_context(checkpoints)
-    stream = _make_stream(ingest, flow, config, trainer.position)
+    stream = _make_stream(ingest, flow, config, trainer.position - start.history)
     opened.enter_context(stream)
     timed = stream if ends is None else TimedStream.of(stream, ends, config, trainer.position)
     parts = lead(peers, timed, trainer, flow, run_log, config.ranks.timeout)

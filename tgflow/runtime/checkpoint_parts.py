@@ -41,6 +41,7 @@ class SavedSettings:
         build: The machine and versions that results depend on.
         source: The name of the stream's source.
         elapsed: Seconds that the run took before.
+        history: Events that another run has left, which this one began with.
         changed: Whether the newest checkpoint holds other settings, or another build.
     """
 
@@ -51,10 +52,12 @@ class SavedSettings:
         source: str,
         *,
         elapsed: float = 0.0,
+        history: int = 0,
         changed: bool = True,
     ) -> None:
         self._directory, self._build, self._source = directory, build, source
         self._before, self._started, self._changed = elapsed, time.monotonic(), changed
+        self._history = history
 
     @property
     def elapsed(self) -> float:
@@ -75,6 +78,7 @@ class SavedSettings:
         run = {
             "build": self._build,
             "elapsed": self.elapsed,
+            **({"history": self._history} if self._history else {}),
             "source": self._source,
             "settings": resume.fixed_settings(config),
         }

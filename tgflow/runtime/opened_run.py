@@ -301,6 +301,13 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         >>> run = tg.open_run("runs/collegemsg-tgn")
         >>> run.top_k(5, k=3).to_pandas()
     """
+    home, found = find_checkpoint(path)
+    config = replaced(load_config(home / "config.toml", unknown=[]), _saved_settings(found))
+    return Run(home, config, found)
+
+
+def find_checkpoint(path: str | os.PathLike[str]) -> tuple[Path, Checkpoint]:
+    """Return the directory of a run and what it has learned; `path` and errors as `open_run`."""
     directory = Path(path)
     home, checkpoint = directory, directory
     if (directory / "config.toml").exists():
@@ -315,8 +322,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     found = _newest(home) if (home / "checkpoints").is_dir() else _offline(checkpoint)
     if found.meta.get("trainer") not in ("continual", "offline"):
         raise CheckpointError(f"{home} compares models; open what tgflow run or train has left")
-    config = replaced(load_config(home / "config.toml", unknown=[]), _saved_settings(found))
-    return Run(home, config, found)
+    return home, found
 
 
 def _newest(home: Path) -> Checkpoint:
@@ -345,9 +351,14 @@ def _offline(checkpoint: Path) -> Checkpoint:
     return load(checkpoint)
 
 
+def saved_model(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the settings of a checkpoint's model, by "model.key"."""
+    return {f"model.{name}": value for name, value in checkpoint.meta.get("model", {}).items()}
+
+
 def _saved_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the settings that a checkpoint stands for, by "section.key"."""
-    found = {f"model.{name}": value for name, value in checkpoint.meta.get("model", {}).items()}
+    found = saved_model(checkpoint)
     with suppress(KeyError):
         found |= checkpoint.meta["run"]["settings"]
     return found

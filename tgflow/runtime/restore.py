@@ -30,6 +30,7 @@ from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.state import graph_of, load_model
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
 
@@ -84,6 +85,8 @@ class Start:
     state: IngestState | None = None
     elapsed: float = 0.0
     build: dict[str, Any] | None = None
+    history: int = 0
+    """Events that another run has left, which this one began with."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint | None) -> Start:
@@ -97,7 +100,8 @@ class Start:
         run = read_as(dict[str, Any], checkpoint.meta.get("run"), "run")
         elapsed = read_as(float, run.get("elapsed"), "run.elapsed")
         build = read_as(dict[str, str | int | None], run.get("build"), "run.build")
-        return cls(ids, ingest.state, elapsed, build)
+        history = read_as(int, run.get("history", 0), "run.history")
+        return cls(ids, ingest.state, elapsed, build, history)
 
 
 def _check_nodes(checkpoint: Checkpoint, num_ids: int) -> None:
@@ -155,6 +159,7 @@ def make_trainer(
     run_log: RunLog,
     gpu: Device | None = None,
     peers: Peers | None = None,
+    initial: Checkpoint | None = None,
 ) -> StreamTrainer:
     """Return the trainer of a run: of a checkpoint, with all that the checkpoint holds.
 
@@ -167,6 +172,7 @@ def make_trainer(
         run_log: Hears of a model that starts afresh.
         gpu: With the graph and its features; None where they are on the host.
         peers: The ranks that learn together; None: this process alone.
+        initial: Of another run, to begin with where there is no checkpoint.
 
     Raises:
         CheckpointError: If the checkpoint does not fit the model.
@@ -181,6 +187,15 @@ def make_trainer(
     scores = directory.config.scores.to is not None
     table = open_table(directory, source.x_dim, checkpoint, gpu, peers)
     device = "cpu" if gpu is None else gpu
+    where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
+    if checkpoint is None and initial is not None:
+        assert isinstance(model, TemporalModel)
+        graph = graph_of(initial, shard=shard, **where)
+        graph.check_time_unit(source)
+        load_model(model, initial)
+        return ContinualTrainer(
+            model, graph, config, execution=execution, peers=peers, scores=scores
+        )
     if checkpoint is None:
         graph = TemporalGraph(
             direction,
@@ -195,7 +210,6 @@ def make_trainer(
                 model, graph, config, execution=execution, peers=peers, scores=scores
             )
         return Comparison(model, graph, config, execution=execution)
-    where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
     if not isinstance(model, TemporalModel):
         compared = Comparison.from_checkpoint(
             model, checkpoint, config, execution=execution, **where
