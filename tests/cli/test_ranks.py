@@ -26,6 +26,8 @@ from helpers.rank_runs import (
 )
 from tgflow.cli import main
 from tgflow.cli.errors import DATA, INTERNAL, MEMORY, NO_INPUT, UNAVAILABLE, USAGE
+from tgflow.cli.ranks import check_rank_tables, check_ranks
+from tgflow.config import ConfigError, load_config
 from tgflow.models.tgn import TGN
 from tgflow.runtime import briefing, rank_watch, watch
 from tgflow.runtime.health import read_health
@@ -159,7 +161,6 @@ def test_ranks_with_other_settings_are_refused(tmp_path):
         (["--cache-policy", "belady"], "--cache-policy"),
         (["--rank-memory", "halved"], "--rank-memory"),
         (["--rank-edge-rows", "halved"], "--rank-edge-rows"),
-        (["--rank-edge-rows", "sharded", "--device", "cuda"], "--rank-edge-rows: sharded is for"),
         (["--interface", "nowhere0"], r"interface 'nowhere0' is none .*; there are .*127\.0\.0\.1"),
         (["--slices", 1], "--slices: a batch has 1, so at most 1 of 2 ranks .*or pass --slices 2"),
         (["--model", "own:Whole"], "Whole has a commit of its own.*: give it messages and store"),
@@ -213,6 +214,23 @@ def test_ranks_share_no_file_of_features(command, tmp_path):
     assert codes(ends) == [USAGE] * 2, ends
     assert all("--edge-table: 2 ranks would share one file" in end.err for end in ends), ends
     assert not out.exists()
+
+
+@pytest.mark.parametrize("what", ["graph", "memory", "edge_rows"])
+def test_what_is_sharded_is_refused_to_a_gpu(what):
+    config = load_config(
+        flags={"stream.path": "x.csv", f"ranks.{what}": "sharded", "run.device": "cuda"}
+    )
+    with pytest.raises(ConfigError, match=f"--rank-{what.replace('_', '-')}: sharded is for mod"):
+        check_ranks(config, 2, 2)
+    check_ranks(config, 2, 1)
+
+
+def test_sharded_rows_are_refused_where_they_are_not_in_host_memory():
+    flags = {"stream.path": "x.csv", "ranks.edge_rows": "sharded", "tables.edge_table": "uva"}
+    with pytest.raises(ConfigError, match="--rank-edge-rows: sharded rows are in host memory"):
+        check_rank_tables(load_config(flags=flags), x_dim=2, world=2)
+    check_rank_tables(load_config(flags=flags), x_dim=2, world=1)
 
 
 @pytest.mark.slow

@@ -205,14 +205,15 @@ def test_what_is_sharded_goes_on_with_any_number_of_ranks(
 @pytest.mark.parametrize("sharded", cases([(), ALL], [ALL]))
 def test_one_digest_for_1_to_4_ranks_whatever_each_has(sharded: Sharded, tmp_path: Path) -> None:
     """They learn together, and save with no word between their trainers."""
-    alone = trainer_of("tgn", HERE)
-    alone.run(BATCHES)
+    config = replace(HERE, batch_size=33)
+    alone = trainer_of("tgn", config)
+    alone.run([EVENTS])
     digests = {digest_of(tmp_path / "alone", [alone])}
     for world in range(1, 5):
 
         def work(peers: Any) -> ContinualTrainer:
-            trainer = trainer_of("tgn", HERE, peers, sharded)
-            trainer.run(BATCHES)
+            trainer = trainer_of("tgn", config, peers, sharded)
+            trainer.run([EVENTS])
             return trainer
 
         digests.add(digest_of(tmp_path / str(world), in_threads(world, work)))
