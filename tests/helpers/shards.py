@@ -63,10 +63,10 @@ class OwnParts(Checkpoint):
 
 
 def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
-    """Return what a trainer saves that is on this rank."""
+    """Return what a trainer saves that is on this rank, but for what a cache holds."""
     checkpoint = OwnParts({}, shard=shard if trainer.is_spread else Shard())
     trainer.save(checkpoint)
-    return checkpoint.sections
+    return {name: x for name, x in checkpoint.sections.items() if name not in checkpoint.volatile}
 
 
 def assert_sections(ranks: Collection[dict[str, Any]], expected: dict[str, Any]) -> None:
