@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tgflow.config import Config, ConfigError, StreamConfig, fields, load_config, to_toml
 from tgflow.config.model import model_settings, validate_model
-from tgflow.models import TGNConfig
+from tgflow.models import MODELS, TGNConfig
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.rows.limits import Checks
 from tgflow.train import ContinualConfig
@@ -66,6 +68,11 @@ def test_what_is_written_reads_back(tmp_path_factory, path, features, speed, sor
     file = tmp_path_factory.mktemp("config") / "run.toml"
     file.write_text(to_toml(config), encoding="utf-8")
     assert load_config(file) == config
+
+
+def test_the_help_names_every_model():
+    [name] = [field for field in fields() if field.key == "model.name"]
+    assert set(MODELS) <= set(re.findall(r"[\w-]+", name.help))
 
 
 def test_every_setting_is_written_with_what_it_means():

@@ -84,7 +84,8 @@ class ModelConfig:
     """The model: its name, the settings that most models share, and those of its own."""
 
     name: Annotated[str, Setting(flags=("--model", "-m"))] = "tgn"
-    """tgn, tgat, jodie, graphmixer, craft, or your own as module:Class."""
+    """tgn, tgat, jodie, graphmixer, dygformer, tpnet, craft, counts; rules without parameters:
+    recency, poptrack, edgebank, edgebank-tw; or your own as module:Class."""
     dim: Annotated[int, Ge(1)] | None = None
     """Width of memory, embedding and time encoding; unset: the model's default (100)."""
     heads: Annotated[int, Ge(1)] | None = None
