@@ -1,5 +1,6 @@
 """The native core: it takes tensors on the CPU, and refuses what does not fit (csrc/bindings)."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -191,6 +192,60 @@ class EventCounts:
         limit: Tensor,
         out: Tensor,
     ) -> None: ...
+
+# plan: csrc/bindings/bind_preparer.cpp
+class SlabPool:
+    def __init__(self, most_free: int, allocate: Callable[[int], Tensor] | None) -> None: ...
+    @property
+    def num_used(self) -> int: ...
+    @property
+    def num_free(self) -> int: ...
+    @property
+    def num_allocations(self) -> int: ...
+
+class Slab(Buffer):
+    def __init__(self, pool: SlabPool) -> None: ...
+
+class Preparer:
+    def __init__(
+        self,
+        graph: TemporalGraph,
+        pairs: PairIndex,
+        counts: EventCounts | None,
+        start: int,
+        batch_size: int,
+        fanouts: list[int],
+        strategy: Strategy,
+        span: int,
+        sees_all_before: bool,
+        with_memory: bool,
+        seconds_per_tick: float,
+        num_negatives: int,
+        draws_pairs: bool,
+        cut: int,
+        pairs_from: int,
+        collide: bool,
+        replace: bool,
+        half_life: float,
+    ) -> None: ...
+    def prepare(
+        self,
+        slab: Slab,
+        negatives_key: int,
+        replay_key: int,
+        hop_keys: list[int],
+        begin: int,
+        end: int,
+        only: Tensor | None,
+        replay_begin: int,
+        num_replay: int,
+        reads_edges: bool,
+        edge_x: Tensor | None,
+        reads_nodes: bool,
+        node_x: Tensor | None,
+        node_end: int,
+        is_padded: bool,
+    ) -> list[int]: ...
 
 # metrics: csrc/bindings/bind_metrics.cpp
 def rank_scores(positive: Tensor, negative: Tensor, out: Tensor) -> None: ...

@@ -82,8 +82,9 @@ int64_t unique_queries(const TensorArg& node, const TensorArg& t, const Optional
                        const OptionalTensor& out_position, const TensorArg& row) {
   check_positions(position, out_position);
   const tgflow::FrontierIn in = queries(node, t, position);
+  tgflow::RowIndex index;
   return tgflow::unique_queries(in, room(out_node, out_t, out_position, in.size),
-                                row.data<int64_t>("row", {in.size}));
+                                row.data<int64_t>("row", {in.size}), index);
 }
 
 int64_t expand_frontier(const TensorArg& node, const TensorArg& t, const OptionalTensor& position,
@@ -97,10 +98,12 @@ int64_t expand_frontier(const TensorArg& node, const TensorArg& t, const Optiona
   const auto* nodes = neighbor_node.data<const tgflow::node_t>("neighbor_node", {n, "k"});
   const int64_t k = neighbor_node.length(1);
   const auto* times = neighbor_t.data<const tgflow::tick_t>("neighbor_t", {n, k});
+  tgflow::RowIndex index;
   return tgflow::expand_frontier(
       targets, {nodes, times, k}, seconds_per_tick, room(out_node, out_t, out_position, product(n, k + 1)),
       {target.data<int64_t>("target", {n}), neighbor.data<int64_t>("neighbor", {n, k}),
-       mask.data<bool>("mask", {n, k}), dt.data<float>("dt", {n, k})});
+       mask.data<bool>("mask", {n, k}), dt.data<float>("dt", {n, k})},
+      index);
 }
 
 std::vector<int64_t> unique_events(const std::vector<TensorArg>& eids, const std::vector<TensorArg>& rows,
@@ -116,7 +119,8 @@ std::vector<int64_t> unique_events(const std::vector<TensorArg>& eids, const std
     lists.push_back({eid.data, eid.size, row.data});
     total += eid.size;
   }
-  return tgflow::unique_events(lists, out.data<tgflow::eid_t>("out", {total}));
+  tgflow::RowIndex index;
+  return tgflow::unique_events(lists, out.data<tgflow::eid_t>("out", {total}), index);
 }
 
 int64_t draw_replay(int64_t begin, int64_t end, double half_life, uint64_t key, const TensorArg& out) {

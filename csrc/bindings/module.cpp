@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, m) {
   bind_id_map(m);
   bind_plan(m);
   bind_event_counts(m);
+  bind_preparer(m);  // after the graph, pairs and counts that it takes
   bind_metrics(m);
   bind_tables(m);
   bind_belady(m);

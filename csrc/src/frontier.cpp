@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "tgflow/detail/frontier_query.hpp"
-#include "tgflow/hash_table.hpp"
 
 namespace tgflow {
 namespace {
@@ -11,7 +10,9 @@ namespace {
 /// A frontier while it is built.
 class Frontier {
  public:
-  Frontier(const FrontierOut& out, int64_t capacity) : out_(out), index_(capacity) {}
+  Frontier(const FrontierOut& out, int64_t capacity, RowIndex& index) : out_(out), index_(index) {
+    index_.reset(capacity);
+  }
 
   int64_t size() const { return size_; }
 
@@ -34,14 +35,14 @@ class Frontier {
 
  private:
   FrontierOut out_;
-  RowIndex index_;
+  RowIndex& index_;
   int64_t size_ = 0;
 };
 
 }  // namespace
 
-int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row) {
-  Frontier frontier(out, queries.size);
+int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row, RowIndex& index) {
+  Frontier frontier(out, queries.size, index);
   for (int64_t i = 0; i < queries.size; ++i) {
     row[i] = frontier.add(queries.node[i], queries.t[i], queries.position_of(i));
   }
@@ -49,9 +50,9 @@ int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_
 }
 
 int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors, double seconds_per_tick,
-                        const FrontierOut& below, const BlockOut& block) {
+                        const FrontierOut& below, const BlockOut& block, RowIndex& index) {
   const int64_t k = neighbors.k;
-  Frontier frontier(below, targets.size * (k + 1));
+  Frontier frontier(below, targets.size * (k + 1), index);
   for (int64_t i = 0; i < targets.size; ++i) {
     block.target[i] = frontier.add(targets.node[i], targets.t[i], targets.position_of(i));
   }
@@ -67,10 +68,10 @@ int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors,
   return frontier.size();
 }
 
-std::vector<int64_t> unique_events(const std::vector<EventList>& lists, eid_t* out) {
+std::vector<int64_t> unique_events(const std::vector<EventList>& lists, eid_t* out, RowIndex& index) {
   int64_t total = 0;
   for (const EventList& list : lists) total += list.size;
-  RowIndex index(total);
+  index.reset(total);
   out[0] = kNoEvent;
   int64_t count = 1;
   std::vector<int64_t> counts{count};

@@ -94,18 +94,20 @@ TEST(a_frontier_spans_all_of_time) {
   int64_t target = -1, row = -1;
   bool mask = false;
   float dt = 0;
+  RowIndex index;
   const int64_t size =
       expand_frontier({&node, &late, &position, 1}, {&neighbor, &early, 1}, 0.5,
-                      {nodes.data(), t.data(), positions.data()}, {&target, &row, &mask, &dt});
+                      {nodes.data(), t.data(), positions.data()}, {&target, &row, &mask, &dt}, index);
   CHECK(size == 2 && target == 0 && row == 1 && mask);
   CHECK(dt == std::ldexp(1.0F, 63));
   CHECK(nodes[1] == 5 && t[1] == early);
 }
 
 TEST(nothing_has_no_frontier) {
-  CHECK(unique_queries({nullptr, nullptr, nullptr, 0}, {nullptr, nullptr, nullptr}, nullptr) == 0);
+  RowIndex index;
+  CHECK(unique_queries({nullptr, nullptr, nullptr, 0}, {nullptr, nullptr, nullptr}, nullptr, index) == 0);
   eid_t out = 7;
-  CHECK(unique_events({}, &out) == std::vector<int64_t>{1} && out == kNoEvent);
+  CHECK(unique_events({}, &out, index) == std::vector<int64_t>{1} && out == kNoEvent);
 }
 
 TEST(replay_draws_the_whole_window_when_it_is_asked_for) {

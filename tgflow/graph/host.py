@@ -41,6 +41,11 @@ class HostGraph:
         )
 
     @property
+    def native(self) -> _native.Graph:
+        """The core's graph, for what reads it there."""
+        return self._graph
+
+    @property
     def log(self) -> _native.Log:
         """The log."""
         return self._graph.log

@@ -6,14 +6,17 @@ import torch
 from torch import Tensor
 
 from tgflow import _core
-from tgflow._core import Belady, CountOf, EventCounts, ReuseMap
+from tgflow._core import Belady, CountOf, EventCounts, Preparer, ReuseMap, Slab, SlabPool
 
 __all__ = [
     "Belady",
     "CountOf",
     "EventCounts",
     "PairIndex",
+    "Preparer",
     "ReuseMap",
+    "Slab",
+    "SlabPool",
     "draw_replay",
     "gather_rows",
     "unique_events",
@@ -58,22 +61,23 @@ class PairIndex:
     """The distinct destinations and (src, dst) pairs of every prefix of a log."""
 
     def __init__(self) -> None:
-        self._native = _core.PairIndex()
+        self.native = _core.PairIndex()
+        """The core's index, for what reads it there."""
 
     def __len__(self) -> int:
-        return len(self._native)
+        return len(self.native)
 
     def append(self, src: Tensor, dst: Tensor) -> None:
         """Read on: the next events' ends, int64 `[N]`."""
-        self._native.append(src.contiguous(), dst.contiguous())
+        self.native.append(src.contiguous(), dst.contiguous())
 
     def num_destinations(self, before: int) -> int:
         """Return how many distinct destinations the first `before` events have."""
-        return self._native.num_destinations(before)
+        return self.native.num_destinations(before)
 
     def num_pairs(self, before: int) -> int:
         """Return how many distinct pairs they are."""
-        return self._native.num_pairs(before)
+        return self.native.num_pairs(before)
 
     def destinations(self, before: int) -> Tensor:
         """Return the destinations of the first `before` events, each once, int64 `[D]`.
@@ -84,7 +88,7 @@ class PairIndex:
             ValueError: If it has not read as many events.
         """
         out = torch.empty(self.num_destinations(before), dtype=torch.int64)
-        self._native.destinations(before, out)
+        self.native.destinations(before, out)
         return out
 
     def draw_destinations(
@@ -110,7 +114,7 @@ class PairIndex:
             collide: Whether a draw may be the event's own destination.
         """
         out = torch.empty(len(src), num, dtype=torch.int64)
-        return out, self._native.draw_destinations(key, src, dst, cut, limit, collide, out)
+        return out, self.native.draw_destinations(key, src, dst, cut, limit, collide, out)
 
     def draw_pairs(
         self,
@@ -130,7 +134,7 @@ class PairIndex:
         each of the `num` columns holds distinct pairs, but for those that fell back.
         """
         out_src, out_dst = torch.empty(2, len(src), num, dtype=torch.int64).unbind(0)
-        fallbacks = self._native.draw_pairs(
+        fallbacks = self.native.draw_pairs(
             key, src, dst, cut, limit, start, replace, out_src, out_dst
         )
         return out_src, out_dst, fallbacks

@@ -33,10 +33,11 @@ class CountHistory:
         self.graph = graph
         self._num_decaying = sum(count.half_life is not None for count in self.asked)
         seconds = graph.seconds_per_tick
-        self._native = EventCounts(
+        self.native = EventCounts(
             graph.backend.log, [_native_count(count, seconds) for count in self.asked]
         )
-        self._check_deletions()
+        """The core's counts, for what reads them there."""
+        self.check_deletions()
 
     def answer(
         self,
@@ -62,12 +63,12 @@ class CountHistory:
             ValueError: If events have been deleted from the graph.
         """
         num, m = negative_dst.shape
-        self._check_deletions()
-        self._native.read_upto(stop)
-        out = torch.empty(self._num_rows, num, 1 + m, dtype=torch.int64)
+        self.check_deletions()
+        self.native.read_upto(stop)
+        out = torch.empty(self.num_rows, num, 1 + m, dtype=torch.int64)
         own = None if negative_src is None else negative_src.contiguous()
         pairs = events.src.contiguous(), events.dst.contiguous(), own, negative_dst.contiguous()
-        self._native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
+        self.native.answer(*pairs, events.t.contiguous(), limit.contiguous(), out)
         return out.view(-1)
 
     def read(self, answers: Tensor, width: int) -> tuple[Counts, ...]:
@@ -79,7 +80,7 @@ class CountHistory:
         """
         if not self.asked:
             return ()
-        rows = iter(answers.view(self._num_rows, -1, width).unbind(0))
+        rows = iter(answers.view(self.num_rows, -1, width).unbind(0))
         pairs = [(next(rows), next(rows)) for _ in self.asked]
         return tuple(
             Counts(num, age, None if count.half_life is None else next(rows).view(torch.float64))
@@ -89,7 +90,7 @@ class CountHistory:
     @property
     def nbytes(self) -> int:
         """Bytes that the counts take."""
-        return self._native.bytes
+        return self.native.bytes
 
     def figures(self, position: int) -> dict[str, int]:
         """Return `counts_bytes`, as a result has it; nothing if nothing is counted.
@@ -99,14 +100,16 @@ class CountHistory:
         """
         if not self.asked:
             return {}
-        self._native.read_upto(position)
+        self.native.read_upto(position)
         return {"counts_bytes": self.nbytes}
 
     @property
-    def _num_rows(self) -> int:
+    def num_rows(self) -> int:
+        """Rows of answers, each of a number for every pair."""
         return 2 * len(self.asked) + self._num_decaying
 
-    def _check_deletions(self) -> None:
+    def check_deletions(self) -> None:
+        """Raise ValueError if events have been deleted from the graph, and are counted."""
         if self.asked and any(m.kind.startswith("delete") for m in self.graph.mutations):
             raise ValueError(
                 "events have been deleted from the graph, and counts of past events count them; "

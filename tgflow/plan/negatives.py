@@ -159,7 +159,7 @@ class NegativeSampler:
             ValueError: If an event has no negative at all: its destination is the only node known
                 at the end of the batch; or if `cut` is past the log's end.
         """
-        limit = stop if self.cut is None else max(stop, self.cut)
+        limit = self.limit(stop)
         index = history.upto(limit)
         cut = start if self.cut is None else torch.full_like(start, self.cut)
         if self.kind == "random":
@@ -168,6 +168,15 @@ class NegativeSampler:
             )
             own = src.unsqueeze(1).expand(-1, self.num)
             return Negatives(own, out_dst, fallbacks, own_sources=True)
-        first = self.since or 0 if self.kind == "inductive" else 0
+        first = self.pairs_from
         drawn = index.draw_pairs(key, src, dst, cut, self.num, limit, first, replace=self.replace)
         return Negatives(*drawn, own_sources=False)
+
+    def limit(self, stop: int) -> int:
+        """Return how many events must be known to draw for a batch that ends at `stop`."""
+        return stop if self.cut is None else max(stop, self.cut)
+
+    @property
+    def pairs_from(self) -> int:
+        """The log position from which on the pairs that are drawn were first seen."""
+        return self.since or 0 if self.kind == "inductive" else 0

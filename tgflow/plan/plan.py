@@ -14,6 +14,8 @@ from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.preparer import DevicePreparer, Preparer, preparer_of
+from tgflow.plan.slab_copies import SlabCopies
+from tgflow.plan.slabs import SlabPreparer, slab_preparer_of
 from tgflow.plan.spec import PlanSpec
 from tgflow.share import Share
 
@@ -67,10 +69,16 @@ class Plan(PlanSpec):
         """What makes the batches where the graph is."""
         return preparer_of(copy(self))  # not self: a circle would keep the graph's files open
 
+    @cached_property
+    def _slabs(self) -> SlabPreparer | None:
+        """What makes whole batches by one call each; None where the core cannot."""
+        return slab_preparer_of(copy(self))
+
     def batch(self, epoch: int, index: int, number: int | None = None) -> Batch:
         """Return batch `index` as it is drawn in `epoch`, or slice `number` of it; see `share`.
 
-        Safe to call from any number of threads.
+        Safe to call from any number of threads. In host memory the tensors of a batch share one
+        piece of memory, which is used again once the last of them is gone.
 
         On a GPU the work is queued on the current stream, and nothing waits for it; only features
         from a disk or from host memory are waited for.
@@ -81,6 +89,8 @@ class Plan(PlanSpec):
             ValueError: If an event can have no negative, see `NegativeSampler`; or events have been
                 deleted from the graph since, and the plan has `counts`.
         """
+        if number is None and self._slabs is not None:
+            return self._slabs.batch(epoch, index)
         return self.preparer.of_roots(self.draw(epoch, index, number))
 
     def share(self, epoch: int, index: int, wanted: range) -> Share:
@@ -135,7 +145,15 @@ class Plan(PlanSpec):
         """
         if self.gpu is None:
             copying = CopyingPreparer(self, gpu, clock)
-            return OwnedBatches(lambda *task: copying.of_roots(self.draw(*task)))
+            slabs = slab_preparer_of(copy(self), gpu.allocate_host)
+            copies = None if slabs is None else SlabCopies(copy(self), slabs, copying, gpu, clock)
+
+            def make(epoch: int, index: int, number: int | None = None) -> Batch:
+                if number is None and copies is not None:
+                    return copies.batch(epoch, index)
+                return copying.of_roots(self.draw(epoch, index, number))
+
+            return OwnedBatches(make)
         if num_slabs == 0 or not all(each.is_in_reach_of_a_gpu for each in self._inputs):
             eager = DevicePreparer(self, self.gpu)
             return OwnedBatches(lambda *task: eager.of_roots(self.draw(*task), clock))
@@ -157,4 +175,6 @@ class Plan(PlanSpec):
             IndexError: If the log does not hold an event of that batch, or there is no such slice.
             ValueError: If an event can have no negative; see `NegativeSampler`.
         """
+        if number is None and self._slabs is not None:
+            return self._slabs.pending(epoch, index)
         return self.preparer.pending(self.draw(epoch, index, number))

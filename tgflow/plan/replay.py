@@ -48,9 +48,12 @@ class ExperienceReplay:
             Distinct positions below `before`, ascending, int64 `[R]` with
             `R = round(ratio * num_new)`, or all that may be drawn if there are fewer.
         """
-        begin = min(max(self.first, before - self.horizon), before)
-        num = self.num_events(num_new)
+        begin, num = self.begin(before), self.num_events(num_new)
         return _native.draw_replay(begin, before, self.half_life, key, num)
+
+    def begin(self, before: int) -> int:
+        """Return the first log position that may be drawn beside events that start at `before`."""
+        return min(max(self.first, before - self.horizon), before)
 
     def num_events(self, num_new: int) -> int:
         """Return how many events are replayed beside `num_new`, where there are as many."""

@@ -124,6 +124,7 @@ class PlanSpec:
         self.with_memory = with_memory
         self.slices = slices
         self.pairs = PairHistory(graph.log) if pairs is None else pairs
+        """What negatives are drawn from."""
         self.counts = _count_history(graph, counts)
 
     def __len__(self) -> int:

@@ -44,6 +44,11 @@ class AutoRows:
         return self._rows.placement
 
     @property
+    def current(self) -> RowStorage:
+        """What has the rows now; when they move on, it still has those that were there before."""
+        return self._rows
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory held."""
         return self._rows.nbytes

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
+from tgflow.tables.auto import AutoRows
 from tgflow.tables.backends import Placement, open_storage
+from tgflow.tables.host import HostRows
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.validation import check_ids, name_of, out_for
 
@@ -231,6 +233,17 @@ class FeatureTable:
         if not 0 <= start <= stop <= self._size:
             raise IndexError(f"the table holds rows [0, {self._size}), asked for [{start}, {stop})")
         return self._rows.read(start, stop).view(self.dtype)
+
+    @property
+    def in_memory(self) -> Tensor | None:
+        """All rows as a view, `[N, dim]`, where they are in host memory; None elsewhere.
+
+        Later appends leave it as it is, and so do rows that move elsewhere.
+        """
+        self._check_open()
+        size = self._size
+        rows = self._rows.current if isinstance(self._rows, AutoRows) else self._rows
+        return rows.read(0, size).view(self.dtype) if isinstance(rows, HostRows) else None
 
     def scatter_(self, ids: Tensor, rows: Tensor) -> None:
         """Overwrite the rows of `ids`, on a GPU in the order of the current stream.

@@ -54,6 +54,7 @@ class EventCounts {
   /// events at most. Throws std::out_of_range if the log has fewer.
   void read_upto(int64_t position);
 
+  const EventLog& log() const { return log_; }
   const std::vector<Count>& counts() const { return counts_; }
   int64_t num_decaying() const { return num_decaying_; }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tgflow/hash_table.hpp"
 #include "tgflow/types.hpp"
 
 namespace tgflow {
@@ -28,8 +29,8 @@ struct FrontierOut {
 };
 
 /// Writes the distinct queries to `out` (room for all) and to `row[i]` where query `i` went. Returns how
-/// many.
-int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row);
+/// many. The memory of `index` is used, here and below: who keeps one allocates nothing for it again.
+int64_t unique_queries(const FrontierIn& queries, const FrontierOut& out, int64_t* row, RowIndex& index);
 
 /// Sampled neighbors of `FrontierIn`, row-major [size, k]; an empty slot has node `kNoNode`.
 struct NeighborsIn {
@@ -49,7 +50,7 @@ struct BlockOut {
 /// Fills `block` and writes the frontier below it to `below` (room for size * (k + 1)): the targets, then
 /// their neighbors at the times of their events, distinct. A neighbor inherits its target's position.
 int64_t expand_frontier(const FrontierIn& targets, const NeighborsIn& neighbors, double seconds_per_tick,
-                        const FrontierOut& below, const BlockOut& block);
+                        const FrontierOut& below, const BlockOut& block, RowIndex& index);
 
 /// Events of a batch: one block's, or its own.
 struct EventList {
@@ -61,6 +62,6 @@ struct EventList {
 /// Writes `kNoEvent` and then the distinct events of `lists` to `out` (room for all of them and one more), in
 /// order of first appearance; row 0 is `kNoEvent`'s. Returns how many there were before the first list (1)
 /// and after each.
-std::vector<int64_t> unique_events(const std::vector<EventList>& lists, eid_t* out);
+std::vector<int64_t> unique_events(const std::vector<EventList>& lists, eid_t* out, RowIndex& index);
 
 }  // namespace tgflow

@@ -1,0 +1,167 @@
+#include <string>
+#include <vector>
+
+#include "bindings.hpp"
+#include "events_arg.hpp"
+#include "tgflow/preparer.hpp"
+
+using tgflow::BatchLayout;
+using tgflow::BatchRequest;
+using tgflow::BatchRules;
+using tgflow::BatchTable;
+using tgflow::EventCounts;
+using tgflow::PairIndex;
+using tgflow::Preparer;
+using tgflow::RowTable;
+using tgflow::Slab;
+using tgflow::SlabPool;
+using tgflow::TemporalGraph;
+
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 31;  // of what a batch has several of
+
+/// Keeps a Python object from code that runs without the GIL.
+std::shared_ptr<py::object> kept(py::object object) {
+  return {new py::object(std::move(object)), [](py::object* held) {
+            const py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+/// What calls `allocate(bytes)`, which returns a tensor of bytes; without one, what the pool does itself.
+SlabPool::Allocate calling(const py::object& allocate) {
+  if (allocate.is_none()) return {};
+  if (PyCallable_Check(allocate.ptr()) == 0) throw py::type_error("allocate must be callable, or None");
+  return [call = kept(allocate)](int64_t bytes) -> std::shared_ptr<std::byte> {
+    const py::gil_scoped_acquire gil;
+    const std::shared_ptr<py::object> memory = kept((*call)(bytes));
+    return {memory, TensorArg(*memory).bytes<std::byte>("allocated memory", bytes)};
+  };
+}
+
+std::shared_ptr<SlabPool> new_pool(int64_t most_free, const py::object& allocate) {
+  check_number("most_free", most_free, 0, kMost);
+  return std::make_shared<SlabPool>(most_free, calling(allocate));
+}
+
+/// What was written to it; nothing until a batch is complete, as it may move.
+py::buffer_info bytes_of(const Slab& slab) {
+  const bool is_filled = slab.is_filled();
+  return {reinterpret_cast<uint8_t*>(slab.data()), static_cast<py::ssize_t>(is_filled ? slab.size() : 0)};
+}
+
+std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pairs, EventCounts* counts,
+                                       int64_t start, int64_t batch_size, const std::vector<int64_t>& fanouts,
+                                       tgflow::Strategy strategy, int64_t span, bool sees_all_before,
+                                       bool with_memory, double seconds_per_tick, int64_t num_negatives,
+                                       bool draws_pairs, int64_t cut, int64_t pairs_from, bool collide,
+                                       bool replace, double half_life) {
+  check_number("start", start, 0, tgflow::kMaxEvents);
+  check_number("batch_size", batch_size, 1, kMost);
+  for (const int64_t k : fanouts) check_number("a fanout", k, 1, kMost);
+  check_number("span", span, 1);
+  check_number("num_negatives", num_negatives, 1, kMost);
+  check_number("cut", cut, -1, tgflow::kMaxEvents);
+  if (!(half_life > 0)) throw py::value_error("half_life must be above 0, got " + std::to_string(half_life));
+  if (counts != nullptr && &counts->log() != &graph.log()) {
+    throw py::value_error("counts must be of the graph's log, got those of another");
+  }
+  BatchRules rules;
+  rules.start = start;
+  rules.batch_size = batch_size;
+  rules.fanouts = fanouts;
+  rules.sampler = {strategy, 0, span, nullptr};
+  rules.sees_all_before = sees_all_before;
+  rules.with_memory = with_memory;
+  rules.seconds_per_tick = seconds_per_tick;
+  rules.num_negatives = num_negatives;
+  rules.draws_pairs = draws_pairs;
+  rules.cut = cut;
+  rules.pairs_from = pairs_from;
+  rules.collide = collide;
+  rules.replace = replace;
+  rules.half_life = half_life;
+  return std::make_unique<Preparer>(graph, pairs, counts, std::move(rules));
+}
+
+/// A table's rows, in `rows`; without them, whether their ids are wanted.
+BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, RowTable& rows) {
+  if (!x) return {is_read, nullptr};
+  const auto* data = x->data<const float>(name, {"R", "D"});
+  check_number("the width of a table", x->length(1), 1, kMost);
+  rows = {reinterpret_cast<const std::byte*>(data), x->length(1) * static_cast<int64_t>(sizeof(float)),
+          x->length(0)};
+  return {true, &rows};
+}
+
+/// As numbers: those of the batch, and seven of each block.
+std::vector<int64_t> numbers(const BatchLayout& b) {
+  std::vector<int64_t> all{b.num_events, b.num_new, b.num_queries,   b.num_fallbacks, b.eid,     b.t,
+                           b.ends,       b.row,     b.counts,        b.num_nodes,     b.nodes,   b.position,
+                           b.num_edges,  b.num_in_blocks, b.own_row, b.edge_ids,      b.edge_x,  b.x,
+                           b.node_ids,   b.node_x};
+  for (const BatchLayout::Block& block : b.blocks) {
+    all.insert(all.end(), {block.targets, block.target, block.neighbor, block.mask, block.dt, block.eid,
+                           block.edge_row});
+  }
+  return all;
+}
+
+std::vector<int64_t> prepare(Preparer& preparer, Slab& slab, uint64_t negatives_key, uint64_t replay_key,
+                             const std::vector<uint64_t>& hop_keys, int64_t begin, int64_t end,
+                             const OptionalTensor& only, int64_t replay_begin, int64_t num_replay,
+                             bool reads_edges, const OptionalTensor& edge_x, bool reads_nodes,
+                             const OptionalTensor& node_x, int64_t node_end, bool is_padded) {
+  const auto num_hops = static_cast<int64_t>(preparer.rules().fanouts.size());
+  check_number("end", end, 1, preparer.num_events());
+  check_number("begin", begin, 0, end - 1);
+  check_number("the number of hop_keys", static_cast<int64_t>(hop_keys.size()), num_hops, num_hops);
+  check_number("replay_begin", replay_begin, 0, begin);
+  check_number("num_replay", num_replay, 0, kMost);
+  check_number("node_end", node_end, 0);
+  RowTable edges, nodes;
+  BatchRequest request;
+  request.negatives_key = negatives_key;
+  request.replay_key = replay_key;
+  request.hop_keys = hop_keys;
+  request.begin = begin;
+  request.end = end;
+  if (only) {
+    const auto eids = only->vector<const int64_t>("only");
+    request.only = eids.data;
+    request.num_only = eids.size;
+  }
+  request.replay_begin = replay_begin;
+  request.num_replay = num_replay;
+  request.edge_x = table_of("edge_x", reads_edges, edge_x, edges);
+  request.node_x = table_of("node_x", reads_nodes, node_x, nodes);
+  request.node_end = node_end;
+  request.is_padded = is_padded;
+  return numbers(preparer.prepare(request, slab));
+}
+
+}  // namespace
+
+void bind_preparer(py::module_& m) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  py::class_<SlabPool, std::shared_ptr<SlabPool>>(m, "SlabPool")
+      .def(py::init(&new_pool), py::arg("most_free"), py::arg("allocate"))
+      .def_property_readonly("num_used", &SlabPool::num_used)
+      .def_property_readonly("num_free", &SlabPool::num_free)
+      .def_property_readonly("num_allocations", &SlabPool::num_allocations);
+  py::class_<Slab>(m, "Slab", py::buffer_protocol())
+      .def(py::init<std::shared_ptr<SlabPool>>(), py::arg("pool").none(false))
+      .def_buffer(&bytes_of);
+  py::class_<Preparer>(m, "Preparer")
+      .def(py::init(&new_preparer), py::arg("graph"), py::arg("pairs"), py::arg("counts").none(true),
+           py::arg("start"), py::arg("batch_size"), py::arg("fanouts"), py::arg("strategy"), py::arg("span"),
+           py::arg("sees_all_before"), py::arg("with_memory"), py::arg("seconds_per_tick"),
+           py::arg("num_negatives"), py::arg("draws_pairs"), py::arg("cut"), py::arg("pairs_from"),
+           py::arg("collide"), py::arg("replace"), py::arg("half_life"), py::keep_alive<1, 2>(),
+           py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
+      .def("prepare", &prepare, py::arg("slab"), py::arg("negatives_key"), py::arg("replay_key"),
+           py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("only"), py::arg("replay_begin"),
+           py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"), py::arg("reads_nodes"),
+           py::arg("node_x"), py::arg("node_end"), py::arg("is_padded"), no_gil);
+}

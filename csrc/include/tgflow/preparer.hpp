@@ -1,0 +1,100 @@
+// Whole batches by one call: events, negatives, neighborhoods and features, into one piece of memory.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tgflow/event_counts.hpp"
+#include "tgflow/gather.hpp"
+#include "tgflow/pair_index.hpp"
+#include "tgflow/sampling.hpp"
+#include "tgflow/slab.hpp"
+#include "tgflow/temporal_graph.hpp"
+
+namespace tgflow {
+
+/// What all batches of a plan have in common; see tgflow/plan/spec.py and tgflow/plan/negatives.py.
+struct BatchRules {
+  eid_t start = 0;  ///< Of batch 0, in the log.
+  int64_t batch_size = 1;
+  std::vector<int64_t> fanouts;
+  Sampler sampler;
+  bool sees_all_before = false;  ///< Whether a query sees what is earlier in its own batch, too.
+  bool with_memory = false;
+  double seconds_per_tick = 1;
+  int64_t num_negatives = 1;
+  bool draws_pairs = false;  ///< Whether negatives have sources of their own.
+  eid_t cut = -1;            ///< What negatives were seen before; -1: the start of their event's batch.
+  eid_t pairs_from = 0;
+  bool collide = false;
+  bool replace = true;
+  double half_life = 1;  ///< Of replay, in events.
+};
+
+/// Which features a batch reads of a table, and whether they are gathered here or only named.
+struct BatchTable {
+  bool is_read = false;
+  const RowTable* rows = nullptr;  ///< Null: the ids are written in place of the rows.
+};
+
+/// One batch of a plan.
+struct BatchRequest {
+  uint64_t negatives_key = 0;
+  uint64_t replay_key = 0;
+  std::vector<uint64_t> hop_keys;  ///< One a hop.
+  eid_t begin = 0;                 ///< Of the new events, which are [begin, end) of the log,
+  eid_t end = 0;
+  const eid_t* only = nullptr;  ///< or these of them,
+  int64_t num_only = 0;
+  eid_t replay_begin = 0;  ///< and up to `num_replay` of [replay_begin, begin).
+  int64_t num_replay = 0;
+  BatchTable edge_x;
+  BatchTable node_x;
+  node_t node_end = kEveryEvent;  ///< The first node without a row in `node_x`.
+  bool is_padded = false;         ///< Whether frontiers and tables are padded to a size that recurs.
+};
+
+/// Where the parts of a batch are in its slab, in bytes, and how long they are; -1: it has no such part.
+struct BatchLayout {
+  struct Block {
+    int64_t targets;  ///< Rows, padding included.
+    int64_t target, neighbor, mask, dt, eid, edge_row;
+  };
+  int64_t num_events, num_new, num_queries, num_fallbacks;
+  int64_t eid, t, ends, row, counts = -1;
+  std::vector<Block> blocks;
+  int64_t num_nodes, nodes, position;
+  int64_t num_edges = 0, num_in_blocks = 0;  ///< Rows of the edge table, and how many of them blocks read.
+  int64_t own_row = -1, edge_ids = -1, edge_x = -1, x = -1;
+  int64_t node_ids = -1, node_x = -1;
+};
+
+/// Prepares the batches of a plan. Any number of threads may, at once.
+class Preparer {
+ public:
+  /// `counts` may be null. All that it is given must outlive it.
+  Preparer(TemporalGraph& graph, const PairIndex& pairs, EventCounts* counts, BatchRules rules);
+  ~Preparer();
+
+  const BatchRules& rules() const { return rules_; }
+  int64_t num_events() const { return graph_.log().size(); }
+
+  /// Writes a batch to `slab`, which nobody has written to. The same bits whatever the thread.
+  /// Throws std::out_of_range for an event that the log, or an id that a table does not hold,
+  /// std::invalid_argument where an event has no negative, and std::length_error for too large a batch.
+  BatchLayout prepare(const BatchRequest& request, Slab& slab);
+
+ private:
+  struct Workspace;
+  class Preparation;
+
+  TemporalGraph& graph_;
+  const PairIndex& pairs_;
+  EventCounts* const counts_;
+  const BatchRules rules_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> free_;  // as many as prepared at once
+};
+
+}  // namespace tgflow

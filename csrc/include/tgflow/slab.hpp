@@ -1,0 +1,87 @@
+// Memory of prepared batches: a block each, used again when nobody reads it any more.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace tgflow {
+
+/// Blocks of memory that nobody uses, the last used ones first. Any number of threads take and give back.
+class SlabPool {
+ public:
+  struct Block {
+    std::shared_ptr<std::byte> memory;
+    int64_t capacity = 0;
+  };
+  /// Returns memory of so many bytes, aligned to `kAlignment`; throws where there is none.
+  using Allocate = std::function<std::shared_ptr<std::byte>(int64_t)>;
+
+  static constexpr int64_t kAlignment = 256;  ///< Of columns, in bytes: that of whatever torch allocates.
+
+  /// Keeps at most `most_free` blocks that nobody uses. Without `allocate` they are ordinary memory.
+  explicit SlabPool(int64_t most_free, Allocate allocate = {});
+
+  /// A block that was used before, or an empty one.
+  Block take();
+  void give_back(Block block);
+  /// A block of at least `bytes`, a quarter more than is asked for, so that it grows a few times at most.
+  Block allocate(int64_t bytes);
+
+  int64_t num_used() const { return num_used_.load(std::memory_order_relaxed); }
+  int64_t num_free() const;
+  /// Blocks allocated so far: once batches have had their largest size, there are no more of them.
+  int64_t num_allocations() const { return num_allocations_.load(std::memory_order_relaxed); }
+
+ private:
+  const int64_t most_free_;
+  const Allocate allocate_;
+  std::atomic<int64_t> num_used_{0};
+  std::atomic<int64_t> num_allocations_{0};
+  mutable std::mutex mutex_;
+  std::vector<Block> free_;
+};
+
+/// The memory of one batch: filled once, then read for as long as this lives; the block is another's after.
+class Slab {
+ public:
+  explicit Slab(std::shared_ptr<SlabPool> pool) : pool_(std::move(pool)), block_(pool_->take()) {}
+  ~Slab() { pool_->give_back(std::move(block_)); }
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+
+  /// Claims it for one caller. Throws std::invalid_argument if somebody has done so before.
+  void begin();
+  /// Lets it be read: from here on its memory stays where it is.
+  void end();
+  bool is_filled() const { return is_filled_.load(std::memory_order_acquire); }
+
+  /// Adds room for `size` values behind what there is, and returns where, in bytes. The block may move.
+  template <typename T>
+  int64_t add(int64_t size) {
+    return add_bytes(size * static_cast<int64_t>(sizeof(T)));
+  }
+  /// What is at an offset of `add`; until the next `add`.
+  template <typename T>
+  T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(block_.memory.get() + offset);
+  }
+  std::byte* data() const { return block_.memory.get(); }
+  /// Bytes written, up to a whole number of `SlabPool::kAlignment`.
+  int64_t size() const { return size_; }
+
+ private:
+  int64_t add_bytes(int64_t bytes);
+
+  std::shared_ptr<SlabPool> pool_;
+  SlabPool::Block block_;
+  int64_t size_ = 0;
+  std::atomic<bool> is_taken_{false};
+  std::atomic<bool> is_filled_{false};
+};
+
+}  // namespace tgflow

@@ -1,0 +1,350 @@
+#include "tgflow/preparer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "tgflow/frontier.hpp"
+#include "tgflow/huge_array.hpp"
+#include "tgflow/replay.hpp"
+
+namespace tgflow {
+namespace {
+
+constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // of a frontier, with all its slots
+
+/// a * b rows, if a batch may have so many.
+int64_t rows_of(int64_t a, int64_t b) {
+  int64_t rows;
+  if (!__builtin_mul_overflow(a, b, &rows) && rows < kMostRows) return rows;
+  throw std::length_error("a batch of " + std::to_string(a) + " x " + std::to_string(b) +
+                          " rows is too large: fewer events, negatives or neighbors each would do");
+}
+
+/// The size that rows are padded to: 32, 48, 64, 96, 128, ...; as tgflow/plan/padding.py has it.
+int64_t padded_rows(int64_t rows) {
+  int64_t size = 32;
+  while (size < rows) size *= 2;
+  return size > 32 && rows <= size / 4 * 3 ? size / 4 * 3 : size;
+}
+
+/// Room for values, which is kept; what is in it is lost when it grows.
+template <typename T>
+class Room {
+ public:
+  T* of(int64_t size) {
+    if (size > values_.size()) values_ = HugeArray<T>(size + size / 4);
+    return values_.data();
+  }
+
+ private:
+  HugeArray<T> values_{0};
+};
+
+/// A frontier's columns.
+struct Columns {
+  Room<node_t> node;
+  Room<tick_t> t;
+  Room<int64_t> position;
+
+  FrontierOut of(int64_t size) { return {node.of(size), t.of(size), position.of(size)}; }
+};
+
+}  // namespace
+
+/// What a batch needs while it is prepared.
+struct Preparer::Workspace {
+  Room<eid_t> start, cut, events;
+  Room<tick_t> query_t;
+  Room<int64_t> query_position;
+  Columns above, below;
+  Room<node_t> neighbor;
+  Room<tick_t> neighbor_t;
+  Room<int32_t> count;
+  Room<int64_t> ids;
+  RowIndex index;
+  std::vector<EventList> lists;
+};
+
+/// One batch on its way.
+class Preparer::Preparation {
+ public:
+  Preparation(const Preparer& plan, const BatchRequest& request, Workspace& work, Slab& slab)
+      : plan_(plan), rules_(plan.rules_), ask_(request), work_(work), slab_(slab) {}
+
+  BatchLayout run() {
+    draw_events();
+    draw_negatives();
+    count_past();
+    const int64_t size = ask_queries();
+    descend(size);
+    if (ask_.edge_x.is_read) find_events();
+    if (ask_.edge_x.rows != nullptr) gather_edges();
+    if (ask_.node_x.is_read) read_nodes();
+    return std::move(out_);
+  }
+
+ private:
+  int64_t m() const { return rules_.num_negatives; }
+  int64_t num() const { return out_.num_events; }
+  int64_t num_drawn() const { return num() * m(); }
+  const EventLog& log() const { return plan_.graph_.log(); }
+  node_t* src() const { return slab_.at<node_t>(out_.ends); }
+  node_t* dst() const { return src() + num(); }
+  node_t* negative_dst() const { return src() + 2 * num(); }
+  /// Null where negatives have the sources of their events.
+  node_t* negative_src() const { return rules_.draws_pairs ? negative_dst() + num_drawn() : nullptr; }
+  int64_t room(int64_t rows) const { return ask_.is_padded ? padded_rows(rows) : rows; }
+
+  template <typename T>
+  void pad(int64_t column, int64_t rows, int64_t room, int64_t width, T value) const {
+    std::fill(slab_.at<T>(column) + rows * width, slab_.at<T>(column) + room * width, value);
+  }
+
+  void draw_events();
+  void draw_negatives();
+  void count_past();
+  int64_t ask_queries();
+  void descend(int64_t size);
+  void add_block(int64_t size, int64_t k);
+  void sample(size_t hop, int64_t size, const FrontierOut& targets);
+  void keep_inputs(int64_t size, const FrontierOut& inputs);
+  void find_events();
+  void gather_edges();
+  void read_nodes();
+
+  const Preparer& plan_;
+  const BatchRules& rules_;
+  const BatchRequest& ask_;
+  Workspace& work_;
+  Slab& slab_;
+  BatchLayout out_{};
+  int64_t num_found_ = 0;  // distinct events, without padding
+};
+
+/// The positions of new and replayed events, their columns, and where the batch of each one started.
+void Preparer::Preparation::draw_events() {
+  out_.num_new = ask_.only != nullptr ? ask_.num_only : ask_.end - ask_.begin;
+  const int64_t num_replayed = std::min(ask_.num_replay, ask_.begin - ask_.replay_begin);
+  out_.num_events = out_.num_new + num_replayed;
+  const int64_t num_negatives = rows_of(num(), m() * (rules_.draws_pairs ? 2 : 1));
+  out_.num_queries = 2 * num() + num_negatives;
+  out_.eid = slab_.add<eid_t>(num());
+  out_.t = slab_.add<tick_t>(num());
+  out_.ends = slab_.add<node_t>(out_.num_queries);
+  out_.row = slab_.add<int64_t>(out_.num_queries);
+  auto* const eid = slab_.at<eid_t>(out_.eid);
+  if (ask_.only != nullptr) {
+    std::copy_n(ask_.only, out_.num_new, eid);
+  } else {
+    std::iota(eid, eid + out_.num_new, ask_.begin);
+  }
+  if (num_replayed > 0) {
+    draw_replay({ask_.replay_begin, ask_.begin, rules_.half_life}, ask_.replay_key, num_replayed,
+                eid + out_.num_new);
+  }
+  log().gather(eid, num(), src(), dst(), slab_.at<tick_t>(out_.t), nullptr);
+  eid_t* const start = work_.start.of(num());
+  for (int64_t i = 0; i < num(); ++i) {
+    if (ask_.num_replay == 0) {
+      start[i] = ask_.begin;
+    } else {
+      const int64_t past = eid[i] - rules_.start, size = rules_.batch_size;
+      start[i] = std::max<eid_t>(0, rules_.start + (past - (past % size + size) % size));
+    }
+  }
+}
+
+void Preparer::Preparation::draw_negatives() {
+  const eid_t limit = std::max(ask_.end, rules_.cut);
+  if (limit > plan_.pairs_.size()) {
+    throw std::out_of_range("negatives are drawn from the first " + std::to_string(limit) +
+                            " events, and the pairs of " + std::to_string(plan_.pairs_.size()) + " are known");
+  }
+  const eid_t* cut = work_.start.of(num());
+  if (rules_.cut >= 0) {
+    eid_t* const all = work_.cut.of(num());
+    std::fill_n(all, num(), rules_.cut);
+    cut = all;
+  }
+  PairIndex::Request request{ask_.negatives_key, src(), dst(), cut, num(), m(), limit};
+  request.pairs_from = rules_.pairs_from;
+  request.collide = rules_.collide;
+  request.replace = rules_.replace;
+  out_.num_fallbacks = rules_.draws_pairs
+                           ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
+                           : plan_.pairs_.draw_destinations(request, negative_dst());
+}
+
+void Preparer::Preparation::count_past() {
+  EventCounts* const counts = plan_.counts_;
+  if (counts == nullptr) return;
+  const auto num_rows = 2 * static_cast<int64_t>(counts->counts().size()) + counts->num_decaying();
+  out_.counts = slab_.add<int64_t>(rows_of(num_rows, rows_of(num(), 1 + m())));
+  const eid_t* limit = rules_.sees_all_before ? slab_.at<eid_t>(out_.eid) : work_.start.of(num());
+  const eid_t* const last = std::max_element(limit, limit + num());
+  counts->read_upto(std::max(ask_.end, last == limit + num() ? 0 : *last));
+  counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit, num(), m()},
+                 slab_.at<int64_t>(out_.counts));
+}
+
+/// The distinct queries of all roots, in `work_.above`; returns how many.
+int64_t Preparer::Preparation::ask_queries() {
+  const int64_t size = out_.num_queries;
+  tick_t* const query_t = work_.query_t.of(size);
+  int64_t* const position = work_.query_position.of(size);
+  const auto* const t = slab_.at<tick_t>(out_.t);
+  const eid_t* const start = work_.start.of(num());
+  const bool has_starts = !rules_.sees_all_before || rules_.with_memory;
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t event = i < 2 * num() ? i % num() : (i - 2 * num()) / m() % num();
+    query_t[i] = rules_.fanouts.empty() ? 0 : t[event];
+    position[i] = has_starts ? start[event] : ask_.begin;
+  }
+  return unique_queries({src(), query_t, position, size}, work_.above.of(size),
+                        slab_.at<int64_t>(out_.row), work_.index);
+}
+
+void Preparer::Preparation::descend(int64_t size) {
+  for (size_t hop = 0; hop < rules_.fanouts.size(); ++hop) {
+    const int64_t k = rules_.fanouts[hop];
+    const FrontierOut targets = work_.above.of(size);
+    add_block(size, k);
+    sample(hop, size, targets);
+    const BatchLayout::Block& block = out_.blocks.back();
+    const bool is_lowest = hop + 1 == rules_.fanouts.size();
+    FrontierOut below = work_.below.of(rows_of(size, k + 1));
+    const FrontierOut columns{below.node, is_lowest ? nullptr : below.t,
+                              is_lowest && !rules_.with_memory ? nullptr : below.position};
+    size = expand_frontier({targets.node, targets.t, targets.position, size},
+                           {work_.neighbor.of(0), work_.neighbor_t.of(0), k}, rules_.seconds_per_tick, columns,
+                           {slab_.at<int64_t>(block.target), slab_.at<int64_t>(block.neighbor),
+                            slab_.at<bool>(block.mask), slab_.at<float>(block.dt)},
+                           work_.index);
+    std::swap(work_.above, work_.below);
+  }
+  keep_inputs(size, work_.above.of(0));
+}
+
+/// Makes room for a block of `size` targets, with padding behind them.
+void Preparer::Preparation::add_block(int64_t size, int64_t k) {
+  const int64_t rows = room(size), slots = rows_of(rows, k);
+  const int64_t target = slab_.add<int64_t>(rows), neighbor = slab_.add<int64_t>(slots);
+  const int64_t mask = slab_.add<bool>(slots), dt = slab_.add<float>(slots), eid = slab_.add<eid_t>(slots);
+  const int64_t edge_row = ask_.edge_x.is_read ? slab_.add<int64_t>(slots) : -1;
+  out_.blocks.push_back({rows, target, neighbor, mask, dt, eid, edge_row});
+  pad<int64_t>(target, size, rows, 1, 0);
+  pad<int64_t>(neighbor, size, rows, k, 0);
+  pad<bool>(mask, size, rows, k, false);
+  pad<float>(dt, size, rows, k, 0);
+  pad<eid_t>(eid, size, rows, k, kNoEvent);
+}
+
+void Preparer::Preparation::sample(size_t hop, int64_t size, const FrontierOut& targets) {
+  const int64_t k = rules_.fanouts[hop];
+  const bool sees_all = rules_.sees_all_before;
+  Sampler sampler = rules_.sampler;
+  sampler.key = ask_.hop_keys[hop];
+  const Queries queries{targets.node, targets.t, sees_all ? nullptr : targets.position,
+                        sees_all ? ask_.end : kEveryEvent, size};
+  sample_neighbors(plan_.graph_.store(), queries, sampler,
+                   {work_.neighbor.of(size * k), work_.neighbor_t.of(size * k),
+                    slab_.at<eid_t>(out_.blocks.back().eid), work_.count.of(size), k});
+}
+
+/// The rows whose inputs the lowest block reads, and as of when it reads their memory.
+void Preparer::Preparation::keep_inputs(int64_t size, const FrontierOut& inputs) {
+  out_.num_nodes = room(size);
+  out_.nodes = slab_.add<node_t>(out_.num_nodes);
+  out_.position = slab_.add<int64_t>(out_.num_nodes);
+  std::copy_n(inputs.node, size, slab_.at<node_t>(out_.nodes));
+  auto* const position = slab_.at<int64_t>(out_.position);
+  if (rules_.with_memory) {
+    std::copy_n(inputs.position, size, position);
+  } else {
+    std::fill_n(position, size, ask_.begin);
+  }
+  pad<node_t>(out_.nodes, size, out_.num_nodes, 1, 0);
+  pad<int64_t>(out_.position, size, out_.num_nodes, 1, ask_.begin);
+  if (!ask_.node_x.is_read) return;
+  int64_t* const ids = work_.ids.of(out_.num_nodes);
+  for (int64_t i = 0; i < size; ++i) ids[i] = inputs.node[i] >= ask_.node_end ? -1 : inputs.node[i];
+  std::fill(ids + size, ids + out_.num_nodes, -1);
+}
+
+/// The distinct events of all blocks and of the batch, in `work_.events`, and the row of each.
+void Preparer::Preparation::find_events() {
+  out_.own_row = slab_.add<int64_t>(num());
+  work_.lists.clear();
+  int64_t total = 1 + num();
+  for (size_t hop = 0; hop < out_.blocks.size(); ++hop) {
+    const BatchLayout::Block& block = out_.blocks[hop];
+    const int64_t slots = block.targets * rules_.fanouts[hop];
+    work_.lists.push_back({slab_.at<eid_t>(block.eid), slots, slab_.at<int64_t>(block.edge_row)});
+    total += slots;
+  }
+  work_.lists.push_back({slab_.at<eid_t>(out_.eid), num(), slab_.at<int64_t>(out_.own_row)});
+  const std::vector<int64_t> counts =
+      unique_events(work_.lists, work_.events.of(rows_of(total, 1)), work_.index);
+  num_found_ = counts.back();
+  out_.num_edges = room(num_found_);
+  out_.num_in_blocks = ask_.is_padded ? out_.num_edges : counts[counts.size() - 2];
+  if (ask_.edge_x.rows != nullptr) return;
+  out_.edge_ids = slab_.add<int64_t>(out_.num_edges);
+  std::copy_n(work_.events.of(0), num_found_, slab_.at<int64_t>(out_.edge_ids));
+  pad<int64_t>(out_.edge_ids, num_found_, out_.num_edges, 1, kNoEvent);
+}
+
+/// The features of those events, and of the batch's own ones among them.
+void Preparer::Preparation::gather_edges() {
+  const RowTable& table = *ask_.edge_x.rows;
+  out_.edge_x = slab_.add<std::byte>(out_.num_edges * table.row_bytes);
+  out_.x = slab_.add<std::byte>(num() * table.row_bytes);
+  auto* const rows = slab_.at<std::byte>(out_.edge_x);
+  gather_rows(table, work_.events.of(0), num_found_, rows);
+  std::memset(rows + num_found_ * table.row_bytes, 0,
+              static_cast<size_t>((out_.num_edges - num_found_) * table.row_bytes));
+  gather_rows({rows, table.row_bytes, out_.num_edges}, slab_.at<int64_t>(out_.own_row), num(),
+              slab_.at<std::byte>(out_.x));
+}
+
+void Preparer::Preparation::read_nodes() {
+  const int64_t* const ids = work_.ids.of(0);
+  if (ask_.node_x.rows == nullptr) {
+    out_.node_ids = slab_.add<int64_t>(out_.num_nodes);
+    std::copy_n(ids, out_.num_nodes, slab_.at<int64_t>(out_.node_ids));
+    return;
+  }
+  const RowTable& table = *ask_.node_x.rows;
+  out_.node_x = slab_.add<std::byte>(out_.num_nodes * table.row_bytes);
+  gather_rows(table, ids, out_.num_nodes, slab_.at<std::byte>(out_.node_x));
+}
+
+Preparer::Preparer(TemporalGraph& graph, const PairIndex& pairs, EventCounts* counts, BatchRules rules)
+    : graph_(graph), pairs_(pairs), counts_(counts), rules_(std::move(rules)) {}
+
+Preparer::~Preparer() = default;
+
+BatchLayout Preparer::prepare(const BatchRequest& request, Slab& slab) {
+  slab.begin();
+  std::unique_ptr<Workspace> work;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_.empty()) {
+      work = std::move(free_.back());
+      free_.pop_back();
+    }
+  }
+  if (work == nullptr) work = std::make_unique<Workspace>();
+  BatchLayout layout = Preparation(*this, request, *work, slab).run();
+  slab.end();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(std::move(work));
+  return layout;
+}
+
+}  // namespace tgflow
