@@ -11,6 +11,7 @@ namespace tgflow {
 namespace {
 
 constexpr int64_t kChunk = 32;  // targets that one thread takes at a time, and that share partial sums
+constexpr int64_t kGrainEdges = 512;  // whose products it pays to wake another thread for
 
 int64_t width(const Attention& a) { return a.h_dim + a.x_dim + a.time_dim; }
 int64_t num_chunks(const Attention& a) { return (a.num_targets + kChunk - 1) / kChunk; }
@@ -26,12 +27,13 @@ struct Neighborhood {
   std::vector<int64_t> slot;        ///< Of the target's k, [count].
   std::vector<const float*> below;  ///< Empty parts hold nothing.
   std::vector<const float*> edge_x;
+  std::vector<int64_t> edge_row;  ///< Of the edge table.
   std::vector<const float*> time;
   std::vector<float> score;     ///< Scratch per slot.
   std::vector<float> encoding;  ///< [k, time_dim].
 
   explicit Neighborhood(const Attention& a)
-      : slot(a.k), below(a.k), edge_x(a.k), time(a.k), score(a.k), encoding(a.k * a.time_dim) {}
+      : slot(a.k), below(a.k), edge_x(a.k), edge_row(a.k), time(a.k), score(a.k), encoding(a.k * a.time_dim) {}
 };
 
 TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
@@ -43,6 +45,7 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
     near.slot[i] = j;
     if (a.h_dim > 0) near.below[i] = a.below + a.neighbor[s] * a.h_dim;
     if (a.x_dim > 0) {
+      near.edge_row[i] = a.edge_row[s];
       near.edge_x[i] = a.edge_table + a.edge_row[s] * a.x_dim;
       simd::prefetch(near.edge_x[i], a.x_dim);  // comes while the cosines are taken
     }
@@ -52,10 +55,54 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
   }
 }
 
-/// q . [h | edge_x | time] of one neighbor.
-TGFLOW_INLINE float dot_input(const Attention& a, const float* q, const Neighborhood& near, int64_t i) {
+/// q . edge_x of each row of the edge table and each head, [R, H], where all targets look for the same. As
+/// events recur in a batch, that is fewer products than one a slot, and the same ones. Empty where it is not.
+class EdgeScores {
+ public:
+  explicit EdgeScores(const Attention& a);
+
+  /// q . edge_x of a neighbor, q being the query of head `h`.
+  TGFLOW_INLINE float of(const Attention& a, const float* q, const Neighborhood& near, int64_t i,
+                         int64_t h) const {
+    return known_.empty() ? simd::dot(q + a.h_dim, near.edge_x[i], a.x_dim)
+                          : known_[static_cast<size_t>(near.edge_row[i] * a.num_heads + h)];
+  }
+
+ private:
+  std::vector<float> known_;
+};
+
+TGFLOW_INLINE void score_edges(const Attention& a, float* out, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const float* x = a.edge_table + r * a.x_dim;
+    for (int64_t h = 0; h < a.num_heads; ++h) {
+      out[r * a.num_heads + h] = simd::dot(query_of(a, h, 0) + a.h_dim, x, a.x_dim);
+    }
+  }
+}
+
+TGFLOW_AVX2 void score_edges_avx2(const Attention& a, float* out, int64_t begin, int64_t end) {
+  score_edges(a, out, begin, end);
+}
+
+EdgeScores::EdgeScores(const Attention& a) {
+  if (!a.shared_query || a.x_dim == 0 || a.num_edges >= a.num_targets * a.k) return;
+  known_.resize(static_cast<size_t>(a.num_edges * a.num_heads));
+  const auto range = TGFLOW_HAS_AVX2() ? score_edges_avx2 : score_edges;
+  parallel_for(a.num_edges, kGrainEdges,
+               [&](int64_t begin, int64_t end) { range(a, known_.data(), begin, end); });
+}
+
+/// q . [h | time] of one neighbor.
+TGFLOW_INLINE float dot_without_edge(const Attention& a, const float* q, const Neighborhood& near, int64_t i) {
   float sum = simd::dot(q + a.h_dim + a.x_dim, near.time[i], a.time_dim);
   if (a.h_dim > 0) sum += simd::dot(q, near.below[i], a.h_dim);
+  return sum;
+}
+
+/// q . [h | edge_x | time] of one neighbor.
+TGFLOW_INLINE float dot_input(const Attention& a, const float* q, const Neighborhood& near, int64_t i) {
+  float sum = dot_without_edge(a, q, near, i);
   if (a.x_dim > 0) sum += simd::dot(q + a.h_dim, near.edge_x[i], a.x_dim);
   return sum;
 }
@@ -76,14 +123,18 @@ TGFLOW_INLINE void softmax(float* score, int64_t count) {
   for (int64_t i = 0; i < count; ++i) score[i] /= sum;
 }
 
-TGFLOW_INLINE void attend_target(const Attention& a, const AttentionOut& out, int64_t n, Neighborhood& near) {
+TGFLOW_INLINE void attend_target(const Attention& a, const EdgeScores& edges, const AttentionOut& out,
+                                 int64_t n, Neighborhood& near) {
   const int64_t d = width(a);
   gather(a, n, near);
   for (int64_t h = 0; h < a.num_heads; ++h) {
     const int64_t row = h * a.num_targets + n;
     const float* q = query_of(a, h, n);
     float* score = near.score.data();
-    for (int64_t i = 0; i < near.count; ++i) score[i] = dot_input(a, q, near, i);
+    for (int64_t i = 0; i < near.count; ++i) {
+      score[i] = dot_without_edge(a, q, near, i);
+      if (a.x_dim > 0) score[i] += edges.of(a, q, near, i, h);
+    }
     softmax(score, near.count);
     std::fill_n(out.weight + row * a.k, a.k, 0.0f);
     float total = 0;
@@ -99,13 +150,15 @@ TGFLOW_INLINE void attend_target(const Attention& a, const AttentionOut& out, in
   }
 }
 
-TGFLOW_INLINE void attend_range(const Attention& a, const AttentionOut& out, int64_t begin, int64_t end) {
+TGFLOW_INLINE void attend_range(const Attention& a, const EdgeScores& edges, const AttentionOut& out,
+                                int64_t begin, int64_t end) {
   Neighborhood near(a);
-  for (int64_t n = begin; n < end; ++n) attend_target(a, out, n, near);
+  for (int64_t n = begin; n < end; ++n) attend_target(a, edges, out, n, near);
 }
 
-TGFLOW_AVX2 void attend_range_avx2(const Attention& a, const AttentionOut& out, int64_t begin, int64_t end) {
-  attend_range(a, out, begin, end);
+TGFLOW_AVX2 void attend_range_avx2(const Attention& a, const EdgeScores& edges, const AttentionOut& out,
+                                   int64_t begin, int64_t end) {
+  attend_range(a, edges, out, begin, end);
 }
 
 /// What the backward pass leaves of each slot for the pass over `below`, [H, N, k] each.
@@ -213,8 +266,9 @@ void sum_rows(const float* rows, int64_t num_rows, int64_t row_width, float* out
 
 void attend(const Attention& a, const AttentionOut& out) {
   const auto range = TGFLOW_HAS_AVX2() ? attend_range_avx2 : attend_range;
+  const EdgeScores edges(a);
   parallel_for(num_chunks(a), 1, [&](int64_t begin, int64_t end) {
-    range(a, out, begin * kChunk, std::min(end * kChunk, a.num_targets));
+    range(a, edges, out, begin * kChunk, std::min(end * kChunk, a.num_targets));
   });
 }
 

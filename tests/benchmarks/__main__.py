@@ -20,6 +20,7 @@ DEVELOPERS = {
         "benchmarks.sample", "the samplers, beside a static CSR, the peers and plain Python"
     ),
     "prepare": BENCHMARKS["prepare"],
+    "pipeline": BENCHMARKS["pipeline"],
     "store": Benchmark(
         "benchmarks.store", "the block store in one tier and two, beside a CSR and the peers"
     ),

@@ -90,6 +90,21 @@ def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
         assert_same_batch(copy, pad(batch, shape_of(batch).rounded()))
 
 
+@pytest.mark.parametrize("behind", [0, 1, 3, 8])
+def test_no_slab_is_filled_again_before_it_is_copied(behind: int) -> None:
+    """As above: what is copied late is what was prepared, and slabs are as many as are in flight."""
+    gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
+    batches, before = plan.batches_on(gpu, 0, HostClock()), gpu.host_bytes
+    copies = []
+    for index in range(20):
+        copies.append(batches.make(0, index))
+        gpu.proceed(max(len(gpu.queue) - behind, 0))
+    gpu.proceed(len(gpu.queue))
+    for index, copy in enumerate(copies):
+        assert_same_but_for_padding(copy, plan.batch(0, index))
+    assert before - gpu.host_bytes <= (3 + behind // 2) * 65_536
+
+
 def test_pieces_are_used_in_turn() -> None:
     """As many as are in flight, and no more however many batches come."""
     gpu = SlowDevice()

@@ -14,7 +14,7 @@ from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.models import JODIE, TGAT, TGN, DyGFormer, GraphMixer, TPNet
-from tgflow.plan.loader import Loader
+from tgflow.plan.loader import BatchSource, Loader
 from tgflow.plan.negatives import NegativeSampler
 from tgflow.plan.plan import Plan
 from tgflow.tables import FeatureTable
@@ -53,6 +53,8 @@ class Own:
             negatives=NegativeSampler("random"),
             with_memory=model.state is not None,
         )
+        self.source: BatchSource = self.plan
+        """Where the batches come from."""
         self.learner = Learner(
             model.to(graph.device),
             seed=task.seed,
@@ -105,7 +107,7 @@ class Own:
     def _load(self, start: int, stop: int) -> Loader:
         captures = self.plan.gpu is not None
         batches = range(start, stop)
-        return Loader(self.plan, 0, batches, num_threads=self.num_threads, captures=captures)
+        return Loader(self.source, 0, batches, num_threads=self.num_threads, captures=captures)
 
 
 def graph_on(device: str | Device, x_dim: int) -> TemporalGraph:

@@ -22,6 +22,7 @@ COSTS = frozenset(
         "bytes/entry",
         "bytes/event",
         "of the room",
+        "of the longer",
         "of staged",
         "% slower",
         "collectives",

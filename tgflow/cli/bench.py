@@ -39,6 +39,11 @@ BENCHMARKS = {
     "prepare": Benchmark(
         "tgflow.bench.prepare", "preparing whole batches for TGN and TGAT, on one thread"
     ),
+    "pipeline": Benchmark(
+        "tgflow.bench.pipeline",
+        "training by loader: Python, native, threads, slabs",
+        is_slow=True,
+    ),
     "store": Benchmark("tgflow.bench.store", "inserting batches of events into the block store"),
     "stream": Benchmark("tgflow.bench.stream", "reading CSV and Parquet into the durable log"),
     "cache": Benchmark(

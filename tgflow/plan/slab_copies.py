@@ -52,17 +52,17 @@ class SlabCopies:
 
     def batch(self, epoch: int, index: int) -> Batch:
         """Return a batch on the GPU, with padding up to a size; does not synchronize."""
-        if self._has_views:
+        filled = None
+        if not self._has_views:
+            filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
+        if filled is None or filled.named & self._here:  # rows that are not in memory, or no longer
             return self._otherwise.of_roots(self._spec.draw(epoch, index))
-        filled = self._slabs.fill(epoch, index, self._here, is_padded=True)
         self._let_go()
         with self._clock.measuring():
             there = self._gpu.copy_from_host(filled.memory)
         with self._lock:
             self._copied.append((filled.memory, self._gpu.record_event()))
         pending = filled.pending(self._spec, there, None)
-        if self._here & pending.ids.keys():  # of rows that are not in memory, or no longer
-            return self._otherwise.of_roots(self._spec.draw(epoch, index))
         with self._clock.measuring():
             rows = {name: gathered(self._there[name], pending) for name in pending.ids}
             return pending.with_features(rows)

@@ -194,6 +194,13 @@ class FilledSlab:
         self.host = HostEvents(eid, src, ends[at.ends // 8 + num :], t, begin, end)
         """The batch's events."""
 
+    @property
+    def named(self) -> set[Feature]:
+        """The tables whose rows are not in the slab, but their ids."""
+        at = self._layout.batch
+        named: set[Feature] = {"edge_x"} if at.edge_ids >= 0 else set()
+        return named | {"node_x"} if at.node_ids >= 0 else named
+
     def pending(self, spec: PlanSpec, memory: Tensor, host: HostEvents | None) -> PendingBatch:
         """Return the batch, whose tensors are views of `memory`, before further features are read.
 
@@ -236,11 +243,11 @@ class FilledSlab:
             num_fallbacks=at.num_fallbacks,
         )
         ids: dict[Feature, Tensor] = {}
-        if at.edge_ids >= 0:
+        if "edge_x" in self.named:
             ids["edge_x"] = piece.words(at.edge_ids, at.num_edges)
-        if at.node_ids >= 0:
+        if "node_x" in self.named:
             ids["node_x"] = piece.words(at.node_ids, at.num_nodes)
-        own_row = piece.words(at.own_row, num) if at.edge_ids >= 0 else None
+        own_row = piece.words(at.own_row, num) if "edge_x" in self.named else None
         return PendingBatch(batch, ids, num_in_blocks=at.num_in_blocks, own_row=own_row)
 
     def _blocks(self, piece: Piece, fanouts: Sequence[int], width: int) -> tuple[Block, ...]:

@@ -198,6 +198,87 @@ def draw_replay() -> Call:
     return Call(_core.draw_replay, arguments, numbers=numbers, any_length={"out"})
 
 
+def slab() -> Any:
+    return _core.Slab(_core.SlabPool(2, None))
+
+
+RULES: dict[str, Any] = {
+    "start": 0,
+    "batch_size": 2,
+    "fanouts": [2, 1],
+    "strategy": _core.Strategy.recent,
+    "span": 1,
+    "sees_all_before": False,
+    "with_memory": True,
+    "seconds_per_tick": 1.0,
+    "num_negatives": 2,
+    "draws_pairs": False,
+    "cut": -1,
+    "pairs_from": 0,
+    "collide": True,
+    "replace": True,
+    "half_life": 1.0,
+}
+
+
+def new_preparer() -> Call:
+    graph = grown()
+    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)])
+    arguments = {"graph": graph, "pairs": known_pairs(), "counts": counts, **RULES}
+    numbers: dict[str, list[Any]] = {
+        "start": [-1, 2**40],
+        "batch_size": [0, -1, INT64_MAX],
+        "fanouts": [[0], [-1], [2, 2**40], ["x"], [None]],
+        "span": [0, -1],
+        "num_negatives": [0, -1, INT64_MAX],
+        "cut": [-2, 2**40],
+        "half_life": [0.0, -1.0, float("nan")],
+    }
+    return Call(_core.Preparer, arguments, numbers=numbers, optional={"counts"})
+
+
+def prepare_batch() -> Call:
+    graph = grown()
+    counts = _core.EventCounts(graph.log, [(_core.CountOf.pair, 1, 2.0, False)])
+    preparer = _core.Preparer(graph, known_pairs(), counts, **RULES)
+    arguments = {
+        "slab": slab(),
+        "negatives_key": 1,
+        "replay_key": 2,
+        "hop_keys": [3, 4],
+        "begin": 1,
+        "end": 3,
+        "only": ids(1, 2),
+        "replay_begin": 0,
+        "num_replay": 1,
+        "reads_edges": True,
+        "edge_x": torch.ones(NUM, 4),
+        "reads_nodes": True,
+        "node_x": torch.ones(6, 4),
+        "node_end": 6,
+        "is_padded": True,
+    }
+    numbers: dict[str, list[Any]] = {
+        "negatives_key": [-1],
+        "replay_key": [-1],
+        "hop_keys": [[], [1], [1, 2, 3], [1, -1], ["x", 1]],
+        "begin": [-1, 3, INT64_MAX],
+        "end": [0, -1, 1, 4, INT64_MAX],
+        "replay_begin": [-1, 2, INT64_MAX],
+        "num_replay": [-1, INT64_MAX],
+        "node_end": [-1],
+    }
+    return Call(
+        preparer.prepare,
+        arguments,
+        indices={"only": (0, 3)},
+        numbers=numbers,
+        optional={"only", "edge_x", "node_x"},
+        any_length={"only", "edge_x", "node_x"},
+        any_width={"edge_x", "node_x"},
+    )
+
+
 CASES: dict[str, Callable[[], Call]] = {
     "TemporalGraph.__init__": new_graph,
     "TemporalGraph.check": write_events("check", allow_late=False),
@@ -239,6 +320,15 @@ CASES: dict[str, Callable[[], Call]] = {
     "unique_queries": unique_queries,
     "expand_frontier": expand_frontier,
     "unique_events": unique_events,
+    "SlabPool.__init__": simple(
+        lambda: _core.SlabPool,
+        {"most_free": 2, "allocate": lambda size: torch.zeros(size, dtype=torch.uint8)},
+        numbers={"most_free": [-1, INT64_MAX]},
+        optional={"allocate"},
+    ),
+    "Slab.__init__": simple(lambda: _core.Slab, {"pool": _core.SlabPool(2, None)}),
+    "Preparer.__init__": new_preparer,
+    "Preparer.prepare": prepare_batch,
     "draw_replay": draw_replay,
     "mix64": simple(lambda: _core.mix64, {"x": 5}, numbers={"x": [-1]}),
 }

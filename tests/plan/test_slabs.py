@@ -1,0 +1,265 @@
+"""Batches in slabs: the same bits as without, in memory that is used again and by nobody else."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from helpers.effort import tries
+from helpers.emulator.device import EmulatedDevice
+from helpers.plan_reference import assert_same_batch
+from helpers.plan_variants import VARIANTS, made_events, plan_of, plans
+from helpers.strategies import samplers
+from tgflow import _core
+from tgflow.batch import Batch
+from tgflow.counts import Count
+from tgflow.cuda.clock import HostClock
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.peers import Shard
+from tgflow.plan import NegativeSampler, Plan
+from tgflow.plan.loader import Loader
+from tgflow.plan.negative_sources import PooledNegatives
+from tgflow.plan.slabs import KEPT_SLABS, SlabPreparer, slab_preparer_of
+from tgflow.sampling import Sampler
+from tgflow.tables import FeatureTable
+
+pytestmark = pytest.mark.timeout(120)
+
+COUNTS: list[tuple[Count, ...]] = [(), (Count("pair"), Count("dst", half_life=7.0))]
+
+
+def slabs_of(plan: Plan) -> SlabPreparer:
+    slabs = slab_preparer_of(plan)
+    assert slabs is not None
+    return slabs
+
+
+def without(plan: Plan, epoch: int, index: int) -> Batch:
+    """Return a batch made step by step."""
+    return plan.preparer.of_roots(plan.draw(epoch, index))
+
+
+@st.composite
+def any_plans(draw: st.DrawFn) -> Plan:
+    events, changes = draw(plans())
+    sampler: Sampler = draw(samplers())
+    size = len(events)
+    kind = draw(st.sampled_from(["random", "historical", "inductive"]))
+    since = draw(st.integers(0, size)) if kind == "inductive" else None
+    more = {"collide": draw(st.booleans())} if kind == "random" else {"replace": draw(st.booleans())}
+    cut = draw(st.one_of(st.none(), st.integers(0, size)))
+    num = draw(st.integers(1, 3))
+    changes["negatives"] = NegativeSampler(kind, num, cut, since, **more)
+    changes |= {"strategy": sampler.strategy, "span": sampler.span}
+    if draw(st.booleans()):
+        only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
+        changes |= {"only": torch.tensor(sorted(only)), "start": 0, "replay": None}
+    node_x = None
+    if draw(st.booleans()):
+        node_x = FeatureTable(3, placement=draw(st.sampled_from(["host", "disk"])))
+        node_x.append(torch.rand(draw(st.integers(0, 9)), 3))
+    where = draw(st.sampled_from(["host", "disk", "auto"]))
+    edge_x = None if events.x is None else FeatureTable(2, placement=where)
+    graph = TemporalGraph.from_events(events, time_unit="ms", edge_x=edge_x, node_x=node_x)
+    return plan_of(graph, counts=draw(st.sampled_from(COUNTS)), **changes)
+
+
+@settings(max_examples=tries(300, 15))
+@given(any_plans())
+def test_a_batch_in_a_slab_is_the_batch_of_the_plan(plan: Plan) -> None:
+    slabs = slabs_of(plan)
+    for index in range(len(plan)):
+        assert_same_batch(slabs.batch(1, index), without(plan, 1, index))
+        drafted = slabs.pending(1, index)
+        expected = plan.preparer.pending(plan.draw(1, index))
+        assert_same_batch(drafted.batch, expected.batch)
+        assert drafted.num_in_blocks == expected.num_in_blocks
+        assert drafted.ids.keys() == expected.ids.keys()
+        for name, ids in drafted.ids.items():
+            assert torch.equal(ids, expected.ids[name])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_threads_change_no_bit(variant: dict[str, Any], num_threads: int) -> None:
+    graph = TemporalGraph.from_events(made_events(200))
+    plan, other = plan_of(graph, **variant), plan_of(graph, **variant)
+    for batch in Loader(plan, 3, num_threads=num_threads):
+        assert_same_batch(batch, without(other, 3, batch.index))
+
+
+def test_a_plan_that_slabs_cannot_serve_goes_step_by_step() -> None:
+    events = made_events(60)
+    graph = TemporalGraph.from_events(events)
+    assert slab_preparer_of(plan_of(graph)) is not None
+    pooled = plan_of(graph, negatives=PooledNegatives(torch.arange(9)))
+    there = plan_of(TemporalGraph.from_events(events, device=EmulatedDevice()))
+    shard = plan_of(TemporalGraph.from_events(events, shard=Shard(0, 2)))
+    for plan in (pooled, there, shard):
+        assert slab_preparer_of(plan) is None
+    assert_same_batch(pooled.batch(0, 3), without(pooled, 0, 3))
+
+
+def test_slices_go_step_by_step() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(60)), slices=2)
+    part = plan.batch(0, 2, 1)
+    assert part.slice is not None
+    assert_same_batch(part, plan.preparer.of_roots(plan.draw(0, 2, 1)))
+
+
+def test_nothing_is_allocated_once_batches_have_had_their_largest_size() -> None:
+    """Each slab is some other batch's memory: two of them, however many batches come."""
+    slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(2000)), fanouts=(5, 3)))
+    warm = batch = slabs.batch(0, 199)
+    for index in range(170, 199):
+        batch = slabs.batch(0, index)
+    before, pool = slabs.pool.num_allocations, slabs.pool
+    for epoch in range(1, 6):
+        for index in range(200):
+            batch = slabs.batch(epoch, index)
+            assert pool.num_used <= 3
+    assert pool.num_allocations - before <= 2, "drawn neighbors differ by a few rows"
+    assert pool.num_used + pool.num_free <= 3
+    assert (warm.index, batch.index) == (199, 199)
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_ten_thousand_batches() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(2000)), fanouts=(5, 3))
+    slabs = plan._slabs
+    assert slabs is not None
+    allocations = []
+    for epoch in range(50):
+        for _ in Loader(plan, epoch, num_threads=3):
+            assert slabs.pool.num_used <= KEPT_SLABS
+        allocations.append(slabs.pool.num_allocations)
+    assert allocations[-1] == allocations[10]
+
+
+def test_a_slab_is_not_used_again_while_any_tensor_of_it_is_alive() -> None:
+    """However little of the batch is kept: here its smallest part, and a view of a view."""
+    plan = plan_of(TemporalGraph.from_events(made_events(200)))
+    slabs = slabs_of(plan)
+    kept: list[tuple[Tensor, Tensor]] = []
+    for index in range(20):
+        part = slabs.batch(0, index).blocks[0].mask[1:, :1]
+        kept.append((part, part.clone()))
+    assert slabs.pool.num_used == 20
+    for part, before in kept:
+        assert torch.equal(part, before)
+    del part, before
+    kept.clear()
+    assert (slabs.pool.num_used, slabs.pool.num_free) == (0, KEPT_SLABS)
+
+
+def test_the_events_of_a_batch_keep_no_slab() -> None:
+    """Those who look back at what was predicted keep them for an epoch."""
+    slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(200))))
+    hosts = [slabs.batch(0, index).host for index in range(20)]
+    assert slabs.pool.num_used == 0
+    assert [int(host.eid[0]) for host in hosts] == list(range(0, 200, 10))
+
+
+def test_a_slab_comes_back_from_whatever_thread_lets_go_of_it() -> None:
+    slabs = slabs_of(plan_of(TemporalGraph.from_events(made_events(200))))
+    with ThreadPoolExecutor(4) as pool:
+        for made in pool.map(lambda i: slabs.batch(0, i).nodes.sum(), [*range(20)] * 5):
+            assert made >= 0
+    gc.collect()
+    assert slabs.pool.num_used == 0
+
+
+def test_a_batch_that_fails_gives_its_slab_back_and_harms_no_other() -> None:
+    """Of one node alone there is no negative."""
+    alone = EventBatch(torch.zeros(3).long(), torch.zeros(3).long(), torch.arange(3))
+    plan = plan_of(TemporalGraph.from_events(alone), batch_size=3)
+    slabs = slabs_of(plan)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="has no negative"):
+            slabs.batch(0, 0)
+    with pytest.raises(IndexError, match="there is no batch 1"):
+        slabs.batch(0, 1)
+    assert slabs.pool.num_used == 0
+
+
+def test_an_early_end_leaves_no_slab_behind() -> None:
+    plan = plan_of(TemporalGraph.from_events(made_events(2000)))
+    batches = iter(Loader(plan, num_threads=3))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert plan._slabs is not None
+    assert plan._slabs.pool.num_used == 0
+
+
+def test_a_loader_whose_consumer_sleeps_uses_no_processor() -> None:
+    """Threads that have prepared as much as they may wait without turning."""
+    plan = plan_of(TemporalGraph.from_events(made_events(2000)))
+    batches = iter(Loader(plan, num_threads=4))
+    next(batches)
+    assert plan._slabs is not None
+    while plan._slabs.pool.num_used < 4:
+        time.sleep(0.01)
+    began = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - began < 0.1
+    batches.close()  # type: ignore[attr-defined]
+
+
+def test_features_that_come_with_the_events_are_there_for_them() -> None:
+    """A table that grows beside the log is read after it is known which events there are."""
+    events = made_events(3000)
+    graph, failed = TemporalGraph(edge_x_dim=3), []
+    plan = plan_of(graph)
+    slabs = slabs_of(plan)
+
+    def append() -> None:
+        for begin in range(0, 3000, 10):
+            graph.append(events[begin : begin + 10])
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    while thread.is_alive():
+        if len(plan):
+            batch = slabs.batch(0, len(plan) - 1)
+            failed += [] if torch.equal(batch.x, events.x[batch.eid]) else [batch.index]
+    thread.join()
+    assert not failed
+
+
+def test_a_slab_holds_one_batch() -> None:
+    graph = _core.TemporalGraph(_core.Direction.undirected, 2**62, 0, 64)
+    ends = torch.arange(4), torch.arange(4, 8)
+    graph.append(*ends, torch.arange(4), None, False)
+    pairs = _core.PairIndex()
+    pairs.append(*ends)
+    preparer = _core.Preparer(
+        graph, pairs, None, 0, 4, [2], _core.Strategy.recent, 1, False, True, 1.0, 1, False, -1, 0,
+        False, True, 1.0,
+    )  # fmt: skip
+    slab = _core.Slab(_core.SlabPool(1, None))
+    with pytest.raises(ValueError, match="length"):
+        torch.frombuffer(slab, dtype=torch.uint8)
+    call = (1, 2, [3], 0, 4, None, 0, 0, True, None, False, None, 9, False)
+    layout = preparer.prepare(slab, *call)
+    memory = torch.frombuffer(slab, dtype=torch.uint8)
+    before = memory.clone()
+    with pytest.raises(ValueError, match="a slab holds one batch"):
+        preparer.prepare(slab, *call)
+    assert torch.equal(memory, before)
+    assert preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call) == layout
+    short = torch.ones(2, 3)
+    with pytest.raises(IndexError, match="is not in a table of 2 rows"):
+        preparer.prepare(_core.Slab(_core.SlabPool(1, None)), *call[:9], short, *call[10:])
+    with pytest.raises(ValueError, match="allocated memory must hold 4096 bytes"):
+        broken = _core.SlabPool(1, lambda size: torch.zeros(size - 1, dtype=torch.uint8))
+        preparer.prepare(_core.Slab(broken), *call)
