@@ -97,10 +97,10 @@ BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, Row
 
 /// As numbers: those of the batch, and seven of each block.
 std::vector<int64_t> numbers(const BatchLayout& b) {
-  std::vector<int64_t> all{b.num_events, b.num_new, b.num_queries,   b.num_fallbacks, b.eid,     b.t,
-                           b.ends,       b.row,     b.counts,        b.num_nodes,     b.nodes,   b.position,
-                           b.num_edges,  b.num_in_blocks, b.own_row, b.edge_ids,      b.edge_x,  b.x,
-                           b.node_ids,   b.node_x};
+  std::vector<int64_t> all{b.num_events, b.num_new,  b.num_queries, b.num_fallbacks, b.eid,
+                           b.t,          b.ends,     b.row,         b.counts,        b.num_nodes,
+                           b.nodes,      b.position, b.num_edges,   b.num_in_blocks, b.own_row,
+                           b.edge_ids,   b.edge_x,   b.x,           b.node_ids,      b.node_x};
   for (const BatchLayout::Block& block : b.blocks) {
     all.insert(all.end(), {block.targets, block.target, block.neighbor, block.mask, block.dt, block.eid,
                            block.edge_row});

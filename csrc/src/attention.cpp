@@ -10,7 +10,7 @@
 namespace tgflow {
 namespace {
 
-constexpr int64_t kChunk = 32;  // targets that one thread takes at a time, and that share partial sums
+constexpr int64_t kChunk = 32;        // targets that one thread takes at a time, and that share partial sums
 constexpr int64_t kGrainEdges = 512;  // whose products it pays to wake another thread for
 
 int64_t width(const Attention& a) { return a.h_dim + a.x_dim + a.time_dim; }
@@ -33,7 +33,13 @@ struct Neighborhood {
   std::vector<float> encoding;  ///< [k, time_dim].
 
   explicit Neighborhood(const Attention& a)
-      : slot(a.k), below(a.k), edge_x(a.k), edge_row(a.k), time(a.k), score(a.k), encoding(a.k * a.time_dim) {}
+      : slot(a.k),
+        below(a.k),
+        edge_x(a.k),
+        edge_row(a.k),
+        time(a.k),
+        score(a.k),
+        encoding(a.k * a.time_dim) {}
 };
 
 TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
@@ -94,7 +100,8 @@ EdgeScores::EdgeScores(const Attention& a) {
 }
 
 /// q . [h | time] of one neighbor.
-TGFLOW_INLINE float dot_without_edge(const Attention& a, const float* q, const Neighborhood& near, int64_t i) {
+TGFLOW_INLINE float dot_without_edge(const Attention& a, const float* q, const Neighborhood& near,
+                                     int64_t i) {
   float sum = simd::dot(q + a.h_dim + a.x_dim, near.time[i], a.time_dim);
   if (a.h_dim > 0) sum += simd::dot(q, near.below[i], a.h_dim);
   return sum;

@@ -163,7 +163,8 @@ void Preparer::Preparation::draw_negatives() {
   const eid_t limit = std::max(ask_.end, rules_.cut);
   if (limit > plan_.pairs_.size()) {
     throw std::out_of_range("negatives are drawn from the first " + std::to_string(limit) +
-                            " events, and the pairs of " + std::to_string(plan_.pairs_.size()) + " are known");
+                            " events, and the pairs of " + std::to_string(plan_.pairs_.size()) +
+                            " are known");
   }
   const eid_t* cut = work_.start.of(num());
   if (rules_.cut >= 0) {
@@ -175,9 +176,8 @@ void Preparer::Preparation::draw_negatives() {
   request.pairs_from = rules_.pairs_from;
   request.collide = rules_.collide;
   request.replace = rules_.replace;
-  out_.num_fallbacks = rules_.draws_pairs
-                           ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
-                           : plan_.pairs_.draw_destinations(request, negative_dst());
+  out_.num_fallbacks = rules_.draws_pairs ? plan_.pairs_.draw_pairs(request, negative_src(), negative_dst())
+                                          : plan_.pairs_.draw_destinations(request, negative_dst());
 }
 
 void Preparer::Preparation::count_past() {
@@ -205,8 +205,8 @@ int64_t Preparer::Preparation::ask_queries() {
     query_t[i] = rules_.fanouts.empty() ? 0 : t[event];
     position[i] = has_starts ? start[event] : ask_.begin;
   }
-  return unique_queries({src(), query_t, position, size}, work_.above.of(size),
-                        slab_.at<int64_t>(out_.row), work_.index);
+  return unique_queries({src(), query_t, position, size}, work_.above.of(size), slab_.at<int64_t>(out_.row),
+                        work_.index);
 }
 
 void Preparer::Preparation::descend(int64_t size) {
@@ -220,11 +220,12 @@ void Preparer::Preparation::descend(int64_t size) {
     FrontierOut below = work_.below.of(rows_of(size, k + 1));
     const FrontierOut columns{below.node, is_lowest ? nullptr : below.t,
                               is_lowest && !rules_.with_memory ? nullptr : below.position};
-    size = expand_frontier({targets.node, targets.t, targets.position, size},
-                           {work_.neighbor.of(0), work_.neighbor_t.of(0), k}, rules_.seconds_per_tick, columns,
-                           {slab_.at<int64_t>(block.target), slab_.at<int64_t>(block.neighbor),
-                            slab_.at<bool>(block.mask), slab_.at<float>(block.dt)},
-                           work_.index);
+    size =
+        expand_frontier({targets.node, targets.t, targets.position, size},
+                        {work_.neighbor.of(0), work_.neighbor_t.of(0), k}, rules_.seconds_per_tick, columns,
+                        {slab_.at<int64_t>(block.target), slab_.at<int64_t>(block.neighbor),
+                         slab_.at<bool>(block.mask), slab_.at<float>(block.dt)},
+                        work_.index);
     std::swap(work_.above, work_.below);
   }
   keep_inputs(size, work_.above.of(0));

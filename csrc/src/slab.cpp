@@ -48,6 +48,7 @@ void SlabPool::give_back(Block block) {
 }
 
 SlabPool::Block SlabPool::allocate(int64_t bytes) {
+  bytes = std::max(bytes, last_bytes_.load(std::memory_order_relaxed));
   bytes = aligned(std::max(bytes + bytes / kGrowth, kLeastBytes));
   Block block{allocate_(bytes), bytes};
   num_allocations_.fetch_add(1, std::memory_order_relaxed);
@@ -66,7 +67,8 @@ void Slab::begin() {
 }
 
 void Slab::end() {
-  size_ = aligned(size_);  // as far as the block goes at least, and whole values of every type
+  size_ = aligned(size_);  // the block goes as far, and it is whole values of every type
+  pool_->note(size_);
   is_filled_.store(true, std::memory_order_release);
 }
 

@@ -1,7 +1,5 @@
 """The ladder of loaders: each makes the same batches, and every rung is measured."""
 
-import pytest
-
 from helpers.made_streams import made_events
 from helpers.plan_reference import assert_same_batch
 from tgflow.bench.options import Options
@@ -41,5 +39,5 @@ def test_preparation_is_measured_by_threads_and_beside_a_consumer(monkeypatch):
     assert all(row.value > 0 < row.baseline for row in rows)
     overlap = overlap_row(plan, params)
     assert overlap.value >= 1
-    assert overlap.reached == (overlap.value <= pytest.approx(1.15))
+    assert overlap.reached == (overlap.value <= 1.15)
     assert "Preparation by threads" in draw(rows)

@@ -92,7 +92,7 @@ def test_no_memory_is_filled_again_before_it_is_copied(behind: int) -> None:
 
 @pytest.mark.parametrize("behind", [0, 1, 3, 8])
 def test_no_slab_is_filled_again_before_it_is_copied(behind: int) -> None:
-    """As above: what is copied late is what was prepared, and slabs are as many as are in flight."""
+    """Copies are so many pieces of work behind the host: there are as many slabs as in flight."""
     gpu, plan = SlowDevice(), plan_of(TemporalGraph.from_events(EVENTS))
     batches, before = plan.batches_on(gpu, 0, HostClock()), gpu.host_bytes
     copies = []

@@ -152,7 +152,7 @@ def run(options: Options) -> list[Row]:
     params: Params = {"stream": name, "events": len(task.events)}
     with restored_threads():
         set_threads()
-        rows = []
+        rows: list[Row] = []
         for model, make in (("TGN", own_tgn), ("TGAT", own_tgat)):
             rows += ladder_rows(task, make, params | {"model": model}, options)
             rows += preparation_rows(make(task).plan, params | {"model": model}, options)

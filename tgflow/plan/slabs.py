@@ -216,7 +216,7 @@ class FilledSlab:
         eid, t = piece.words(at.eid, num), piece.words(at.t, num)
         if host is not None:
             eid, src, dst, t = host.eid, host.src, host.dst, host.t
-        counts = max(spec.counts.num_rows, 0) * num * (1 + m)
+        num_counts = spec.counts.num_rows * num * (1 + m)
         widths = {each.name: each.table.dim for each in feature_inputs(spec.graph)}
         batch = Batch(
             epoch=epoch,
@@ -228,7 +228,7 @@ class FilledSlab:
             dst=dst,
             t=t,
             host=self.host,
-            x=None if at.x < 0 else piece.floats(at.x, num, widths["edge_x"]),
+            x=_rows(piece, at.x, num, widths.get("edge_x", 0)),
             negative_src=negative_src,
             negative_dst=negative_dst,
             src_row=src_row,
@@ -238,8 +238,8 @@ class FilledSlab:
             blocks=self._blocks(piece, spec.fanouts, widths.get("edge_x", 0)),
             nodes=piece.words(at.nodes, at.num_nodes),
             position=piece.words(at.position, at.num_nodes),
-            node_x=None if at.node_x < 0 else piece.floats(at.node_x, at.num_nodes, widths["node_x"]),
-            counts=spec.counts.read(piece.words(max(at.counts, 0), counts), 1 + m),
+            node_x=_rows(piece, at.node_x, at.num_nodes, widths.get("node_x", 0)),
+            counts=spec.counts.read(piece.words(max(at.counts, 0), num_counts), 1 + m),
             num_fallbacks=at.num_fallbacks,
         )
         ids: dict[Feature, Tensor] = {}
@@ -252,7 +252,7 @@ class FilledSlab:
 
     def _blocks(self, piece: Piece, fanouts: Sequence[int], width: int) -> tuple[Block, ...]:
         at = self._layout.batch
-        table = None if at.edge_x < 0 else piece.floats(at.edge_x, at.num_in_blocks, width)
+        table = _rows(piece, at.edge_x, at.num_in_blocks, width)
         return tuple(
             Block(
                 target=piece.words(of.target, of.targets),
@@ -265,6 +265,11 @@ class FilledSlab:
             )
             for of, k in zip(self._layout.blocks, fanouts, strict=True)
         )
+
+
+def _rows(piece: Piece, place: int, rows: int, width: int) -> Tensor | None:
+    """Return features, None where the slab has none."""
+    return None if place < 0 else piece.floats(place, rows, width)
 
 
 def _ends(

@@ -29,8 +29,10 @@ class SlabPool {
   /// A block that was used before, or an empty one.
   Block take();
   void give_back(Block block);
-  /// A block of at least `bytes`, a quarter more than is asked for, so that it grows a few times at most.
+  /// A block of a quarter more than `bytes`, and than what the last batch took: it rarely grows again.
   Block allocate(int64_t bytes);
+  /// Tells how many bytes a batch took.
+  void note(int64_t bytes) { last_bytes_.store(bytes, std::memory_order_relaxed); }
 
   int64_t num_used() const { return num_used_.load(std::memory_order_relaxed); }
   int64_t num_free() const;
@@ -40,6 +42,7 @@ class SlabPool {
  private:
   const int64_t most_free_;
   const Allocate allocate_;
+  std::atomic<int64_t> last_bytes_{0};
   std::atomic<int64_t> num_used_{0};
   std::atomic<int64_t> num_allocations_{0};
   mutable std::mutex mutex_;
