@@ -159,7 +159,7 @@ def test_nothing_is_replayed_or_drawn_for_a_model_without_parameters(monkeypatch
     )
     plans, drawn = trainer._source(), []
     monkeypatch.setattr(trainer, "_source", lambda: plans)
-    monkeypatch.setattr(plans.learn, "draw", drawn.append)
+    monkeypatch.setattr(plans.learn, "batch", lambda *task: drawn.append(task))
     records = list(trainer.steps([STREAM]))
     assert [record.loss for record in records] == [None] * 3
     assert not drawn
