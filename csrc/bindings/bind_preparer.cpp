@@ -1,7 +1,8 @@
+#include "bind_preparer.hpp"
+
 #include <string>
 #include <vector>
 
-#include "bindings.hpp"
 #include "events_arg.hpp"
 #include "tgflow/preparer.hpp"
 

@@ -8,7 +8,6 @@ void bind_store(py::module_& m);
 void bind_static_csr(py::module_& m);
 void bind_id_map(py::module_& m);
 void bind_plan(py::module_& m);
-void bind_preparer(py::module_& m);
 void bind_event_counts(py::module_& m);
 void bind_metrics(py::module_& m);
 void bind_tables(py::module_& m);

@@ -1,6 +1,7 @@
 // The one Python module of the core. Each room of the core has its own bind_*.cpp with one function.
 #include <pybind11/pybind11.h>
 
+#include "bind_preparer.hpp"
 #include "bindings.hpp"
 
 PYBIND11_MODULE(_core, m) {

@@ -1,0 +1,5 @@
+#pragma once
+
+#include "tensor_arg.hpp"
+
+void bind_preparer(py::module_& m);
