@@ -73,6 +73,27 @@ def memo(method: str, **rows: Tensor) -> Callable[[], Call]:
     return make
 
 
+def decide_reuse() -> Call:
+    arguments = {
+        "batch": 1,
+        "nodes": ids(0, 1, 2),
+        "t": ids(0, 1, 2),
+        "may_recur": torch.ones(NUM, dtype=torch.bool),
+        "staleness": 2,
+        "refresh": 0.5,
+        "key": 1,
+        "order": ids(0, 0, 0),
+        "slot": ids(0, 0, 0),
+    }
+    return Call(_core.ReuseMap(4).decide, arguments, numbers={"key": [-1]})
+
+
+def restore_reuse() -> Call:
+    columns = {"batch": ids(0, 0, 0), "nodes": ids(0, 1, 2), "t": ids(0, 1, 2)}
+    arguments = {**columns, "slot": ids(0, 1, 3)}
+    return Call(_core.ReuseMap(4).restore, arguments, indices={"slot": (0, 4)})
+
+
 CASES: dict[str, Callable[[], Call]] = {
     **{
         f"{name}.{method}": id_map(name == "IntIdMap", method)
@@ -90,6 +111,11 @@ CASES: dict[str, Callable[[], Call]] = {
     ),
     "RowMemo.find": memo("find", out=torch.zeros(NUM, 2), missing=ids(0, 0, 0)),
     "RowMemo.add": memo("add", rows=torch.zeros(NUM, 2)),
+    "ReuseMap.__init__": simple(
+        lambda: _core.ReuseMap, {"capacity": 4}, numbers={"capacity": [0, -1, 2**40]}
+    ),
+    "ReuseMap.decide": decide_reuse,
+    "ReuseMap.restore": restore_reuse,
     "IntIdMap.__init__": simple(lambda: _core.IntIdMap, {"bipartite": True}),
     "StringIdMap.__init__": simple(lambda: _core.StringIdMap, {"bipartite": True}),
 }
