@@ -74,3 +74,11 @@ def test_times_are_dates_if_they_are_unix_times():
     assert show_t(1_600_000_000_000) == "12:26:40"
     assert stream_time(5, 100, "d")[0](8) == "3 d"
     assert stream_time(5, 100, "tick")[0](8) == "8"
+
+
+@pytest.mark.parametrize(("first", "last"), [(1_600_000_000_000, 1_600_000_900_000), (0, 2**62)])
+def test_times_that_are_no_dates_are_since_the_first_event(first, last):
+    show_t, name = stream_time(first, last, "s")  # milliseconds, say, taken for seconds
+    assert name == "time since the stream's first event"
+    assert show_t(first) == "0 ms"
+    assert show_t(last)

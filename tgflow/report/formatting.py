@@ -71,16 +71,20 @@ def reuse_line(figures: Mapping[str, Any]) -> str:
     return line + ("; off, as too few are reused" if figures["reuse.is_off"] else "")
 
 
+FIRST_DATE, LAST_DATE = 631_152_000, 221_845_392_000
+"""Unix seconds of 1990 and of 9000, beyond which times are hardly dates."""
+
+
 def stream_time(first: int, last: int, unit: str) -> tuple[Callable[[float], str], str]:
     """Return how to write a stream's times from `first` to `last`, and what its axis is called.
 
-    Times 20 years or more from zero are taken as Unix time and written as UTC dates, other ones
-    as the time since `first`.
+    Times of 1990 to 8999 as Unix time are written as UTC dates, other ones as the time since
+    `first`.
     """
     if unit == "tick":
         return compact, "stream time (ticks)"
     seconds = seconds_per_tick(unit)
-    if first * seconds < 20 * 365.25 * 86400:
+    if first * seconds < FIRST_DATE or last * seconds > LAST_DATE:
         return lambda t: duration((t - first) * seconds), "time since the stream's first event"
     span = (last - first) * seconds
     form = "%Y-%m-%d" if span > 3 * 86400 else "%m-%d %H:%M" if span > 3600 else "%H:%M:%S"
