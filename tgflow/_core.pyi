@@ -1,6 +1,5 @@
 """The native core: it takes tensors on the CPU, and refuses what does not fit (csrc/bindings)."""
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -195,7 +194,7 @@ class EventCounts:
 
 # plan: csrc/bindings/bind_preparer.cpp
 class SlabPool:
-    def __init__(self, most_free: int, allocate: Callable[[int], Tensor] | None) -> None: ...
+    def __init__(self, most_free: int, allocate: object) -> None: ...
     @property
     def num_used(self) -> int: ...
     @property

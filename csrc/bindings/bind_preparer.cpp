@@ -1,5 +1,6 @@
 #include "bind_preparer.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,12 +53,14 @@ py::buffer_info bytes_of(const Slab& slab) {
   return {reinterpret_cast<uint8_t*>(slab.data()), static_cast<py::ssize_t>(is_filled ? slab.size() : 0)};
 }
 
-std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pairs, EventCounts* counts,
-                                       int64_t start, int64_t batch_size, const std::vector<int64_t>& fanouts,
+std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pairs,
+                                       const std::optional<EventCounts*>& maybe_counts, int64_t start,
+                                       int64_t batch_size, const std::vector<int64_t>& fanouts,
                                        tgflow::Strategy strategy, int64_t span, bool sees_all_before,
                                        bool with_memory, double seconds_per_tick, int64_t num_negatives,
                                        bool draws_pairs, int64_t cut, int64_t pairs_from, bool collide,
                                        bool replace, double half_life) {
+  EventCounts* const counts = maybe_counts.value_or(nullptr);
   check_number("start", start, 0, tgflow::kMaxEvents);
   check_number("batch_size", batch_size, 1, kMost);
   for (const int64_t k : fanouts) check_number("a fanout", k, 1, kMost);
@@ -155,8 +158,8 @@ void bind_preparer(py::module_& m) {
       .def(py::init<std::shared_ptr<SlabPool>>(), py::arg("pool").none(false))
       .def_buffer(&bytes_of);
   py::class_<Preparer>(m, "Preparer")
-      .def(py::init(&new_preparer), py::arg("graph"), py::arg("pairs"), py::arg("counts").none(true),
-           py::arg("start"), py::arg("batch_size"), py::arg("fanouts"), py::arg("strategy"), py::arg("span"),
+      .def(py::init(&new_preparer), py::arg("graph"), py::arg("pairs"), py::arg("counts"), py::arg("start"),
+           py::arg("batch_size"), py::arg("fanouts"), py::arg("strategy"), py::arg("span"),
            py::arg("sees_all_before"), py::arg("with_memory"), py::arg("seconds_per_tick"),
            py::arg("num_negatives"), py::arg("draws_pairs"), py::arg("cut"), py::arg("pairs_from"),
            py::arg("collide"), py::arg("replace"), py::arg("half_life"), py::keep_alive<1, 2>(),

@@ -71,7 +71,6 @@ class SlabPreparer:
         allocate: Callable[[int], Tensor] | None = None,
     ) -> None:
         self._spec, self._negatives = spec, negatives
-        self._inputs = feature_inputs(spec.graph)
         self.pool = SlabPool(KEPT_SLABS, allocate)
         """Of the slabs; says how many there are, and how often one was allocated."""
         self._native = Preparer(
@@ -97,8 +96,9 @@ class SlabPreparer:
 
     def batch(self, epoch: int, index: int) -> Batch:
         """Return a batch of the plan, in host memory."""
-        pending = self._prepared(epoch, index, {each.name for each in self._inputs})
-        elsewhere = [each for each in self._inputs if each.name in pending.ids]
+        inputs = feature_inputs(self._spec.graph)
+        pending = self._prepared(epoch, index, {each.name for each in inputs})
+        elsewhere = [each for each in inputs if each.name in pending.ids]
         if not elsewhere:
             return pending.batch
         return pending.with_features({each.name: each.gather(pending) for each in elsewhere})
@@ -159,7 +159,7 @@ class SlabPreparer:
     def _rows(self, names: Collection[Feature]) -> dict[Feature, Tensor]:
         """Return the rows of those of some tables that are in host memory, as views."""
         found: dict[Feature, Tensor] = {}
-        for each in self._inputs:
+        for each in feature_inputs(self._spec.graph):
             if each.name not in names:
                 continue
             with each.error_context():

@@ -94,9 +94,10 @@ def _build(sources: tuple[Path, ...]) -> Path:
     library = ROOT / "build" / "emulator" / f"{digest}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        main = library.with_suffix(".cpp")
-        main.write_text(code)
-        _compile(main, library)
+        own = library.with_suffix(f".{os.getpid()}.cpp")  # other processes may build it, too
+        own.write_text(code)
+        _compile(own, library)
+        own.replace(library.with_suffix(".cpp"))
     return library
 
 

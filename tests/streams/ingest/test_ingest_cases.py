@@ -133,7 +133,8 @@ def test_a_silent_partition_is_waited_for_in_bounded_memory(caplog):
         assert times(ingest) == []
     assert 200 <= ingest.num_buffered <= 400 + 50
     assert source.polled[-1] == {1}
-    assert [record.message for record in caplog.records] == [
+    ours = [record.message for record in caplog.records if record.name.startswith("tgflow")]
+    assert ours == [
         "list: partition 1 has been silent for 60 s and holds the others back; "
         "set idle_timeout to continue without it"
     ]
