@@ -137,7 +137,7 @@ def test_hosts_join_by_the_interface_that_is_named_and_listen_on_no_other(hosts,
 @pytest.mark.slow
 def test_a_cable_that_is_cut_is_a_lost_rank_after_the_timeout(hosts, tmp_path):
     ranks = [start(rank, hosts, tmp_path, cut=True) for rank in range(2)]
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not all((tmp_path / f"ready-{rank}").exists() for rank in range(2)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -167,6 +167,7 @@ def test_a_slow_wire_that_loses_packets_changes_no_bit(wired, tmp_path, sharded)
 
 
 EVENTS = 1_200
+TIMEOUT = 10  # seconds; on a machine with little to spare a rank is silent for some of them
 
 
 def torchrun(number, hosts, folder, *arguments):
@@ -194,21 +195,21 @@ def learned(run):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(700)
 def test_a_run_on_two_hosts_outlives_a_cable_that_is_cut_for_a_while(hosts, tmp_path):
     events = write_events(tmp_path / "events.csv", EVENTS)
     options = ("--stream", events, *SMALL, "--checkpoint-batches", 3)
     one, two = tmp_path / "one", tmp_path / "two"
     assert main(["run", *map(str, options), "--slices", "2", "--out", str(one)]) == 0
-    slowly = ("--out", two, "--resume", "--rank-timeout", 5, "--speed", 60 * 40)
+    slowly = ("--out", two, "--resume", "--rank-timeout", TIMEOUT, "--speed", 60 * 40)
     agents = [torchrun(number, hosts, tmp_path, *options, *slowly) for number in range(2)]
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while learned(two) < 8:
         assert time.monotonic() < deadline, (tmp_path / "said-0").read_text()
         time.sleep(0.05)
     name, link = hosts[1]
     ip("-n", name, "link", "set", link, "down")
-    time.sleep(10)
+    time.sleep(2 * TIMEOUT)
     ip("-n", name, "link", "set", link, "up")
     for number, agent in enumerate(agents):
         assert agent.wait(timeout=300) == 0, (tmp_path / f"said-{number}").read_text()
