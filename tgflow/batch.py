@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -119,6 +119,21 @@ class BatchSlice:
     """The whole batch's events."""
 
 
+class Targets(NamedTuple):
+    """The labels of a batch's events, for a task, and what each event may see of earlier ones."""
+
+    label: Tensor
+    """int64 `[B]`: the class of each event; to learn from and to measure, never to predict with."""
+    is_known: Tensor
+    """bool `[B]`: whose labels may be learned when the batch is learned."""
+    past: Tensor
+    """int64 `[B, 4, k]`: classes that the latest earlier events had, newest first, and -1 where
+    there are none: events of the pair, of the pair the other way round, from the source, and to the
+    destination. All of them were to be seen before the event's time."""
+    age: Tensor
+    """float32 `[B, 4]`: log(1 + seconds) since the newest of each of these; 0 without any."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Events to score, their negatives, and the temporal neighborhoods of all of them.
@@ -184,6 +199,9 @@ class Batch:
     without one), where a GPU found them and the host has not asked; or None."""
     slice: BatchSlice | None = None
     """Which slice of a batch this is, if a plan has cut it into several; None: it is the batch."""
+    targets: Targets | None = None
+    """What a task has added about labels, on the batch's device; None without a task. Neither `to`
+    nor `map` touches it: it is added last."""
 
     def __len__(self) -> int:
         return len(self.eid)

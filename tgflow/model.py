@@ -37,6 +37,8 @@ class Scores(NamedTuple):
     """Float `[B, m]`: the events that did not happen."""
     carry: Any = None
     """As `Embeddings.carry`."""
+    classes: Tensor | None = None
+    """Float `[B, num_classes]`: logits of the label of each event, if a task asks for them."""
 
 
 class TemporalModel(nn.Module):
@@ -76,11 +78,15 @@ class TemporalModel(nn.Module):
     """What it keeps of the stream; None for a model that only reads the graph."""
     decoder: nn.Module
     """Turns embeddings into `Scores`, for models that define `embed`."""
+    label_decoder: nn.Module | None
+    """Turns embeddings into `Scores.classes`, called as `label_decoder(z, batch)` for batches with
+    `targets`: for a task to set on models that define `embed`; None without."""
 
     def __init__(self) -> None:
         super().__init__()
         self.edge_x_dim = self.node_x_dim = None
         self.state = None
+        self.label_decoder = None
 
     @classmethod
     def for_graph(cls, graph: TemporalGraph, **settings: Any) -> Self:
@@ -117,7 +123,10 @@ class TemporalModel(nn.Module):
         self.check_widths(batch)
         embeddings = self.embed(batch)
         scores: Scores = self.decoder(embeddings.z, batch)
-        return scores._replace(carry=embeddings.carry)
+        classes = None
+        if self.label_decoder is not None and batch.targets is not None:
+            classes = self.label_decoder(embeddings.z, batch)
+        return scores._replace(carry=embeddings.carry, classes=classes)
 
     def check_widths(self, batch: Batch) -> None:
         """Raise unless `batch` has features of the widths that the model reads.

@@ -88,7 +88,7 @@ def parse_seconds(span: float | str) -> float:
         ValueError: If it is text of another form, or not more than 0.
     """
     if isinstance(span, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h)?\s*", span)
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)?\s*", span)
         seconds = 0.0
         if match is not None:
             seconds = float(match[1]) * seconds_per_tick(match[2] or "s")

@@ -223,11 +223,11 @@ def test_padding_is_no_negative(tmp_path):
     trainer = OfflineTrainer(small_tgn(), TemporalGraph.from_events(events), config, ids=ids)
     plan = trainer._val_plan
     scored = list(scores_of(trainer._learner, map(partial(plan.batch, 0), range(len(plan)))))
-    for place, positive, negative in scored:
+    for place, positive, negative, _ in scored:
         mask = place.host.negative_mask
         assert torch.equal(negative == -torch.inf, ~mask)
         assert (ranks(positive, negative)[~mask.any(1)] == 1).all()
-    assert any((~place.host.negative_mask).any() for place, _, _ in scored)
+    assert any((~each.place.host.negative_mask).any() for each in scored)
 
 
 def test_negatives_of_another_split_or_without_ids_are_refused(tmp_path):

@@ -41,6 +41,7 @@ class LinkDecoder(nn.Module):
         self, dim: int, hidden_dim: int | None = None, pair_features: bool = False
     ) -> None:
         super().__init__()
+        self.dim = dim
         hidden_dim = dim if hidden_dim is None else hidden_dim
         self.src_proj = nn.Linear(dim, hidden_dim)
         self.dst_proj = nn.Linear(dim, hidden_dim, bias=False)

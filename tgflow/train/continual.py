@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from tgflow.batch import Batch
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.cuda.device import Device
@@ -17,6 +18,7 @@ from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers, Shard
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
+from tgflow.plan.task import Task as BatchTask
 from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
@@ -31,6 +33,7 @@ from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
+from tgflow.train.task import Task, TaskLabels
 
 
 class ContinualTrainer(StreamTrainer):
@@ -62,6 +65,8 @@ class ContinualTrainer(StreamTrainer):
         scores: Whether records say what the model said of each event (`StepRecord.scores`), with
             probabilities calibrated on the way. Each micro-batch is then waited for before it is
             learned.
+        task: What is learned and measured beside links, such as labels of events, each once its
+            event has been predicted, or later; None: nothing.
 
     Raises:
         ValueError: If features of the graph are cached with `policy="belady"`, which needs to know
@@ -81,8 +86,13 @@ class ContinualTrainer(StreamTrainer):
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
         scores: bool = False,
+        task: Task | None = None,
     ) -> None:
         config = ContinualConfig() if config is None else config
+        if task is not None:
+            task.check(model)
+            if config.slices > 1:
+                raise ValueError("a task learns whole batches: leave slices at 1")
         peers, device = Alone() if peers is None else peers, device_of_model(model)
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         reducer = reducer_of(peers, config.slices, model, device, self.control)
@@ -90,6 +100,8 @@ class ContinualTrainer(StreamTrainer):
         self.model = model
         self.scorer = EventScorer(config.hist_negatives) if scores else None
         """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
+        self._labels = None if task is None else task.labels_of(graph)
+        self._figures = None if self._labels is None else self._labels.figures(pooled=False)
         self._stepper = Stepper(
             model,
             graph,
@@ -98,6 +110,8 @@ class ContinualTrainer(StreamTrainer):
             self._preparation,
             reducer=reducer,
             scorer=self.scorer,
+            task=task,
+            figures=self._figures,
         )
         self._learner = self._stepper.learner
         self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -141,6 +155,10 @@ class ContinualTrainer(StreamTrainer):
 
     def _source(self) -> BatchSource:
         return self._plans(self.model, self._counts)
+
+    def _loaded(self, tasks: Iterator[BatchTask]) -> Any:
+        batches, labels = super()._loaded(tasks), self._labels
+        return batches if labels is None else _attached(labels, batches)
 
     def _resume_clocks(self) -> None:
         self._stepper.resume_clocks()
@@ -199,7 +217,11 @@ class ContinualTrainer(StreamTrainer):
             "num_nodes": self.graph.num_nodes,
             "test.start_event": test_start,
         }
-        return out | self._stepper.result(test_start)
+        out |= self._stepper.result(test_start)
+        if self._figures is not None:
+            labels = self._figures.result(with_baselines=True)
+            out |= {f"prequential.{name}": value for name, value in labels.items()}
+        return out
 
     def save(self, writer: SectionWriter) -> None:
         """Save to `writer` what `checkpoint` holds; what is learned later does not change it.
@@ -215,6 +237,8 @@ class ContinualTrainer(StreamTrainer):
         if self.scorer is not None:
             writer.note("scores", True)
             self.scorer.calibration.save(writer)
+        if self._figures is not None:
+            writer.put("task", self._figures.state_dict())
 
     @classmethod
     def from_checkpoint(
@@ -226,6 +250,7 @@ class ContinualTrainer(StreamTrainer):
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
         scores: bool = False,
+        task: Task | None = None,
         keep_model: bool = True,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
@@ -246,6 +271,8 @@ class ContinualTrainer(StreamTrainer):
             peers: As the class; how many ranks there are may differ from run to run.
             scores: As the class; a calibration goes on if the checkpoint has one, and the model is
                 kept.
+            task: As the class; its figures go on if the model is kept. Labels that were not known
+                yet are those of the checkpoint's events: nothing else is saved of them.
             device: Where the graph is to be, as `TemporalGraph` takes it. Checkpoints do not
                 depend on it.
             device_budget: As `TemporalGraph` takes it.
@@ -272,11 +299,15 @@ class ContinualTrainer(StreamTrainer):
         )
         saved: ContinualConfig = read_as(ContinualConfig, meta.get("config"), "config")
         settings = saved if config is None else config
-        trainer = cls(model, graph, settings, execution=execution, peers=peers, scores=scores)
+        trainer = cls(
+            model, graph, settings, execution=execution, peers=peers, scores=scores, task=task
+        )
         if keep_model:
             load_learner(trainer._learner, checkpoint)
             if trainer.scorer is not None and "scores" in meta:
                 trainer.scorer.calibration.load(checkpoint)
+            if trainer._figures is not None:
+                trainer._figures.load_state_dict(checkpoint.get("task"))
             trainer._stepper.keep_past()
             if model.state is not None:
                 kept = max(0, trainer.position - replay_past(saved))
@@ -285,3 +316,10 @@ class ContinualTrainer(StreamTrainer):
             trainer._load_place(checkpoint)
         trainer._stepper.progress = Progress.from_json(meta.get("progress"))
         return trainer
+
+
+def _attached(labels: TaskLabels, batches: Generator[Batch]) -> Generator[Batch]:
+    """Yield batches with the labels that a task wants."""
+    with closing(batches):
+        for batch in batches:
+            yield labels.attach(batch)

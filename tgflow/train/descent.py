@@ -22,6 +22,7 @@ from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
 from tgflow.train.losses import loss_of
 from tgflow.train.reducer import LocalReducer, SliceReducer
 from tgflow.train.results import ReadyResults, ResultRing, Results
+from tgflow.train.task import Task
 
 _MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
 
@@ -42,8 +43,10 @@ class ModelDescent:
         num_nodes: Callable[[], int] | None = None,
         checks_at_once: bool = False,
         reducer: SliceReducer | None = None,
+        task: Task | None = None,
     ) -> None:
         self.model = model
+        self.task = task
         self.seed = seed
         self.grad_clip = grad_clip
         self.reducer: SliceReducer = LocalReducer() if reducer is None else reducer
@@ -72,7 +75,8 @@ class ModelDescent:
         self.is_lost = None if waits else torch.zeros((), dtype=torch.bool, device=self.device)
         """bool `[]` on the device: whether something was not finite; None where that raises."""
         self._dropout = DropoutKeys(model)
-        self._calls = self._captured_calls() if execution.capture else None
+        is_captured = execution.capture and task is None  # a task computes with what the host adds
+        self._calls = self._captured_calls() if is_captured else None
         self._replayed: tuple[str, Scores, Scores] | None = None
         """If a replay made the latest scores: of what, as it left them, and as returned."""
         self._checked = False
@@ -130,7 +134,12 @@ class ModelDescent:
         return ReadyResults() if self.is_lost is None else ResultRing(self.device)
 
     def check_late(
-        self, place: BatchPlace, positive: Tensor, negative: Tensor, loss: Tensor | None = None
+        self,
+        place: BatchPlace,
+        positive: Tensor,
+        negative: Tensor,
+        loss: Tensor | None = None,
+        classes: Tensor | None = None,
     ) -> None:
         """Check what has come to the host of a step whose values nothing has waited for.
 
@@ -141,7 +150,7 @@ class ModelDescent:
         if self.is_lost is None:
             return
         try:
-            check_finite(place, positive, negative, loss)
+            check_finite(place, positive, negative, loss, classes)
         except TrainingDiverged:
             self.is_lost.zero_()
             raise
@@ -159,10 +168,11 @@ class ModelDescent:
     def _check_finite(self, batch: Batch, scores: Scores, loss: Tensor | None = None) -> None:
         """Raise if a value is not finite, or on a device note it there."""
         if self.is_lost is None:
-            check_finite(BatchPlace.of(batch), scores.positive, scores.negative, loss)
+            place = BatchPlace.of(batch)
+            check_finite(place, scores.positive, scores.negative, loss, scores.classes)
             return
-        values = [scores.positive, scores.negative] + ([] if loss is None else [loss])
-        flat = torch.cat([x.detach().flatten() for x in values])
+        values = scores.positive, scores.negative, scores.classes, loss
+        flat = torch.cat([x.detach().flatten() for x in values if x is not None])
         self.is_lost.logical_or_(flat.isfinite().all().logical_not_())
 
     def _set_mode(self, *, training: bool) -> None:

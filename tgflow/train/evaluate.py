@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,10 +24,19 @@ INDUCTIVE = "inductive."
 _COLUMNS = ("eid", "src", "dst", "t")
 
 
-Scored = tuple[BatchPlace, Tensor, Tensor]
-"""A batch, and the scores of its events and negatives on the host, padding -inf."""
-HearScores = Callable[[Tensor, Tensor, Tensor], None]
-"""Gets log positions, and the scores of the events and of their negatives."""
+class Scored(NamedTuple):
+    """A batch, and what was predicted of it, on the host."""
+
+    place: BatchPlace
+    positive: Tensor
+    negative: Tensor
+    """Padding -inf."""
+    classes: Tensor | None = None
+    """The logits of the events' labels, if a task predicts them."""
+
+
+HearScores = Callable[[Scored], None]
+"""Hears of each batch that was predicted."""
 
 
 def evaluate(
@@ -51,7 +61,7 @@ def evaluate(
     """
     metrics, inductive = LinkMetrics(), LinkMetrics()
     kept: list[tuple[Tensor, Tensor]] = []
-    for place, positive, negative in scored:
+    for place, positive, negative, _ in scored:
         metrics.gather(positive, negative)
         new = touches_new.index_select(0, place.host.eid)
         kept.append((positive[new], negative[new]))
@@ -128,26 +138,27 @@ def _checked(
 ) -> Iterator[Scored]:
     for place, values in results.take(everything=everything):
         positive, negative = values["positive"], values["negative"]
-        learner.check_late(place, positive, negative)
+        learner.check_late(place, positive, negative, classes=values.get("classes"))
         mask = place.host.negative_mask
-        yield place, positive, negative if mask is None else negative.where(mask, -torch.inf)
+        negative = negative if mask is None else negative.where(mask, -torch.inf)
+        yield Scored(place, positive, negative, values.get("classes"))
 
 
 def _joined(parts: list[Scored]) -> Scored:
     """Return the scores of all parts of a batch as those of one."""
-    places, positive, negative = zip(*parts, strict=True)
+    places, positive, negative, _ = zip(*parts, strict=True)
     hosts = [place.host for place in places]
     eid, src, dst, t = (torch.cat([getattr(host, name) for host in hosts]) for name in _COLUMNS)
     host = HostEvents(eid, src, dst, t, hosts[0].begin, hosts[0].end)
     place = replace(places[0], num_new=len(host.eid), host=host)
-    return place, torch.cat(positive), torch.cat(negative)
+    return Scored(place, torch.cat(positive), torch.cat(negative))
 
 
 def heard(scored: Iterator[Scored], hear: HearScores) -> Iterator[Scored]:
     """Yield what is scored once somebody has heard of it."""
-    for place, positive, negative in scored:
-        hear(place.host.eid, positive, negative)
-        yield place, positive, negative
+    for each in scored:
+        hear(each)
+        yield each
 
 
 def named(part: str, metrics: dict[str, float]) -> dict[str, float]:

@@ -62,7 +62,11 @@ def elsewhere(place: BatchPlace) -> TrainingDiverged:
 
 
 def check_finite(
-    place: BatchPlace, positive: Tensor, negative: Tensor, loss: Tensor | None = None
+    place: BatchPlace,
+    positive: Tensor,
+    negative: Tensor,
+    loss: Tensor | None = None,
+    classes: Tensor | None = None,
 ) -> None:
     """Raise TrainingDiverged if a score or the loss of a batch is not finite.
 
@@ -71,9 +75,11 @@ def check_finite(
         positive: float `[B]`.
         negative: float `[B, m]`.
         loss: float `[]`, if it is known.
+        classes: float `[B, num_classes]`, if labels are predicted.
     """
-    for name, values in (("positive", positive), ("negative", negative)):
-        if not _is_finite(values):
+    named = ("positive", positive), ("negative", negative), ("label's", classes)
+    for name, values in named:
+        if values is not None and not _is_finite(values):
             flat = values.detach().reshape(len(values), -1)
             row = int((~flat.isfinite()).any(1).nonzero()[0])
             bad = flat[row][~flat[row].isfinite()][0].item()

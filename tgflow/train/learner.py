@@ -50,6 +50,8 @@ class Learner(SliceSteps):
         checks_at_once: Wait at each step, on a device too, and raise there.
         reducer: Brings slices together, where each step is waited for; None: all of them are
             computed here.
+        task: What is learned beside links, of whole batches with `targets`; None: nothing. Its
+            steps are not captured.
     """
 
     def predict(self, batch: AnyBatch) -> AnyScores:
@@ -111,6 +113,8 @@ class Learner(SliceSteps):
     def _learned(self, batch: Batch) -> StepResult:
         scores = self.model(batch)
         loss = self._loss(scores)
+        if self.task is not None:
+            loss = self.task.loss(loss, scores, batch)
         self._check_finite(batch, scores, loss)
         self._descend(loss)
         return StepResult(loss.detach(), detached(scores))

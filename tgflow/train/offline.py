@@ -27,22 +27,25 @@ from tgflow.plan.slices import joined_shares, sliced_tasks
 from tgflow.plan.task import Task
 from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
+from tgflow.train import evaluate as passes
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
-from tgflow.train.evaluate import INDUCTIVE, HearScores, evaluate, heard, named, scores_of
+from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, named
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
+from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
 from tgflow.train.offline_plans import OfflinePlans
 from tgflow.train.offline_progress import BestEpoch, OfflineProgress
-from tgflow.train.protocols import offline_line
+from tgflow.train.offline_summary import pass_figures, protocol_figures
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import load_learner, save_learner, save_state
+from tgflow.train.task import Task
 
 
 class OfflineTrainer:
@@ -67,13 +70,15 @@ class OfflineTrainer:
             some slices of each batch (`config.slices`), and all of them end with the bits of one
             process. Rank 0 alone has metrics, and chooses the epoch for all. Batches that come in
             parts, for their many negatives, are computed by every rank.
+        task: What is learned and measured beside links, such as labels of events; None: nothing.
 
     Raises:
         ValueError: If a part would have no events, fixed negatives are of other events,
             `config.slices` is more than 1 and the model stores whole batches alone, its memory or
             features are sharded, it takes no other neighbors than its own and
             `config.eval_neighbors` are others, or `config.reuse` asks for rows that cannot be
-            reused.
+            reused. Or if there is a task, and the model lacks its decoder, the events lack labels
+            that differ, or batches come in slices, with fixed negatives or with reused rows.
         WorldError: If there are more ranks than slices.
         OSError: If fixed negatives cannot be read.
     """
@@ -88,9 +93,13 @@ class OfflineTrainer:
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
         peers: Peers | None = None,
+        task: Task | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         check_sliceable(model, c.slices)
+        check_task(task, model, c)
+        wanted = None if task is None else task.select
+        self._select = c.select if wanted is None else wanted
         if isinstance(model.state, SpreadState):
             raise ValueError(
                 "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
@@ -121,11 +130,13 @@ class OfflineTrainer:
             execution=self._execution,
             num_nodes=lambda: graph.num_nodes,
             reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
+            task=task,
         )
         self._preparation = clock_of(self._learner.device)
         self._epochs = c.epochs if self._learner.learns else 1
         self._plans = OfflinePlans(graph, model, c, self.split, ids)
         self._train_plan = self._plans.training()
+        self._labels = OfflineLabels(task, graph, self._train_plan.graph, self.split)
         self.reuse = reuse_of(c.reuse, self._learner, self._train_plan, peers.world)
         """What reuses rows, and its `stats`; None where `config.reuse` does not ask for it."""
         num = c.mrr_negatives if c.select == "mrr" else 1
@@ -156,14 +167,14 @@ class OfflineTrainer:
                 after_epoch()
         best = progress.best
         assert best is not None
-        out = self._summary(best) | named("val", best.val)
+        out = self._summary() | named("val", best.val)
         self.model.load_state_dict(best.parameters)
         for kind in self.config.negatives:
             self._load_state(best.state)
             self.model.settle()
             name = "test" if kind == self.config.negatives[0] else f"test.{kind}"
             plan = self._plans.evaluation("test", kind, self.config.mrr_negatives)
-            hear = partial(self._observer.on_test_scores, kind)
+            hear = partial(self._hear_test, kind)
             out |= named(name, self._evaluate("test", best.epoch, plan, hear))
         return out | self.model.figures()
 
@@ -226,10 +237,14 @@ class OfflineTrainer:
     def _chosen(self, epoch: int, val: dict[str, float], best: BestEpoch | None) -> int:
         """Return the best epoch so far, as rank 0 finds it."""
         leads = self._peers.rank == 0
-        keeps = best is not None and not (leads and is_better(self.config.select, val, best.val))
+        keeps = best is not None and not (leads and is_better(self._select, val, best.val))
         chosen = torch.tensor(best.epoch if best is not None and keeps else epoch)
         self._peers.broadcast(chosen, kind="epoch")
         return int(chosen)
+
+    def _hear_test(self, kind: str, scored: Scored) -> None:
+        place, positive, negative, _ = scored
+        self._observer.on_test_scores(kind, place.host.eid, positive, negative)
 
     def _train(self, epoch: int) -> float:
         """Learn from all training events, from an empty state; return the mean loss."""
@@ -270,7 +285,7 @@ class OfflineTrainer:
         """Return the batches of an epoch to learn from."""
         plan, reuse = self._train_plan, self.reuse
         if reuse is None:
-            return self._load(plan, epoch)
+            return self._labels.attached(plan.graph, self._load(plan, epoch))
         reuse.restart()
         tasks = ((epoch, index) for index in range(len(plan)))
         return self._loader(*reuse.batches(tasks, self.config.num_threads), 1)
@@ -280,7 +295,10 @@ class OfflineTrainer:
     ) -> dict[str, float]:
         apart = self._evaluate_apart(stage, plan) if self.config.inductive == "apart" else {}
         notify = self._notifier(stage, epoch, plan)
-        found = self._measured(plan, notify, hear)
+        figures = self._labels.figures(plan.graph)
+        found = self._measured(plan, notify, also_measured(figures, hear))
+        if figures is not None:
+            apart |= figures.result(with_baselines=stage == "test")
         if self.config.inductive == "apart":
             found = {name: x for name, x in found.items() if not name.startswith(INDUCTIVE)}
         return found | apart
@@ -310,10 +328,11 @@ class OfflineTrainer:
             with_state = self.model.state is not None
             batches = parted = PartedPlan(plan, most, with_storing=with_state)
             parts = parted.parts
-        scored = scores_of(self._learner, self._load(batches, 0), parts)
+        loaded = self._labels.attached(plan.graph, self._load(batches, 0))
+        scored = passes.scores_of(self._learner, loaded, parts)
         if hear is not None:
-            scored = heard(scored, hear)
-        return evaluate(scored, self.split.touches_new, plan.batch_size, notify)
+            scored = passes.heard(scored, hear)
+        return passes.evaluate(scored, self.split.touches_new, plan.batch_size, notify)
 
     def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
         """Return the ids of the rows that the first batch of `epoch` reads, by table."""
@@ -358,36 +377,17 @@ class OfflineTrainer:
 
         return notify
 
-    def _summary(self, best: BestEpoch) -> dict[str, Any]:
-        totals = self._progress.totals
-        tied = self.graph.log.tied_share(self.graph.num_events)
-        split = "offline 70/15/15" if self._is_published_split() else "offline"
+    def _summary(self) -> dict[str, Any]:
         summary = {
-            "protocol": self.config.protocol or split,
-            "protocol_line": offline_line(self.config, tied),
-            "tied_share": tied,
-            "visibility": self.config.visibility,
-            "negatives": "fixed" if self.config.fixed_negatives else self.config.negatives[0],
-            "seed": self.config.seed,
+            **protocol_figures(self.config, self.graph),
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
             **self._plans.counts.figures(self.graph.num_events),
             "num_events": self.graph.num_events,
             "num_nodes": self.graph.num_nodes,
             "train.num_events": len(self.split.train),
-            "best_epoch": best.epoch,
-            "num_epochs": totals.epochs,
-            "epoch_seconds": totals.seconds / totals.epochs,
-            "events_per_second": totals.events / totals.seconds,
-            "overhead_share": 1 - totals.compute_seconds / totals.seconds,
+            **pass_figures(self._progress),
         }
-        if self.reuse is not None:
-            summary |= self.reuse.figures()
-        if totals.preparation_seconds:
-            summary["preparation_share"] = totals.preparation_seconds / totals.seconds
-        return summary
-
-    def _is_published_split(self) -> bool:
-        return (self.config.val_ratio, self.config.test_ratio) == (0.15, 0.15)
+        return summary if self.reuse is None else summary | self.reuse.figures()
 
 
 def _check_eval_neighbors(model: TemporalModel, fanouts: Sequence[int]) -> None:

@@ -19,6 +19,7 @@ from tgflow.train.observe import StepRecord
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import AnyScores, score_values
 from tgflow.train.results import Results, Values
+from tgflow.train.task import TaskFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class PendingSteps:
         warmup: Micro-batches that start before this log position are not measured.
         on_scores: Gets the scores of what was predicted, `[B]` and `[B, m]` without the historical
             negatives, of each micro-batch that is measured.
+        figures: Of a task; takes in each micro-batch that is measured.
     """
 
     def __init__(
@@ -91,8 +93,10 @@ class PendingSteps:
         num_hist: int = 0,
         warmup: int = 0,
         on_scores: OnScores | None = None,
+        figures: TaskFigures | None = None,
     ) -> None:
         self._learner, self._preparation = learner, preparation
+        self._figures = figures
         self._num_hist, self._warmup = num_hist, warmup
         self._on_scores = on_scores
         self._results: Results[LearnedStep] = learner.new_results()
@@ -130,7 +134,8 @@ class PendingSteps:
             prefix = f"{number}." if number else ""
             if prefix + "positive" in values:
                 positive, negative = values[prefix + "positive"], values[prefix + "negative"]
-                self._learner.check_late(place, positive, negative, values.get(prefix + "loss"))
+                loss, classes = values.get(prefix + "loss"), values.get(prefix + "classes")
+                self._learner.check_late(place, positive, negative, loss, classes)
 
     def _measured(self, step: LearnedStep, positive: Tensor, negative: Tensor) -> dict[str, float]:
         num_random = negative.shape[1] - self._num_hist
@@ -145,6 +150,9 @@ class PendingSteps:
         measured: dict[str, float] = {}
         if "positive" in values and step.of.start >= self._warmup:
             measured = self._measured(step, values["positive"], values["negative"])
+            if self._figures is not None:
+                host, positive = step.places[0].host, values["positive"]
+                measured |= self._figures.add(host, positive, values.get("classes"))
         latest = f"{len(step.places) - 1}."
         loss = float(values[f"{latest}loss"]) if f"{latest}loss" in values else None
         num_new = step.places[-1].num_new

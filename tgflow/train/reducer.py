@@ -142,10 +142,16 @@ AnyScores = Scores | ShareScores
 
 
 def score_values(scores: AnyScores) -> dict[str, Tensor]:
-    """Return positive and negative scores of all rows by name; nothing if they are not here."""
+    """Return positive and negative scores of all rows by name; nothing if they are not here.
+
+    Of a task that predicts labels their logits are `classes`.
+    """
     if isinstance(scores, ShareScores) and scores.whole is None:
         return {}
-    return {"positive": scores.positive, "negative": scores.negative}
+    values = {"positive": scores.positive, "negative": scores.negative}
+    if isinstance(scores, Scores) and scores.classes is not None:
+        values["classes"] = scores.classes
+    return values
 
 
 def check_sliceable(model: TemporalModel, slices: int) -> None:

@@ -152,4 +152,5 @@ def _fetch(share: Share) -> None:
 
 def detached(scores: Scores) -> Scores:
     """Return scores without what their gradients need."""
-    return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry)
+    classes = None if scores.classes is None else scores.classes.detach()
+    return Scores(scores.positive.detach(), scores.negative.detach(), scores.carry, classes)

@@ -27,6 +27,7 @@ from tgflow.train.pending_steps import (
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import AnyScores, SliceReducer, check_sliceable, score_values
 from tgflow.train.slice_steps import StepResult
+from tgflow.train.task import Task, TaskFigures
 
 Answer = TypeVar("Answer")
 
@@ -49,6 +50,8 @@ class Stepper:
         reducer: Brings slices of batches together; None: all of them are computed here.
         scorer: Gets what was predicted before it is learned, for which a device and other ranks are
             waited for; None: nobody does.
+        task: What is learned beside links; batches then come with `targets`.
+        figures: Measures what was predicted of it.
 
     Raises:
         ValueError: If batches are cut into slices, and the model takes whole ones alone.
@@ -64,6 +67,8 @@ class Stepper:
         on_scores: OnScores | None = None,
         reducer: SliceReducer | None = None,
         scorer: EventScorer | None = None,
+        task: Task | None = None,
+        figures: TaskFigures | None = None,
     ) -> None:
         check_sliceable(model, config.slices)
         self.model = model
@@ -79,12 +84,15 @@ class Stepper:
             num_nodes=lambda: graph.num_nodes,
             checks_at_once=c.on_nan == "skip",
             reducer=reducer,
+            task=task,
         )
         self.num_updates = c.updates if self.learner.learns else 0
         """Updates of each micro-batch: none for a model without parameters."""
         self.keep_past()
         self.progress = Progress.new(c.half_life)
-        self.steps = PendingSteps(self.learner, preparation, c.hist_negatives, c.warmup, on_scores)
+        self.steps = PendingSteps(
+            self.learner, preparation, c.hist_negatives, c.warmup, on_scores, figures
+        )
         self._preparation = preparation
         self._scorer = scorer
         self._event_scores: EventScores | None = None

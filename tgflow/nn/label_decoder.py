@@ -1,0 +1,90 @@
+"""From the embeddings of an event's two nodes to the logits of its label."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tgflow.batch import Batch
+from tgflow.nn._native import gather_rows
+from tgflow.nn.layers import init_split
+
+NUM_PASTS = 4
+"""Lists of earlier labels: see `tgflow.batch.Targets.past`."""
+COPY_GAIN = 10.0
+"""Factor of the weights of copies, by which Adam's steps of them count more than others'."""
+_COPIED = (2.0, 0.5, 1.0, 0.5)
+"""What the newest label of each list adds to the logit of its class at first; half of it for the
+one before, and so on: what is not trained yet says about what the pair's last label was."""
+_FADING = 0.7
+"""How much less each earlier label counts in the sum of their embeddings."""
+
+
+class LabelDecoder(nn.Module):
+    """W2 relu(W_src z_src + W_dst z_dst + W_x x + W_age age + sum of E_past + b1) + b2 + copies.
+
+    The event's own features are read as sign(x) log(1 + |x|), so that amounts of any size may come.
+    A copy adds a weight of its own to the logit of the class that an earlier label has: a head that
+    cannot say "as last time" loses to that rule, however good the embeddings are.
+
+    Args:
+        dim: Width of an embedding.
+        num_classes: Classes, at least 2.
+        x_dim: Width of the events' own features, 0 if they are not read.
+        reads_dst: Whether the destination's embedding is read: not for labels of sources.
+        depth: Earlier labels of each list.
+    """
+
+    def __init__(
+        self, dim: int, num_classes: int, *, x_dim: int = 0, reads_dst: bool = True, depth: int
+    ) -> None:
+        super().__init__()
+        self.src_proj = nn.Linear(dim, dim)
+        self.dst_proj = nn.Linear(dim, dim, bias=False) if reads_dst else None
+        self.x_proj = nn.Linear(x_dim, dim, bias=False) if x_dim else None
+        init_split(self.src_proj, self.dst_proj, self.x_proj)
+        self.age_proj = nn.Linear(NUM_PASTS, dim, bias=False)
+        self.past = nn.Embedding(NUM_PASTS * (num_classes + 1), dim)
+        nn.init.normal_(self.past.weight, std=0.1)
+        self.out = nn.Linear(dim, num_classes)
+        nn.init.xavier_normal_(self.out.weight)
+        fading = 0.5 ** torch.arange(depth)
+        self.copy = nn.Parameter(torch.tensor(_COPIED).unsqueeze(1) * fading / COPY_GAIN)
+        first = (num_classes + 1) * torch.arange(NUM_PASTS).unsqueeze(1) + 1
+        self.register_buffer("_first_row", first, persistent=False)
+        fades = (_FADING ** torch.arange(depth)).repeat(NUM_PASTS)
+        self.register_buffer("_fades", fades, persistent=False)
+
+    _first_row: Tensor
+    _fades: Tensor
+
+    def forward(self, z: Tensor, batch: Batch) -> Tensor:
+        """Return the logits of the labels of a batch's events, float `[B, num_classes]`.
+
+        Args:
+            z: Embeddings of the top frontier, float32 `[N, dim]`.
+            batch: The events, with `targets`, of which labels are not read.
+        """
+        assert batch.targets is not None
+        hidden: Tensor = self.src_proj(gather_rows(z, batch.src_row))
+        if self.dst_proj is not None:
+            hidden = hidden + self.dst_proj(gather_rows(z, batch.dst_row))
+        if self.x_proj is not None:
+            assert batch.x is not None
+            hidden = hidden + self.x_proj(batch.x.sign() * batch.x.abs().log1p())
+        past = batch.targets.past
+        hidden = hidden + self.age_proj(0.1 * batch.targets.age) + self._summed(past)
+        logits: Tensor = self.out(hidden.relu())
+        return self._copied(logits, past)
+
+    def _summed(self, past: Tensor) -> Tensor:
+        """Return the sum of the embeddings of earlier labels; having none is embedded, too."""
+        rows = (past + self._first_row).flatten(1)
+        fades = self._fades.expand_as(rows)
+        return F.embedding_bag(rows, self.past.weight, per_sample_weights=fades, mode="sum")
+
+    def _copied(self, logits: Tensor, past: Tensor) -> Tensor:
+        """Add the weights of copies to the logits of the classes that earlier labels have."""
+        weights = (COPY_GAIN * self.copy).where(past >= 0, 0.0)
+        return logits.scatter_add(1, past.clamp(min=0).flatten(1), weights.flatten(1))

@@ -1,0 +1,103 @@
+"""What labels are predicted by without a model: rules over the labels that an event may see."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tgflow.graph import EventLog
+from tgflow.tasks.targets import LabelHistory
+
+BASELINES = ("majority", "source_last", "source_most", "source_average", "pair_last")
+"""The most frequent label; the source's last, its most frequent, and the moving average of its
+labels; the last of the pair. Who has none of its own is predicted by the most frequent label, and
+so are ties."""
+WINDOW = 7
+"""Of the moving average m <- ((w - 1) m + y) / w, as in TGB."""
+_TIE = 1e-6
+_AT_ONCE = 1000
+
+
+class LabelRules:
+    """Follows a log in order, and says by each rule what the label of each event is.
+
+    Args:
+        log: Of the events.
+        history: The labels, and from when each is seen.
+    """
+
+    def __init__(self, log: EventLog, history: LabelHistory) -> None:
+        self._log, self._history = log, history
+        self._num_seen = 0
+        self._all = np.zeros(history.num_classes)
+        self._most: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        self._averages: dict[int, dict[int, float]] = {}
+        self._src_last: dict[int, int] = {}
+        self._pair_last: dict[Hashable, int] = {}
+
+    def predicted(self, start: int, stop: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Yield positions, and what each class gets by each rule, float64 `[B, num_classes]`.
+
+        Args:
+            start: Log position of the first event.
+            stop: Log position after the last.
+        """
+        for first in range(start, stop, _AT_ONCE):
+            eid = torch.arange(first, min(first + _AT_ONCE, stop))
+            self._history.upto(int(eid[-1]) + 1)
+            yield eid, self._classes_of(eid)
+
+    def _classes_of(self, eid: Tensor) -> dict[str, Tensor]:
+        shape = (len(eid), self._history.num_classes)
+        found = {name: np.zeros(shape) for name in BASELINES}
+        events = self._log.gather(eid)
+        rows = zip(events.src.tolist(), events.dst.tolist(), events.t.tolist(), strict=True)
+        for row, (src, dst, t) in enumerate(rows):
+            self._see(self._history.cut(t))
+            shares = self._all / max(self._all.sum(), 1)
+            said: dict[str, Mapping[int, float]] = {
+                "majority": {},
+                "source_last": _only(self._src_last.get(src)),
+                "source_most": self._most.get(src, {}),
+                "source_average": self._averages.get(src, {}),
+                "pair_last": _only(self._pair_last.get((src, dst))),
+            }
+            for name, weights in said.items():
+                found[name][row] = _TIE * shares
+                _add_shares(found[name][row], weights)
+        return {name: torch.from_numpy(values) for name, values in found.items()}
+
+    def _see(self, cut: int) -> None:
+        """Take in the labels of the events before a position."""
+        if cut <= self._num_seen:
+            return
+        eid = torch.arange(self._num_seen, cut)
+        events, classes = self._log.gather(eid), self._history.classes(eid).tolist()
+        for src, dst, own in zip(events.src.tolist(), events.dst.tolist(), classes, strict=True):
+            self._all[own] += 1
+            self._most[src][own] += 1
+            self._src_last[src] = self._pair_last[src, dst] = own
+            average = self._averages.get(src)
+            if average is None:
+                self._averages[src] = {own: 1.0}
+                continue
+            for each in average:
+                average[each] *= (WINDOW - 1) / WINDOW
+            average[own] = average.get(own, 0.0) + 1 / WINDOW
+        self._num_seen = cut
+
+
+def _only(own: int | None) -> Mapping[int, float]:
+    return {} if own is None else {own: 1.0}
+
+
+def _add_shares(row: NDArray[np.float64], weights: Mapping[int, float]) -> None:
+    """Add to each class its share of the weights."""
+    total = sum(weights.values())
+    for each, weight in weights.items():
+        row[each] += weight / total

@@ -1,0 +1,248 @@
+"""Labels of events as a task: those of edges, those of their sources, and anomalies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tgflow.batch import Batch, HostEvents, Targets
+from tgflow.graph import TemporalGraph
+from tgflow.model import Scores, TemporalModel
+from tgflow.nn.label_decoder import LabelDecoder
+from tgflow.tasks.baselines import LabelRules
+from tgflow.tasks.config import TaskConfig
+from tgflow.tasks.figures import LabelFigures
+from tgflow.tasks.targets import DEPTH, LabelHistory
+from tgflow.units import parse_seconds
+
+
+class LabelTask:
+    """What labels say of events (`edge`), of their sources (`node`), or of what is odd (`anomaly`).
+
+    Args:
+        config: Which of them, and how; `classes` of None are two.
+
+    Example:
+        >>> task = LabelTask(TaskConfig(name="edge", target="is_fraud"))
+        >>> model = TGN.for_graph(graph)
+        >>> task.add_decoder(model, x_dim=graph.x_dim)
+        >>> OfflineTrainer(model, graph, task=task).fit()["test.edge.auc"]
+    """
+
+    def __init__(self, config: TaskConfig) -> None:
+        self.config = config
+        self.num_classes = 2 if config.classes is None else config.classes
+        if config.name == "anomaly" and self.num_classes != 2:
+            raise ValueError(f"an anomaly is or is not one; got classes={self.num_classes}")
+
+    @property
+    def select(self) -> str | None:
+        """The figure of validation by which the best epoch is chosen; None: by that of links."""
+        if not self.config.has_decoder:
+            return None
+        return f"{self.config.name}.{'auc' if self.num_classes == 2 else 'accuracy'}"
+
+    def add_decoder(self, model: TemporalModel, x_dim: int = 0) -> None:
+        """Give a model what predicts the labels, drawn by torch's default generator.
+
+        Args:
+            model: One that defines `embed`, with a decoder that says in `dim` how wide embeddings
+                are, as `LinkDecoder` does.
+            x_dim: Width of the events' own features, which are read, too; 0 for none.
+
+        Raises:
+            ValueError: If the model makes no embeddings.
+        """
+        if not self.config.has_decoder:
+            return
+        dim = getattr(getattr(model, "decoder", None), "dim", None)
+        if type(model).embed is TemporalModel.embed or dim is None:
+            raise ValueError(
+                f"{type(model).__name__} makes no embeddings of single nodes, which labels are "
+                "predicted from; choose one that does: tgn, tgat, jodie or graphmixer"
+            )
+        model.label_decoder = LabelDecoder(
+            dim,
+            self.num_classes,
+            x_dim=x_dim,
+            reads_dst=self.config.name == "edge",
+            depth=DEPTH,
+        )
+
+    def check(self, model: TemporalModel) -> None:
+        """Raise ValueError if the model has no decoder of labels, and needs one."""
+        if self.config.has_decoder and model.label_decoder is None:
+            raise ValueError(
+                f"{type(model).__name__} has no label_decoder for the task {self.config.name}; "
+                "call task.add_decoder(model) first"
+            )
+
+    def labels_of(self, graph: TemporalGraph) -> EventLabels:
+        """Return the labels of a graph's events, also of those to come."""
+        return EventLabels(self, graph)
+
+    def delay_ticks(self, graph: TemporalGraph) -> int:
+        """Return after how many ticks a label is known, rounded up; 0 for at once."""
+        delay = self.config.label_delay
+        return 0 if delay is None else math.ceil(parse_seconds(delay) / graph.seconds_per_tick)
+
+    def loss(self, links: Tensor, scores: Scores, batch: Batch) -> Tensor:
+        """Return the cross-entropy of known labels, with the loss of links if that is wanted.
+
+        The mean is over the events whose labels are known; without any, labels add 0.
+        """
+        if scores.classes is None:
+            return links
+        assert batch.targets is not None
+        known = batch.targets.is_known
+        each = cross_entropy(scores.classes, batch.targets.label, reduction="none")
+        labels = each.where(known, 0.0).sum() / known.sum().clamp(min=1)
+        return labels + links * float(self.config.links)
+
+
+class EventLabels:
+    """The labels of a graph's events.
+
+    Args:
+        task: What they are for.
+        graph: Of the events.
+    """
+
+    def __init__(self, task: LabelTask, graph: TemporalGraph) -> None:
+        self._task, self._graph = task, graph
+        self._delay = task.delay_ticks(graph)
+        self.history = LabelHistory(graph.log, task.num_classes, self._delay)
+
+    def attach(self, batch: Batch) -> Batch:
+        """Return a batch of the graph with its `targets`."""
+        if not self._task.config.has_decoder:
+            return batch
+        eid = batch.host.eid
+        past, ages = self.history.past(eid)
+        seconds = ages.clamp(min=0).double() * batch.seconds_per_tick
+        columns = self.history.classes(eid), self._are_known(batch), past, seconds.log1p().float()
+        return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
+
+    def _are_known(self, batch: Batch) -> Tensor:
+        """Return which labels are known when the last new event of a batch has come, bool `[B]`."""
+        t = batch.host.t
+        if self._task.config.label_delay is None:
+            return torch.ones(len(t), dtype=torch.bool)
+        now = t[: batch.num_new].max() if batch.num_new else t.new_tensor(0)
+        return t + self._delay < now
+
+    def figures(self, *, pooled: bool) -> EventFigures:
+        """Return new figures of the graph's events."""
+        return EventFigures(self._task, self._graph, self.history, pooled=pooled)
+
+    def check_measurable(self, part: str, start: int, stop: int) -> None:
+        """Raise ValueError if labels of events give no AUC to choose by."""
+        if self._task.num_classes > 2:
+            return
+        classes = self.history.classes(torch.arange(start, stop))
+        if 0 < int(classes.sum()) < len(classes):
+            return
+        target = self._task.config.target
+        what = "is" if len(classes) and int(classes[0]) else "is not"
+        raise ValueError(
+            f"every label ({target}) of {part} {what} above 0, so two classes cannot be told "
+            "apart there; say how many classes labels have (classes=...), or take other parts"
+        )
+
+
+class EventFigures:
+    """What was predicted of the labels of a log's events, in order, and what rules predict.
+
+    Args:
+        task: What they are for.
+        graph: Of the events.
+        history: Their labels.
+        pooled: As `LabelFigures`.
+    """
+
+    def __init__(
+        self, task: LabelTask, graph: TemporalGraph, history: LabelHistory, *, pooled: bool
+    ) -> None:
+        self._task, self._graph, self._history = task, graph, history
+        self._pooled = pooled
+        self._own = self._new()
+        self._span = torch.tensor([-1, -1])
+        """Log positions of the first event that was taken in, and after the last."""
+
+    def _new(self) -> LabelFigures:
+        return LabelFigures(self._task.num_classes, pooled=self._pooled)
+
+    def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
+        """Take in what was predicted of new events; see `tgflow.train.task.TaskFigures`."""
+        if not len(host.eid):
+            return {}
+        first = int(self._span[0])
+        self._span = torch.tensor([int(host.eid[0]) if first < 0 else first, host.end])
+        label = self._history.classes(host.eid)
+        if classes is None:
+            self._own.add_scores(-positive.double(), label == 1)
+            return {}
+        return self._named(self._own.add(label, classes.float()))
+
+    def result(self, *, with_baselines: bool) -> dict[str, float]:
+        """Return the figures so far; rules see the same labels as the model does."""
+        out = self._own.result(with_intervals=with_baselines)
+        if with_baselines and self._task.config.has_decoder:
+            out |= self._of_rules()
+        return self._named(out)
+
+    def _of_rules(self) -> dict[str, float]:
+        found: dict[str, LabelFigures] = {}
+        rules = LabelRules(self._graph.log, self._history)
+        start, stop = self._span.tolist()
+        for eid, predicted in rules.predicted(max(start, 0), max(stop, 0)):
+            label = self._history.classes(eid)
+            for name, classes in predicted.items():
+                found.setdefault(name, self._new()).add(label, classes)
+        return {
+            f"{rule}.{name}": value
+            for rule, figures in found.items()
+            for name, value in figures.result(with_intervals=False).items()
+            if name != "num_positives"
+        }
+
+    def _named(self, values: Mapping[str, float]) -> dict[str, float]:
+        return {f"{self._task.config.name}.{name}": value for name, value in values.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what `load_state_dict` takes back."""
+        return {**self._own.state_dict(), "span": self._span.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Become what was saved.
+
+        Raises:
+            ValueError: If it is of other classes.
+        """
+        self._own.load_state_dict(state)
+        self._span = state["span"].clone()
+
+
+def count_classes(graph: TemporalGraph) -> int:
+    """Return how many classes the labels of all events have: 2 if they are above 0 or not.
+
+    So it is for labels of at most two kinds, of which one is at most 0, as 0 and 1, or -1 and 1.
+
+    Raises:
+        ValueError: If events have no labels, or all the same.
+    """
+    label: Any = graph.log.read(0, graph.num_events).label
+    if label is None:
+        raise ValueError("the events have no labels; name their column by target=...")
+    found = label.unique()
+    if len(found) < 2:
+        raise ValueError(f"all events have the label {int(found[0]) if len(found) else None}")
+    if len(found) == 2 and (int(found[0]) > 0 or int(found[1]) <= 0):
+        return 3  # two kinds that signs do not tell apart: classes of their own
+    return len(found)
