@@ -23,6 +23,7 @@ from tgflow.report.page import continual_report
 from tgflow.report.table_text import (
     RUN_FILES,
     print_feature_tables,
+    print_labels,
     print_scores,
     print_stream,
     print_summary,
@@ -204,6 +205,7 @@ def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirect
         directory.path,
         RUN_FILES,
     )
+    print_labels(metrics)
     print_feature_tables(result.tables)
     print_stream(result.reports["stream"], directory.path / "dead-letters")
     if "scores" in result.reports:

@@ -25,7 +25,7 @@ from tgflow.cli.ranks import (
     speaking,
     with_slices,
 )
-from tgflow.config import Config, plain
+from tgflow.config import Config, plain, replaced
 from tgflow.config.model import model_label
 from tgflow.cuda.device import Device
 from tgflow.distributed.feed import Feed, Followed, heartbeat_of
@@ -33,8 +33,9 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, duration, reuse_line, score
+from tgflow.report.label_figures import TASKS
 from tgflow.report.page import offline_report
-from tgflow.report.table_text import print_feature_tables, print_summary
+from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.runtime.briefing import Lead, config_of, hear_words
 from tgflow.runtime.directory import ResumeOptions
 from tgflow.runtime.features import (
@@ -56,6 +57,7 @@ from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource, playback
+from tgflow.tasks.labels import count_classes, make_task
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 
@@ -111,6 +113,7 @@ def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
     threads = assemble.use_threads(config, config.offline.slices)
     rundir = RunFiles.choose(config.run.out, run_name(config) + "-offline")
     graph = _read_graph(config, source, rundir, device, lead)
+    config = with_classes(config, graph)
     rundir.make()
     rundir.write_config(config)
     results = []
@@ -146,6 +149,13 @@ def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
     else:
         _summary(metrics, rundir)
+
+
+def with_classes(config: Config, graph: TemporalGraph) -> Config:
+    """Return settings that say how many classes labels have, where a task predicts them."""
+    if config.task.classes is not None or not config.task.has_decoder:
+        return config
+    return replaced(config, {"task.classes": count_classes(graph)})
 
 
 def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -233,6 +243,7 @@ def _trainer(
         execution=execution_config(config),
         ids=ids,
         peers=peers,
+        task=make_task(config.task),
     )
 
 
@@ -270,11 +281,18 @@ class _Progress(Callback):
         self._rundir.log(self.records[-1])
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
-            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}"
+            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{_label_score(record)}"
             f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
             f"  {compact(record.events_per_second)} events/s",
             highlight=False,
         )
+
+
+def _label_score(record: EpochRecord) -> str:
+    """Return how well labels were predicted, in a few words; nothing where none were."""
+    names = (f"{task}.{key}" for task in TASKS for key in ("auc", "accuracy"))
+    found = [f"  {name} {score(record.val[name])}" for name in names if name in record.val]
+    return "".join(found[:1])
 
 
 def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
@@ -295,6 +313,7 @@ def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
         f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
         rundir.path,
     )
+    print_labels(metrics)
     print_feature_tables(metrics["tables"])
 
 

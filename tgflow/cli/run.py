@@ -11,7 +11,7 @@ from tgflow.cli.options import with_config
 from tgflow.config import Config
 
 SETTINGS = (
-    "stream", "order", "checks", "kafka", "graph", "model", "continual", "tables", "run",
+    "stream", "order", "checks", "kafka", "graph", "model", "task", "continual", "tables", "run",
     "checkpoint", "start", "scores", "operate", "ranks",
 )  # fmt: skip
 RESUME = "Resuming"

@@ -10,7 +10,17 @@ from tgflow.cli.nproc import Nproc, is_started, train_ranks
 from tgflow.cli.options import RANKS_IN_STEP, STREAM_OF_FILES, with_config
 from tgflow.config import Config
 
-SETTINGS = (*STREAM_OF_FILES, "graph", "model", "offline", "reuse", "tables", "run", *RANKS_IN_STEP)
+SETTINGS = (
+    *STREAM_OF_FILES,
+    "graph",
+    "model",
+    "task",
+    "offline",
+    "reuse",
+    "tables",
+    "run",
+    *RANKS_IN_STEP,
+)
 
 
 @with_config(SETTINGS)

@@ -19,6 +19,7 @@ from tgflow.setting import Duration, Effect, Setting, Size, check_ranges, check_
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
 from tgflow.streams.rows.limits import Checks
+from tgflow.tasks.config import TaskConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
@@ -310,6 +311,9 @@ class Config:
     model: Annotated[ModelConfig, Section("Model", "fixed_model")] = field(
         default_factory=ModelConfig
     )
+    task: Annotated[
+        TaskConfig, Section("Task: labels to learn beside which events come", "fixed_model")
+    ] = field(default_factory=TaskConfig)
     continual: Annotated[ContinualConfig, Section("Learning", "from_now")] = field(
         default_factory=ContinualConfig
     )
@@ -345,3 +349,16 @@ class Config:
         if self.offline.reuse not in (Reuse(), self.reuse):
             raise ValueError("reuse is a section of its own: [reuse]")
         object.__setattr__(self, "offline", replace(self.offline, reuse=self.reuse))
+        if (target := self.task.target) is not None:
+            if self.stream.label not in (None, target):
+                raise ValueError(
+                    f"label and target name two columns, {self.stream.label} and {target}: give "
+                    "target alone (--target)"
+                )
+            object.__setattr__(self, "stream", replace(self.stream, label=target))
+        learning = self.continual
+        if self.task.label_delay is not None and learning.updates and not learning.replay_ratio:
+            raise ValueError(
+                "label_delay: labels that come later are learned with replayed events, and "
+                "replay_ratio is 0 (--replay-ratio)"
+            )

@@ -20,6 +20,7 @@ from tgflow.report.formatting import (
     score,
     stream_time,
 )
+from tgflow.report.label_figures import labels_html
 from tgflow.report.rejections import rejections
 from tgflow.train.config import TrainingConfig
 
@@ -56,7 +57,7 @@ def continual_report(
     if num_damaged:
         lead += f" {num_damaged:,} damaged records of metrics.jsonl are left out."
     more = "" if stream is None else _stream_html(stream)
-    more += _ranks_html(metrics.get("ranks", {}))
+    more += labels_html(flat, config.model.name) + _ranks_html(metrics.get("ranks", {}))
     return _page("continual run", title, lead, tiles, charts, flat, config, config.continual, more)
 
 
@@ -76,7 +77,8 @@ def offline_report(history: Sequence[Record], metrics: Mapping[str, Any], config
         "Chronological split: the first events train, the next choose the epoch, and the last are "
         "reported. Test figures are of the epoch with the best validation AP."
     )
-    return _page("offline training", title, lead, tiles, charts, flat, config, config.offline)
+    more = labels_html(flat, config.model.name)
+    return _page("offline training", title, lead, tiles, charts, flat, config, config.offline, more)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tgflow.report.formatting import num_bytes
+from tgflow.report.label_figures import label_table
 from tgflow.report.rejections import rejections
 
 TITLES = {"edge_x": "edge features", "node_x": "node features"}
@@ -72,6 +73,13 @@ def print_summary(
     console.print(note, style="dim")
     for name, what in files.items():
         console.print(f"  {path / name}  [dim]{what}[/dim]")
+
+
+def print_labels(metrics: Mapping[str, Any]) -> None:
+    """Print how well labels were predicted, if they were, beside rules without a model."""
+    found = label_table(metrics, metrics["model"])
+    if found is not None:
+        print_table(*found)
 
 
 def print_feature_tables(tables: Mapping[str, Any]) -> None:

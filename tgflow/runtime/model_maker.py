@@ -17,6 +17,7 @@ from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
+from tgflow.tasks.labels import make_task
 from tgflow.train.config import TrainingConfig
 from tgflow.train.reducer import check_sliceable
 
@@ -46,6 +47,8 @@ def make_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         model = _build(kind, name, stated, derived)
+        if isinstance(model, TemporalModel):
+            _add_label_decoder(model, config, edge_x_dim)
     if not isinstance(model, TemporalModel):
         raise ConfigError(f"{name!r} made a {type(model).__name__}, not a tgflow.TemporalModel")
     try:
@@ -57,6 +60,16 @@ def make_model(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return model.to(device)
+
+
+def _add_label_decoder(model: TemporalModel, config: Config, edge_x_dim: int) -> None:
+    """Give the model what predicts the labels of the settings' task, if that does."""
+    try:
+        task = make_task(config.task)
+        if task is not None:
+            task.add_decoder(model, edge_x_dim)
+    except ValueError as error:
+        raise ConfigError(f"--task {config.task.kind}: {error}") from None
 
 
 def _build(kind: Any, name: str, stated: dict[str, Any], derived: dict[str, Any]) -> Any:

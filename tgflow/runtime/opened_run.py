@@ -25,6 +25,7 @@ from tgflow.inference import Inference
 from tgflow.model import TemporalModel
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.scored_pairs import ScoredPairs
+from tgflow.tasks.labels import make_task
 from tgflow.train.calibration import Calibration
 from tgflow.train.config import TrainingConfig
 from tgflow.train.continual import ContinualTrainer
@@ -172,13 +173,13 @@ class Run:
         Raises:
             CheckpointError: If the checkpoint does not fit the model.
         """
-        settings = self.config.continual
+        settings, task = self.config.continual, make_task(self.config.task)
         if self.is_continual:
             trainer = ContinualTrainer.from_checkpoint(
-                self._new_model(), self._checkpoint, settings, scores=scores
+                self._new_model(), self._checkpoint, settings, scores=scores, task=task
             )
         else:
-            trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores)
+            trainer = ContinualTrainer(self.model, self.graph, settings, scores=scores, task=task)
         self.model, self.graph = trainer.model, trainer.graph
         if trainer.scorer is not None:
             self._calibration = trainer.scorer.calibration

@@ -29,6 +29,7 @@ from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
+from tgflow.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.state import graph_of, load_model
 from tgflow.train.stream_trainer import StreamTrainer
@@ -185,6 +186,7 @@ def make_trainer(
     shard = _shared_out(model, directory.config, peers)
     execution = execution_config(directory.config)
     scores = directory.config.scores.to is not None
+    task = make_task(directory.config.task)
     table = open_table(directory, source.x_dim, checkpoint, gpu, peers)
     device = "cpu" if gpu is None else gpu
     where: dict[str, Any] = {"device": device, "device_budget": budget, "edge_x": table}
@@ -194,7 +196,7 @@ def make_trainer(
         graph.check_time_unit(source)
         load_model(model, initial)
         return ContinualTrainer(
-            model, graph, config, execution=execution, peers=peers, scores=scores
+            model, graph, config, execution=execution, peers=peers, scores=scores, task=task
         )
     if checkpoint is None:
         graph = TemporalGraph(
@@ -207,7 +209,7 @@ def make_trainer(
         )
         if isinstance(model, TemporalModel):
             return ContinualTrainer(
-                model, graph, config, execution=execution, peers=peers, scores=scores
+                model, graph, config, execution=execution, peers=peers, scores=scores, task=task
             )
         return Comparison(model, graph, config, execution=execution)
     if not isinstance(model, TemporalModel):
@@ -226,6 +228,7 @@ def make_trainer(
         execution=execution,
         peers=peers,
         scores=scores,
+        task=task,
         keep_model=keep_model,
         shard=shard,
         **where,

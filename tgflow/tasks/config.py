@@ -14,7 +14,7 @@ from tgflow.setting import Duration, Setting, check_ranges
 class TaskConfig:
     """What is to be learned of the events."""
 
-    name: Annotated[Literal["link", "edge", "node", "anomaly"], Setting(flags=("--task",))] = "link"
+    kind: Annotated[Literal["link", "edge", "node", "anomaly"], Setting(flags=("--task",))] = "link"
     """link: which events come; edge: also the label of each; node: also what each label says of its
     source; anomaly: links, measured by how badly labeled events are foreseen."""
     target: str | None = None
@@ -30,12 +30,12 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.name != "link" and self.target is None:
-            raise ValueError(f"target must name the column of labels for the task {self.name}")
-        if self.name == "link" and self.target is not None:
+        if self.kind != "link" and self.target is None:
+            raise ValueError(f"target must name the column of labels for the task {self.kind}")
+        if self.kind == "link" and self.target is not None:
             raise ValueError("target is the labels of a task, and this one is link")
 
     @property
     def has_decoder(self) -> bool:
         """Whether labels are predicted by a decoder of their own."""
-        return self.name in ("edge", "node")
+        return self.kind in ("edge", "node")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ class LabelTask:
         config: Which of them, and how; `classes` of None are two.
 
     Example:
-        >>> task = LabelTask(TaskConfig(name="edge", target="is_fraud"))
+        >>> task = LabelTask(TaskConfig(kind="edge", target="is_fraud"))
         >>> model = TGN.for_graph(graph)
         >>> task.add_decoder(model, x_dim=graph.x_dim)
         >>> OfflineTrainer(model, graph, task=task).fit()["test.edge.auc"]
@@ -38,7 +37,7 @@ class LabelTask:
     def __init__(self, config: TaskConfig) -> None:
         self.config = config
         self.num_classes = 2 if config.classes is None else config.classes
-        if config.name == "anomaly" and self.num_classes != 2:
+        if config.kind == "anomaly" and self.num_classes != 2:
             raise ValueError(f"an anomaly is or is not one; got classes={self.num_classes}")
 
     @property
@@ -46,7 +45,7 @@ class LabelTask:
         """The figure of validation by which the best epoch is chosen; None: by that of links."""
         if not self.config.has_decoder:
             return None
-        return f"{self.config.name}.{'auc' if self.num_classes == 2 else 'accuracy'}"
+        return f"{self.config.kind}.{'auc' if self.num_classes == 2 else 'accuracy'}"
 
     def add_decoder(self, model: TemporalModel, x_dim: int = 0) -> None:
         """Give a model what predicts the labels, drawn by torch's default generator.
@@ -71,7 +70,7 @@ class LabelTask:
             dim,
             self.num_classes,
             x_dim=x_dim,
-            reads_dst=self.config.name == "edge",
+            reads_dst=self.config.kind == "edge",
             depth=DEPTH,
         )
 
@@ -79,7 +78,7 @@ class LabelTask:
         """Raise ValueError if the model has no decoder of labels, and needs one."""
         if self.config.has_decoder and model.label_decoder is None:
             raise ValueError(
-                f"{type(model).__name__} has no label_decoder for the task {self.config.name}; "
+                f"{type(model).__name__} has no label_decoder for the task {self.config.kind}; "
                 "call task.add_decoder(model) first"
             )
 
@@ -179,7 +178,7 @@ class EventFigures:
         return LabelFigures(self._task.num_classes, pooled=self._pooled)
 
     def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
-        """Take in what was predicted of new events; see `tgflow.train.task.TaskFigures`."""
+        """Take in what was predicted of new events; see `tgflow.train.learning_task.TaskFigures`."""
         if not len(host.eid):
             return {}
         first = int(self._span[0])
@@ -213,7 +212,7 @@ class EventFigures:
         }
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
-        return {f"{self._task.config.name}.{name}": value for name, value in values.items()}
+        return {f"{self._task.config.kind}.{name}": value for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what `load_state_dict` takes back."""
@@ -229,20 +228,25 @@ class EventFigures:
         self._span = state["span"].clone()
 
 
-def count_classes(graph: TemporalGraph) -> int:
-    """Return how many classes the labels of all events have: 2 if they are above 0 or not.
+def make_task(config: TaskConfig) -> LabelTask | None:
+    """Return the task of settings; None for links alone, which trainers learn anyway."""
+    return None if config.kind == "link" else LabelTask(config)
 
-    So it is for labels of at most two kinds, of which one is at most 0, as 0 and 1, or -1 and 1.
+
+def count_classes(graph: TemporalGraph) -> int:
+    """Return how many classes the labels of all events need.
+
+    Two for labels of two kinds, one of them at most 0 and the other above, as 0 and 1, or signs.
+    Otherwise as many as there are, but more than two, which would be told apart by their signs.
 
     Raises:
         ValueError: If events have no labels, or all the same.
     """
-    label: Any = graph.log.read(0, graph.num_events).label
+    label = graph.log.read(0, graph.num_events).label
     if label is None:
         raise ValueError("the events have no labels; name their column by target=...")
-    found = label.unique()
-    if len(found) < 2:
-        raise ValueError(f"all events have the label {int(found[0]) if len(found) else None}")
-    if len(found) == 2 and (int(found[0]) > 0 or int(found[1]) <= 0):
-        return 3  # two kinds that signs do not tell apart: classes of their own
-    return len(found)
+    kinds = torch.unique(label)
+    if len(kinds) < 2:
+        raise ValueError(f"there is nothing to learn: the labels are {kinds.tolist()}")
+    are_signs = len(kinds) == 2 and int(kinds[0]) <= 0 < int(kinds[1])
+    return 2 if are_signs else max(3, len(kinds))

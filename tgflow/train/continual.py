@@ -18,12 +18,13 @@ from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers, Shard
 from tgflow.plan.counts import CountHistory
 from tgflow.plan.loader import BatchSource
-from tgflow.plan.task import Task as BatchTask
+from tgflow.plan.task import Task
 from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer
+from tgflow.train.learning_task import LearningTask, TaskLabels
 from tgflow.train.observe import StepRecord
 from tgflow.train.pending_steps import DivergedStep, MicroBatch
 from tgflow.train.progress import Progress
@@ -33,7 +34,6 @@ from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.state import graph_of, load_learner, save_state
 from tgflow.train.stepper import Stepper, replay_past
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.train.task import Task, TaskLabels
 
 
 class ContinualTrainer(StreamTrainer):
@@ -86,7 +86,7 @@ class ContinualTrainer(StreamTrainer):
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
         scores: bool = False,
-        task: Task | None = None,
+        task: LearningTask | None = None,
     ) -> None:
         config = ContinualConfig() if config is None else config
         if task is not None:
@@ -156,7 +156,7 @@ class ContinualTrainer(StreamTrainer):
     def _source(self) -> BatchSource:
         return self._plans(self.model, self._counts)
 
-    def _loaded(self, tasks: Iterator[BatchTask]) -> Any:
+    def _loaded(self, tasks: Iterator[Task]) -> Any:
         batches, labels = super()._loaded(tasks), self._labels
         return batches if labels is None else _attached(labels, batches)
 
@@ -250,7 +250,7 @@ class ContinualTrainer(StreamTrainer):
         execution: ExecutionConfig | None = None,
         peers: Peers | None = None,
         scores: bool = False,
-        task: Task | None = None,
+        task: LearningTask | None = None,
         keep_model: bool = True,
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,

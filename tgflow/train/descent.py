@@ -19,10 +19,10 @@ from tgflow.state import DeviceState
 from tgflow.train.captured import CapturedCalls
 from tgflow.train.config import ExecutionConfig
 from tgflow.train.finite import BatchPlace, TrainingDiverged, check_finite
+from tgflow.train.learning_task import LearningTask
 from tgflow.train.losses import loss_of
 from tgflow.train.reducer import LocalReducer, SliceReducer
 from tgflow.train.results import ReadyResults, ResultRing, Results
-from tgflow.train.task import Task
 
 _MATMUL_PRECISION = {"fp32": "highest", "tf32": "high"}
 
@@ -43,7 +43,7 @@ class ModelDescent:
         num_nodes: Callable[[], int] | None = None,
         checks_at_once: bool = False,
         reducer: SliceReducer | None = None,
-        task: Task | None = None,
+        task: LearningTask | None = None,
     ) -> None:
         self.model = model
         self.task = task

@@ -34,6 +34,7 @@ from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, named
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
+from tgflow.train.learning_task import LearningTask
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
 from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
 from tgflow.train.offline_plans import OfflinePlans
@@ -45,7 +46,6 @@ from tgflow.train.reducer import check_sliceable, score_values
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import load_learner, save_learner, save_state
-from tgflow.train.task import Task
 
 
 class OfflineTrainer:
@@ -93,7 +93,7 @@ class OfflineTrainer:
         execution: ExecutionConfig | None = None,
         ids: NodeIds | None = None,
         peers: Peers | None = None,
-        task: Task | None = None,
+        task: LearningTask | None = None,
     ) -> None:
         self.config = c = OfflineConfig() if config is None else config
         check_sliceable(model, c.slices)

@@ -10,8 +10,8 @@ from tgflow.model import TemporalModel
 from tgflow.share import AnyBatch
 from tgflow.train.config import OfflineConfig
 from tgflow.train.evaluate import HearScores, Scored
+from tgflow.train.learning_task import LearningTask, TaskFigures, TaskLabels
 from tgflow.train.split import Split
-from tgflow.train.task import Task, TaskFigures, TaskLabels
 
 
 class OfflineLabels:
@@ -28,7 +28,7 @@ class OfflineLabels:
     """
 
     def __init__(
-        self, task: Task | None, graph: TemporalGraph, training: TemporalGraph, split: Split
+        self, task: LearningTask | None, graph: TemporalGraph, training: TemporalGraph, split: Split
     ) -> None:
         self._of: dict[TemporalGraph, TaskLabels] = {}
         if task is not None:
@@ -61,7 +61,7 @@ def also_measured(figures: TaskFigures | None, hear: HearScores | None) -> HearS
     return hear_both
 
 
-def check_task(task: Task | None, model: TemporalModel, config: OfflineConfig) -> None:
+def check_task(task: LearningTask | None, model: TemporalModel, config: OfflineConfig) -> None:
     """Raise ValueError if a model or settings do not fit a task."""
     if task is None:
         return

@@ -15,11 +15,11 @@ from tgflow.metrics import LinkMetrics, average_precision, mrr
 from tgflow.train.event_scores import EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
+from tgflow.train.learning_task import TaskFigures
 from tgflow.train.observe import StepRecord
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import AnyScores, score_values
 from tgflow.train.results import Results, Values
-from tgflow.train.task import TaskFigures
 
 
 @dataclass(frozen=True, slots=True)

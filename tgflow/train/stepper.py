@@ -17,6 +17,7 @@ from tgflow.train.config import ContinualConfig, ExecutionConfig
 from tgflow.train.event_scores import EventScorer, EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
+from tgflow.train.learning_task import LearningTask, TaskFigures
 from tgflow.train.pending_steps import (
     LearnedStep,
     MicroBatch,
@@ -27,7 +28,6 @@ from tgflow.train.pending_steps import (
 from tgflow.train.progress import Progress
 from tgflow.train.reducer import AnyScores, SliceReducer, check_sliceable, score_values
 from tgflow.train.slice_steps import StepResult
-from tgflow.train.task import Task, TaskFigures
 
 Answer = TypeVar("Answer")
 
@@ -67,7 +67,7 @@ class Stepper:
         on_scores: OnScores | None = None,
         reducer: SliceReducer | None = None,
         scorer: EventScorer | None = None,
-        task: Task | None = None,
+        task: LearningTask | None = None,
         figures: TaskFigures | None = None,
     ) -> None:
         check_sliceable(model, config.slices)

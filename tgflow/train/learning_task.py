@@ -75,7 +75,7 @@ class TaskLabels(Protocol):
         ...
 
 
-class Task(Protocol):
+class LearningTask(Protocol):
     """What is asked of events beside whether they come."""
 
     @property

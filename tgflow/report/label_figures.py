@@ -1,0 +1,76 @@
+"""How well labels were predicted, beside rules without a model: as a table, here and in HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import nan
+from typing import Any
+
+from tgflow.report.formatting import score
+
+TASKS = ("edge", "node", "anomaly")
+COLUMNS = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "mrr": "MRR",
+    "auc": "AUC",
+    "ap": "AP",
+}
+RULES = {
+    "majority": "most frequent label",
+    "source_last": "source's last",
+    "source_most": "source's most frequent",
+    "source_average": "source's moving average",
+    "pair_last": "pair's last",
+}
+
+
+def label_table(
+    flat: Mapping[str, Any], name: str
+) -> tuple[Sequence[str], Sequence[Sequence[str]]] | None:
+    """Return header and rows: the model's figures with 95 % intervals, then those of each rule.
+
+    Args:
+        flat: Figures, with keys such as `test.edge.accuracy` and `test.edge.pair_last.accuracy`.
+        name: What the model is called.
+
+    Returns:
+        None if no labels were predicted.
+    """
+    part = "test" if flat.get("command") == "train" else "prequential"
+    for task in TASKS:
+        prefix = f"{part}.{task}"
+        columns = [key for key in COLUMNS if f"{prefix}.{key}" in flat]
+        if columns:
+            header = (f"labels, {task}", *(COLUMNS[key] for key in columns))
+            own = (name, *(_with_interval(flat, f"{prefix}.{key}") for key in columns))
+            rules = [
+                (text, *(score(flat.get(f"{prefix}.{rule}.{key}", nan)) for key in columns))
+                for rule, text in RULES.items()
+                if f"{prefix}.{rule}.{columns[0]}" in flat
+            ]
+            return header, [own, *rules]
+    return None
+
+
+def _with_interval(flat: Mapping[str, Any], key: str) -> str:
+    low, high = flat.get(f"{key}_low"), flat.get(f"{key}_high")
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    return score(flat[key]) + interval
+
+
+def labels_html(flat: Mapping[str, Any], name: str) -> str:
+    """Return the table as HTML with a heading; nothing if no labels were predicted."""
+    found = label_table(flat, name)
+    if found is None:
+        return ""
+    header, rows = found
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(
+        f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        for first, *cells in rows
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    note = "95 % intervals take events as independent. Rules see the labels that the model sees."
+    return f'<h2>Labels</h2><div class="card">{table}<p class="note">{note}</p></div>'
