@@ -178,7 +178,7 @@ class EventFigures:
         return LabelFigures(self._task.num_classes, pooled=self._pooled)
 
     def add(self, host: HostEvents, positive: Tensor, classes: Tensor | None) -> dict[str, float]:
-        """Take in what was predicted of new events; see `tgflow.train.learning_task.TaskFigures`."""
+        """Take in what was predicted of new events, see `TaskFigures.add`."""
         if not len(host.eid):
             return {}
         first = int(self._span[0])

@@ -1,0 +1,83 @@
+"""`--task`: labels learned from the command line, offline and as a stream comes."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from helpers.live_runs import SMALL, same_run
+
+FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
+
+
+@pytest.fixture
+def payments(tmp_path):
+    """Return a file of 400 payments, of which large ones are mostly fraud."""
+    rng = random.Random(3)
+    lines = ["src,dst,t,amount,is_fraud"]
+    for i in range(400):
+        amount = round(10 ** rng.uniform(0, 4), 2)
+        is_fraud = int(amount > 2000 and rng.random() < 0.9)
+        lines.append(f"a{rng.randrange(20)},s{rng.randrange(9)},{3600 * i},{amount},{is_fraud}")
+    path = tmp_path / "pay.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_training_learns_labels_and_shows_them_beside_rules(tgflow, payments, tmp_path):
+    flags = ("--features", "amount", "--task", "edge", "--target", "is_fraud", "--lr", "0.01")
+    ran = tgflow("train", "-s", payments, "-o", "out", *flags, *FEW)
+    assert ran.code == 0, ran.err
+    for text in ("labels, edge", "pair's last", "source's most frequent", "macro-F1", "AUC"):
+        assert text in ran.out, text
+    assert "edge.auc" in ran.err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["test.edge.auc"] > metrics["test.edge.source_average.auc"]
+    assert metrics["test.edge.auc_low"] <= metrics["test.edge.auc"] <= metrics["test.edge.auc_high"]
+    assert "<h2>Labels</h2>" in (tmp_path / "out" / "report.html").read_text()
+    assert 'target = "is_fraud"' in (tmp_path / "out" / "config.toml").read_text()
+
+
+def test_a_run_learns_labels_that_come_later_and_resumes_as_if_never_stopped(
+    tgflow, payments, tmp_path
+):
+    flags = (
+        *("--features", "amount", "--task", "edge", "--target", "is_fraud"),
+        *("--label-delay", "1d", "--checkpoint-batches", 1, *SMALL),
+    )
+    assert tgflow("run", "-s", payments, "-o", "whole", *flags).code == 0
+    assert tgflow("run", "-s", payments, "-o", "part", *flags, "--limit", 200).code == 0
+    ran = tgflow("run", "-s", payments, "-o", "part", *flags, "--limit", 400, "--resume")
+    assert ran.code == 0, ran.err
+    assert "labels, edge" in ran.out
+    same_run(tmp_path / "whole", tmp_path / "part")
+    record = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0 <= record["prequential.edge.accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--task", "edge"), 2, "target must name the column of labels for the task edge"),
+        (("--target", "is_fraud"), 2, "target is the labels of a task, and this one is link"),
+        (("--task", "edge", "--target", "nothing"), 65, "there is no column 'nothing'"),
+        (
+            ("--task", "edge", "--target", "is_fraud", "-m", "dygformer"),
+            2,
+            "--task edge: DyGFormer makes no embeddings",
+        ),
+    ],
+)
+def test_wrong_tasks_say_what_is_wrong(tgflow, payments, flags, code, message):
+    ran = tgflow("train", "-s", payments, *flags, *FEW)
+    assert ran.code == code, ran.err
+    assert message in ran.err
+
+
+def test_labels_that_come_later_need_replay(tgflow, payments):
+    flags = ("--task", "edge", "--target", "is_fraud", "--label-delay", "1d")
+    ran = tgflow("run", "-s", payments, *flags, "--replay-ratio", 0, *SMALL)
+    assert ran.code == 2
+    assert "learned with replayed events" in ran.err

@@ -1,0 +1,71 @@
+"""The decoder of labels: what it reads, what it says before it has learned, and of whom."""
+
+from types import SimpleNamespace
+
+import torch
+
+from tgflow.batch import Targets
+from tgflow.nn.label_decoder import LabelDecoder
+
+B, DIM, CLASSES, DEPTH = 5, 6, 4, 3
+
+
+def batch_of(past=None, label=None, x=None):
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(CLASSES, (B,), generator=generator) if label is None else label
+    past = torch.full((B, 4, DEPTH), -1) if past is None else past
+    targets = Targets(label, torch.ones(B, dtype=torch.bool), past, torch.zeros(B, 4))
+    return SimpleNamespace(
+        src_row=torch.arange(B), dst_row=torch.arange(B, 2 * B), x=x, targets=targets
+    )
+
+
+def decoder_of(**options):
+    torch.manual_seed(0)
+    return LabelDecoder(DIM, CLASSES, depth=DEPTH, **options)
+
+
+Z = torch.randn(2 * B, DIM, generator=torch.Generator().manual_seed(1))
+
+
+def test_labels_are_never_read():
+    decoder = decoder_of()
+    other = batch_of(label=torch.zeros(B, dtype=torch.int64))
+    assert torch.equal(decoder(Z, batch_of()), decoder(Z, other))
+
+
+def test_before_it_has_learned_the_label_of_the_pair_gains_most():
+    decoder, past = decoder_of(), torch.full((B, 4, DEPTH), -1)
+    before = decoder(Z, batch_of(past))
+    past[:, 0, 0] = 2  # of the pair
+    past[:, 2, 0] = 1  # of the source
+    decoder.past.weight.data.zero_()
+    gained = decoder(Z, batch_of(past)) - decoder(Z, batch_of())
+    expected = torch.tensor([0.0, 1.0, 2.0, 0.0]).expand(B, -1)
+    assert torch.allclose(gained, expected, atol=1e-5)
+    assert before.shape == (B, CLASSES)
+
+
+def test_labels_of_sources_do_not_depend_on_destinations():
+    decoder, other = decoder_of(reads_dst=False), Z.clone()
+    other[B:] += 1
+    assert torch.equal(decoder(Z, batch_of()), decoder(other, batch_of()))
+    assert not torch.equal(decoder_of()(Z, batch_of()), decoder_of()(other, batch_of()))
+
+
+def test_the_events_own_features_are_read_however_large():
+    decoder = decoder_of(x_dim=1)
+    logits = [decoder(Z, batch_of(x=torch.full((B, 1), x))) for x in (0.0, 1e12, -1e12)]
+    assert all(each.isfinite().all() and each.abs().max() < 100 for each in logits)
+    assert not torch.equal(logits[1], logits[2])
+
+
+def test_no_events_give_no_logits():
+    decoder, batch = decoder_of(), batch_of()
+    none = SimpleNamespace(
+        src_row=torch.empty(0, dtype=torch.int64),
+        dst_row=torch.empty(0, dtype=torch.int64),
+        x=None,
+        targets=Targets(*(column[:0] for column in batch.targets)),
+    )
+    assert decoder(Z, none).shape == (0, CLASSES)

@@ -1,0 +1,108 @@
+"""Figures of labels are those of scikit-learn, and intervals those of slow formulas."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
+
+from tgflow.tasks import scores
+from tgflow.tasks.figures import LabelFigures, ranks_of
+
+
+def drawn(size=300, num_classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(num_classes - 1, (size,), generator=generator)  # the last never occurs
+    classes = torch.randn(size, num_classes, generator=generator).mul(4).round().div(4)
+    classes[torch.arange(size), label] += 0.75
+    return label, classes
+
+
+def figures_of(label, classes, *, pooled=True, pieces=3):
+    figures = LabelFigures(classes.shape[1], pooled=pooled)
+    for part in torch.arange(len(label)).chunk(pieces):
+        figures.add(label[part], classes[part])
+    return figures
+
+
+def test_figures_of_classes_are_those_of_scikit_learn():
+    label, classes = drawn()
+    result = figures_of(label, classes).result(with_intervals=False)
+    predicted = classes.argmax(1)
+    assert result["accuracy"] == pytest.approx(accuracy_score(label, predicted), abs=1e-12)
+    expected = f1_score(label, predicted, average="macro")
+    assert result["macro_f1"] == pytest.approx(expected, abs=1e-12)
+    order = [sorted(row.tolist(), reverse=True) for row in classes]
+    middles = [
+        1 + row.index(own) + (row.count(own) - 1) / 2
+        for row, own in zip(order, classes[torch.arange(300), label].tolist(), strict=True)
+    ]
+    assert ranks_of(label, classes).tolist() == middles
+    assert result["mrr"] == pytest.approx(np.mean([1 / rank for rank in middles]), abs=1e-12)
+    assert "auc" not in result
+
+
+def test_figures_of_two_classes_are_those_of_scikit_learn():
+    label, classes = drawn(num_classes=3)
+    label, classes = label.clamp(max=1), classes[:, :2]
+    result = figures_of(label, classes).result(with_intervals=False)
+    score = (classes[:, 1] - classes[:, 0]).double()
+    assert result["auc"] == pytest.approx(roc_auc_score(label, score), abs=1e-12)
+    assert result["ap"] == pytest.approx(average_precision_score(label, score), abs=1e-12)
+    assert result["num_positives"] == int(label.sum())
+
+
+def test_binned_figures_are_near_the_exact_ones_and_pass_through_a_state():
+    generator = torch.Generator().manual_seed(1)
+    label = torch.randint(2, (2000,), generator=generator)
+    classes = torch.randn(2000, 2, generator=generator)
+    classes[:, 1] += label
+    exact = figures_of(label, classes).result(with_intervals=False)
+    binned = figures_of(label, classes, pooled=False)
+    other = LabelFigures(2, pooled=False)
+    other.load_state_dict(binned.state_dict())
+    assert other.result(with_intervals=True) == binned.result(with_intervals=True)
+    for name, value in binned.result(with_intervals=False).items():
+        assert value == pytest.approx(exact[name], abs=1e-3), name
+    with pytest.raises(ValueError, match="are of 2 classes, not of 3"):
+        LabelFigures(3, pooled=False).load_state_dict(binned.state_dict())
+
+
+def test_the_error_of_the_auc_is_that_of_delong():
+    generator = np.random.default_rng(0)
+    positive, negative = generator.integers(0, 9, 14) + 2, generator.integers(0, 9, 23)
+    beats = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+    by_positive, by_negative = beats.mean(1), beats.mean(0)
+    expected = math.sqrt(by_positive.var(ddof=1) / 14 + by_negative.var(ddof=1) / 23)
+    values = np.concatenate([positive, negative]).astype(float)
+    counts = scores.grouped(values, np.arange(37) < 14)
+    assert scores.auc_error(counts) == pytest.approx(expected, abs=1e-12)
+    assert scores.auc_of(counts) == pytest.approx(beats.mean(), abs=1e-12)
+
+
+def test_intervals_hold_their_figures_and_narrow_with_more_events():
+    label, classes = drawn(size=200, num_classes=3)
+    few = figures_of(label, classes).result(with_intervals=True)
+    many = figures_of(label.repeat(9), classes.repeat(9, 1)).result(with_intervals=True)
+    for name in ("accuracy", "macro_f1", "mrr"):
+        assert few[f"{name}_low"] < few[name] < few[f"{name}_high"]
+        width = few[f"{name}_high"] - few[f"{name}_low"]
+        assert many[f"{name}_high"] - many[f"{name}_low"] == pytest.approx(width / 3, rel=0.4)
+
+
+def test_an_interval_of_the_accuracy_is_about_that_of_a_share():
+    label = torch.zeros(1000, dtype=torch.int64)
+    classes = torch.zeros(1000, 3)
+    classes[:300, 1] = 1.0
+    found = figures_of(label, classes).result(with_intervals=True)
+    error = 1.96 * math.sqrt(0.7 * 0.3 / 1000)
+    assert found["accuracy_low"] == pytest.approx(0.7 - error, abs=0.01)
+    assert found["accuracy_high"] == pytest.approx(0.7 + error, abs=0.01)
+
+
+def test_what_is_undefined_is_left_out():
+    assert LabelFigures(2, pooled=True).result(with_intervals=True) == {}
+    label, classes = torch.zeros(4, dtype=torch.int64), torch.randn(4, 2)
+    assert "auc" not in figures_of(label, classes).result(with_intervals=True)
+    assert LabelFigures(2, pooled=True).add(label[:0], classes[:0]) == {}

@@ -1,0 +1,131 @@
+"""Labels learned as a stream comes: never seen before their time, and resumed with the same bits."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from helpers.labeled_streams import by_feature, taking_turns
+from helpers.made_streams import pieces, small_tgn
+from tgflow import checkpoint as ckpt
+from tgflow.graph import TemporalGraph
+from tgflow.tasks.config import TaskConfig
+from tgflow.tasks.labels import LabelTask
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
+
+SETTINGS = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5}
+
+
+def task_of(delay=None, kind="edge", classes=3):
+    return LabelTask(TaskConfig(kind=kind, target="label", classes=classes, label_delay=delay))
+
+
+def model_of(task):
+    model = small_tgn(dropout=0.1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        task.add_decoder(model, 2)
+    return model
+
+
+def trainer_of(delay=None, **changes):
+    task = task_of(delay)
+    graph = TemporalGraph("undirected", 2)
+    config = ContinualConfig(**SETTINGS | changes)
+    return ContinualTrainer(model_of(task), graph, config, task=task)
+
+
+def said_of(events, delay=None, **changes):
+    """Return link and label logits of each event, before it was learned."""
+    trainer, said = trainer_of(delay, **changes), []
+    predict = trainer._learner.predict
+
+    def noted(batch):
+        scores = predict(batch)
+        said.append(torch.cat([scores.positive.unsqueeze(1), scores.classes], dim=1))
+        return scores
+
+    trainer._learner.predict = noted
+    trainer.run(pieces(events, 64))
+    return torch.cat(said)
+
+
+def changed_label(events, position):
+    label = events.label.clone()
+    label[position] = (label[position] + 1) % 3
+    return replace(events, label=label)
+
+
+@pytest.mark.parametrize("position", [50, 73])
+def test_a_label_changes_no_score_before_it_is_known(position):
+    """With a delay: no score at or before its event's time plus the delay, and some later."""
+    events, delay = taking_turns(200), 600
+    before, after = (said_of(each, f"{delay}s", replay_ratio=2.0) for each in
+                     (events, changed_label(events, position)))  # fmt: skip
+    too_early = events.t <= events.t[position] + delay
+    differs = (before != after).any(1)
+    assert 60 < int(too_early.sum()) < 160
+    assert not differs[too_early].any()
+    assert differs[~too_early].any()
+
+
+def test_a_label_known_at_once_changes_later_micro_batches_and_what_is_seen_after_it():
+    events, position = taking_turns(200), 50
+    before, after = (said_of(each) for each in (events, changed_label(events, position)))
+    differs = (before != after).any(1)
+    assert not differs[: position + 1].any()
+    assert not differs[events.t <= events.t[position]][:60].any()
+    assert differs[60:].any()
+
+
+def test_no_event_sees_its_own_label():
+    events = taking_turns(200)
+    last = len(events) - 1
+    before, after = (said_of(each) for each in (events, changed_label(events, last)))
+    assert torch.equal(before, after)
+
+
+def test_it_learns_labels_that_no_rule_says():
+    result = trainer_of(updates=3).run(pieces(taking_turns(600), 64))
+    assert result["test.edge.accuracy"] > 0.8
+    assert result["prequential.edge.accuracy"] > result["prequential.edge.pair_last.accuracy"] + 0.2
+    assert result["prequential.edge.macro_f1_low"] < result["prequential.edge.macro_f1"]
+
+
+@pytest.mark.parametrize("delay", [None, "600s"])
+def test_a_run_that_resumes_has_the_same_bits_and_nothing_of_pending_labels_is_saved(
+    delay, tmp_path
+):
+    events = taking_turns(200)
+    whole = trainer_of(delay)
+    expected = whole.run(pieces(events, 20))
+    part = trainer_of(delay)
+    part.run(pieces(events[:120], 20))
+    saved = part.checkpoint()
+    assert set(saved.sections["task"]) == {"cells", "ranks", "bins", "span"}
+    ckpt.save(tmp_path / "at", saved)
+    task = task_of(delay)
+    resumed = ContinualTrainer.from_checkpoint(
+        model_of(task), ckpt.load(tmp_path / "at"), task=task
+    )
+    found = resumed.run(pieces(events[120:], 20))
+    names = [name for name in expected if ".edge." in name]
+    assert len(names) > 10
+    assert {name: found[name] for name in names} == {name: expected[name] for name in names}
+    for name, x in whole.model.state_dict().items():
+        assert torch.equal(x, resumed.model.state_dict()[name]), name
+
+
+def test_anomalies_of_a_stream_are_what_was_not_foreseen():
+    task = task_of(kind="anomaly", classes=2)
+    trainer = ContinualTrainer(
+        small_tgn(), TemporalGraph("undirected", 2), ContinualConfig(**SETTINGS), task=task
+    )
+    result = trainer.run(pieces(by_feature(200), 64))
+    assert 0 < result["prequential.anomaly.auc"] < 1
+
+
+def test_batches_in_slices_are_refused():
+    with pytest.raises(ValueError, match="leave slices at 1"):
+        trainer_of(slices=2)

@@ -1,0 +1,141 @@
+"""Labels learned offline: what rules cannot say, by which epochs are chosen, and what is refused."""
+
+import json
+
+import pytest
+import torch
+
+from helpers.labeled_streams import by_feature, taking_turns, with_labels
+from helpers.made_models import made_model
+from helpers.made_streams import made_events, small_tgn
+from tgflow.graph import TemporalGraph
+from tgflow.tasks.config import TaskConfig
+from tgflow.tasks.labels import LabelTask, count_classes
+from tgflow.train.config import OfflineConfig, Reuse
+from tgflow.train.observe import Callback
+from tgflow.train.offline import OfflineTrainer
+
+
+def trainer_of(events, kind="edge", model=None, observer=None, config=None, **settings):
+    graph = TemporalGraph.from_events(events)
+    task = LabelTask(TaskConfig(kind=kind, target="label", **(config or {})))
+    model = small_tgn(dropout=0.0) if model is None else model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        task.add_decoder(model, 2)
+    wanted = {"batch_size": 20, "learning_rate": 1e-2, "epochs": 3, "mrr_negatives": 5}
+    settings = OfflineConfig(**wanted | settings)
+    return OfflineTrainer(model, graph, settings, observer, task=task)
+
+
+def test_it_learns_labels_that_no_rule_says():
+    result = trainer_of(taking_turns(400), config={"classes": 3}, epochs=5).fit()
+    assert result["test.edge.accuracy"] > 0.8
+    rules = [x for name, x in result.items() if name.endswith(".accuracy") and name.count(".") == 3]
+    assert len(rules) == 5
+    assert max(rules) < 0.6
+    low, high = result["test.edge.accuracy_low"], result["test.edge.accuracy_high"]
+    assert low < result["test.edge.accuracy"] < high
+    assert result["test.ap"] > 0.5  # links are learned, too
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_two_classes_are_told_apart_by_the_events_own_features():
+    result = trainer_of(by_feature(400)).fit()
+    assert result["test.edge.auc"] > 0.9
+    assert result["test.edge.pair_last.auc"] < 0.7
+    assert result["test.edge.num_positives"] > 3
+
+
+def test_labels_alone_leave_the_decoder_of_links_as_it_was():
+    trainer = trainer_of(taking_turns(200), config={"classes": 3, "links": False}, epochs=1)
+    before = [p.clone() for p in trainer.model.decoder.parameters()]
+    trainer.fit()
+    assert all(map(torch.equal, before, trainer.model.decoder.parameters()))
+
+
+def test_the_epoch_is_chosen_by_labels():
+    class Recorder(Callback):
+        def __init__(self):
+            self.epochs = []
+
+        def on_epoch(self, record):
+            self.epochs.append(record)
+
+    recorder = Recorder()
+    trainer = trainer_of(taking_turns(200), observer=recorder, config={"classes": 3})
+    result = trainer.fit()
+    found = [record.val["edge.accuracy"] for record in recorder.epochs]
+    assert result["val.edge.accuracy"] == max(found)
+    assert result["best_epoch"] == found.index(max(found))
+
+
+def test_training_learns_the_labels_of_its_own_events():
+    events = taking_turns(200)
+    trainer = trainer_of(events, config={"classes": 3})
+    codes = trainer._labels.figures(trainer.graph)._history.classes(torch.arange(200))
+    for batch in trainer._training_batches(0):
+        own = trainer.split.train[batch.eid]
+        assert torch.equal(batch.targets.label, codes[own])
+        assert batch.targets.is_known.all()
+
+
+def test_labels_of_sources_are_learned_without_destinations():
+    result = trainer_of(by_feature(300), kind="node", epochs=1).fit()
+    assert 0 <= result["test.node.auc"] <= 1
+
+
+def test_every_model_that_embeds_nodes_learns_labels_and_others_say_why_not():
+    for name in ("tgat", "jodie", "graphmixer"):
+        result = trainer_of(by_feature(120), model=made_model(name), epochs=1).fit()
+        assert "test.edge.auc" in result, name
+    with pytest.raises(ValueError, match="DyGFormer makes no embeddings of single nodes"):
+        trainer_of(by_feature(120), model=made_model("dygformer"))
+
+
+def test_an_anomaly_is_what_links_did_not_foresee():
+    """Strangers: odd events go to a node that no other event has."""
+    events = made_events(300, noise=0.0)
+    odd = torch.arange(300) % 10 == 9
+    events = with_labels(events, odd.long())
+    events.dst[odd] = 31 + torch.arange(int(odd.sum())) % 3
+    for model in (small_tgn(), made_model("recency")):
+        result = trainer_of(events, kind="anomaly", model=model, epochs=2).fit()
+        assert result["test.anomaly.auc"] > 0.6
+        assert result["test.anomaly.auc_low"] < result["test.anomaly.auc"]
+
+
+def test_classes_are_counted():
+    def count(*labels):
+        events = with_labels(made_events(len(labels)), torch.tensor(labels))
+        return count_classes(TemporalGraph.from_events(events))
+
+    assert count(0, 1, 1) == count(-1, 1, 1) == count(0, 7, 7) == 2
+    assert count(1, 2, 1) == count(0, 1, 2) == 3
+    assert count(5, 6, 7, 8) == 4
+    with pytest.raises(ValueError, match=r"nothing to learn: the labels are \[4\]"):
+        count(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"slices": 2}, "leave slices out"),
+        ({"fixed_negatives": "x"}, "leave fixed_negatives out"),
+        ({"reuse": Reuse(staleness=2)}, "leave reuse out"),
+    ],
+)
+def test_what_does_not_go_with_a_task_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        trainer_of(by_feature(100), **settings)
+
+
+def test_labels_that_say_nothing_are_refused():
+    events = with_labels(made_events(100), torch.ones(100, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"every label \(label\) of validation is above 0"):
+        trainer_of(events)
+    with pytest.raises(ValueError, match="no labels"):
+        trainer_of(made_events(100))
+    task = LabelTask(TaskConfig(kind="edge", target="label"))
+    with pytest.raises(ValueError, match=r"TGN has no label_decoder for the task edge"):
+        OfflineTrainer(small_tgn(), TemporalGraph.from_events(by_feature(100)), task=task)
