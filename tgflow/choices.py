@@ -34,3 +34,5 @@ Loss = Literal["bce", "softmax", "bpr"]
 """What learning descends; see `tgflow.train.losses`."""
 Precision = Literal["fp32", "tf32"]
 """How a GPU multiplies matrices of float32."""
+Injection = Literal["structural", "temporal"]
+"""How events are made anomalies: by another destination, or by another time."""

@@ -81,3 +81,31 @@ def test_labels_that_come_later_need_replay(tgflow, payments):
     ran = tgflow("run", "-s", payments, *flags, "--replay-ratio", 0, *SMALL)
     assert ran.code == 2
     assert "learned with replayed events" in ran.err
+
+
+def test_static_labels_of_nodes_are_told_from_embeddings(tgflow, payments, tmp_path):
+    rows = [f"a{i},{'mule' if i % 3 == 0 else 'fine'}" for i in range(20)] + ["nobody,fine"]
+    (tmp_path / "nodes.csv").write_text("node,label\n" + "\n".join(rows) + "\n")
+    flags = ("--task", "node", "--node-labels", "nodes.csv")
+    ran = tgflow("train", "-s", payments, "-o", "out", *flags, *FEW)
+    assert ran.code == 0, ran.err
+    assert "degrees and age alone" in ran.out
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["test.node.num_unknown"] == 1
+    assert 0 <= metrics["test.node.auc"] <= 1
+    ran = tgflow("run", "-s", payments, *flags, *SMALL)
+    assert ran.code == 2
+    assert "--node-labels: it is measured when a training is done" in ran.err
+
+
+def test_anomalies_are_injected_and_found(tgflow, payments, tmp_path):
+    flags = ("--task", "anomaly", "--inject", "structural", "--inject-share", 0.2)
+    ran = tgflow("train", "-s", payments, "-m", "recency", "-o", "out", *flags, *FEW)
+    assert ran.code == 0, ran.err
+    assert "labels, anomaly" in ran.out
+    places = (tmp_path / "out" / "injected.csv").read_text().split()
+    assert places[0] == "position"
+    assert len(places) == 1 + 12
+    assert min(map(int, places[1:])) >= 340
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["test.anomaly.num_positives"] == 12

@@ -1,4 +1,4 @@
-"""Labels learned as a stream comes: never seen before their time, and resumed with the same bits."""
+"""Labels learned as a stream comes: never seen before their time, resumed with the same bits."""
 
 from dataclasses import replace
 

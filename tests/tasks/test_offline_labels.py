@@ -1,4 +1,4 @@
-"""Labels learned offline: what rules cannot say, by which epochs are chosen, and what is refused."""
+"""Labels learned offline: what rules cannot say, how epochs are chosen, and what is refused."""
 
 import json
 

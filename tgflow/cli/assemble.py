@@ -116,6 +116,9 @@ def check_together(config: Config) -> None:
     if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
     check_scores(config)
+    if config.task.node_labels is not None or config.task.inject is not None:
+        flag = "--inject" if config.task.node_labels is None else "--node-labels"
+        raise ConfigError(f"{flag}: it is measured when a training is done; use tgflow train")
 
 
 def _open_transport(config: Config, transport: Transport) -> PartitionedSource:

@@ -17,6 +17,7 @@ from rich.console import Console
 from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
+from tgflow.cli.labeling import labeled, node_figures
 from tgflow.cli.ranks import (
     check_rank_tables,
     check_ranks,
@@ -25,7 +26,7 @@ from tgflow.cli.ranks import (
     speaking,
     with_slices,
 )
-from tgflow.config import Config, plain, replaced
+from tgflow.config import Config, plain
 from tgflow.config.model import model_label
 from tgflow.cuda.device import Device
 from tgflow.distributed.feed import Feed, Followed, heartbeat_of
@@ -57,7 +58,7 @@ from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource, playback
-from tgflow.tasks.labels import count_classes, make_task
+from tgflow.tasks.labels import make_task
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
 
@@ -113,7 +114,7 @@ def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
     threads = assemble.use_threads(config, config.offline.slices)
     rundir = RunFiles.choose(config.run.out, run_name(config) + "-offline")
     graph = _read_graph(config, source, rundir, device, lead)
-    config = with_classes(config, graph)
+    config, graph = labeled(config, graph, source.ids, rundir)
     rundir.make()
     rundir.write_config(config)
     results = []
@@ -125,7 +126,7 @@ def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
             trainer = _trainer(
                 config, seed, graph, source.x_dim, progress, device, peers, source.ids
             )
-            results.append(trainer.fit())
+            results.append(trainer.fit() | node_figures(config, trainer, source.ids))
             checkpoint = trainer.checkpoint()
             Ids(source.ids).save(checkpoint)
             checkpoint.note("model", plain(config)["model"])
@@ -149,13 +150,6 @@ def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
         sys.stdout.write(to_json(metrics, indent=2) + "\n")
     else:
         _summary(metrics, rundir)
-
-
-def with_classes(config: Config, graph: TemporalGraph) -> Config:
-    """Return settings that say how many classes labels have, where a task predicts them."""
-    if config.task.classes is not None or not config.task.has_decoder:
-        return config
-    return replaced(config, {"task.classes": count_classes(graph)})
 
 
 def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ RULES = {
     "source_most": "source's most frequent",
     "source_average": "source's moving average",
     "pair_last": "pair's last",
+    "degrees": "degrees and age alone",
+    "with_degrees": "with degrees and age",
 }
 
 

@@ -17,7 +17,7 @@ from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
-from tgflow.tasks.labels import make_task
+from tgflow.tasks.labels import check_embeds, make_task
 from tgflow.train.config import TrainingConfig
 from tgflow.train.reducer import check_sliceable
 
@@ -63,9 +63,11 @@ def make_model(
 
 
 def _add_label_decoder(model: TemporalModel, config: Config, edge_x_dim: int) -> None:
-    """Give the model what predicts the labels of the settings' task, if that does."""
+    """Give the model what predicts the labels of the settings' task, if any are predicted."""
     try:
         task = make_task(config.task)
+        if config.task.node_labels is not None:
+            check_embeds(model)
         if task is not None:
             task.add_decoder(model, edge_x_dim)
     except ValueError as error:

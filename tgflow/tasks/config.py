@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 
+from tgflow.choices import Injection
 from tgflow.setting import Duration, Setting, check_ranges
 
 
@@ -19,6 +21,14 @@ class TaskConfig:
     source; anomaly: links, measured by how badly labeled events are foreseen."""
     target: str | None = None
     """Column of the labels that a task is about."""
+    node_labels: str | None = None
+    """node, in train: file with the columns node and label instead, of labels that nodes have once
+    and for all; told from embeddings when the training is done."""
+    inject: Injection | None = None
+    """anomaly, in train: make anomalies of test events instead: structural, by another
+    destination; temporal, by another time."""
+    inject_share: Annotated[float, Gt(0), Lt(1)] = 0.05
+    """Share of the test events that is injected."""
     classes: Annotated[int, Ge(2), Le(65_536)] | None = None
     """How many classes labels may have; unset: run 2, above 0 or not; train as many as there are, 2
     where they are at most 0 and at most 1."""
@@ -30,12 +40,28 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.kind != "link" and self.target is None:
-            raise ValueError(f"target must name the column of labels for the task {self.kind}")
-        if self.kind == "link" and self.target is not None:
-            raise ValueError("target is the labels of a task, and this one is link")
+        found = {name for name in _SOURCES if getattr(self, name) is not None}
+        allowed = _ALLOWED[self.kind]
+        if wrong := sorted(found - set(allowed)):
+            raise ValueError(f"{wrong[0]} is nothing that the task {self.kind} has")
+        if allowed and len(found) != 1:
+            raise ValueError(
+                f"target must name the column of labels for the task {self.kind}"
+                + "".join(f", or give {name}" for name in allowed[1:])
+                + (", one of them alone" if found else "")
+            )
 
     @property
     def has_decoder(self) -> bool:
-        """Whether labels are predicted by a decoder of their own."""
-        return self.kind in ("edge", "node")
+        """Whether labels of events are predicted by a decoder of their own."""
+        return self.kind in ("edge", "node") and self.node_labels is None
+
+
+_SOURCES = ("target", "node_labels", "inject")
+_ALLOWED: Mapping[str, tuple[str, ...]] = {
+    "link": (),
+    "edge": ("target",),
+    "node": ("target", "node_labels"),
+    "anomaly": ("target", "inject"),
+}
+"""Where the labels of each task may come from."""

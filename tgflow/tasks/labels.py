@@ -60,11 +60,12 @@ class LabelTask:
         """
         if not self.config.has_decoder:
             return
-        dim = getattr(getattr(model, "decoder", None), "dim", None)
-        if type(model).embed is TemporalModel.embed or dim is None:
+        check_embeds(model)
+        dim = getattr(model.decoder, "dim", None)
+        if dim is None:
             raise ValueError(
-                f"{type(model).__name__} makes no embeddings of single nodes, which labels are "
-                "predicted from; choose one that does: tgn, tgat, jodie or graphmixer"
+                f"the decoder of {type(model).__name__} does not say how wide embeddings are: "
+                "give it an attribute dim"
             )
         model.label_decoder = LabelDecoder(
             dim,
@@ -103,6 +104,15 @@ class LabelTask:
         each = cross_entropy(scores.classes, batch.targets.label, reduction="none")
         labels = each.where(known, 0.0).sum() / known.sum().clamp(min=1)
         return labels + links * float(self.config.links)
+
+
+def check_embeds(model: TemporalModel) -> None:
+    """Raise ValueError if a model makes no embeddings of single nodes."""
+    if type(model).embed is TemporalModel.embed:
+        raise ValueError(
+            f"{type(model).__name__} makes no embeddings of single nodes, which labels are "
+            "predicted from; choose a model that does: tgn, tgat, jodie or graphmixer"
+        )
 
 
 class EventLabels:
@@ -229,8 +239,9 @@ class EventFigures:
 
 
 def make_task(config: TaskConfig) -> LabelTask | None:
-    """Return the task of settings; None for links alone, which trainers learn anyway."""
-    return None if config.kind == "link" else LabelTask(config)
+    """Return the task of settings; None where links are learned alone, of events without labels."""
+    learns_links_alone = config.kind == "link" or config.node_labels is not None
+    return None if learns_links_alone else LabelTask(config)
 
 
 def count_classes(graph: TemporalGraph) -> int:

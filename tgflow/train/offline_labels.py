@@ -33,7 +33,8 @@ class OfflineLabels:
         self._of: dict[TemporalGraph, TaskLabels] = {}
         if task is not None:
             labels = task.labels_of(graph)
-            labels.check_measurable("validation", split.val_start, split.test_start)
+            if task.select is not None:
+                labels.check_measurable("validation", split.val_start, split.test_start)
             labels.check_measurable("the test", split.test_start, graph.num_events)
             self._of = {training: task.labels_of(training), graph: labels}
 

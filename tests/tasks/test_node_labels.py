@@ -1,0 +1,81 @@
+"""Static labels of nodes: told from embeddings, of nodes that were not learned from."""
+
+import pyarrow as pa
+import pytest
+import torch
+
+from helpers.made_streams import made_events, small_tgn
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.tasks.node_labels import LabeledNodes, node_label_figures
+from tgflow.train.config import OfflineConfig
+from tgflow.train.offline import OfflineTrainer
+
+
+def test_nodes_that_write_at_other_times_of_features_are_told_apart():
+    """Of 40 sources the first half has large features, which memory keeps and degrees do not."""
+    generator = torch.Generator().manual_seed(0)
+    src = torch.randint(40, (600,), generator=generator)
+    x = torch.randn(600, 2, generator=generator)
+    x[:, 0] += 4 * (src < 20)
+    dst = 40 + torch.randint(10, (600,), generator=generator)
+    graph = TemporalGraph.from_events(EventBatch(src, dst, torch.arange(600) * 60, x))
+    trainer = OfflineTrainer(small_tgn(), graph, OfflineConfig(epochs=1, batch_size=50))
+    trainer.fit()
+    nodes = LabeledNodes(torch.arange(40), (torch.arange(40) < 20).long(), 2, 0)
+    result = node_label_figures(trainer.model, graph, nodes)
+    assert result["node.auc"] > 0.9
+    assert result["node.auc_low"] < result["node.auc"] <= result["node.auc_high"] <= 1
+    assert 0.2 < result["node.degrees.auc"] < 0.8
+    assert result["node.num_nodes"] == result["node.num_positives"] + 20 == 40
+    assert result == node_label_figures(trainer.model, graph, nodes)
+
+
+def ids_of(*names, bipartite=False):
+    ids = NodeIds(bipartite)
+    ids.encode(list(names), list(names))
+    return ids
+
+
+def table_of(nodes, label):
+    return pa.table({"node": nodes, "label": label})
+
+
+def test_a_table_names_nodes_as_the_stream_does():
+    names = [f"n{i}" for i in range(12)]
+    found = LabeledNodes.of(
+        table_of([*names[::-1], "stranger"], ["yes", "no"] * 6 + ["no"]), ids_of(*names), "x.csv"
+    )
+    assert found.nodes.tolist() == list(range(12))[::-1]
+    assert found.label.tolist() == [1, 0] * 6
+    assert (found.num_classes, found.num_unknown) == (2, 1)
+
+
+def test_numbers_find_nodes_whose_ids_are_texts():
+    names = [str(i) for i in range(10)]
+    found = LabeledNodes.of(table_of(list(range(10)), [0, 1] * 5), ids_of(*names), "x")
+    assert found.nodes.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({"id": [1], "label": [1]}), "x has no column 'node'; the columns are id, label"),
+        (table_of([0, 1], [1, None]), "1 labels are missing"),
+        (table_of([0, 0], [1, 1]), "a node has several labels"),
+        (table_of([0, 1, 2], [1, 0, 1]), r"5 folds need as many nodes.*\[1, 2\]"),
+    ],
+)
+def test_wrong_tables_say_what_is_wrong(table, message):
+    with pytest.raises(ValueError, match=message):
+        LabeledNodes.of(table, ids_of(*range(5)), "x")
+
+
+def test_a_model_without_embeddings_is_refused():
+    from helpers.made_models import made_model
+
+    graph = TemporalGraph.from_events(made_events(50))
+    nodes = LabeledNodes(torch.arange(10), torch.arange(10) % 2, 2, 0)
+    with pytest.raises(ValueError, match="makes no embeddings"):
+        node_label_figures(made_model("dygformer"), graph, nodes)

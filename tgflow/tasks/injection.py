@@ -1,0 +1,62 @@
+"""Made anomalies: a share of the last events is changed, and labeled."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgflow.choices import Injection
+from tgflow.graph import TemporalGraph
+from tgflow.keys import derive_key
+
+
+def inject(
+    graph: TemporalGraph, kind: Injection, share: float, *, start: int, seed: int
+) -> tuple[TemporalGraph, Tensor]:
+    """Return a graph in which some events are others, and where they are.
+
+    Times and features stay where they are, so that all positions and the split do.
+
+    Args:
+        graph: Of the real events; not modified, its features are shared.
+        kind: `structural`: another destination, drawn from all that there are. `temporal`: the
+            pairs of these events change places, so that each comes at the time of another.
+        share: Of the events from `start` on, rounded up; at least two of them.
+        start: Log position of the first event that may be changed.
+        seed: Of the draws.
+
+    Returns:
+        A graph with labels, 1 for changed events and 0 for all others; and the positions of those
+        that were changed, int64 `[N]`, ascending.
+
+    Raises:
+        ValueError: If there are fewer than two events to change, or one destination.
+    """
+    events = graph.log.read(0, graph.num_events)
+    num = max(2, -int(-share * (len(events) - start) // 1))
+    pool = torch.unique(events.dst)
+    if len(events) - start < num or len(pool) < 2:
+        raise ValueError(f"too few events to make anomalies of: {len(events) - start} may change")
+    generator = torch.Generator().manual_seed(derive_key(seed, start) >> 1)
+    order = torch.randperm(len(events) - start, generator=generator)
+    places = start + order[:num].sort().values
+    src, dst, label = events.src.clone(), events.dst.clone(), torch.zeros_like(events.src)
+    if kind == "structural":
+        step = torch.randint(1, len(pool), (num,), generator=generator)
+        own = torch.searchsorted(pool, dst[places])
+        dst[places] = pool[(own + step) % len(pool)]
+    else:
+        others = places.roll(1)
+        src[places], dst[places] = events.src[others], events.dst[others]
+    label[places] = 1
+    changed = type(events)(src, dst, events.t.clone(), label=label)
+    made = TemporalGraph.from_events(
+        changed,
+        graph.direction,
+        time_unit=graph.time_unit,
+        node_x=graph.node_x,
+        device=graph.device,
+        device_budget=graph.device_budget,
+    )
+    made.edge_x = graph.edge_x
+    return made, places

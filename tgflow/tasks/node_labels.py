@@ -1,0 +1,154 @@
+"""Labels that nodes have once and for all: how well a model's embeddings tell them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from tgflow.graph import EventLog, TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.inference import Inference
+from tgflow.model import TemporalModel
+from tgflow.tasks.figures import LabelFigures
+from tgflow.tasks.regression import fitted_logits, stratified_folds
+
+NUM_FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabeledNodes:
+    """Nodes with a label each."""
+
+    nodes: Tensor
+    """int64 `[N]`: dense ids."""
+    label: Tensor
+    """int64 `[N]`: classes, from 0, in the order of the labels."""
+    num_classes: int
+    num_unknown: int
+    """Nodes that have labels and no events, which are left out."""
+
+    @classmethod
+    def of(cls, table: pa.Table, ids: NodeIds, path: str) -> LabeledNodes:
+        """Return the nodes of a table with the columns node and label.
+
+        Args:
+            table: A row a node, in the ids of the stream.
+            ids: Of the stream.
+            path: What messages call it.
+
+        Raises:
+            ValueError: If a column is missing, a label is, a node comes twice, or there are fewer
+                than `NUM_FOLDS` nodes of a class.
+        """
+        for name in ("node", "label"):
+            if name not in table.column_names:
+                listed = ", ".join(table.column_names)
+                raise ValueError(f"{path} has no column {name!r}; the columns are {listed}")
+        column = table["label"].combine_chunks()
+        if column.null_count:
+            raise ValueError(f"{path}: {column.null_count} labels are missing")
+        nodes = _found(ids, table["node"].combine_chunks())
+        known = nodes >= 0
+        values = column.to_pylist()
+        order = {value: code for code, value in enumerate(sorted(set(values)))}
+        label = torch.tensor([order[value] for value in values])[known]
+        nodes = nodes[known]
+        _check(path, nodes, label, len(order))
+        return cls(nodes, label, len(order), int((~known).sum()))
+
+
+def read_node_labels(path: str, ids: NodeIds) -> LabeledNodes:
+    """Read a file of node labels: CSV (also .gz) or Parquet, with the columns node and label.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: As `LabeledNodes.of`.
+    """
+    from pyarrow import csv, parquet
+
+    read: Any = parquet.read_table if Path(path).suffix == ".parquet" else csv.read_csv
+    try:
+        return LabeledNodes.of(read(path), ids, path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _found(ids: NodeIds, column: pa.Array) -> Tensor:
+    """Return dense ids, -1 for who has none; of a bipartite stream sources come first."""
+    try:
+        found = ids.find(column)
+    except TypeError:  # numbers in the file, texts in the stream
+        found = ids.find(column.cast(pa.string()))
+        column = column.cast(pa.string())
+    return found.where(found >= 0, ids.find(column, "dst")) if ids.bipartite else found
+
+
+def _check(path: str, nodes: Tensor, label: Tensor, num_classes: int) -> None:
+    if len(torch.unique(nodes)) < len(nodes):
+        raise ValueError(f"{path}: a node has several labels")
+    counts = torch.bincount(label, minlength=num_classes)
+    if num_classes < 2 or int(counts.min()) < NUM_FOLDS:
+        raise ValueError(
+            f"{path}: {NUM_FOLDS} folds need as many nodes with events of each of two labels or "
+            f"more, and there are {counts.tolist()}"
+        )
+
+
+def node_label_figures(
+    model: TemporalModel, graph: TemporalGraph, labeled: LabeledNodes, seed: int = 0
+) -> dict[str, float]:
+    """Return how well static labels are told from embeddings, of nodes that were not learned from.
+
+    Each node is asked about right after its last event. A logistic regression learns four fifths of
+    the nodes, and says the labels of the others; so do those that read degrees and age alone, and
+    those that read both.
+
+    Args:
+        model: One that defines `embed`, trained, with all events stored.
+        graph: All events.
+        labeled: The nodes.
+        seed: Of the folds.
+
+    Returns:
+        `node.auc` and the like with 95 % intervals, of scores pooled over the folds; the same as
+        `node.degrees.auc` and `node.with_degrees.auc`.
+
+    Raises:
+        ValueError: If the model makes no embeddings.
+    """
+    last, simple = _history(graph.log, labeled.nodes, graph.seconds_per_tick)
+    embedded = Inference(model, graph).embed(labeled.nodes, last + 1).cpu().double()
+    inputs = {
+        "": embedded,
+        "degrees.": simple,
+        "with_degrees.": torch.cat([embedded, simple], dim=1),
+    }
+    out: dict[str, float] = {"node.num_nodes": len(labeled.nodes)}
+    for name, x in inputs.items():
+        figures = LabelFigures(labeled.num_classes, pooled=True)
+        for fold in stratified_folds(labeled.label, NUM_FOLDS, seed):
+            learned = x[~fold], labeled.label[~fold]
+            said = fitted_logits(*learned, x[fold], labeled.num_classes)
+            figures.add(labeled.label[fold], said)
+        result = figures.result(with_intervals=not name)
+        out |= {f"node.{name}{key}": value for key, value in result.items()}
+    return out
+
+
+def _history(log: EventLog, nodes: Tensor, seconds_per_tick: float) -> tuple[Tensor, Tensor]:
+    """Return the last time of each node, and log degrees out and in, and log age, float64."""
+    events = log.read(0, len(log))
+    size = log.num_nodes
+    degrees = [torch.bincount(end, minlength=size)[nodes] for end in (events.src, events.dst)]
+    both, t = torch.cat([events.src, events.dst]), events.t.repeat(2)
+    none = torch.zeros(size, dtype=torch.int64)
+    first, last = (
+        none.scatter_reduce(0, both, t, how, include_self=False)[nodes] for how in ("amin", "amax")
+    )
+    age = (last - first).double() * seconds_per_tick
+    return last, torch.stack([each.double().log1p() for each in (*degrees, age)], dim=1)
