@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from tgflow.streams import open_stream as open_stream
     from tgflow.streams import playback as playback
     from tgflow.tables import FeatureTable as FeatureTable
+    from tgflow.tasks.config import TaskConfig as TaskConfig
+    from tgflow.tasks.labels import LabelTask as LabelTask
     from tgflow.train.config import ContinualConfig as ContinualConfig
     from tgflow.train.config import OfflineConfig as OfflineConfig
     from tgflow.train.config import Reuse as Reuse

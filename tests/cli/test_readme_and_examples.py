@@ -50,6 +50,7 @@ def test_the_readme_names_every_command():
         ("compare_models.py", ["--limit", 600, "--epochs", 1], "TGAT"),
         ("compare.py", ["--limit", 600, "--seeds", 1], "is ahead of"),
         ("ask_a_run.py", ["--limit", 1000], "may write to"),
+        ("fraud.py", ["--limit", 2000], "by the account's last known label"),
         ("own_model.py", ["--limit", 1000], "1000 events: AP 0."),
         ("own_loop.py", ["--limit", 1000], "1000 events: AP 0."),
         ("cached_features.py", ["--limit", 1000], "the same: True"),

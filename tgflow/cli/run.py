@@ -70,6 +70,7 @@ def run(
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --scores scores.parquet
       tgflow run -s new.csv --init-from runs/old-offline
+      tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'
       tgflow run -s events.csv -m tgn --model-set aggregator=mean --model-set memory_dim=64
       tgflow run --config runs/collegemsg-tgn/config.toml --seed 1
