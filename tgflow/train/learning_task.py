@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -87,8 +87,13 @@ class LearningTask(Protocol):
         """Raise ValueError if the model lacks what the task needs."""
         ...
 
-    def labels_of(self, graph: TemporalGraph) -> TaskLabels:
-        """Return the labels of a graph's events, also of those to come."""
+    def labels_of(self, graph: TemporalGraph, like: Any = None) -> TaskLabels:
+        """Return the labels of a graph's events, also of those to come.
+
+        Args:
+            graph: Of the events.
+            like: What this has returned of another graph, whose classes are the same.
+        """
         ...
 
     def loss(self, links: Tensor, scores: Scores, batch: Batch) -> Tensor:
