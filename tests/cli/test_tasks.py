@@ -60,7 +60,7 @@ def test_a_run_learns_labels_that_come_later_and_resumes_as_if_never_stopped(
 @pytest.mark.parametrize(
     ("flags", "code", "message"),
     [
-        (("--task", "edge"), 2, "target must name the column of labels for the task edge"),
+        (("--task", "edge"), 2, "target must say where the labels of the task edge are"),
         (("--target", "is_fraud"), 2, "target is the labels of a task, and this one is link"),
         (("--task", "edge", "--target", "nothing"), 65, "there is no column 'nothing'"),
         (

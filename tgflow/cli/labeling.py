@@ -8,9 +8,12 @@ from tgflow.ids import NodeIds
 from tgflow.runtime.files import RunFiles
 from tgflow.tasks.injection import inject
 from tgflow.tasks.labels import count_classes
-from tgflow.tasks.node_labels import node_label_figures, read_node_labels
+from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_node_labels
+from tgflow.tasks.node_property import asked_at_times, node_property_figures
+from tgflow.tasks.property_labels import PropertyLabels, read_property_labels
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
+from tgflow.units import ticks_per_unit
 
 
 def labeled(
@@ -27,8 +30,7 @@ def labeled(
     task, c = config.task, config.offline
     if task.has_decoder and task.classes is None:
         return replaced(config, {"task.classes": count_classes(graph)}), graph
-    if task.node_labels is not None:
-        read_node_labels(task.node_labels, ids)  # so that what is wrong is said before training
+    _read(config, graph, ids)  # so that what is wrong is said before training
     if task.inject is None:
         return config, graph
     split = chronological_split(
@@ -48,17 +50,35 @@ def labeled(
 
 
 def node_figures(config: Config, trainer: OfflineTrainer, ids: NodeIds) -> dict[str, float]:
-    """Return how well static labels of nodes are told, by `test.node.*`; nothing without a file.
+    """Return how well labels of nodes are told, by `test.node.*` or `test.property.*`.
+
+    Nothing without a file. The model's state ends as it was.
 
     Raises:
         OSError: If the file cannot be read.
         ValueError: If it does not have what it should.
     """
+    found = _read(config, trainer.graph, ids)
+    c = trainer.config
+    if isinstance(found, PropertyLabels):
+        asked = asked_at_times(trainer.model, trainer.graph, c, trainer.split, found)
+        figures = node_property_figures([*asked], found.num_items, seed=c.seed)
+    elif found is not None:
+        figures = node_label_figures(trainer.model, trainer.graph, found, c.data_seed)
+        figures["node.num_unknown"] = found.num_unknown
+    else:
+        figures = {}
+    return {f"test.{name}": value for name, value in figures.items()}
+
+
+def _read(
+    config: Config, graph: TemporalGraph, ids: NodeIds
+) -> LabeledNodes | PropertyLabels | None:
+    """Return the labels of nodes that the settings name; None if they name none."""
     path = config.task.node_labels
     if path is None:
-        return {}
-    nodes = read_node_labels(path, ids)
-    found = node_label_figures(trainer.model, trainer.graph, nodes, config.offline.data_seed)
-    return {f"test.{name}": value for name, value in found.items()} | {
-        "test.node.num_unknown": nodes.num_unknown
-    }
+        return None
+    if config.task.kind == "node":
+        return read_node_labels(path, ids)
+    per_unit = ticks_per_unit(config.stream.time_unit, graph.time_unit)
+    return read_property_labels(path, ids, per_unit.numerator)

@@ -9,13 +9,14 @@ from typing import Any
 
 from tgflow.report.formatting import score
 
-TASKS = ("edge", "node", "anomaly")
+TASKS = ("edge", "node", "property", "anomaly")
 COLUMNS = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
     "mrr": "MRR",
     "auc": "AUC",
     "ap": "AP",
+    "ndcg": "NDCG@10",
 }
 RULES = {
     "majority": "most frequent label",
@@ -23,6 +24,8 @@ RULES = {
     "source_most": "source's most frequent",
     "source_average": "source's moving average",
     "pair_last": "pair's last",
+    "last": "the node's last",
+    "average": "moving average",
     "degrees": "degrees and age alone",
     "with_degrees": "with degrees and age",
 }

@@ -16,14 +16,17 @@ from tgflow.setting import Duration, Setting, check_ranges
 class TaskConfig:
     """What is to be learned of the events."""
 
-    kind: Annotated[Literal["link", "edge", "node", "anomaly"], Setting(flags=("--task",))] = "link"
+    kind: Annotated[
+        Literal["link", "edge", "node", "property", "anomaly"], Setting(flags=("--task",))
+    ] = "link"
     """link: which events come; edge: also the label of each; node: also what each label says of its
-    source; anomaly: links, measured by how badly labeled events are foreseen."""
+    source; property: what nodes have of each item at times, from embeddings and what they had;
+    anomaly: links, measured by how badly labeled events are foreseen."""
     target: str | None = None
     """Column of the labels that a task is about."""
     node_labels: str | None = None
-    """node, in train: file with the columns node and label instead, of labels that nodes have once
-    and for all; told from embeddings when the training is done."""
+    """train: file of labels of nodes, learned when the training is done: for node the columns node
+    and label, once and for all; for property t, node, label and weight."""
     inject: Injection | None = None
     """anomaly, in train: make anomalies of test events instead: structural, by another
     destination; temporal, by another time."""
@@ -46,8 +49,8 @@ class TaskConfig:
             raise ValueError(f"{wrong[0]} is nothing that the task {self.kind} has")
         if allowed and len(found) != 1:
             raise ValueError(
-                f"target must name the column of labels for the task {self.kind}"
-                + "".join(f", or give {name}" for name in allowed[1:])
+                f"{allowed[0]} must say where the labels of the task {self.kind} are"
+                + "".join(f"; or give {name}" for name in allowed[1:])
                 + (", one of them alone" if found else "")
             )
 
@@ -62,6 +65,7 @@ _ALLOWED: Mapping[str, tuple[str, ...]] = {
     "link": (),
     "edge": ("target",),
     "node": ("target", "node_labels"),
+    "property": ("node_labels",),
     "anomaly": ("target", "inject"),
 }
 """Where the labels of each task may come from."""

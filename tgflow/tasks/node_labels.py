@@ -52,7 +52,7 @@ class LabeledNodes:
         column = table["label"].combine_chunks()
         if column.null_count:
             raise ValueError(f"{path}: {column.null_count} labels are missing")
-        nodes = _found(ids, table["node"].combine_chunks())
+        nodes = found_nodes(ids, table["node"].combine_chunks())
         known = nodes >= 0
         values = column.to_pylist()
         order = {value: code for code, value in enumerate(sorted(set(values)))}
@@ -78,7 +78,7 @@ def read_node_labels(path: str, ids: NodeIds) -> LabeledNodes:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _found(ids: NodeIds, column: pa.Array) -> Tensor:
+def found_nodes(ids: NodeIds, column: pa.Array) -> Tensor:
     """Return dense ids, -1 for who has none; of a bipartite stream sources come first."""
     try:
         found = ids.find(column)

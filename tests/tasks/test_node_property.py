@@ -1,0 +1,137 @@
+"""Properties of nodes: forecasters by hand, what a query sees, and a head that beats them."""
+
+import pyarrow as pa
+import pytest
+import torch
+
+from helpers.made_streams import made_events, small_tgat, small_tgn
+from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.inference import Inference
+from tgflow.metrics import ndcg_at_k
+from tgflow.tasks.forecasters import Forecasters
+from tgflow.tasks.node_property import Asked, asked_at_times, node_property_figures
+from tgflow.tasks.property_labels import PropertyLabels, PropertyTime
+from tgflow.train.config import OfflineConfig
+from tgflow.train.split import chronological_split
+
+
+def ids_of(num):
+    ids = NodeIds()
+    ids.encode(list(range(num)), list(range(num)))
+    return ids
+
+
+def test_forecasters_follow_the_formulas():
+    forecasters, nodes = Forecasters(3, 2), torch.tensor([0, 2])
+    assert forecasters.average(nodes).tolist() == [[0, 0], [0, 0]]
+    rows = [torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [0.5, 0.5]])]
+    for y in rows:
+        forecasters.add(nodes, y)
+    assert forecasters.last(nodes).tolist() == rows[1].tolist()
+    expected = torch.tensor([[6 / 7, 1 / 7], [0.5, 0.5]])
+    assert torch.allclose(forecasters.average(nodes), expected)
+    assert forecasters.average(torch.tensor([1])).tolist() == [[0, 0]]
+
+
+def test_a_table_becomes_properties_by_time():
+    table = pa.table(
+        {
+            "t": [20, 10, 10, 10, 20],
+            "node": [1, 1, 0, 1, 99],
+            "label": ["b", "a", "b", "c", "a"],
+            "weight": [1.0, 0.25, 1.0, 0.75, 1.0],
+        }
+    )
+    labels = PropertyLabels.of(table, ids_of(3), 1000, "x")
+    assert [each.t for each in labels.times] == [10_000, 20_000]
+    assert labels.num_items == 3
+    first = labels.times[0]
+    assert first.nodes.tolist() == [0, 1]
+    assert first.dense(3).tolist() == [[1, 0, 0], [0, 0.25, 0.75]]  # b, a, c in order of the rows
+    assert labels.times[1].nodes.tolist() == [1]  # nobody knows 99
+    with pytest.raises(ValueError, match="x has no column 'weight'"):
+        PropertyLabels.of(table.drop_columns(["weight"]), ids_of(3), 1, "x")
+
+
+def asked_of(model, labels, events=None):
+    events = made_events(200) if events is None else events
+    graph = TemporalGraph.from_events(events)
+    split = chronological_split(events)
+    config = OfflineConfig(batch_size=20)
+    return graph, [*asked_at_times(model, graph, config, split, labels)]
+
+
+def labels_at(*times):
+    nodes, item = torch.arange(6), torch.arange(6) % 2
+    return PropertyLabels(
+        [PropertyTime(t, nodes, torch.arange(6), item, torch.ones(6)) for t in times], 2
+    )
+
+
+@pytest.mark.parametrize("model", [small_tgn, small_tgat])
+def test_a_query_sees_what_happened_before_its_time_alone(model):
+    events = made_events(200)
+    times = [int(events.t[i]) for i in (60, 150)]
+    _, asked = asked_of(model(), labels_at(*times), events)
+    _, less = asked_of(model(), labels_at(*times), events[: 150 + 1])
+    assert torch.equal(asked[0].z, less[0].z)
+    assert torch.equal(asked[1].z, less[1].z)
+    assert not torch.equal(asked[0].z, asked[1].z)
+
+
+def test_the_models_state_is_left_as_it_was():
+    model = small_tgn()
+    graph = TemporalGraph.from_events(made_events(200))
+    before = {name: x.clone() for name, x in model.state.state_dict().items()}
+    times = labels_at(int(graph.log.read(0, 200).t[120]))
+    split = chronological_split(graph.log.read(0, 200))
+    [*_] = asked_at_times(model, graph, OfflineConfig(batch_size=20), split, times)
+    after = model.state.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert Inference(model, graph).embed(torch.arange(3), 0).isfinite().all()
+
+
+def made_asked(num_times=60, seed=0):
+    """Embeddings that say which item comes next, where averages and the last item do not."""
+    generator = torch.Generator().manual_seed(seed)
+    asked = []
+    for t in range(num_times):
+        item = torch.randint(12, (20,), generator=generator)
+        z = torch.nn.functional.one_hot(item, 12).float()
+        of = PropertyTime(t, torch.arange(20), torch.arange(20), item, torch.ones(20))
+        part = "train" if t < 40 else "val" if t < 50 else "test"
+        asked.append(Asked(of, z, part))
+    return asked
+
+
+def test_a_head_learns_what_forecasters_cannot_say():
+    result = node_property_figures(made_asked(), 12, epochs=15, learning_rate=1e-2, seed=0)
+    assert result["property.ndcg"] > 0.9
+    assert result["property.ndcg_low"] <= result["property.ndcg"] <= result["property.ndcg_high"]
+    assert max(result["property.last.ndcg"], result["property.average.ndcg"]) < 0.6
+
+
+def test_figures_of_forecasters_are_means_over_times():
+    asked = made_asked()
+    result = node_property_figures(asked, 12, epochs=1, seed=0)
+    found = []
+    for number, each in enumerate(asked):
+        if each.part == "test":
+            last = asked[number - 1].of.dense(12)
+            found.append(ndcg_at_k(last, each.of.dense(12), 10))
+    assert result["property.last.ndcg"] == pytest.approx(sum(found) / len(found))
+    assert result["property.num_times"] == 10
+
+
+def test_a_head_starts_as_the_moving_average():
+    asked = [each for each in made_asked() if each.part != "train"]
+    result = node_property_figures(asked, 12, epochs=3, seed=0)
+    assert result["property.ndcg"] == result["property.average.ndcg"]
+
+
+def test_parts_without_times_are_refused():
+    asked = [each for each in made_asked() if each.part != "val"]
+    with pytest.raises(ValueError, match="no time of the properties is within the val part"):
+        node_property_figures(asked, 12, seed=0)

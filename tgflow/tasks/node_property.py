@@ -1,0 +1,227 @@
+"""What a node's property will be next: NDCG@10 of a head on embeddings and on what it was."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from tgflow.graph import TemporalGraph
+from tgflow.inference import Inference
+from tgflow.metrics import ndcg_at_k
+from tgflow.model import TemporalModel, device_of_model
+from tgflow.plan.loader import Loader
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.tasks.forecasters import Forecasters
+from tgflow.tasks.property_labels import PropertyLabels, PropertyTime
+from tgflow.train.config import OfflineConfig
+from tgflow.train.plans import make_plan
+from tgflow.train.split import Split
+
+TOP = 10
+PATIENCE = 10
+_SKIP = 20.0
+"""What a share of the moving average adds to a logit at first: the head starts by that order."""
+
+
+class PropertyHead(nn.Module):
+    """W2 relu(W1 [z | last | average] + b1) + b2 + a last + b average, of a node at a time.
+
+    Args:
+        dim: Width of an embedding.
+        num_items: Width of a property.
+    """
+
+    def __init__(self, dim: int, num_items: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(dim + 2 * num_items, dim)
+        self.out = nn.Linear(dim, num_items)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+        self.skip = nn.Parameter(torch.tensor([0.0, 1.0]))
+
+    def forward(self, z: Tensor, last: Tensor, average: Tensor) -> Tensor:
+        """Return logits, float `[N, num_items]`, of rows of embeddings and properties so far."""
+        hidden = self.hidden(torch.cat([z, last, average], dim=1)).relu()
+        logits: Tensor = self.out(hidden)
+        return logits + _SKIP * (self.skip[0] * last + self.skip[1] * average)
+
+
+class Asked(NamedTuple):
+    """The nodes with properties at one time, and what the model makes of them then."""
+
+    of: PropertyTime
+    z: Tensor
+    """float `[N, dim]` on the host: of what happened before that time."""
+    part: str
+    """train, val or test."""
+
+
+@torch.no_grad()
+def asked_at_times(
+    model: TemporalModel,
+    graph: TemporalGraph,
+    config: OfflineConfig,
+    split: Split,
+    labels: PropertyLabels,
+) -> Iterator[Asked]:
+    """Yield what a model makes of nodes at the times of their properties, in one pass over the log.
+
+    A query at time T sees events before T alone, in memory too: its state starts empty, and events
+    are stored up to T, in batches that end there; it is then as it was before.
+    """
+    before = None if model.state is None else model.state.state_dict()
+    if model.state is not None:
+        model.state.reset()
+    try:
+        yield from _asked_in_order(model, graph, config, split, labels)
+    finally:
+        if model.state is not None and before is not None:
+            model.state.load_state_dict(before)
+
+
+def _asked_in_order(
+    model: TemporalModel,
+    graph: TemporalGraph,
+    config: OfflineConfig,
+    split: Split,
+    labels: PropertyLabels,
+) -> Iterator[Asked]:
+    engine, position = Inference(model, graph), 0
+    t = graph.log.read(0, graph.num_events).t
+    ends = int(t[split.val_start]), int(t[split.test_start])
+    for each in labels.times:
+        stop = graph.log.position(each.t)
+        if model.state is not None and stop > position:
+            _store(model, graph, config, position, stop)
+            position = stop
+        part = "train" if each.t < ends[0] else "val" if each.t < ends[1] else "test"
+        yield Asked(each, engine.embed(each.nodes, each.t, as_of=stop).cpu(), part)
+
+
+def _store(
+    model: TemporalModel, graph: TemporalGraph, config: OfflineConfig, start: int, stop: int
+) -> None:
+    plan = make_plan(
+        graph, model, config, NegativeSampler(), seed=config.seed, start=start, stop=stop
+    )
+    model.eval()
+    for batch in Loader(plan, num_threads=0, device=device_of_model(model)):
+        model.commit(batch, model(batch))
+
+
+@dataclass(slots=True)
+class _Best:
+    ndcg: float
+    epoch: int
+    parameters: dict[str, Tensor]
+
+
+def node_property_figures(
+    asked: list[Asked], num_items: int, *, epochs: int = 50, learning_rate: float = 1e-3, seed: int
+) -> dict[str, float]:
+    """Learn a head on what was asked, and return its figures on the test beside forecasters'.
+
+    Soft-target cross-entropy; labels before T are seen at T, of all nodes, in each part. The epoch
+    is chosen by validation, from before the first one on.
+
+    Args:
+        asked: Of `asked_at_times`.
+        num_items: Width of a property.
+        epochs: Passes over the times, at most; stops after 10 without improvement.
+        learning_rate: Adam's.
+        seed: Of the head's first parameters.
+
+    Returns:
+        `property.ndcg`, NDCG@10 as in TGB: the mean over nodes, then over times; the same as
+        `property.last.ndcg` and `property.average.ndcg`; and an interval by resampled times.
+
+    Raises:
+        ValueError: If validation or test has no time.
+    """
+    for part in ("val", "test"):
+        if not any(each.part == part for each in asked):
+            raise ValueError(f"no time of the properties is within the {part} part of the events")
+    nodes = torch.unique(torch.cat([each.of.nodes for each in asked]))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = PropertyHead(asked[0].z.shape[1], num_items)
+    optimizer = torch.optim.Adam(head.parameters(), lr=learning_rate)
+    best: _Best | None = None
+    for epoch in range(epochs + 1):
+        found = _pass(head, optimizer if epoch else None, asked, nodes, num_items)
+        ndcg = _mean(found["val"]["head"])
+        if best is None or ndcg > best.ndcg:
+            best = _Best(ndcg, epoch, copy.deepcopy(head.state_dict()))
+        elif epoch - best.epoch >= PATIENCE:
+            break
+    assert best is not None
+    head.load_state_dict(best.parameters)
+    test = _pass(head, None, asked, nodes, num_items)["test"]
+    low, high = _interval(test["head"], seed)
+    return {
+        "property.ndcg": _mean(test["head"]),
+        "property.ndcg_low": low,
+        "property.ndcg_high": high,
+        "property.last.ndcg": _mean(test["last"]),
+        "property.average.ndcg": _mean(test["average"]),
+        "property.num_times": float(len(test["head"])),
+        "property.best_epoch": float(best.epoch),
+    }
+
+
+def _pass(
+    head: PropertyHead,
+    optimizer: torch.optim.Optimizer | None,
+    asked: list[Asked],
+    nodes: Tensor,
+    num_items: int,
+) -> dict[str, dict[str, list[float]]]:
+    """Go over all times; learn from those of training, if that is wanted; measure the others."""
+    forecasters = Forecasters(len(nodes), num_items)
+    found: dict[str, dict[str, list[float]]] = {
+        part: {name: [] for name in ("head", "last", "average")} for part in ("val", "test")
+    }
+    for of, z, part in asked:
+        own, y = torch.searchsorted(nodes, of.nodes), of.dense(num_items)
+        last, average = forecasters.last(own), forecasters.average(own)
+        if part == "train" and optimizer is not None:
+            _learn(head, optimizer, (z, last, average), y)
+        elif part != "train":
+            with torch.no_grad():
+                said = {"head": head(z, last, average), "last": last, "average": average}
+            for name, scores in said.items():
+                found[part][name].append(ndcg_at_k(scores, y, TOP))
+        forecasters.add(own, y)
+    return found
+
+
+def _learn(
+    head: PropertyHead,
+    optimizer: torch.optim.Optimizer,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    y: Tensor,
+) -> None:
+    shares = y / y.sum(1, keepdim=True).clamp(min=1e-12)
+    loss = -(shares * log_softmax(head(*inputs), dim=1)).sum(1).mean()
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _interval(values: list[float], seed: int) -> tuple[float, float]:
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(values), (1000, len(values)), generator=generator)
+    means = torch.tensor(values, dtype=torch.float64)[rows].mean(1)
+    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high
