@@ -11,6 +11,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from tgflow.choices import Injection
 from tgflow.setting import Duration, Setting, check_ranges
 
+Kind = Literal["link", "edge", "node", "property", "anomaly"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
