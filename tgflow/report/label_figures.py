@@ -34,7 +34,7 @@ RULES = {
 def label_table(
     flat: Mapping[str, Any], name: str
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]] | None:
-    """Return header and rows: the model's figures with 95 % intervals, then those of each rule.
+    """Return header and rows: the model's figures, their 95 % intervals, then those of each rule.
 
     Args:
         flat: Figures, with keys such as `test.edge.accuracy` and `test.edge.pair_last.accuracy`.
@@ -49,20 +49,22 @@ def label_table(
         columns = [key for key in COLUMNS if f"{prefix}.{key}" in flat]
         if columns:
             header = (f"labels, {task}", *(COLUMNS[key] for key in columns))
-            own = (name, *(_with_interval(flat, f"{prefix}.{key}") for key in columns))
+            own = [
+                (name, *(score(flat[f"{prefix}.{key}"]) for key in columns)),
+                ("95 % interval", *(_interval(flat, f"{prefix}.{key}") for key in columns)),
+            ]
             rules = [
                 (text, *(score(flat.get(f"{prefix}.{rule}.{key}", nan)) for key in columns))
                 for rule, text in RULES.items()
                 if f"{prefix}.{rule}.{columns[0]}" in flat
             ]
-            return header, [own, *rules]
+            return header, [*own, *rules]
     return None
 
 
-def _with_interval(flat: Mapping[str, Any], key: str) -> str:
+def _interval(flat: Mapping[str, Any], key: str) -> str:
     low, high = flat.get(f"{key}_low"), flat.get(f"{key}_high")
-    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-    return score(flat[key]) + interval
+    return "–" if low is None or high is None else f"{low:.3f}–{high:.3f}"
 
 
 def labels_html(flat: Mapping[str, Any], name: str) -> str:
