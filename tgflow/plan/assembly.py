@@ -93,6 +93,7 @@ def assembled_of(spec: PlanSpec, roots: Roots, columns: RootColumns, hops: Hops)
         counts=spec.counts.read(columns.counts, 1 + roots.negatives.dst.shape[1]),
         num_fallbacks=roots.negatives.num_fallbacks,
         slice=roots.slice,
+        targets=None,
     )
     node_rows = None if graph.node_x is None else graph.node_rows(inputs.nodes)
     with_edges = graph.edge_x is not None

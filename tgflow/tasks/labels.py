@@ -135,7 +135,7 @@ class EventLabels:
         self._task, self._graph = task, graph
         self._delay = task.delay_ticks(graph)
         codes = None if like is None else like.history.codes
-        self.history = LabelHistory(graph.log, task.num_classes, self._delay, codes)
+        self.history: LabelHistory = LabelHistory(graph.log, task.num_classes, self._delay, codes)
 
     def attach(self, batch: Batch) -> Batch:
         """Return a batch of the graph with its `targets`."""
