@@ -40,6 +40,7 @@ def test_training_learns_labels_and_shows_them_beside_rules(tgflow, payments, tm
     assert 'target = "is_fraud"' in (tmp_path / "out" / "config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_learns_labels_that_come_later_and_resumes_as_if_never_stopped(
     tgflow, payments, tmp_path
 ):
@@ -83,6 +84,7 @@ def test_labels_that_come_later_need_replay(tgflow, payments):
     assert "learned with replayed events" in ran.err
 
 
+@pytest.mark.slow
 def test_static_labels_of_nodes_are_told_from_embeddings(tgflow, payments, tmp_path):
     rows = [f"a{i},{'mule' if i % 3 == 0 else 'fine'}" for i in range(20)] + ["nobody,fine"]
     (tmp_path / "nodes.csv").write_text("node,label\n" + "\n".join(rows) + "\n")
@@ -98,6 +100,7 @@ def test_static_labels_of_nodes_are_told_from_embeddings(tgflow, payments, tmp_p
     assert "--node-labels: it is measured when a training is done" in ran.err
 
 
+@pytest.mark.slow
 def test_anomalies_are_injected_and_found(tgflow, payments, tmp_path):
     flags = ("--task", "anomaly", "--inject", "structural", "--inject-share", 0.2)
     ran = tgflow("train", "-s", payments, "-m", "recency", "-o", "out", *flags)
@@ -109,3 +112,19 @@ def test_anomalies_are_injected_and_found(tgflow, payments, tmp_path):
     assert min(map(int, places[1:])) >= 340
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert metrics["test.anomaly.num_positives"] == 12
+
+
+@pytest.mark.slow
+def test_properties_of_nodes_are_forecast(tgflow, payments, tmp_path):
+    rows = [
+        f"{86400 * day},a{i},s{(i + (day > 5)) % 4},1.0" for day in range(1, 17) for i in range(20)
+    ]
+    (tmp_path / "labels.csv").write_text("t,node,label,weight\n" + "\n".join(rows) + "\n")
+    flags = ("--task", "property", "--node-labels", "labels.csv")
+    ran = tgflow("train", "-s", payments, "-o", "out", *flags, *FEW)
+    assert ran.code == 0, ran.err
+    for text in ("labels, property", "NDCG@10", "the node's last", "moving average"):
+        assert text in ran.out
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert 0 < metrics["test.property.ndcg"] <= 1
+    assert metrics["test.property.last.ndcg"] > 0.9

@@ -13,6 +13,7 @@ from tgflow.train.config import OfflineConfig
 from tgflow.train.offline import OfflineTrainer
 
 
+@pytest.mark.slow
 def test_nodes_that_write_at_other_times_of_features_are_told_apart():
     """Of 40 sources the first half has large features, which memory keeps and degrees do not."""
     generator = torch.Generator().manual_seed(0)

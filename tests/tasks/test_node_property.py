@@ -106,6 +106,7 @@ def made_asked(num_times=60, seed=0):
     return asked
 
 
+@pytest.mark.slow
 def test_a_head_learns_what_forecasters_cannot_say():
     result = node_property_figures(made_asked(), 12, epochs=15, learning_rate=1e-2, seed=0)
     assert result["property.ndcg"] > 0.9

@@ -32,7 +32,9 @@ def trainer_of(events, kind="edge", model=None, observer=None, config=None, **se
 
 
 def test_it_learns_labels_that_no_rule_says():
-    result = trainer_of(taking_turns(400), config={"classes": 3}, epochs=5).fit()
+    result = trainer_of(
+        taking_turns(400), config={"classes": 3}, epochs=5, learning_rate=3e-2
+    ).fit()
     assert result["test.edge.accuracy"] > 0.8
     rules = [x for name, x in result.items() if name.endswith(".accuracy") and name.count(".") == 3]
     assert len(rules) == 5
@@ -43,8 +45,9 @@ def test_it_learns_labels_that_no_rule_says():
     assert json.loads(json.dumps(result)) == result
 
 
+@pytest.mark.slow
 def test_two_classes_are_told_apart_by_the_events_own_features():
-    result = trainer_of(by_feature(400), learning_rate=3e-2).fit()
+    result = trainer_of(by_feature(400), learning_rate=3e-2, epochs=6).fit()
     assert result["test.edge.auc"] > 0.85
     assert result["test.edge.pair_last.auc"] < 0.7
     assert result["test.edge.num_positives"] > 3
@@ -57,6 +60,7 @@ def test_labels_alone_leave_the_decoder_of_links_as_it_was():
     assert all(map(torch.equal, before, trainer.model.decoder.parameters()))
 
 
+@pytest.mark.slow
 def test_the_epoch_is_chosen_by_labels():
     class Recorder(Callback):
         def __init__(self):
@@ -71,6 +75,7 @@ def test_the_epoch_is_chosen_by_labels():
     found = [record.val["edge.accuracy"] for record in recorder.epochs]
     assert result["val.edge.accuracy"] == max(found)
     assert result["best_epoch"] == found.index(max(found))
+    assert "best epoch by edge.accuracy" in result["protocol_line"]
 
 
 def test_training_learns_the_labels_of_its_own_events():
@@ -88,6 +93,7 @@ def test_labels_of_sources_are_learned_without_destinations():
     assert 0 <= result["test.node.auc"] <= 1
 
 
+@pytest.mark.slow
 def test_every_model_that_embeds_nodes_learns_labels_and_others_say_why_not():
     for name in ("tgat", "jodie", "graphmixer"):
         result = trainer_of(by_feature(120), model=made_model(name), epochs=1).fit()

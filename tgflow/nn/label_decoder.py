@@ -26,7 +26,8 @@ class LabelDecoder(nn.Module):
 
     The event's own features are read as sign(x) log(1 + |x|), so that amounts of any size may come.
     A copy adds a weight of its own to the logit of the class that an earlier label has: a head that
-    cannot say "as last time" loses to that rule, however good the embeddings are.
+    cannot say "as last time" loses to that rule, however good the embeddings are. At first it says
+    nothing else: W2 and b2 start as zeros.
 
     Args:
         dim: Width of an embedding.
@@ -48,7 +49,8 @@ class LabelDecoder(nn.Module):
         self.past = nn.Embedding(NUM_PASTS * (num_classes + 1), dim)
         nn.init.normal_(self.past.weight, std=0.1)
         self.out = nn.Linear(dim, num_classes)
-        nn.init.xavier_normal_(self.out.weight)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
         fading = 0.5 ** torch.arange(depth)
         self.copy = nn.Parameter(torch.tensor(_COPIED).unsqueeze(1) * fading / COPY_GAIN)
         first = (num_classes + 1) * torch.arange(NUM_PASTS).unsqueeze(1) + 1

@@ -15,11 +15,12 @@ from tgflow.tasks.targets import LabelHistory
 
 BASELINES = ("majority", "source_last", "source_most", "source_average", "pair_last")
 """The most frequent label; the source's last, its most frequent, and the moving average of its
-labels; the last of the pair. Who has none of its own is predicted by the most frequent label, and
-so are ties."""
+labels; the last of the pair. Where there is none, and for ties, the source's most frequent label
+stands, or else the most frequent one."""
 WINDOW = 7
 """Of the moving average m <- ((w - 1) m + y) / w, as in TGB."""
-_TIE = 1e-6
+_OF_SOURCE, _OF_ALL = 1e-3, 1e-6
+"""What ties, and those without labels of their own, are settled by."""
 _AT_ONCE = 1000
 
 
@@ -68,8 +69,10 @@ class LabelRules:
                 "pair_last": _only(self._pair_last.get((src, dst))),
             }
             for name, weights in said.items():
-                found[name][row] = _TIE * shares
-                _add_shares(found[name][row], weights)
+                found[name][row] = _OF_ALL * shares
+                _add_shares(found[name][row], weights, 1.0)
+                if name == "pair_last":
+                    _add_shares(found[name][row], self._most.get(src, {}), _OF_SOURCE)
         return {name: torch.from_numpy(values) for name, values in found.items()}
 
     def _see(self, cut: int) -> None:
@@ -96,8 +99,8 @@ def _only(own: int | None) -> Mapping[int, float]:
     return {} if own is None else {own: 1.0}
 
 
-def _add_shares(row: NDArray[np.float64], weights: Mapping[int, float]) -> None:
+def _add_shares(row: NDArray[np.float64], weights: Mapping[int, float], factor: float) -> None:
     """Add to each class its share of the weights."""
     total = sum(weights.values())
     for each, weight in weights.items():
-        row[each] += weight / total
+        row[each] += factor * weight / total

@@ -98,8 +98,7 @@ class OfflineTrainer:
         self.config = c = OfflineConfig() if config is None else config
         check_sliceable(model, c.slices)
         check_task(task, model, c)
-        wanted = None if task is None else task.select
-        self._select = c.select if wanted is None else wanted
+        self._select = None if task is None else task.select
         if isinstance(model.state, SpreadState):
             raise ValueError(
                 "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
@@ -237,7 +236,9 @@ class OfflineTrainer:
     def _chosen(self, epoch: int, val: dict[str, float], best: BestEpoch | None) -> int:
         """Return the best epoch so far, as rank 0 finds it."""
         leads = self._peers.rank == 0
-        keeps = best is not None and not (leads and is_better(self._select, val, best.val))
+        keeps = best is not None and not (
+            leads and is_better(self._select or self.config.select, val, best.val)
+        )
         chosen = torch.tensor(best.epoch if best is not None and keeps else epoch)
         self._peers.broadcast(chosen, kind="epoch")
         return int(chosen)
@@ -379,7 +380,7 @@ class OfflineTrainer:
 
     def _summary(self) -> dict[str, Any]:
         summary = {
-            **protocol_figures(self.config, self.graph),
+            **protocol_figures(self.config, self.graph, self._select),
             "num_parameters": sum(p.numel() for p in self.model.parameters()),
             **self._plans.counts.figures(self.graph.num_events),
             "num_events": self.graph.num_events,

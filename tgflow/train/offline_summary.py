@@ -10,13 +10,15 @@ from tgflow.train.offline_progress import OfflineProgress
 from tgflow.train.protocols import offline_line
 
 
-def protocol_figures(config: OfflineConfig, graph: TemporalGraph) -> dict[str, Any]:
-    """Return what figures of a training are to be compared by."""
+def protocol_figures(
+    config: OfflineConfig, graph: TemporalGraph, select: str | None
+) -> dict[str, Any]:
+    """Return what figures of a training are to be compared by; `select` as `offline_line`."""
     tied = graph.log.tied_share(graph.num_events)
     is_published = (config.val_ratio, config.test_ratio) == (0.15, 0.15)
     return {
         "protocol": config.protocol or ("offline 70/15/15" if is_published else "offline"),
-        "protocol_line": offline_line(config, tied),
+        "protocol_line": offline_line(config, tied, select),
         "tied_share": tied,
         "visibility": config.visibility,
         "negatives": "fixed" if config.fixed_negatives else config.negatives[0],

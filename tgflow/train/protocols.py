@@ -61,13 +61,15 @@ def protocol_settings(name: str) -> dict[str, Any]:
     return {"protocol": name, **PROTOCOLS[name]}
 
 
-def offline_line(config: OfflineConfig, tied_share: float) -> str:
+def offline_line(config: OfflineConfig, tied_share: float, select: str | None = None) -> str:
     """Return in one line what figures of an offline training are to be compared by.
 
     Args:
         config: Its settings.
         tied_share: Share of the events that have the time of the event before.
+        select: The figure by which a task chooses the epoch; None: as the settings say.
     """
+    chosen = config.select.upper().replace("+", " and ") if select is None else select
     train = 1 - config.val_ratio - config.test_ratio
     split = "/".join(f"{100 * share:.3g}" for share in (train, config.val_ratio, config.test_ratio))
     return _line(
@@ -79,7 +81,7 @@ def offline_line(config: OfflineConfig, tied_share: float) -> str:
         *_eval_neighbors(config),
         *_reuse(config),
         _negatives(config),
-        f"best epoch by {config.select.upper().replace('+', ' and ')}",
+        f"best epoch by {chosen}",
         f"ties {tied_share:.0%}",
     )
 
