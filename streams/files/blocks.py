@@ -139,12 +139,18 @@ class TextFile:
             return 0.0
         return 1.0 if self._raw.closed else float(self._raw.tell() / self.size)
 
-    def head(self, num_lines: int) -> list[bytes]:
-        """Return the first lines, fewer if the file is shorter, without their line ends."""
+    def head(self, num_lines: int, num_bytes: int | None = None) -> list[bytes]:
+        """Return the first lines without their line ends.
+
+        Args:
+            num_lines: How many; fewer if the file is shorter.
+            num_bytes: Once so many bytes are read, no more follow; None: all do.
+        """
         data = b""
         for block in self.blocks(1 << 16):
             data += block.data
-            if block.line + block.num_lines > num_lines:
+            is_enough = num_bytes is not None and len(data) >= num_bytes
+            if is_enough or block.line + block.num_lines > num_lines:
                 break
         return [line.rstrip(b"\r\n") for line in data.splitlines(keepends=True)[:num_lines]]
 

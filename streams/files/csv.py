@@ -1,4 +1,20 @@
-"""Comma- or tab-separated text with a header line."""
+"""Comma- or tab-separated text with a header line, in one dialect.
+
+Rows are those of RFC 4180, but for what follows; Python's `csv` with `strict=True` splits lines
+into the same values:
+
+* A row is a line, which ends by `\\n` or `\\r\\n`; a quoted value holds neither, nor a lone `\\r`.
+* Values between quotes may hold the delimiter, and quotes that are doubled. Nothing stands between
+  the closing quote and the next delimiter. A quote that opens within a value is a character like
+  any other: `5"x` is `5"x`.
+* A blank line is no row, and a row has as many values as the header. Both are UTF-8; a byte order
+  mark may stand at the beginning of the file. NUL is a character like any other.
+* Spaces and tabs around a number do not count; those around text do. Numbers are decimal: an id
+  and a label `-?[0-9]+`, a time and a feature perhaps with a point and an exponent. Text like
+  `nan`, `inf`, `1_000` and `0x10` is no number.
+
+What a row is depends on its own line alone.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +31,7 @@ import pyarrow.csv
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.blocks import BLOCK_BYTES, BOM, Text, TextBlock
 from tgflow.streams.files.lines import Parser, Verdicts, parser_block
+from tgflow.streams.files.quotes import enclose_values
 from tgflow.streams.files.screen import screen
 from tgflow.streams.files.text import TextDecoder, undecodable
 from tgflow.streams.rows.checks import Fault
@@ -63,7 +80,8 @@ class CsvDecoder(TextDecoder):
             raise StreamError(f"{self.name}, line 1", *fault)
         names = split_values(head[0], self._delimiter)
         if not names:
-            text = f"a quote is not closed in the header {shown(head[0].decode())}; mend it"
+            what, _ = _quote_fault(head[0], self._delimiter)
+            text = f"{what} in the header {shown(head[0].decode())}; mend it"
             raise StreamError(f"{self.name}, line 1", "syntax", text)
         return [name.strip() for name in names]
 
@@ -111,6 +129,8 @@ def csv_parser(
             raise pa.ArrowInvalid("a line end of another kind")
         if b"\xef" in lines and (lines.startswith(BOM) or b"\n" + BOM in lines):
             raise pa.ArrowInvalid("a byte order mark")  # Arrow skips one where it begins
+        if b'"' in lines and not enclose_values(lines, delimiter):
+            raise pa.ArrowInvalid("text after a closing quote")  # Arrow adds it to the value
         reading.block_size = parser_block(len(lines), num_lines)
         batch = table(lines, converting)
         if len(batch) != num_lines:
@@ -145,11 +165,18 @@ def csv_parser(
 
 
 def split_values(line: Text, delimiter: str) -> list[str]:
-    """Return the values of a line, none if a quote is not closed on it."""
+    """Return the values of a line, none if a quote is not closed on it, or text follows one."""
     try:
         return next(csv.reader([line.decode()], delimiter=delimiter, strict=True))
     except csv.Error:
         return []
+
+
+def _quote_fault(line: Text, delimiter: str) -> tuple[str, str]:
+    """Return what is wrong with the quotes of a line that has no values, and the way out."""
+    if enclose_values(line + b'"', delimiter):
+        return "a quote is not closed", "values hold no line ends here"
+    return "text follows a closing quote", "write quotes within quotes twice"
 
 
 def _fault(
@@ -168,7 +195,8 @@ def _fault(
         return "syntax", r"a \r stands within the line; end lines by \n or \r\n"
     values = split_values(line.removesuffix(line_end), delimiter)
     if not values:
-        return "syntax", "a quote is not closed on its line; values hold no line ends here"
+        what, way_out = _quote_fault(line.removesuffix(line_end), delimiter)
+        return "syntax", f"{what} on its line; {way_out}"
     if len(values) != len(names):
         return "schema", _wrong_width(line, len(values), names)
     row = dict(zip(names, values, strict=True))

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -19,13 +20,23 @@ from tgflow.streams.files.lines import Parser, parser_block
 from tgflow.streams.files.text import TextDecoder, undecodable
 from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.columns import id_fault
+from tgflow.streams.rows.features import usual_value
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.ticks import decimal_type, number_fault
 
 
+HEAD_LINES, HEAD_BYTES = 1000, 8 << 20
+"""Of a file: lines that decide what its keys hold, and their bytes, about."""
+
+
 class JsonlDecoder(TextDecoder):
-    """A file of JSON objects; the keys of the first one name the columns.
+    """A file of JSON objects, in the dialect of RFC 8259; each key of the first ones is a column.
+
+    Whether a feature is a number or a list, and of how many, is what most of the first 1,000 rows
+    say. Numbers are JSON's, besides `NaN` and `Infinity`, which are no features: `true` is no
+    number, nor is `"7"`, and an integer has neither point nor exponent, but where it is a time or
+    a label (`2.0`, `1e3`). A key that stands twice makes a line bad.
 
     Args:
         path: The file, compressed if its name says so.
@@ -37,29 +48,34 @@ class JsonlDecoder(TextDecoder):
         Raises:
             StreamError: If none of the first lines is a JSON object.
         """
-        first = self._first_values()
-        return None if first is None else list(first)
+        head = self.head()
+        if not head:
+            return None
+        if not self._objects:
+            fault = parse_object(head[0])[1]
+            raise StreamError(self.first_place, *(fault or ("syntax", "no object")))
+        return list(dict.fromkeys(chain.from_iterable(self._objects)))
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return the objects among the first lines."""
-        return [value for value, fault in map(parse_object, self.head()) if fault is None]
+        return self._objects
+
+    def head(self) -> list[bytes]:
+        """Return the first lines; they are read once."""
+        if self._head is None:
+            self._head = self._file.head(HEAD_LINES, HEAD_BYTES)
+        return self._head
 
     def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
         """Return how lines become typed columns."""
-        types = json_types(columns, ids, time, self._first_values() or {})
-        return json_parser(types, columns, time, checks)
+        rows = self._objects
+        usual = {name: usual_value(row.get(name) for row in rows) for name in columns.names}
+        return json_parser(json_types(columns, ids, time, usual), columns, time, checks)
 
-    def _first_values(self) -> dict[str, Any] | None:
-        """Return the keys of the first objects with their first values."""
-        head = self.head()
-        values: dict[str, Any] = {}
-        objects = [value for value, fault in map(parse_object, head) if fault is None]
-        for key, value in chain.from_iterable(value.items() for value in objects):
-            if values.get(key) is None:
-                values[key] = value
-        if objects or not head:
-            return values if head else None
-        raise StreamError(self.first_place, *(parse_object(head[0])[1] or ("syntax", "no object")))
+    @cached_property
+    def _objects(self) -> list[dict[str, Any]]:
+        """The objects among the first lines."""
+        return [value for value, fault in map(parse_object, self.head()) if fault is None]
 
 
 def json_parser(
@@ -100,21 +116,21 @@ def json_parser(
 
 
 def json_types(
-    columns: Columns, ids: IdKind, time: Scale, first: Mapping[str, Any]
+    columns: Columns, ids: IdKind, time: Scale, usual: Mapping[str, Any]
 ) -> dict[str, pa.DataType]:
-    """Return the types of the columns, of features and ids as in `first`, the first object."""
+    """Return the types of the columns, of features and ids as in `usual`, values by column."""
     types = {}
     for name in columns.features:
-        is_list = isinstance(first.get(name), list)
+        is_list = isinstance(usual.get(name), list)
         types[name] = pa.list_(pa.float32()) if is_list else pa.float32()
     for name in (columns.src, columns.dst):
-        is_number = ids == "int" or isinstance(first.get(name), int)
+        is_number = ids == "int" or isinstance(usual.get(name), int)
         types[name] = pa.int64() if is_number else pa.string()
     types[columns.t] = decimal_type(time)
     if columns.label:
         types[columns.label] = decimal_type(UNSCALED)
     if columns.event_id:
-        is_number = isinstance(first.get(columns.event_id), int)
+        is_number = isinstance(usual.get(columns.event_id), int)
         types.setdefault(columns.event_id, pa.int64() if is_number else pa.string())
     return types
 

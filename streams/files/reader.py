@@ -9,6 +9,7 @@ from typing import Any
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.file_list import Files
 from tgflow.streams.rows.columns import AS_TEXT
+from tgflow.streams.rows.features import usual_value
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.rows.schema import Columns, IdKind, Schema
@@ -78,7 +79,7 @@ class Reader:
         return replace(rows, position=position), self._files.progress(current)
 
     def _look_ahead(self) -> None:
-        """Learn the width of the features and the kind of ids from the first row that has both."""
+        """Learn the width of the features from the first rows, and the kind of ids from one."""
         for decoder in self._files.decoders:
             columns = self._schema.select(decoder)
             if columns is None:
@@ -97,7 +98,7 @@ class Reader:
         whole = [row for row in samples if all(row.get(name) is not None for name in wanted)]
         good = [row for row in whole if all(_is_id(row[name]) for name in both)]
         row = [*good, *whole, *samples][0]
-        values = [row.get(name) for name in columns.features]
+        values = [usual_value(each.get(name) for each in samples) for name in columns.features]
         self.widths = tuple(len(v) if isinstance(v, list) else 1 for v in values)
         if self._schema.id_kind is None:
             self.id_kind = _id_kind(first_place, {name: row.get(name) for name in both})

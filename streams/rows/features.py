@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import mode
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +42,24 @@ def feature_columns(
     return x
 
 
+def usual_value(values: Iterable[Any]) -> Any:
+    """Return what a column mostly holds: the first value of that kind, None if all are missing.
+
+    It is a list if most values are, of the length that most lists have; else of the type that most
+    of the others have. Where there are as many of two kinds, the one that comes first counts.
+    """
+    there = [value for value in values if value is not None]
+    lists = [value for value in there if isinstance(value, list)]
+    if not there:
+        return None
+    if 2 * len(lists) + isinstance(there[0], list) > len(there):
+        length = mode(map(len, lists))
+        return next(value for value in lists if len(value) == length)
+    others = [value for value in there if not isinstance(value, list)]
+    kind = mode(map(type, others))
+    return next(value for value in others if type(value) is kind)
+
+
 def _refuse_values(bad: Bools, x: Float32s, names: Sequence[str], widths: Sequence[int]) -> None:
     """Raise `BadRows` for rows with a `bad` value; the first of a row is named."""
 
@@ -70,12 +90,12 @@ def _fill(x: Float32s, array: pa.Array, name: str) -> None:
     width = x.shape[1]
     if not pa.types.is_list(array.type) and not pa.types.is_fixed_size_list(array.type):
         if width != 1:
-            text = f"{name} is of type {array.type}, expected lists as in the first row"
+            text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
             refuse_all(len(x), "width", text)
         _copy(x, array, name)
         return
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
-    text = f"{name} has {{}} values, expected {width} as in the first row"
+    text = f"{name} has {{}} values, expected {width} as in most of the first rows"
     refuse(lengths != width, "width", lambda row: text.format(lengths[row]))
     flat = array.flatten()
     if flat.null_count:

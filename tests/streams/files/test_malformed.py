@@ -50,6 +50,8 @@ CSV_ROWS = {
     "1,2,3,0,": "label is empty, expected a whole number",
     "1,2,3,0,1.5": "label is 1.5, expected a whole number",
     '1,"2\n",3,0,0': "a quote is not closed on its line; values hold no line ends here",
+    '1,"2"0,3,0,0': "text follows a closing quote on its line; write quotes within quotes twice",
+    '1,2,3,"0" ,0': "text follows a closing quote on its line; write quotes within quotes twice",
 }
 
 
@@ -164,8 +166,8 @@ JSON_ROWS = {
     json_row(t="2"): "tick 2 comes after tick 3; times must not decrease: "
     "pass sort=True to read everything first and sort it by time",
     json_row(label="0.5"): "label is 0.5, expected a whole number",
-    json_row(x="[1]"): "x has 1 values, expected 2 as in the first row",
-    json_row(x="[1, 2, 3]"): "x has 3 values, expected 2 as in the first row",
+    json_row(x="[1]"): "x has 1 values, expected 2 as in most of the first rows",
+    json_row(x="[1, 2, 3]"): "x has 3 values, expected 2 as in most of the first rows",
     json_row(x="[1, NaN]"): "x[1] is nan in float32; features must be finite: mend or drop it",
     json_row(x="[1e39, 0]"): "x[0] is inf in float32; features must be finite: mend or drop it",
     json_row(x="[1, null]"): "x holds an empty value; features must be finite",

@@ -1,0 +1,305 @@
+"""Rows spoiled at random: those taken are just those that a parser of another kind takes, exactly.
+
+The other parser goes row by row, in plain Python, by the sentences of the guide to streams.
+TGFLOW_MUTANTS says how many files of each format are tried.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import random
+import re
+import struct
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from helpers.effort import tries
+from helpers.file_reads import flat, read
+from tgflow.streams import open_files
+from tgflow.units import INT64_MAX
+
+MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 30)))
+ROWS = 12
+INTEGER = re.compile(r"[ \t]*(-?[0-9]+)[ \t]*")
+_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+NUMBER = re.compile(rf"[ \t]*(-?{_NUMBER})[ \t]*")
+SIGNED = re.compile(rf"[ \t]*([+-]?{_NUMBER})[ \t]*")
+MOST_DIGITS = 22
+
+
+class NoEvent(ValueError):
+    """A row that is none."""
+
+
+def wanted(condition):
+    if not condition:
+        raise NoEvent
+
+
+def node(value):
+    """Return an integer id."""
+    wanted(type(value) is int and 0 <= value <= INT64_MAX)
+    return value
+
+
+def whole(value):
+    """Return a number that is one of int64: a time in ticks of its own unit, or a label."""
+    wanted(type(value) in (int, Decimal) and Decimal(value).is_finite())
+    number = Decimal(value)
+    wanted(number == 0 or number.adjusted() < MOST_DIGITS)
+    wanted(number == number.to_integral_value() and abs(number) <= INT64_MAX)
+    return int(number)
+
+
+def single(value):
+    """Return a number as float32 has it."""
+    try:
+        found = struct.unpack("f", struct.pack("f", float(value)))[0]
+    except OverflowError:
+        raise NoEvent from None
+    wanted(math.isfinite(found))
+    return found
+
+
+def features(values):
+    return tuple(single(value) for value in values)
+
+
+def texts(pattern, text):
+    match = pattern.fullmatch(text)
+    wanted(match)
+    return match[1]
+
+
+def csv_event(line, width):
+    """Return the event on a line of src, dst, t, label and features."""
+    try:
+        text = line.decode()
+        wanted("\r" not in text and text.strip() and not text.startswith("\ufeff"))
+        values = next(csv.reader([text], strict=True))
+    except (UnicodeDecodeError, csv.Error):
+        raise NoEvent from None
+    wanted(len(values) == 4 + width)
+    src, dst = (node(int(texts(INTEGER, value))) for value in values[:2])
+    t, label = (whole(Decimal(texts(SIGNED, value))) for value in values[2:4])
+    return src, dst, t, label, features(texts(NUMBER, value) for value in values[4:])
+
+
+def unique(pairs):
+    wanted(len(dict(pairs)) == len(pairs))
+    return dict(pairs)
+
+
+def json_event(line, width):
+    """Return the event of a line of JSON, whose features are a list."""
+    try:
+        row = json.loads(line.decode(), parse_float=Decimal, object_pairs_hook=unique)
+    except (ValueError, RecursionError):
+        raise NoEvent from None
+    wanted(isinstance(row, dict) and not line.startswith(b"\xef\xbb\xbf"))
+    x = row.get("x")
+    wanted(isinstance(x, list) and len(x) == width)
+    wanted(all(type(value) in (int, Decimal, float) for value in x))
+    src, dst = node(row.get("src")), node(row.get("dst"))
+    return src, dst, whole(row.get("t")), whole(row.get("label")), features(x)
+
+
+def typed_event(row, width):
+    """Return the event of a row of a table, whose columns have types."""
+    for name in ("t", "label"):
+        value = row[name]
+        if isinstance(value, float):
+            wanted(math.isfinite(value) and value.is_integer() and abs(value) < 2**53)
+            row[name] = int(value)
+    if isinstance(row["label"], bool):
+        row["label"] = int(row["label"])
+    x = row["x"]
+    wanted(isinstance(x, list) and len(x) == width and None not in x)
+    src, dst = node(row["src"]), node(row["dst"])
+    return src, dst, whole(row["t"]), whole(row["label"]), features(x)
+
+
+def events_of(rows, event, width):
+    """Return the event of each row, by its number."""
+    found = {}
+    for number, row in enumerate(rows):
+        try:
+            found[number] = event(row, width)
+        except NoEvent:
+            continue
+    return found
+
+
+def taken(path, **schema):
+    """Return the events that tgflow takes, by the numbers of their rows, and how many are none."""
+    source = open_files(path, id_kind="int", label="label", **schema)
+    polls = read(source)
+    labels = [label for poll in polls for label in poll.rows.events.label.tolist()]
+    events, bad = flat(polls)
+    assert len({row for row, *_ in bad} | {row for row, *_ in events}) == len(events) + len(bad)
+    pairs = zip(events, labels, strict=True)
+    return {row: (src, dst, t, label, x) for (row, src, dst, t, x), label in pairs}, len(bad)
+
+
+def whole_lines(chance, make):
+    """Return good lines, of which the first ones say what a feature is."""
+    return [make(i, chance) for i in range(ROWS)]
+
+
+def csv_line(i, chance):
+    x = chance.choice(["0.5,-1e3", "2,.25", '"7",1.5e-3', "0,0"])
+    return f"{i},{chance.randrange(9)},{i},{chance.choice([0, 1, 2**40])},{x}".encode()
+
+
+def json_line(i, chance):
+    x = chance.choice([[0.5, -1e3], [2, 0.25], [0, 1e-3]])
+    return json.dumps(
+        {"src": i, "dst": chance.randrange(9), "t": i, "label": 2**40, "x": x}
+    ).encode()
+
+
+CSV_BYTES = [*(bytes([c]) for c in b'0123456789.-+eExXnaif_," \t\r\n\0'), b"\xff", b"\xc3\xa9"]
+CSV_BYTES += [b"e9", b"9223372036854775807", b"9223372036854775808", b"1e39", b"nan", b'""', b".0"]
+JSON_BYTES = [*CSV_BYTES, b"{", b"}", b"[", b"]", b":", b"true", b"null", b"NaN", b"\\u00e9"]
+JSON_BYTES += [b'"src":1,', b", 3", b"}{", b"\\", b'"x": [1, 2],', b"Infinity"]
+
+
+def spoiled(lines, pieces, chance):
+    """Return lines of which some were changed, never the first three."""
+    lines = list(lines)
+    for _ in range(chance.randint(1, 5)):
+        number = chance.randrange(3, len(lines))
+        line = lines[number]
+        at = chance.randint(0, len(line))
+        cut = at + chance.choice([0, 0, 1, 1, 2])
+        lines[number] = line[:at] + chance.choice([b"", *pieces]) + line[cut:]
+    return lines
+
+
+def lines_in(data):
+    """Return the lines of a file without their ends."""
+    lines = data.removesuffix(b"\n").split(b"\n")
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def test_lines_of_csv_spoiled_at_random(tmp_path):
+    chance, path = random.Random(1), tmp_path / "made.csv"
+    for _ in range(MUTANTS):
+        data = b"\n".join(spoiled(whole_lines(chance, csv_line), CSV_BYTES, chance)) + b"\n"
+        path.write_bytes(b"src,dst,t,label,f0,f1\n" + data)
+        lines = lines_in(data)
+        expected = events_of(lines, csv_event, 2)
+        assert taken(path, features="f") == (expected, len(lines) - len(expected)), data
+
+
+def test_lines_of_json_spoiled_at_random(tmp_path):
+    chance, path = random.Random(2), tmp_path / "made.jsonl"
+    for _ in range(MUTANTS):
+        data = b"\n".join(spoiled(whole_lines(chance, json_line), JSON_BYTES, chance)) + b"\n"
+        path.write_bytes(data)
+        lines = lines_in(data)
+        expected = events_of(lines, json_event, 2)
+        assert taken(path, features="x") == (expected, len(lines) - len(expected)), data
+
+
+INTEGERS = [pa.int8(), pa.uint8(), pa.int32(), pa.int64(), pa.uint64()]
+NUMBERS = [*INTEGERS, pa.float64(), pa.decimal128(24, 3)]
+
+
+def integer(kind, chance):
+    """Return an integer that a type holds: small, or at one of its ends."""
+    signed, bits = not str(kind).startswith("u"), kind.bit_width
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    return chance.choice([0, 1, 7, 7, 100, low, high, max(low, -1)])
+
+
+def number(kind, chance):
+    """Return a value of a column of numbers."""
+    if chance.random() < 0.1:
+        return None
+    if pa.types.is_integer(kind):
+        return integer(kind, chance)
+    if pa.types.is_floating(kind):
+        return chance.choice([0.0, 3.0, 0.5, -2.0, 1e40, 2.0**53, math.nan, math.inf, 1e300])
+    if pa.types.is_boolean(kind):
+        return chance.random() < 0.5
+    return chance.choice([Decimal("3.000"), Decimal("0.125"), Decimal(-4), Decimal(10) ** 19])
+
+
+def wide(kind, chance):
+    """Return a list of numbers, mostly two."""
+    if chance.random() < 0.1:
+        return None
+    length = chance.choice([2, 2, 2, 2, 0, 1, 3])
+    return [number(kind, chance) for _ in range(length)]
+
+
+def made_table(chance):
+    """Return a table whose types were chosen at random; its first rows are good ones."""
+    of_t = chance.choice(NUMBERS)
+    of_label = chance.choice([*NUMBERS, pa.bool_()])
+    of_x = chance.choice([pa.float32(), pa.float64(), pa.int16(), pa.bool_()])
+    columns = {}
+    for name in ("src", "dst"):
+        kind = chance.choice(INTEGERS)
+        columns[name] = pa.array([1] * 3 + [number(kind, chance) for _ in range(ROWS)], kind)
+    columns["t"] = pa.array([1] * 3 + [number(of_t, chance) for _ in range(ROWS)], of_t)
+    first = [True if pa.types.is_boolean(of_label) else 1] * 3
+    columns["label"] = pa.array(first + [number(of_label, chance) for _ in range(ROWS)], of_label)
+    one = True if pa.types.is_boolean(of_x) else 1
+    lists = [[one, one]] * 3 + [wide(of_x, chance) for _ in range(ROWS)]
+    columns["x"] = pa.array(lists, pa.list_(of_x))
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_tables_of_any_types_and_values(tmp_path, ending):
+    chance, path = random.Random(3), tmp_path / f"made.{ending}"
+    write = pa.parquet.write_table if ending == "parquet" else pa.feather.write_feather
+    for _ in range(MUTANTS):
+        table = made_table(chance)
+        write(table, path)
+        expected = events_of(table.to_pylist(), typed_event, 2)
+        assert taken(path, features="x") == (expected, len(table) - len(expected)), table
+
+
+@pytest.mark.parametrize(
+    ("label", "fate"), [(2**31, "kept"), (-(2**31) - 1, "kept"), (2**63 - 1, "kept"), (2**63, None)]
+)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_label_beyond_int32_is_kept_and_one_beyond_int64_is_no_event(
+    tmp_path, label, fate, ending
+):
+    path = tmp_path / f"made.{ending}"
+    if ending == "csv":
+        path.write_text(f"src,dst,t,label\n1,2,3,0\n1,2,3,{label}\n")
+    elif ending == "jsonl":
+        rows = [{"src": 1, "dst": 2, "t": 3, "label": each} for each in (0, label)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        kind = pa.uint64() if label > 0 else pa.int64()
+        labels = pa.array([0, label], kind)
+        pa.parquet.write_table(pa.table({"src": [1, 1], "dst": [2, 2], "t": [3, 3], "label": labels}), path)
+    events, num_bad = taken(path)
+    assert [event[3] for event in events.values()] == ([0, label] if fate else [0])
+    assert num_bad == (fate is None)
+
+
+def test_most_of_the_first_rows_say_what_a_feature_is(tmp_path):
+    path = tmp_path / "made.jsonl"
+    rows = [{"src": i, "dst": 1, "t": i, "label": 0, "x": [i, i + 1]} for i in range(1, 7)]
+    odd = [7, [7], [1, 2, 3], True, [True, 1], None]
+    given = [{**rows[0], "x": x} for x in odd] + rows
+    path.write_text("".join(json.dumps(row) + "\n" for row in given))
+    events, num_bad = taken(path, features="x")
+    assert {number: event[4] for number, event in events.items()} == {
+        6 + i: (i + 1, i + 2) for i in range(6)
+    }
+    assert num_bad == len(odd)
