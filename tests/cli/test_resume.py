@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -15,7 +16,6 @@ from helpers import faults
 from helpers.effort import cases, slow
 from helpers.live_runs import SMALL, same_run, signal_at, write_events
 from tgflow.cli import assemble, main
-from tgflow.durable.log import DurableLog
 from tgflow.runtime import checkpoints, open_log, runner
 from tgflow.streams.open import open_files
 
@@ -288,14 +288,42 @@ def test_clocks_that_jump_change_nothing(tgflow, events_csv, whole, monkeypatch)
     same_run(whole, whole.parent / "out")
 
 
+def small_segments(monkeypatch):
+    monkeypatch.setattr(open_log, "SEGMENT_BYTES", 500)
+    monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
+
+
 def test_old_segments_of_the_log_go_with_the_checkpoints_that_need_them(
     tgflow, events_csv, whole, monkeypatch
 ):
-    monkeypatch.setattr(open_log, "DurableLog", functools.partial(DurableLog, segment_bytes=500))
-    monkeypatch.setattr(assemble, "open_files", functools.partial(open_files, block_bytes=200))
+    small_segments(monkeypatch)
     flags = ("-s", events_csv, "-o", "out", "--keep", 1, *STEP, *SMALL)
     assert tgflow("run", *flags, "--limit", 300).code == 0
     segments = sorted(int(path.stem) for path in Path("out/log").iterdir())
     assert segments[0] > 0, segments
+    found = tgflow("info", "out", "--json").json["disk"]
+    assert found["bytes"] > 10_000
+    assert found["bytes_per_day"] > found["bytes"]
+    assert re.search(r"disk +\S+ .B, \S+ .B a day so far", tgflow("info", "out").out)
     assert tgflow("run", "-o", "out", "--resume", "--limit", 400).code == 0
     same_run(whole, whole.parent / "out")
+    for checkpoint in Path("out/checkpoints").iterdir():
+        (checkpoint / "manifest.json").write_text("")
+    ran = tgflow("run", "-o", "out", "--resume")
+    assert ran.code == 76
+    assert "move out/checkpoints and out/log away and --resume, so that all is learned again from " in (
+        ran.err
+    )
+    shutil.rmtree("out/checkpoints")
+    shutil.rmtree("out/log")
+    assert tgflow("run", "-o", "out", "--resume").code == 0
+    same_run(whole, whole.parent / "out")
+
+
+def test_all_of_the_log_is_kept_where_that_is_asked_for(tgflow, events_csv, monkeypatch):
+    small_segments(monkeypatch)
+    flags = ("-s", events_csv, "-o", "out", "--keep", 1, *STEP, *SMALL, "--keep-log")
+    assert tgflow("run", *flags).code == 0
+    segments = sorted(int(path.stem) for path in Path("out/log").iterdir())
+    assert segments == [*range(len(segments))]
+    assert len(segments) > 3

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ HEADLINES = (
     "prequential.ap", "prequential.mrr", "val.ap", "test.ap", "test.auc", "test.mrr",
     "epoch_seconds", "events_per_second", "interrupted",
 )  # fmt: skip
+
+DAY = 86_400
 
 
 def describe_run(path: Path, as_json: bool) -> None:
@@ -56,13 +60,15 @@ def _read(path: Path) -> dict[str, Any]:
     problems: dict[str, str] = {}
     if num_damaged := read_records(path / "metrics.jsonl", most=1).num_damaged:
         problems["metrics.jsonl"] = f"{num_damaged:,} lines are damaged, and left out"
+    checkpoints = _checkpoints(path / "checkpoints")
     return {
         "path": str(path),
         "config": plain(load_config(path / "config.toml")),
         "health": read_health(path / "health.json"),
         "metrics": _figures(path / "metrics.json", problems),
         "checkpoint": {"bytes": _size(offline)} if offline.exists() else None,
-        "checkpoints": _checkpoints(path / "checkpoints"),
+        "checkpoints": checkpoints,
+        "disk": _disk(path, checkpoints),
         "log": _log(path / "log"),
         "dead_letters": {"bytes": _size(path / "dead-letters")},
         "stream": _figures(path / "stream.json", problems),
@@ -86,6 +92,7 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
             entry["position"] = manifest["meta"]["position"]
             entry["trainer"] = manifest["meta"]["trainer"]
             entry["state_sha256"] = manifest["state_sha256"]
+            entry["elapsed"] = manifest["meta"].get("run", {}).get("elapsed")
             entry["age_seconds"] = time.time() - (path / "manifest.json").stat().st_mtime
             load(path)
         except (CheckpointError, OSError, LookupError) as error:
@@ -99,6 +106,19 @@ def _log(directory: Path) -> dict[str, Any] | None:
     if not segments:
         return None
     return {"bytes": _size(directory), "segments": len(segments)}
+
+
+def _disk(path: Path, checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the bytes of a run's directory, and by how many it has grown in a day of running."""
+    sizes = {}  # by file: checkpoints share some
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):  # a run that goes on removes what it needs no more
+                found = os.lstat(os.path.join(folder, name))
+                sizes[found.st_ino] = found.st_size
+    size = sum(sizes.values())
+    elapsed = next((each["elapsed"] for each in checkpoints if each.get("elapsed")), None)
+    return {"bytes": size, "bytes_per_day": size / elapsed * DAY if elapsed else None}
 
 
 def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -117,8 +137,14 @@ def _rows(path: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     if found["stream"]:
         rows.append(("rows", row_sums(found["stream"])))
         rows.append(("dead letters", num_bytes(found["dead_letters"]["bytes"])))
+    rows.append(("disk", _disk_text(found["disk"])))
     rows.append(("report", str(path / "report.html") if found["report"] else "none"))
     return [*rows, *found["problems"].items()]
+
+
+def _disk_text(disk: Mapping[str, Any]) -> str:
+    text, a_day = num_bytes(disk["bytes"]), disk["bytes_per_day"]
+    return text if a_day is None else f"{text}, {num_bytes(int(a_day))} a day so far"
 
 
 def _health_rows(health: Mapping[str, Any] | None) -> list[tuple[str, str]]:

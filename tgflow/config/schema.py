@@ -177,6 +177,8 @@ class CheckpointConfig:
     """Latest checkpoints to keep."""
     log: Annotated[bool, Setting(resume="fixed")] = True
     """Write arriving events to a log first, so that none must be read again."""
+    keep_log: bool = False
+    """Keep all of the log; unset: what no checkpoint that is kept needs is removed."""
     max_checkpoint_bytes: Size | None = None
     """Refuse checkpoints that are larger, such as 8GiB."""
     strict_resume: bool = False

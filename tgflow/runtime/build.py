@@ -179,7 +179,7 @@ def _compose(
     opened.callback(_close_table, trainer.graph)
     records = SavedRecords(directory.files)
     if newest is None:
-        records.rewind(0)
+        records.clear()
     else:
         records.load(newest)
     dead_letters = _open_dead_letters(directory)
@@ -200,7 +200,8 @@ def _compose(
     if ends is not None:
         opened.callback(_close_quietly, ends.close)
         saves.append(ends)
-    saves += [] if log is None else [LogRetention(log, store, run_log)]
+    if log is not None and not config.checkpoint.keep_log:
+        saves.append(LogRetention(log, store, run_log))
     saved = None if newest is None else trainer.position
     checkpoints = _make_checkpoints(trainer, store, run_log, config, saves, saved, peers)
     opened.enter_context(checkpoints)

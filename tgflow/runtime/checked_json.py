@@ -18,9 +18,16 @@ class DamagedJson(ValueError):
     """A text is not JSON, or not what was written."""
 
 
-def with_checksum(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `value`, which strict JSON can hold, with its checksum."""
-    return {**value, KEY: _checksum(value)}
+def checked_line(value: Mapping[str, Any]) -> str:
+    """Return `value`, which strict JSON can hold and has a key, with its checksum, on a line."""
+    text = _compact(value)
+    return f'{text[:-1]},"{KEY}":{zlib.crc32(text.encode())}}}'
+
+
+def checked_text(value: Mapping[str, Any]) -> str:
+    """Return the same as people read it."""
+    checked = {**value, KEY: zlib.crc32(_compact(value).encode())}
+    return json.dumps(checked, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def read_checked(text: str | bytes) -> dict[str, Any]:
@@ -33,10 +40,13 @@ def read_checked(text: str | bytes) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:  # of JSON, or of UTF-8
         raise DamagedJson(f"it is not JSON: {error}") from None
-    if not isinstance(value, dict) or value.pop(KEY, None) != _checksum(value):
+    if not isinstance(value, dict):
+        raise DamagedJson("its checksum differs")
+    found = value.pop(KEY, None)
+    if found != zlib.crc32(_compact(value).encode()):
         raise DamagedJson("its checksum differs")
     return value
 
 
-def _checksum(value: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(value, separators=(",", ":")).encode())
+def _compact(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))

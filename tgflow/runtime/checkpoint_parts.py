@@ -110,17 +110,20 @@ class SavedRecords:
         return False
 
     def save(self, writer: SectionWriter) -> None:
-        """Note how many bytes there are; they are on the disk when this returns."""
-        writer.note(self.name, {"bytes": self._files.sync_records()})
+        """Note how many lines there are; they are on the disk when this returns."""
+        writer.note(self.name, self._files.sync_records())
 
     def load(self, reader: SectionReader) -> None:
         """Cut off the lines that are newer than the checkpoint."""
         noted = read_as(dict[str, int], reader.meta.get(self.name), self.name)
-        self.rewind(read_natural(noted, "bytes"))
+        read_natural(noted, "bytes")
+        if "lines" in noted:
+            read_natural(noted, "lines", most=read_natural(reader.meta, "position"))
+        self._files.rewind_records(noted)
 
-    def rewind(self, mark: int) -> None:
-        """Cut the file back to its first `mark` bytes."""
-        self._files.rewind_records(mark)
+    def clear(self) -> None:
+        """Cut off all lines: the run begins."""
+        self._files.rewind_records({"bytes": 0})
 
     def saved(self) -> None:
         """Do nothing."""

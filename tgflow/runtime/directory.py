@@ -11,6 +11,7 @@ from typing import Any, Self
 from tgflow.checkpoint import CheckpointError, read_manifest
 from tgflow.config import Config, ConfigError, load_config, replaced
 from tgflow.durable.lock import RunLock
+from tgflow.durable.segments import path_of
 from tgflow.runtime import resume
 from tgflow.runtime.features import FILED, placement_of
 from tgflow.runtime.files import OWN, RunFiles
@@ -220,11 +221,15 @@ def _changes(
 
 
 def learn_again(run: Path, rows: Path | str | None) -> str:
-    """Return how a run learns all of it again, from the log or the source.
+    """Return how a run learns all of it again, from the log or, where that began later, the source.
 
     Args:
         run: Its directory.
         rows: The file of its edge features, where that is lost; None where there is none.
     """
-    away = f"{run / 'checkpoints'}" if rows is None else f"{run / 'checkpoints'} and {rows}"
-    return f"move {away} away and --resume, so that all is learned again from the log or the source"
+    log, way = run / "log", "the log or the source"
+    lost = [] if rows is None else [rows]
+    if any(log.glob("*.log")) and not path_of(log, 0).exists():
+        lost, way = [log, *lost], "the source"
+    away = " and ".join(map(str, [run / "checkpoints", *lost]))
+    return f"move {away} away and --resume, so that all is learned again from {way}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tgflow.config import Config, to_toml
-from tgflow.durable.appended import AppendedFile
-from tgflow.runtime.checked_json import DamagedJson, read_checked, with_checksum
+from tgflow.runtime.checked_json import DamagedJson, checked_text, read_checked
+from tgflow.runtime.records import NUMBER, RecordFile, whole_lines
 
 OWN = frozenset(
     {".lock", "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
@@ -39,7 +39,7 @@ class RunFiles:
                 "is a run: --resume"
             )
         self.path = path
-        self._records = AppendedFile(path / "metrics.jsonl")
+        self._records = RecordFile(path / "metrics.jsonl")
 
     @classmethod
     def choose(cls, out: str | None, name: str, own: Set[str] = frozenset()) -> RunFiles:
@@ -74,20 +74,19 @@ class RunFiles:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl, at once readable by others."""
-        line = to_json(with_checksum(finite(record)))
-        self._records.write((line + "\n").encode())
+        self._records.write(finite(record))
 
-    def sync_records(self) -> int:
-        """Return the size of metrics.jsonl once all of it is on the disk."""
+    def sync_records(self) -> dict[str, int]:
+        """Return the place in metrics.jsonl once all of it is on the disk."""
         return self._records.sync()
 
-    def rewind_records(self, size: int) -> None:
-        """Cut metrics.jsonl back to its first `size` bytes."""
-        self._records.rewind(size)
+    def rewind_records(self, mark: Mapping[str, int]) -> None:
+        """Cut metrics.jsonl back to a place that `sync_records` gave."""
+        self._records.rewind(mark)
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Write another file of figures."""
-        self._write(name, to_json(with_checksum(finite(value)), indent=2) + "\n")
+        self._write(name, checked_text(finite(value)) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return what `write_json` wrote; see `read_figures`."""
@@ -140,13 +139,14 @@ def read_records(path: Path, most: int | None = None) -> Records:
 
     Args:
         path: The file.
-        most: How many to return at most, evenly spaced; twice as many are in memory.
+        most: How many to return at most, every nth of those there; twice as many are in memory.
     """
     kept: list[dict[str, Any]] = []
     every, num_damaged = 1, 0
-    for number, line in enumerate(_lines(path)):
+    for number, line in enumerate(whole_lines(path)):
         try:
             record = read_checked(line)
+            record.pop(NUMBER, None)
         except DamagedJson:
             num_damaged += 1
             continue
@@ -155,13 +155,6 @@ def read_records(path: Path, most: int | None = None) -> Records:
         if most is not None and len(kept) > most:
             kept, every = kept[::2], 2 * every
     return Records(kept, num_damaged)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file."""
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
 
 
 def _is_free(path: Path, own: Set[str]) -> bool:

@@ -9,6 +9,9 @@ from tgflow.durable.log import DurableLog
 from tgflow.runtime.log import RunLog
 from tgflow.streams.ingest.state import IngestState
 
+SEGMENT_BYTES = 16 << 20
+"""Of a file of the log, about: what no checkpoint needs any more is given back by the file."""
+
 
 def open_log(
     path: Path, state: IngestState | None, idle_timeout: float | None, run_log: RunLog
@@ -33,7 +36,9 @@ def open_log(
             raise LogCorrupt(f"{path} is gone, and only it knew which partitions were idle")
         text = f"{path} is gone; what came after the checkpoint is read from the source again"
         run_log.warning("log", text)
-    log = DurableLog(path, needed=needed, check=True)  # here, not in the thread that reads it
+    log = DurableLog(  # checked here, not in the thread that reads it
+        path, segment_bytes=SEGMENT_BYTES, needed=needed, check=True
+    )
     try:
         for problem in log.problems:
             run_log.warning("log", problem)

@@ -1,0 +1,98 @@
+"""metrics.jsonl: bounded however long a run is, and the same however often it was killed."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tgflow.runtime import records
+from tgflow.runtime.files import read_records
+from tgflow.runtime.records import NUMBER, RecordFile
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "LATEST", 16)
+    monkeypatch.setattr(records, "EARLIER", 8)
+    monkeypatch.setattr(records, "STEP", 4)
+    return tmp_path / "metrics.jsonl"
+
+
+def numbers(path):
+    return [json.loads(line)[NUMBER] for line in path.read_text().splitlines()]
+
+
+def write(file, start, stop):
+    for index in range(start, stop):
+        file.write({"index": index, "loss": index / 7})
+
+
+def test_the_latest_are_all_there_and_an_even_share_of_those_before(path):
+    file = RecordFile(path)
+    for total in range(1, 400):
+        write(file, total - 1, total)
+        found = numbers(path)
+        assert len(found) <= 16 + 8 + 4
+        assert found[-min(16, total) :] == [*range(max(0, total - 16), total)]
+    assert numbers(path) == [*range(0, 380, 64), *range(380, 399)]
+    assert read_records(path).kept[-1] == {"index": 398, "loss": 398 / 7}
+    assert not list(path.parent.glob(".*partial"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_run_that_is_killed_keeps_the_same_ones(path, seed, tmp_path):
+    whole = RecordFile(tmp_path / "whole.jsonl")
+    write(whole, 0, 301)
+    chance, at, mark = random.Random(seed), 0, {"bytes": 0}
+    while at < 301:
+        file = RecordFile(path)
+        file.rewind(mark)
+        saved = min(301, at + chance.randrange(40))
+        write(file, at, saved)
+        mark, at = file.sync(), saved
+        lost = min(301, saved + chance.randrange(90))
+        write(file, saved, lost)  # which no checkpoint counts
+        file.close()
+        with path.open("ab") as torn:
+            torn.write(b'{"index":')
+    file = RecordFile(path)
+    file.rewind(mark)
+    assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_damaged_line_is_no_reason_to_cut_off_good_ones(path):
+    file = RecordFile(path)
+    write(file, 0, 10)
+    mark = file.sync()
+    write(file, 10, 12)
+    file.close()
+    data = path.read_bytes().replace(b'"number":3', b'"number":9').replace(b'"index":4', b'"index":5')
+    path.write_bytes(data)
+    file = RecordFile(path)
+    file.rewind(mark)
+    write(file, 10, 11)
+    assert numbers(path) == [0, 1, 2, 9, 4, 5, 6, 7, 8, 9, 10]
+    assert read_records(path).num_damaged == 2
+
+
+def test_a_mark_of_bytes_alone_is_of_a_file_that_was_never_thinned_out(path):
+    file = RecordFile(path)
+    write(file, 0, 5)
+    size = file.sync()["bytes"]
+    write(file, 5, 9)
+    file.rewind({"bytes": size})
+    write(file, 5, 6)
+    assert numbers(path) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_full_disk_leaves_the_file_as_it_is(path, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records.os, "fsync", full)
+    file = RecordFile(path)
+    write(file, 0, 60)
+    assert numbers(path) == [*range(60)]
+    monkeypatch.undo()
