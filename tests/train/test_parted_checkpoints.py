@@ -98,6 +98,14 @@ def have_odd_pieces(found):
     found.meta["edge_x"]["piece"] = 3
 
 
+def have_pieces_of_none(found):
+    found.meta["edge_x"]["piece"] = 0
+
+
+def count_by_words(found):
+    found.meta["edge_x"]["rows"] = "160"
+
+
 def have_wider_rows(found):
     found.sections["edge_x-p16"] = {"x": torch.ones(32, 5)}
 
@@ -108,6 +116,8 @@ def have_wider_rows(found):
         (leave_out, "edge_x-p16"),
         (count_fewer, r"edge_x-p16: x is .* \(32, 2\), .* \(22, 2\)"),
         (have_odd_pieces, "has whole stripes, not 3 rows"),
+        (have_pieces_of_none, "has whole stripes, not 0 rows"),
+        (count_by_words, "rows is '160', and no int"),
         (have_wider_rows, r"edge_x-p16: x is .* \(32, 5\)"),
     ],
 )

@@ -163,8 +163,9 @@ class Comparison(StreamTrainer):
         saved: ContinualConfig = read_as(ContinualConfig, checkpoint.meta.get("config"), "config")
         empty = graph_of(checkpoint, "compare", edge_x, device=device, device_budget=device_budget)
         found = cls(lineup, empty, saved if config is None else config, execution=execution)
-        notes = checkpoint.meta["participants"]
-        keys = [each["key"] for each in notes]
+        noted = checkpoint.meta.get("participants")
+        notes = read_as(list[dict[str, Any]], noted, "participants")
+        keys = [read_as(str, each.get("key"), "participants.key") for each in notes]
         if keys != [each.key for each in found.participants]:
             raise CheckpointError(f"the checkpoint is of a comparison of {', '.join(keys)}")
         for number, (participant, own) in enumerate(zip(found.participants, notes, strict=True)):

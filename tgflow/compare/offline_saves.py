@@ -11,8 +11,15 @@ from typing import Any, Protocol
 import torch
 from numpy.typing import NDArray
 
-from tgflow.checkpoint import Checkpoint, CheckpointError, CheckpointStore, Tensors
+from tgflow.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointStore,
+    Tensors,
+    UntrustedCheckpoint,
+)
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_as
 from tgflow.compare.prefixed import Prefixed
 from tgflow.train.offline import OfflineTrainer
 
@@ -72,8 +79,9 @@ class OfflineSaves:
         self.trained = [] if newest is None else _trained_of(newest)
         """Who is done, in the order of the line-up."""
         self._under_way: SectionReader | None = None
-        if newest is not None and newest.meta["under_way"] is not None:
-            self._under_way = Prefixed(_NOW, newest.meta["under_way"], newest)
+        if newest is not None:
+            noted = read_as(dict[str, Any] | None, newest.meta.get("under_way"), "under_way")
+            self._under_way = None if noted is None else Prefixed(_NOW, noted, newest)
 
     def find(self, number: int, key: str) -> Trained | None:
         """Return what an entrant came to; None if it is to be trained.
@@ -148,10 +156,26 @@ class OfflineSaves:
 
 
 def _trained_of(checkpoint: Checkpoint) -> list[Trained]:
-    return [
-        Trained(rows=checkpoint.get(_scores(number))["rows"].numpy(), **noted)
-        for number, noted in enumerate(checkpoint.meta["trained"])
-    ]
+    """Return who is done, as a checkpoint says.
+
+    Raises:
+        UntrustedCheckpoint: If it says what is never saved.
+    """
+    notes = read_as(list[dict[str, Any]], checkpoint.meta.get("trained"), "trained")
+    return [_one_trained(checkpoint, number, noted) for number, noted in enumerate(notes)]
+
+
+def _one_trained(checkpoint: Checkpoint, number: int, noted: Mapping[str, Any]) -> Trained:
+    where, section = f"trained[{number}]", _scores(number)
+    rows = checkpoint.get(section)["rows"]
+    if rows.dtype != torch.float64 or rows.ndim != 2 or rows.shape[1] != 3:
+        raise UntrustedCheckpoint(f"{section} has {rows.dtype} {list(rows.shape)}, and no scores")
+    return Trained(
+        key=read_as(str, noted.get("key"), f"{where}.key"),
+        rows=rows.numpy(),
+        result=read_as(dict[str, Any], noted.get("result"), f"{where}.result"),
+        failure=read_as(dict[str, Any] | None, noted.get("failure"), f"{where}.failure"),
+    )
 
 
 def _scores(number: int) -> str:

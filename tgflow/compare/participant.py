@@ -13,6 +13,7 @@ from torch import nn
 from tgflow.batch import Batch
 from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_as
 from tgflow.compare.groups import GroupCounts, Stopwatch
 from tgflow.compare.lineup import Entrant
 from tgflow.compare.score_log import ScoreLog
@@ -183,9 +184,14 @@ class Participant:
         Raises:
             CheckpointError: If that does not fit its model.
         """
-        self.failure, self.is_waiting = reader.meta["failure"], reader.meta["is_waiting"]
-        self._before = dict(reader.meta["seconds"])
-        self.stepper.progress = Progress.from_json(reader.meta["progress"])
+        meta = reader.meta
+        self.failure = read_as(dict[str, int | str] | None, meta.get("failure"), "failure")
+        self.is_waiting = read_as(bool, meta.get("is_waiting"), "is_waiting")
+        seconds = read_as(dict[str, float], meta.get("seconds"), "seconds")
+        self._before = {
+            name: read_as(float, seconds.get(name), f"seconds.{name}") for name in self._before
+        }
+        self.stepper.progress = Progress.from_json(meta.get("progress"))
         if self.is_active:
             load_learner(self.stepper.learner, reader)
             self.stepper.keep_past()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tgflow.checkpoint import UntrustedCheckpoint
 from tgflow.checkpoint.parts import (
     InCheckpoint,
     SectionReader,
@@ -12,6 +13,7 @@ from tgflow.checkpoint.parts import (
     pieces_of,
     put_pieces,
 )
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.metrics import ranks
 from tgflow.train.pending_steps import MicroBatch
 
@@ -67,11 +69,19 @@ class ScoreLog(InCheckpoint):
         put_pieces(writer, self.name, PIECE, self._size, lambda a, b: {"rows": rows[a:b]})
 
     def load(self, reader: SectionReader) -> None:
-        """Have the rows that were saved."""
-        noted = reader.meta[self.name]
-        pieces = pieces_of(reader, self.name, noted["piece"], noted["size"])
-        self._rows = torch.cat([piece["rows"] for piece in pieces])
-        self._start, self._size = noted["start"], noted["size"]
+        """Have the rows that were saved.
+
+        Raises:
+            KeyError: If a section is missing.
+            UntrustedCheckpoint: If they are no such rows.
+        """
+        noted = read_as(dict[str, int], reader.meta.get(self.name), self.name)
+        start, size, piece = (read_natural(noted, key) for key in ("start", "size", "piece"))
+        found = [rows["rows"] for rows in pieces_of(reader, self.name, max(piece, 1), size)]
+        self._rows, num = torch.cat(found), sum(map(len, found))
+        if num != size:
+            raise UntrustedCheckpoint(f"{self.name}.size is {size}, and there are {num} rows")
+        self._start, self._size = start, size
 
     def _reserve(self, size: int, dtype: torch.dtype) -> None:
         """Make room for `size` rows; those that were saved stay as they are."""

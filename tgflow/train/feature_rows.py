@@ -18,7 +18,7 @@ from torch import Tensor
 from tgflow.cache import CachedTable
 from tgflow.checkpoint import RowsLost, Tensors, check_like
 from tgflow.checkpoint.parts import SectionReader, SectionWriter, pieces_of, put_pieces
-from tgflow.checkpoint.typed import read_as
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.tables import DamagedFile, FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.train.parted_rows import is_parted, load_parts, save_parts
@@ -87,7 +87,8 @@ class FeatureRows:
                 nothing in it was changed.
             ValueError: If the table is of another kind, or has rows that are not the checkpoint's.
         """
-        self._check_kind(int(reader.meta[self.name]["dim"]))
+        noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
+        self._check_kind(read_natural(noted, "dim"))
         if is_parted(reader, self.name):
             self._check_empty()
             load_parts(reader, self.name, self._table)
@@ -122,7 +123,7 @@ class FeatureRows:
         if file is not None:
             copy_rows(file, mark, self._table)
             return
-        step = reader.meta[self.name]["piece"]
+        step = max(1, read_natural(reader.meta[self.name], "piece"))
         for piece in pieces_of(reader, self.name, step, int(mark["rows"])):
             self._table.append(piece["x"])
 

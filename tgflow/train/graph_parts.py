@@ -18,6 +18,7 @@ from tgflow.checkpoint.parts import (
     pieces_of,
     put_pieces,
 )
+from tgflow.checkpoint.typed import read_natural
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph, rebuild
 from tgflow.graph.mutations import from_tensors, to_tensors
@@ -60,12 +61,12 @@ class Events(InCheckpoint):
 
     def load(self, reader: SectionReader) -> None:
         """Append the events, and make the mutations where they were made."""
-        meta = reader.meta
-        pieces = pieces_of(reader, self.name, meta["piece"], meta["position"])
+        size, stop = (read_natural(reader.meta, key) for key in ("piece", "position"))
+        pieces = pieces_of(reader, self.name, max(size, 1), stop)
         events = concat([EventBatch(**piece) for piece in pieces])
-        if len(events) != meta["position"]:
-            raise ValueError(f"there are {len(events)} events, not {meta['position']}")
-        mutations = from_tensors(meta["mutations"], reader.get("mutations"))
+        if len(events) != stop:
+            raise ValueError(f"there are {len(events)} events, not {stop}")
+        mutations = from_tensors(reader.meta["mutations"], reader.get("mutations"))
         rebuild(self._graph, events, mutations)
 
 

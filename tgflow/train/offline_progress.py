@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch import Tensor
 
 from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_as, read_natural
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +63,16 @@ class OfflineProgress(InCheckpoint):
             writer.put(self.state_name, best.state)
 
     def load(self, reader: SectionReader) -> None:
-        """Be what was saved."""
-        noted = reader.meta[self.name]
-        self.totals = PassTotals(**noted["totals"])
-        state = reader.get(self.state_name) if noted["has_state"] else None
-        self.best = BestEpoch(noted["epoch"], noted["val"], reader.get(self.name), state)
+        """Be what was saved.
+
+        Raises:
+            KeyError: If a section is missing.
+            UntrustedCheckpoint: If it is something else.
+        """
+        noted = read_as(dict[str, Any], reader.meta.get(self.name), self.name)
+        totals = read_as(PassTotals, noted.get("totals"), f"{self.name}.totals")
+        val = read_as(dict[str, float], noted.get("val"), f"{self.name}.val")
+        has_state = read_as(bool, noted.get("has_state"), f"{self.name}.has_state")
+        epoch = read_natural(noted, "epoch", most=max(totals.epochs - 1, 0))
+        state = reader.get(self.state_name) if has_state else None
+        self.totals, self.best = totals, BestEpoch(epoch, val, reader.get(self.name), state)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from tgflow.checkpoint import Tensors, check_like
 from tgflow.checkpoint.content import part_section
 from tgflow.checkpoint.parts import SectionReader, SectionWriter, pieces_of, put_pieces
+from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.peers import PARTS
 from tgflow.tables.protocols import Table, spread_table
 from tgflow.tables.stripes import Stripes, parts_with_rows, stripes_of_part, whole_stripes
@@ -26,7 +28,7 @@ PIECE_BYTES = 2 << 20
 
 def is_parted(reader: SectionReader, name: str) -> bool:
     """Return whether a checkpoint has the rows `name` by parts."""
-    return "parts" in reader.meta[name]
+    return "parts" in read_as(dict[str, Any], reader.meta.get(name), name)
 
 
 def save_parts(writer: SectionWriter, name: str, table: Table, size: int) -> None:
@@ -69,8 +71,9 @@ def load_parts(reader: SectionReader, name: str, table: Table) -> None:
         UntrustedCheckpoint: If one has not the rows that it must have.
         ValueError: If pieces cannot be of such a size.
     """
-    size, step = (int(reader.meta[name][key]) for key in ("rows", "piece"))
-    if step != whole_stripes(step):
+    noted = read_as(dict[str, Any], reader.meta.get(name), name)
+    size, step = (read_natural(noted, key) for key in ("rows", "piece"))
+    if not step or step != whole_stripes(step):
         raise ValueError(f"a piece of a part has whole stripes, not {step} rows")
     spread = spread_table(table)
     stripes, _ = _held(table)

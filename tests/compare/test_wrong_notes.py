@@ -1,0 +1,109 @@
+"""What a comparison's checkpoint notes is believed only as far as it can be: else its key is named."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.made_streams import made_events, pieces, small_tgn
+from tgflow.checkpoint import Checkpoint, UntrustedCheckpoint
+from tgflow.compare.comparison import Comparison
+from tgflow.compare.lineup import Entrant
+from tgflow.compare.offline_saves import OfflineSaves, Trained
+from tgflow.graph import TemporalGraph
+from tgflow.train.config import ContinualConfig
+from tgflow.train.offline_progress import BestEpoch, OfflineProgress, PassTotals
+
+WRONG = [None, True, -1, 2**70, "x", [], {}, [[1]]]
+
+
+def lineup():
+    return [Entrant("tgn", 0, small_tgn(0))]
+
+
+@pytest.fixture(scope="module")
+def compared():
+    config = ContinualConfig(batch_size=20, mrr_negatives=5)
+    found = Comparison(lineup(), TemporalGraph("undirected", 2), config)
+    found.run(pieces(made_events(40), 40))
+    return found.checkpoint()
+
+
+def spoiled(checkpoint, keys, value):
+    """Return a checkpoint with another value in what it notes."""
+    meta = copy.deepcopy(checkpoint.meta)
+    *way, last = keys
+    at = meta
+    for key in way:
+        at = at[key]
+    assert last in at
+    at[last] = value
+    return Checkpoint(checkpoint.sections, meta, checkpoint.sealed)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (["participants"], {}, "participants is"),
+        (["participants", 0], 7, r"participants\[0\]"),
+        (["participants", 0, "key"], 7, "participants.key"),
+        (["participants", 0, "failure"], True, "failure is True"),
+        (["participants", 0, "is_waiting"], 1, "is_waiting is 1"),
+        (["participants", 0, "seconds"], [], "seconds is"),
+        (["participants", 0, "seconds", "commit"], "x", "seconds.commit"),
+        (["participants", 0, "progress"], None, "progress is None"),
+        (["participants", 0, "scores"], 3, "scores is 3"),
+        (["participants", 0, "scores", "piece"], -1, "piece is -1"),
+        (["participants", 0, "scores", "size"], 39, "scores.size is 39"),
+        (["participants", 0, "scores", "start"], 1.5, "start is 1.5"),
+    ],
+)
+def test_a_comparison_names_what_it_cannot_use(compared, keys, value, said):
+    with pytest.raises(UntrustedCheckpoint, match=said):
+        Comparison.from_checkpoint(lineup(), spoiled(compared, keys, value))
+
+
+def offline(value=None, *keys):
+    """Return what an offline comparison saves, with one value that is another."""
+    saves = OfflineSaves()
+    saves.trained = [Trained("tgn/0", np.zeros((4, 3)), {"val.ap": 0.5})]
+    saved = saves._checkpoint(None)
+    return spoiled(saved, keys, value) if keys else saved
+
+
+@pytest.mark.parametrize("value", WRONG[1:])
+@pytest.mark.parametrize("key", ["trained", "under_way"])
+def test_an_offline_comparison_names_what_it_cannot_use(key, value):
+    if (key, value) in (("trained", []), ("under_way", {})):
+        pytest.skip("this can be")
+    with pytest.raises(UntrustedCheckpoint, match=f"^{key}"):
+        OfflineSaves(newest=offline(value, key))
+
+
+@pytest.mark.parametrize("key", ["key", "result", "failure"])
+def test_so_it_does_of_each_who_is_done(key):
+    with pytest.raises(UntrustedCheckpoint, match=rf"^trained\[0\].{key}"):
+        OfflineSaves(newest=offline(7, "trained", 0, key))
+
+
+def test_scores_of_another_shape_are_none():
+    found = offline()
+    found.sealed["c000-scores"] = lambda: {"rows": torch.zeros(4, 2)}
+    with pytest.raises(UntrustedCheckpoint, match="c000-scores has torch.float32"):
+        OfflineSaves(newest=found)
+
+
+@pytest.mark.parametrize("value", WRONG)
+@pytest.mark.parametrize("key", ["epoch", "val", "has_state", "totals"])
+def test_a_training_names_what_it_cannot_use(key, value):
+    if (key, value) in (("val", {}), ("has_state", True)):
+        pytest.skip("this can be")
+    progress, saved = OfflineProgress(), Checkpoint({})
+    progress.totals = PassTotals(epochs=3)
+    progress.best = BestEpoch(1, {"ap": 0.5}, {"w": torch.ones(2)}, None)
+    progress.save(saved)
+    with pytest.raises(UntrustedCheckpoint, match=rf"{key}"):
+        OfflineProgress().load(spoiled(saved, ["best", key], value))
