@@ -1,5 +1,8 @@
 """What campaigns recorded becomes rows: added up over the tests of one kind, and nothing else."""
 
+from collections import Counter
+
+from benchmarks.kills import BY_KIND, BY_MACHINE, rows_of
 from benchmarks.reliability import campaign_rows, properties_of
 
 REPORT = """<testsuites><testsuite>
@@ -21,3 +24,22 @@ def test_properties_are_added_up_by_kind(tmp_path):
         ({"over": "Kafka"}, 50, 50),
         ({"over": "a file"}, 23, None),
     ]
+
+
+def test_kills_on_an_odd_machine_are_rows_by_kind_of_run_and_by_machine():
+    found = Counter(
+        {
+            ("test_killed[TGN]", "kills"): 3,
+            ("test_killed[TGAT]", "kills"): 2,
+            ("test_killed[TGN]", "kills, full"): 3,
+            ("test_killed[TGAT]", "kills, full"): 1,
+            ("test_killed[TGAT]", "second runs"): 1,
+        }
+    )
+    rows = rows_of(found, 5)
+    kills = [(row.params["of"], row.value, row.target) for row in rows if row.name == BY_KIND]
+    assert kills == [("TGN", 3, None), ("TGAT", 2, None), ("all", 5, 5)]
+    met = {tuple(row.params.values()): row.value for row in rows if row.name == BY_MACHINE}
+    assert met["killed", "a disk that is full now and then"] == 4
+    assert met["a second run refused", "any"] == 1
+    assert sum(met.values()) == 5

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -55,15 +55,17 @@ def run(options: Options) -> list[Row]:
     return [*campaign_rows(properties), soaked]
 
 
-def campaign_properties(kills: int) -> Counter[tuple[str, str]]:
-    """Run the campaigns' tests; return what they recorded, added up by test and property.
+def campaign_properties(
+    kills: int, campaigns: Sequence[str] = CAMPAIGNS
+) -> Counter[tuple[str, str]]:
+    """Run campaigns' tests; return what they recorded, added up by test and property.
 
     Raises:
         RuntimeError: If a test fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        asked = [*CAMPAIGNS, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        asked = [*campaigns, "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         counts = {"TGFLOW_KILLS": str(kills), "HYPOTHESIS_PROFILE": "ci"}
         _run(["-m", "pytest", *asked], counts)
         return properties_of(report)

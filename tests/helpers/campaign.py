@@ -74,7 +74,7 @@ class Campaign:
             return 0
 
     def kill_once(self, most_batches: int = 8, timeout: float = 120.0) -> bool:
-        """Go on, and kill it somewhere in the next micro-batches; False if it ended before."""
+        """Go on, and kill it somewhere in the next micro-batches; False if it is done before."""
         child = self.start()
         deadline = time.monotonic() + timeout
         if self.random.random() < 0.2:  # while it starts, or recovers
@@ -83,14 +83,22 @@ class Campaign:
         while child.poll() is None and time.monotonic() < deadline and self.batches() < goal:
             time.sleep(0.002)
         time.sleep(self.random.uniform(0, 0.05))
+        self._before_kill(child)
         child.send_signal(signal.SIGKILL)
         out, _ = child.communicate()
         if child.returncode != -signal.SIGKILL:
-            assert child.returncode == 0, out
-            return False
+            return self._check_end(child, out)
         self.kills += 1
         self.at.append(self.batches())
         return True
+
+    def _before_kill(self, child: subprocess.Popen[str]) -> None:
+        """Do what else disturbs it while it runs: nothing."""
+
+    def _check_end(self, child: subprocess.Popen[str], out: str) -> bool:
+        """Return whether there is more to come of a process that was not killed: it must be done."""
+        assert child.returncode == 0, out
+        return False
 
     def _recovered(self, child: subprocess.Popen[str], deadline: float) -> int:
         """Wait until it has cut its records to the checkpoint's; returns how many it has then."""

@@ -1,0 +1,70 @@
+"""Runs that are killed on a machine that is odd: see `helpers.odd_machine`; beside a second run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+
+from helpers.campaign import ENVIRONMENT, Campaign
+from helpers.processes import environment
+
+ODD = ("clock", "full", "read-only")
+LOCKED, DISK = 73, 74
+
+
+@dataclass
+class OddCampaign(Campaign):
+    """A run that is started again and again, mostly on a machine that is odd in some way."""
+
+    met: Counter[str] = field(default_factory=Counter)
+    """What it went through, by what it was: kills on each machine, second runs, ends by a disk."""
+    machine: str = ""
+    """Of the process that runs; "" is an ordinary one."""
+
+    def start(self) -> subprocess.Popen[str]:
+        """Begin, or go on, on the machine."""
+        program = ["helpers.odd_machine", f"{self.machine}:{self.random.random()}".replace("0.", "")]
+        return self._started(program if self.machine else ["tgflow"])
+
+    def _started(self, program: list[str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", *program, self.command, *self.flags]
+        return subprocess.Popen(
+            [*command, "--out", str(self.out), "--resume"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment() | ENVIRONMENT,
+        )
+
+    def disturb_once(self) -> bool:
+        """Go on until it is killed, or its disk ends it; False if it came to its end.
+
+        A second run of the directory may be tried meanwhile, which must be refused.
+        """
+        self.machine = self.random.choice(("", "", *ODD))
+        self._tries_second = self.random.random() < 0.2
+        before = self.kills
+        goes_on = self.kill_once()
+        self.met[f"kills, {self.machine or 'ordinary'}"] += self.kills - before
+        self.machine = ""
+        return goes_on
+
+    def _before_kill(self, child: subprocess.Popen[str]) -> None:
+        if not self._tries_second or child.poll() is not None:
+            return
+        second = self._started(["tgflow"])
+        out, _ = second.communicate(timeout=120)
+        if child.poll() is None:  # else the first may have ended before the second began
+            assert second.returncode == LOCKED, out
+            self.met["second runs"] += 1
+
+    def _check_end(self, child: subprocess.Popen[str], out: str) -> bool:
+        """Return whether there is more to come of a process that was not killed."""
+        if child.returncode == DISK and self.machine in ("full", "read-only"):
+            self.met[f"ends, {self.machine}"] += 1
+            return True
+        return super()._check_end(child, out)
+
+    _tries_second: bool = False

@@ -1,0 +1,48 @@
+"""Killed on a machine that is odd, a run ends with the very model it would have had.
+
+The disk is full at random, or becomes read-only, the clock jumps, and a second run of the directory
+is tried. TGFLOW_KILLS=500 kills 500 times, over all kinds of runs; TGFLOW_SEED chooses when.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.campaign import BATCH, KEPT, KILLS, LATE, SEED, SMALL, compare, undisturbed, write_rows
+from helpers.odd_campaign import OddCampaign
+
+FEATURES = ["--features", "f*"]
+KINDS = {
+    "TGN": ["--model", "tgn"],
+    "TGN with much replay": ["--model", "tgn", "--replay-ratio", "2"],
+    "TGAT": ["--model", "tgat", *FEATURES],
+    "TGAT, rows on disk behind a cache": [
+        *("--model", "tgat", *FEATURES, "--edge-table", "disk", "--edge-cache", "4KiB"),
+    ],
+    "TGN, rows on disk, 4 workers": [
+        *("--model", "tgn", *FEATURES, "--edge-table", "disk", "--edge-cache", "4KiB"),
+        *("--workers", "4"),
+    ],
+}
+EACH = max(1, KILLS // len(KINDS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900 + 60 * EACH)
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_on_an_odd_machine(record_property, tmp_path, kind):
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * (EACH + 2))
+    flags = ["-s", str(stream), *KINDS[kind], *LATE, *SMALL, *KEPT]
+    reference = undisturbed(tmp_path, flags)
+    campaign = OddCampaign(tmp_path / "killed", flags, SEED)
+    while campaign.kills < EACH and campaign.disturb_once():
+        pass
+    campaign.finish()
+    assert campaign.kills == EACH, campaign
+    compare(reference, campaign)
+    if "disk" in kind:
+        name = "edge-x.rows"
+        assert (campaign.out / name).read_bytes() == (reference.out / name).read_bytes()
+    record_property("kills", campaign.kills)
+    for what, count in campaign.met.items():
+        record_property(what, count)
