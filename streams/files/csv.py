@@ -1,9 +1,9 @@
-"""Comma- or tab-separated text with a header line, in one dialect.
+r"""Comma- or tab-separated text with a header line, in one dialect.
 
 Rows are those of RFC 4180, but for what follows; Python's `csv` with `strict=True` splits lines
 into the same values:
 
-* A row is a line, which ends by `\\n` or `\\r\\n`; a quoted value holds neither, nor a lone `\\r`.
+* A row is a line, which ends by `\n` or `\r\n`; a quoted value holds neither, nor a lone `\r`.
 * Values between quotes may hold the delimiter, and quotes that are doubled. Nothing stands between
   the closing quote and the next delimiter. A quote that opens within a value is a character like
   any other: `5"x` is `5"x`.

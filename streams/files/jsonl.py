@@ -25,7 +25,6 @@ from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.ticks import decimal_type, number_fault
 
-
 HEAD_LINES, HEAD_BYTES = 1000, 8 << 20
 """Of a file: lines that decide what its keys hold, and their bytes, about."""
 

@@ -13,13 +13,13 @@ _QUOTE, _LINE_END, _RETURN = (ord(char) for char in '"\n\r')
 
 
 def enclose_values(lines: Text, delimiter: str) -> bool:
-    """Return whether each value that begins with a quote ends by one, with others in it doubled.
+    r"""Return whether each value that begins with a quote ends by one, with others in it doubled.
 
     A quote that opens within a value is a character like any other. A quoted value that holds a
     line end may pass: whoever counts lines finds it.
 
     Args:
-        lines: Whole lines that end by `\\n` or `\\r\\n`.
+        lines: Whole lines that end by `\n` or `\r\n`.
         delimiter: What stands between two values, one byte.
     """
     if _alternate(lines, ord(delimiter)):

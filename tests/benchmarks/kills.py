@@ -1,6 +1,6 @@
-"""Runs killed at random on an odd machine: full disks, read-only ones, clocks that jump, second runs.
+"""Runs killed at random on odd machines: full and read-only disks, clocks that jump, second runs.
 
-TGFLOW_KILLS says how often; a failure is an error, not a row. See `tests/runtime/test_odd_kills.py`.
+TGFLOW_KILLS says how often; a failure is an error, not a row (`tests/runtime/test_odd_kills.py`).
 """
 
 from __future__ import annotations

@@ -311,8 +311,9 @@ def test_old_segments_of_the_log_go_with_the_checkpoints_that_need_them(
         (checkpoint / "manifest.json").write_text("")
     ran = tgflow("run", "-o", "out", "--resume")
     assert ran.code == 76
-    assert "move out/checkpoints and out/log away and --resume, so that all is learned again from " in (
-        ran.err
+    assert (
+        "move out/checkpoints and out/log away and --resume, so that all is learned again from "
+        in (ran.err)
     )
     shutil.rmtree("out/checkpoints")
     shutil.rmtree("out/log")

@@ -1,4 +1,4 @@
-"""What a comparison's checkpoint notes is believed only as far as it can be: else its key is named."""
+"""What a comparison's checkpoint notes is believed as far as it can be: else its key is named."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_so_it_does_of_each_who_is_done(key):
 def test_scores_of_another_shape_are_none():
     found = offline()
     found.sealed["c000-scores"] = lambda: {"rows": torch.zeros(4, 2)}
-    with pytest.raises(UntrustedCheckpoint, match="c000-scores has torch.float32"):
+    with pytest.raises(UntrustedCheckpoint, match="c000-scores has torch"):
         OfflineSaves(newest=found)
 
 

@@ -96,7 +96,7 @@ class Campaign:
         """Do what else disturbs it while it runs: nothing."""
 
     def _check_end(self, child: subprocess.Popen[str], out: str) -> bool:
-        """Return whether there is more to come of a process that was not killed: it must be done."""
+        """Return whether there is more to come of a process not killed: it must be done."""
         assert child.returncode == 0, out
         return False
 

@@ -22,11 +22,12 @@ class OddCampaign(Campaign):
     """What it went through, by what it was: kills on each machine, second runs, ends by a disk."""
     machine: str = ""
     """Of the process that runs; "" is an ordinary one."""
+    _tries_second: bool = False
 
     def start(self) -> subprocess.Popen[str]:
         """Begin, or go on, on the machine."""
-        program = ["helpers.odd_machine", f"{self.machine}:{self.random.random()}".replace("0.", "")]
-        return self._started(program if self.machine else ["tgflow"])
+        odd = ["helpers.odd_machine", f"{self.machine}:{self.random.randrange(1 << 30)}"]
+        return self._started(odd if self.machine else ["tgflow"])
 
     def _started(self, program: list[str]) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", *program, self.command, *self.flags]
@@ -66,5 +67,3 @@ class OddCampaign(Campaign):
             self.met[f"ends, {self.machine}"] += 1
             return True
         return super()._check_end(child, out)
-
-    _tries_second: bool = False

@@ -1,9 +1,9 @@
-"""tgflow on an odd machine: its disk is full now and then, or read-only at last, or its clock jumps.
+"""tgflow on an odd machine: its disk is full now and then, or read-only, or its clock jumps.
 
     python -m helpers.odd_machine full:7 run --stream ...
 
-is `tgflow run --stream ...` there; the number seeds when. Writes fail before anything is written, or
-in the middle of it. Nothing of the product knows of it.
+is `tgflow run --stream ...` there; the number seeds when. Writes fail before anything is written,
+or in the middle of it. Nothing of the product knows of it.
 """
 
 from __future__ import annotations

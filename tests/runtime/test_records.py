@@ -68,7 +68,9 @@ def test_a_damaged_line_is_no_reason_to_cut_off_good_ones(path):
     mark = file.sync()
     write(file, 10, 12)
     file.close()
-    data = path.read_bytes().replace(b'"number":3', b'"number":9').replace(b'"index":4', b'"index":5')
+    data = (
+        path.read_bytes().replace(b'"number":3', b'"number":9').replace(b'"index":4', b'"index":5')
+    )
     path.write_bytes(data)
     file = RecordFile(path)
     file.rewind(mark)

@@ -1,7 +1,7 @@
 """metrics.jsonl: a record a line, all of the latest ones and an even share of those before.
 
-Which ones are kept depends on how many were ever written, and on nothing else: a run that was killed
-keeps the records that it would have kept.
+Which ones are kept depends on how many were ever written, and on nothing else: a run that was
+killed keeps the records that it would have kept.
 """
 
 from __future__ import annotations

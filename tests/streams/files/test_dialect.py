@@ -1,4 +1,4 @@
-"""The one dialect of CSV: the values of a line are those that Python's `csv` finds in it, strictly."""
+"""The one dialect of CSV: the values of a line are those that Python's strict `csv` finds."""
 
 from __future__ import annotations
 

@@ -286,7 +286,9 @@ def test_a_label_beyond_int32_is_kept_and_one_beyond_int64_is_no_event(
     else:
         kind = pa.uint64() if label > 0 else pa.int64()
         labels = pa.array([0, label], kind)
-        pa.parquet.write_table(pa.table({"src": [1, 1], "dst": [2, 2], "t": [3, 3], "label": labels}), path)
+        pa.parquet.write_table(
+            pa.table({"src": [1, 1], "dst": [2, 2], "t": [3, 3], "label": labels}), path
+        )
     events, num_bad = taken(path)
     assert [event[3] for event in events.values()] == ([0, label] if fate else [0])
     assert num_bad == (fate is None)
