@@ -111,6 +111,7 @@ void bind_row_file(py::module_& m) {
       .def_property_readonly("synced", &RowFile::synced)
       .def("append", &append, py::arg("rows"), no_gil)
       .def("sync", &RowFile::sync, no_gil)
+      .def("settle", &RowFile::settle, no_gil)
       .def("truncate", &truncate, py::arg("size"), no_gil);
 }
 

@@ -159,12 +159,29 @@ void RowFile::sync() {
   if (const int64_t size = size_; size != synced_) commit(size);
 }
 
+void RowFile::settle() {
+  const std::lock_guard<std::mutex> lock(committing_);
+  check_usable();
+  const int64_t size = size_;
+  if (size != synced_) commit(size);
+  const uint64_t latest = commits_ % 2;
+  for (const uint64_t slot : {1 - latest, latest}) write_slot(slot, size);  // one of them always says `size`
+  commits_ = 1;
+}
+
 void RowFile::commit(int64_t rows) {
-  Slot slot{commits_ + 1, rows, 0, 0};
+  write_slot(commits_ + 1, rows);
+  commits_ += 1;
+  synced_ = rows;
+  file_.drop_cache();
+}
+
+void RowFile::write_slot(uint64_t commit, int64_t rows) {
+  Slot slot{commit, rows, 0, 0};
   slot.crc = crc_of(slot);
   try {
     file_.sync();
-    file_.write(&slot, sizeof slot, kSlot[slot.commit % 2]);
+    file_.write(&slot, sizeof slot, kSlot[commit % 2]);
     file_.sync();
   } catch (const FileError& error) {
     // The system may have dropped what it could not write, and would not say so again.
@@ -172,9 +189,6 @@ void RowFile::commit(int64_t rows) {
     throw FileError(error.code(), path() + " could not be synced, and is sure to hold only its first " +
                                       std::to_string(synced_) + " rows; open it again to see what it holds");
   }
-  commits_ = slot.commit;
-  synced_ = rows;
-  file_.drop_cache();
 }
 
 void RowFile::truncate(int64_t size) {

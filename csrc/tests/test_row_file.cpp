@@ -206,6 +206,37 @@ TEST(a_damaged_header_is_refused_and_one_spoiled_slot_is_not) {
         path.text + " is no table of tgflow's, or its beginning is lost");
 }
 
+std::string bytes_of(const std::string& path) {
+  File file(path, O_RDONLY);
+  std::string bytes(static_cast<size_t>(file.size()), '\0');
+  CHECK(file.read(bytes.data(), file.size(), 0) == file.size());
+  return bytes;
+}
+
+TEST(a_settled_file_depends_on_its_rows_alone) {
+  const Path left, right;
+  for (int syncs = 0; syncs < 4; ++syncs) {
+    RowFile once(left, kRow, "rows");
+    append(once, 5);
+    once.settle();
+  }
+  {
+    RowFile often(right, kRow, "rows");
+    for (int i = 0; i < 27; ++i) {
+      append(often, 1);
+      often.sync();
+    }
+    often.truncate(20);
+    often.settle();
+  }
+  CHECK(bytes_of(left) == bytes_of(right));
+  RowFile again(right, kRow, "rows");
+  CHECK(again.size() == 20);
+  append(again, 1);
+  again.sync();
+  CHECK(again.synced() == 21);
+}
+
 TEST(a_file_is_open_once) {
   const Path path;
   RowFile file(path, kRow, "test");

@@ -33,8 +33,8 @@ class Shards:
             contiguous, self.folder(name) / "tensors.safetensors", {"volatile": str(volatile)}
         )
 
-    def put_part(self, name, part, make):
-        self.put(part_section(name, part), make())
+    def put_part(self, name, part, make, *, volatile=False):
+        self.put(part_section(name, part), make(), volatile=volatile)
 
     def put_sealed(self, name, make, *, turn=0, volatile=False):
         self.put(name, make(), volatile=volatile)

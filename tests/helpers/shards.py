@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint.content import is_of_part
 from tgflow.distributed.memory import ShardedMemory
 from tgflow.distributed.rows import ShardedRows
 from tgflow.events import EventBatch
@@ -51,9 +52,11 @@ class OwnParts(Checkpoint):
 
     shard: Shard = field(default_factory=Shard)
 
-    def put_part(self, name: str, part: int, make: Callable[[], Any]) -> None:
+    def put_part(
+        self, name: str, part: int, make: Callable[[], Any], *, volatile: bool = False
+    ) -> None:
         if self.shard.owner(part) == self.shard.rank:
-            Checkpoint.put_part(self, name, part, make)
+            Checkpoint.put_part(self, name, part, make, volatile=volatile)
 
     def put_sealed(
         self, name: str, make: Callable[[], Any], *, part: int | None = None, **of: Any
@@ -66,7 +69,11 @@ def sections_of(trainer: Any, shard: Shard) -> dict[str, Any]:
     """Return what a trainer saves that is on this rank, but for what a cache holds."""
     checkpoint = OwnParts({}, shard=shard if trainer.is_spread else Shard())
     trainer.save(checkpoint)
-    return {name: x for name, x in checkpoint.sections.items() if name not in checkpoint.volatile}
+    return {
+        name: x
+        for name, x in checkpoint.sections.items()
+        if name not in checkpoint.volatile or is_of_part(name)
+    }
 
 
 def assert_sections(ranks: Collection[dict[str, Any]], expected: dict[str, Any]) -> None:

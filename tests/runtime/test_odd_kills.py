@@ -31,7 +31,7 @@ EACH = max(1, KILLS // len(KINDS))
 @pytest.mark.timeout(900 + 60 * EACH)
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_on_an_odd_machine(record_property, tmp_path, kind):
-    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * (EACH + 2))
+    stream = write_rows(tmp_path / "made.csv", BATCH * 16 * (EACH + 2))
     flags = ["-s", str(stream), *KINDS[kind], *LATE, *SMALL, *KEPT]
     reference = undisturbed(tmp_path, flags)
     campaign = OddCampaign(tmp_path / "killed", flags, SEED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,33 @@ def test_a_cache_holds_again_what_it_held(policy: str, tmp_path: Path, straight:
     resumed = go_on(path, last)
     resumed.run(pieces(EVENTS[CUT:], 50))
     assert parameters(resumed) == straight
+
+
+def digest_of(trainer: ContinualTrainer, path: Path) -> str:
+    return str(ckpt.read_manifest(ckpt.save(path, trainer.checkpoint()))["state_sha256"])
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_the_state_is_one_figure_wherever_rows_are(slices: int, tmp_path: Path) -> None:
+    config = ContinualConfig(batch_size=20, slices=slices, mrr_negatives=3)
+    digests = set()
+    for name in ("host", "disk", "cached"):
+        table: Table = table_in("host" if name == "host" else "disk", tmp_path / name)
+        table = cached(table, rows=30, policy="lru") if name == "cached" else table
+        trainer = ContinualTrainer(small_tgn(), TemporalGraph(edge_x=table), config)
+        trainer.run(pieces(EVENTS[:60], 30))
+        digests.add(digest_of(trainer, tmp_path / f"c-{name}"))
+    assert len(digests) == 1
+
+
+def test_other_features_are_another_state(tmp_path: Path) -> None:
+    digests = set()
+    for number in range(2):
+        events = replace(EVENTS[:60], x=EVENTS.x[:60] + number)
+        trainer = trainer_with(FeatureTable(2))
+        trainer.run(pieces(events, 30))
+        digests.add(digest_of(trainer, tmp_path / str(number)))
+    assert len(digests) == 2
 
 
 def test_what_a_cache_holds_is_no_part_of_the_state(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ class Checkpoint:
     outside: list[Callable[[], None]] = field(default_factory=list)
     """Make durable what it refers to and does not hold; called before it is complete."""
     volatile: set[str] = field(default_factory=set)
-    """Sections that depend on when data came or was asked for, not on the data alone. They are left
-    out of the manifest's `state_sha256`, by which two runs are compared."""
+    """Sections that depend on when data came or was asked for, not on the data alone, or that are
+    there only where rows of features are in no file. They are left out of the manifest's
+    `state_sha256`, by which two runs are compared."""
     elsewhere: set[str] = field(default_factory=set)
     """Sections that ranks other than 0 write: this is a `RankCheckpoint`."""
     unread: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
@@ -57,9 +58,11 @@ class Checkpoint:
         self.sections[name] = tensors
         self._add_volatile(name, volatile)
 
-    def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
+    def put_part(
+        self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
+    ) -> None:
         """Add the section of a part of ids, as `SectionWriter.put_part`."""
-        self.put(part_section(name, part), make())
+        self.put(part_section(name, part), make(), volatile=volatile)
 
     def put_sealed(
         self,

@@ -30,13 +30,17 @@ class SectionWriter(Protocol):
         Args:
             name: Matches [a-z0-9_-], and is no other section's.
             tensors: By name.
-            volatile: Whether it depends on more than the data, such as on when they came.
+            volatile: Whether it depends on more than the data, such as on when they came, or
+                whether it is there at all, as rows are that may be in a file of their own.
         """
 
-    def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
+    def put_part(
+        self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
+    ) -> None:
         """Take what one of the `PARTS` of ids has, as the section `part_section(name, part)`.
 
         Of ranks that save together the part's owner keeps it: `make` is called now, or never.
+        `volatile` is as in `put`.
         """
 
     def put_sealed(
@@ -256,7 +260,7 @@ def put_pieces(
         stop: How many there are.
         read: Returns the entries `[start, stop)` as views or copies.
         part: Of what one of the `PARTS` of ids has: `part_section` is the name then.
-        volatile: As `SectionWriter.put`, of what is not of a part.
+        volatile: As `SectionWriter.put`.
     """
     section, sealed_stop = _section(name, part), stop // size * size
     for start in range(0, sealed_stop, size):
@@ -270,7 +274,7 @@ def put_pieces(
     if part is None:
         writer.put(section, read(sealed_stop, stop), volatile=volatile)
     else:
-        writer.put_part(name, part, lambda: read(sealed_stop, stop))
+        writer.put_part(name, part, lambda: read(sealed_stop, stop), volatile=volatile)
 
 
 def pieces_of(

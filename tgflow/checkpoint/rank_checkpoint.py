@@ -25,10 +25,12 @@ class RankCheckpoint(Checkpoint):
         if self._is_own(name, 0, volatile=volatile):
             self.sections[name] = tensors
 
-    def put_part(self, name: str, part: int, make: Callable[[], Tensors]) -> None:
+    def put_part(
+        self, name: str, part: int, make: Callable[[], Tensors], *, volatile: bool = False
+    ) -> None:
         """Keep the section of a part of ids, at its owner. See `SectionWriter.put_part`."""
         section = part_section(name, part)
-        if self._is_own(section, self.shard.owner(part), volatile=False):
+        if self._is_own(section, self.shard.owner(part), volatile=volatile):
             self.sections[section] = make()
 
     def put_sealed(

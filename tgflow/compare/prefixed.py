@@ -31,9 +31,9 @@ class Prefixed:
         """Take a section."""
         self._sections.put(self._prefix + name, tensors, volatile=volatile)
 
-    def put_part(self, name: str, part: int, make: Any) -> None:
+    def put_part(self, name: str, part: int, make: Any, *, volatile: bool = False) -> None:
         """Take the section of a part of ids."""
-        self._sections.put_part(self._prefix + name, part, make)
+        self._sections.put_part(self._prefix + name, part, make, volatile=volatile)
 
     def put_sealed(self, name: str, make: Any, **of: Any) -> None:
         """Take a section whose content never changes."""

@@ -46,6 +46,7 @@ class DiskRows:
         finally:
             if path is None:
                 named.unlink()
+        self._is_changed = False
         self.way = self._reader.way
         """How rows are read: "io_uring with O_DIRECT", "pread with O_DIRECT" or other words."""
 
@@ -62,12 +63,14 @@ class DiskRows:
     def append(self, rows: Tensor, size: int) -> None:
         """Write rows behind the first `size`: all of them, or OSError and none."""
         assert self._file is not None
+        self._is_changed = True
         rows = rows.cpu()
         self._file.append(rows)
 
     def truncate(self, size: int) -> None:
         """Take back the rows from `size` on."""
         assert self._file is not None
+        self._is_changed = True
         self._file.truncate(size)
 
     def sync(self) -> None:
@@ -102,10 +105,14 @@ class DiskRows:
         return rows
 
     def close(self) -> None:
-        """Sync, and let go of the file once what was asked for is read."""
+        """Sync, and let go of the file once what was asked for is read.
+
+        The bytes of a file that was written to depend on its rows alone then.
+        """
         assert self._file is not None
         try:
-            self._file.sync()
+            if self._is_changed:
+                self._file.settle()
         finally:
             self._reader = self._file = None
 

@@ -58,8 +58,12 @@ class FeatureRows:
         self._size = len(table) if size is None else size
 
     def save(self, writer: SectionWriter) -> None:
-        """Save the rows and their fingerprint, or refer to their file."""
-        table, rows, volatile = self._table, self._size, not self._follows_log
+        """Save the rows and their fingerprint, or refer to their file.
+
+        What counts of a state is the fingerprint, not in which file the rows are; by parts, which
+        have none, nothing of them does.
+        """
+        table, rows, volatile = self._table, self._size, self._by_part or not self._follows_log
         file, step = backing_file(table), max(1, PIECE_BYTES // (4 * table.dim))
         if self._by_part and file is None:
             save_parts(writer, self.name, table, rows)
@@ -76,7 +80,7 @@ class FeatureRows:
                 step,
                 rows,
                 lambda start, stop: {"x": table.read(start, stop)},
-                volatile=volatile,
+                volatile=True,
             )
 
     def load(self, reader: SectionReader) -> None:

@@ -43,7 +43,8 @@ def save_parts(writer: SectionWriter, name: str, table: Table, size: int) -> Non
     writer.note(name, noted)
     for part in parts_with_rows(size):
         read = partial(_rows_of_part, here, stripes, part)
-        put_pieces(writer, name, step, stripes_of_part(part).count(size), read, part=part)
+        count = stripes_of_part(part).count(size)
+        put_pieces(writer, name, step, count, read, part=part, volatile=True)
 
 
 def _held(table: Table) -> tuple[Stripes, Table]:

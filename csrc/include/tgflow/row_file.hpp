@@ -40,6 +40,9 @@ class RowFile {
   /// Returns once all rows so far survive a power failure. Throws FileError: the file takes no more rows
   /// then.
   void sync();
+  /// Syncs, and leaves a file whose bytes depend on its rows alone, however often it was synced. Throws as
+  /// `sync`.
+  void settle();
   /// Takes back the rows from `size` on.
   void truncate(int64_t size);
 
@@ -51,6 +54,7 @@ class RowFile {
   void check_header(const std::string& kind);
   void recover();
   void commit(int64_t rows);  // while committing_ is held
+  void write_slot(uint64_t commit, int64_t rows);
   void check_usable() const;
 
   File file_;
