@@ -165,8 +165,8 @@ class DeadLetterFiles:
     def rewind(self, length: Length) -> None:
         """Take back all that was written after `length`.
 
-        Nothing but people needs the letters: where some are missing a warning says so, and a new
-        file is started.
+        Nothing but people needs the letters: where some are missing a warning says so, half a
+        letter is cut off, and a new file is started.
 
         Raises:
             OSError: If the files cannot be cut.
@@ -183,6 +183,9 @@ class DeadLetterFiles:
         elif size < byte:
             text = "%s holds %d bytes, but %d had been written: dead letters are missing"
             _log.warning(text, path, size, byte)
+            whole = path.read_bytes().rfind(b"\n") + 1 if size else 0
+            if whole < size:
+                self._fs.truncate(path, whole)
             segment, byte = segment + 1, 0
         self._fs.sync_directory(self._directory)
         self._segment, self._byte, self._failure = segment, byte, None

@@ -174,11 +174,14 @@ def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path):
 
 def test_missing_letters_are_told_and_a_new_file_begun(tmp_path, caplog):
     letters = DeadLetterFiles(tmp_path / "letters")
-    letters.write([letter(0)])
+    letters.write([letter(0), letter(1)])
     letters.close()
     length = letters.length
-    (tmp_path / "letters" / "000000.jsonl").write_bytes(b"")
-    letters = DeadLetterFiles(tmp_path / "letters")
-    letters.rewind(length)
-    assert "dead letters are missing" in caplog.text
-    assert letters.length == {"segment": 1, "byte": 0}
+    file = tmp_path / "letters" / "000000.jsonl"
+    for size, kept in ((length["byte"] - 1, 1), (0, 0)):
+        file.write_bytes((letter(0).line() + letter(1).line())[:size])
+        letters = DeadLetterFiles(tmp_path / "letters")
+        letters.rewind(length)
+        assert "dead letters are missing" in caplog.text
+        assert letters.length == {"segment": 1, "byte": 0}
+        assert places(tmp_path / "letters") == [0][:kept]
