@@ -80,6 +80,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _checkpoints(directory: Path) -> list[dict[str, Any]]:
     """Return what each checkpoint of a run is, the newest first; reads and checks all of them."""
     from tgflow.checkpoint import CheckpointError, load, read_manifest
+    from tgflow.checkpoint.typed import read_as
 
     found = []
     for path in sorted(directory.glob("*ckpt-*"), reverse=True):
@@ -92,7 +93,8 @@ def _checkpoints(directory: Path) -> list[dict[str, Any]]:
             entry["position"] = manifest["meta"]["position"]
             entry["trainer"] = manifest["meta"]["trainer"]
             entry["state_sha256"] = manifest["state_sha256"]
-            entry["elapsed"] = manifest["meta"].get("run", {}).get("elapsed")
+            run = read_as(dict[str, Any], manifest["meta"].get("run", {}), "run")
+            entry["elapsed"] = read_as(float | None, run.get("elapsed"), "run.elapsed")
             entry["age_seconds"] = time.time() - (path / "manifest.json").stat().st_mtime
             load(path)
         except (CheckpointError, OSError, LookupError) as error:
