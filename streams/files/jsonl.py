@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
@@ -30,10 +31,10 @@ HEAD_LINES, HEAD_BYTES = 1000, 8 << 20
 
 
 class JsonlDecoder(TextDecoder):
-    """A file of JSON objects, in the dialect of RFC 8259; each key of the first ones is a column.
+    """A file of JSON objects, in the dialect of RFC 8259; their keys are the columns.
 
-    Whether a feature is a number or a list, and of how many, is what most of the first 1,000 rows
-    say. Numbers are JSON's, besides `NaN` and `Infinity`, which are no features: `true` is no
+    Which keys there are half of the first 1,000 rows say, and most of them whether a feature is a
+    number or a list, and of how many. Numbers are JSON's, besides `NaN` and `Infinity`, which are no features: `true` is no
     number, nor is `"7"`, and an integer has neither point nor exponent, but where it is a time or
     a label (`2.0`, `1e3`). A key that stands twice makes a line bad.
 
@@ -42,7 +43,7 @@ class JsonlDecoder(TextDecoder):
     """
 
     def names(self) -> Sequence[str] | None:
-        """Return the keys of the first objects, or None if there is no line.
+        """Return the keys that half of the first objects have, or None if there is no line.
 
         Raises:
             StreamError: If none of the first lines is a JSON object.
@@ -53,7 +54,8 @@ class JsonlDecoder(TextDecoder):
         if not self._objects:
             fault = parse_object(head[0])[1]
             raise StreamError(self.first_place, *(fault or ("syntax", "no object")))
-        return list(dict.fromkeys(chain.from_iterable(self._objects)))
+        counts = Counter(chain.from_iterable(self._objects))
+        return [name for name, count in counts.items() if 2 * count >= len(self._objects)]
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return the objects among the first lines."""

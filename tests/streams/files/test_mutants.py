@@ -29,8 +29,7 @@ MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 30)))
 ROWS = 12
 INTEGER = re.compile(r"[ \t]*(-?[0-9]+)[ \t]*")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-NUMBER = re.compile(rf"[ \t]*(-?{_NUMBER})[ \t]*")
-SIGNED = re.compile(rf"[ \t]*([+-]?{_NUMBER})[ \t]*")
+NUMBER = re.compile(rf"[ \t]*([+-]?{_NUMBER})[ \t]*")
 MOST_DIGITS = 22
 
 
@@ -88,7 +87,7 @@ def csv_event(line, width):
         raise NoEvent from None
     wanted(len(values) == 4 + width)
     src, dst = (node(int(texts(INTEGER, value))) for value in values[:2])
-    t, label = (whole(Decimal(texts(SIGNED, value))) for value in values[2:4])
+    t, label = (whole(Decimal(texts(NUMBER, value))) for value in values[2:4])
     return src, dst, t, label, features(texts(NUMBER, value) for value in values[4:])
 
 
@@ -292,6 +291,15 @@ def test_a_label_beyond_int32_is_kept_and_one_beyond_int64_is_no_event(
     events, num_bad = taken(path)
     assert [event[3] for event in events.values()] == ([0, label] if fate else [0])
     assert num_bad == (fate is None)
+
+
+def test_a_key_of_one_row_is_no_column(tmp_path):
+    path = tmp_path / "made.jsonl"
+    rows = [{"src": i, "dst": 1, "t": i, "label": 0, "x": [i, 2]} for i in range(6)]
+    rows[2]["xi"] = rows[2].pop("x")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    events, num_bad = taken(path, features="x")
+    assert (sorted(events), num_bad) == ([0, 1, 3, 4, 5], 1)
 
 
 def test_most_of_the_first_rows_say_what_a_feature_is(tmp_path):
