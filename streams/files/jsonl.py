@@ -34,9 +34,9 @@ class JsonlDecoder(TextDecoder):
     """A file of JSON objects, in the dialect of RFC 8259; their keys are the columns.
 
     Which keys there are half of the first 1,000 rows say, and most of them whether a feature is a
-    number or a list, and of how many. Numbers are JSON's, besides `NaN` and `Infinity`, which are no features: `true` is no
-    number, nor is `"7"`, and an integer has neither point nor exponent, but where it is a time or
-    a label (`2.0`, `1e3`). A key that stands twice makes a line bad.
+    number or a list, and of how many. Numbers are JSON's, besides `NaN` and `Infinity`, which are
+    no features: `true` is no number, nor is `"7"`, and an integer has neither point nor exponent,
+    but where it is a time or a label (`2.0`, `1e3`). A key that stands twice makes a line bad.
 
     Args:
         path: The file, compressed if its name says so.

@@ -26,7 +26,8 @@ from tgflow.streams import open_files
 from tgflow.units import INT64_MAX
 
 MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 30)))
-ROWS = 12
+ROWS, FIRST = 12, 13
+"""Rows that may be spoiled, and good ones of a table, which are before them."""
 INTEGER = re.compile(r"[ \t]*(-?[0-9]+)[ \t]*")
 _NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 NUMBER = re.compile(rf"[ \t]*([+-]?{_NUMBER})[ \t]*")
@@ -248,12 +249,12 @@ def made_table(chance):
     columns = {}
     for name in ("src", "dst"):
         kind = chance.choice(INTEGERS)
-        columns[name] = pa.array([1] * 3 + [number(kind, chance) for _ in range(ROWS)], kind)
-    columns["t"] = pa.array([1] * 3 + [number(of_t, chance) for _ in range(ROWS)], of_t)
-    first = [True if pa.types.is_boolean(of_label) else 1] * 3
+        columns[name] = pa.array([1] * FIRST + [number(kind, chance) for _ in range(ROWS)], kind)
+    columns["t"] = pa.array([1] * FIRST + [number(of_t, chance) for _ in range(ROWS)], of_t)
+    first = [True if pa.types.is_boolean(of_label) else 1] * FIRST
     columns["label"] = pa.array(first + [number(of_label, chance) for _ in range(ROWS)], of_label)
     one = True if pa.types.is_boolean(of_x) else 1
-    lists = [[one, one]] * 3 + [wide(of_x, chance) for _ in range(ROWS)]
+    lists = [[one, one]] * FIRST + [wide(of_x, chance) for _ in range(ROWS)]
     columns["x"] = pa.array(lists, pa.list_(of_x))
     return pa.table(columns)
 
