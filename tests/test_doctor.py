@@ -46,6 +46,14 @@ def test_too_many_threads_are_a_warning(monkeypatch):
     assert "OMP_NUM_THREADS" in check.advice
 
 
+def test_slow_vector_instructions_are_a_warning(monkeypatch):
+    assert _native.simd_level() in found("vectors").detail
+    monkeypatch.setattr(doctor.platform, "machine", lambda: "x86_64")
+    for level, status in (("AVX-512", "ok"), ("AVX2", "ok"), ("baseline", "warn")):
+        monkeypatch.setattr(_native, "simd_level", lambda level=level: level)
+        assert found("vectors").status == status
+
+
 def test_without_a_compiler_the_report_says_what_it_is_for(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert found("compiler").status == "warn"

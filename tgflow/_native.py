@@ -10,6 +10,7 @@ from tgflow._core import (
     probe_reads,
     rank_scores,
     set_num_threads,
+    simd_level,
 )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "probe_reads",
     "rank_scores",
     "set_num_threads",
+    "simd_level",
 ]
 
 CORE_FILE = _core.__file__

@@ -47,6 +47,7 @@ def report(folder: Path | None = None) -> list[Check]:
         ("torch", lambda: _package("torch")),
         ("pyarrow", lambda: _package("pyarrow")),
         ("threads", _threads),
+        ("vectors", _vectors),
         ("memory", _memory),
         ("disk", lambda: _disk(place)),
         ("row files", lambda: _row_files(place)),
@@ -100,6 +101,17 @@ def _threads() -> Check:
         advice = f"set OMP_NUM_THREADS={cores}: more threads than cores slow each other down"
         return Check("threads", "warn", detail, advice)
     return Check("threads", "ok", detail)
+
+
+def _vectors() -> Check:
+    from tgflow import _native
+
+    level = _native.simd_level()
+    detail = f"the core's loops over floats use {level} instructions"
+    if level == "baseline" and platform.machine() in ("x86_64", "AMD64"):
+        advice = "training is slower without AVX2: take a machine that has it, or let a virtual one"
+        return Check("vectors", "warn", detail, f"{advice} pass it on")
+    return Check("vectors", "ok", detail)
 
 
 def _memory() -> Check:

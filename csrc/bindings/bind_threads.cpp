@@ -1,7 +1,24 @@
 #include "bindings.hpp"
+#include "tgflow/simd_level.hpp"
 #include "tgflow/thread_pool.hpp"
 
+namespace {
+
+std::vector<std::string> simd_levels() {
+  std::vector<std::string> names;
+  for (const tgflow::SimdLevel level : tgflow::simd_levels()) names.push_back(name_of(level));
+  return names;
+}
+
+std::string simd_level() { return name_of(tgflow::simd_level()); }
+
+}  // namespace
+
+/// What the core's loops run on.
 void bind_threads(py::module_& m) {
   m.def("set_num_threads", &tgflow::set_num_threads, py::arg("num_threads"));
   m.def("num_threads", &tgflow::num_threads);
+  m.def("simd_levels", &simd_levels);
+  m.def("simd_level", &simd_level);
+  m.def("set_simd_level", &tgflow::set_simd_level, py::arg("level"));
 }

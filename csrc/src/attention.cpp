@@ -21,6 +21,12 @@ TGFLOW_INLINE const float* query_of(const Attention& a, int64_t head, int64_t ta
   return a.query + row * (a.h_dim + a.x_dim + a.time_dim);
 }
 
+/// One of the parts that the neighbors' inputs have side by side.
+struct Part {
+  const float* const* rows;  ///< Of each neighbor, [count].
+  int64_t first, size;       ///< Columns.
+};
+
 /// The filled slots of one target, close together, and the parts of their inputs.
 struct Neighborhood {
   int64_t count = 0;
@@ -29,8 +35,11 @@ struct Neighborhood {
   std::vector<const float*> edge_x;
   std::vector<int64_t> edge_row;  ///< Of the edge table.
   std::vector<const float*> time;
-  std::vector<float> score;     ///< Scratch per slot.
-  std::vector<float> encoding;  ///< [k, time_dim].
+  std::vector<float> encoding;      ///< [k, time_dim].
+  std::vector<const float*> query;  ///< What each head multiplies the inputs by, [H].
+  std::vector<float*> sum;          ///< Where each head adds them up, [H].
+  std::vector<float> score;         ///< Of each head and neighbor, [H, k].
+  std::vector<Part> parts;          ///< As the scores add them up: time, below, edge_x.
 
   explicit Neighborhood(const Attention& a)
       : slot(a.k),
@@ -38,8 +47,16 @@ struct Neighborhood {
         edge_x(a.k),
         edge_row(a.k),
         time(a.k),
-        score(a.k),
-        encoding(a.k * a.time_dim) {}
+        encoding(a.k * a.time_dim),
+        query(a.num_heads),
+        sum(a.num_heads),
+        score(a.num_heads * a.k) {
+    parts.push_back({time.data(), a.h_dim + a.x_dim, a.time_dim});
+    if (a.h_dim > 0) parts.push_back({below.data(), 0, a.h_dim});
+    if (a.x_dim > 0) parts.push_back({edge_x.data(), a.h_dim, a.x_dim});
+  }
+  Neighborhood(const Neighborhood&) = delete;  // as parts point into it
+  Neighborhood& operator=(const Neighborhood&) = delete;
 };
 
 TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
@@ -53,7 +70,9 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
     if (a.x_dim > 0) {
       near.edge_row[i] = a.edge_row[s];
       near.edge_x[i] = a.edge_table + a.edge_row[s] * a.x_dim;
-      simd::prefetch(near.edge_x[i], a.x_dim);  // comes while the cosines are taken
+      // A row of the next target's, to come while this one is worked on: a few at a time, as few can be on
+      // their way.
+      if (n + 1 < a.num_targets) simd::prefetch(a.edge_table + a.edge_row[s + a.k] * a.x_dim, a.x_dim);
     }
     float* encoding = near.encoding.data() + i * a.time_dim;
     simd::cosines(encoding, a.frequency, a.dt[s], a.time_dim);
@@ -63,62 +82,80 @@ TGFLOW_INLINE void gather(const Attention& a, int64_t n, Neighborhood& near) {
 
 /// q . edge_x of each row of the edge table and each head, [R, H], where all targets look for the same. As
 /// events recur in a batch, that is fewer products than one a slot, and the same ones. Empty where it is not.
-class EdgeScores {
- public:
-  explicit EdgeScores(const Attention& a);
+using EdgeScores = std::vector<float>;
 
-  /// q . edge_x of a neighbor, q being the query of head `h`.
-  TGFLOW_INLINE float of(const Attention& a, const float* q, const Neighborhood& near, int64_t i,
-                         int64_t h) const {
-    return known_.empty() ? simd::dot(q + a.h_dim, near.edge_x[i], a.x_dim)
-                          : known_[static_cast<size_t>(near.edge_row[i] * a.num_heads + h)];
-  }
-
- private:
-  std::vector<float> known_;
-};
-
-TGFLOW_INLINE void score_edges(const Attention& a, float* out, int64_t begin, int64_t end) {
-  for (int64_t r = begin; r < end; ++r) {
-    const float* x = a.edge_table + r * a.x_dim;
-    for (int64_t h = 0; h < a.num_heads; ++h) {
-      out[r * a.num_heads + h] = simd::dot(query_of(a, h, 0) + a.h_dim, x, a.x_dim);
+struct ScoreEdges {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const Attention& a, float* out, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = a.edge_table + r * a.x_dim;
+      for (int64_t h = 0; h < a.num_heads; ++h) {
+        out[r * a.num_heads + h] = simd::dot<Level>(query_of(a, h, 0) + a.h_dim, x, a.x_dim);
+      }
     }
   }
-}
+};
 
-TGFLOW_AVX2 void score_edges_avx2(const Attention& a, float* out, int64_t begin, int64_t end) {
-  score_edges(a, out, begin, end);
-}
-
-EdgeScores::EdgeScores(const Attention& a) {
-  if (!a.shared_query || a.x_dim == 0 || a.num_edges >= a.num_targets * a.k) return;
-  known_.resize(static_cast<size_t>(a.num_edges * a.num_heads));
-  const auto range = TGFLOW_HAS_AVX2() ? score_edges_avx2 : score_edges;
+EdgeScores edge_scores(const Attention& a) {
+  if (!a.shared_query || a.x_dim == 0 || a.num_edges >= a.num_targets * a.k) return {};
+  EdgeScores known(static_cast<size_t>(a.num_edges * a.num_heads));
   parallel_for(a.num_edges, kGrainEdges,
-               [&](int64_t begin, int64_t end) { range(a, known_.data(), begin, end); });
+               [&](int64_t begin, int64_t end) { simd::run<ScoreEdges>(a, known.data(), begin, end); });
+  return known;
 }
 
-/// q . [h | time] of one neighbor.
-TGFLOW_INLINE float dot_without_edge(const Attention& a, const float* q, const Neighborhood& near,
-                                     int64_t i) {
-  float sum = simd::dot(q + a.h_dim + a.x_dim, near.time[i], a.time_dim);
-  if (a.h_dim > 0) sum += simd::dot(q, near.below[i], a.h_dim);
-  return sum;
+/// Adds the products of `kHeads` heads' queries, from head `h` on, and one part of the inputs to the scores.
+template <typename Level, int kHeads>
+TGFLOW_INLINE void add_products(Neighborhood& near, const Part& part, int64_t k, int64_t h) {
+  constexpr int kAtOnce = Level::kLanes / 8;  // neighbors: as many sums as there are registers for
+  const float* query[kHeads];
+  for (int r = 0; r < kHeads; ++r) query[r] = near.query[h + r] + part.first;
+  float product[kHeads * kAtOnce];
+  float* score = near.score.data() + h * k;
+  int64_t i = 0;
+  for (; i + kAtOnce <= near.count; i += kAtOnce) {
+    simd::dots<Level, kHeads, kAtOnce>(query, part.rows + i, part.size, product);
+    for (int r = 0; r < kHeads; ++r) {
+      for (int c = 0; c < kAtOnce; ++c) score[r * k + i + c] += product[r * kAtOnce + c];
+    }
+  }
+  for (; i < near.count; ++i) {
+    simd::dots<Level, kHeads, 1>(query, part.rows + i, part.size, product);
+    for (int r = 0; r < kHeads; ++r) score[r * k + i] += product[r];
+  }
 }
 
-/// q . [h | edge_x | time] of one neighbor.
-TGFLOW_INLINE float dot_input(const Attention& a, const float* q, const Neighborhood& near, int64_t i) {
-  float sum = dot_without_edge(a, q, near, i);
-  if (a.x_dim > 0) sum += simd::dot(q + a.h_dim, near.edge_x[i], a.x_dim);
-  return sum;
+/// Makes the scores the products of the heads' queries and the first `num_parts` parts of the inputs.
+template <typename Level>
+TGFLOW_INLINE void multiply_inputs(const Attention& a, Neighborhood& near, size_t num_parts) {
+  std::fill(near.score.begin(), near.score.end(), 0.0f);
+  for (size_t p = 0; p < num_parts; ++p) {
+    int64_t h = 0;
+    for (; h + 2 <= a.num_heads; h += 2) add_products<Level, 2>(near, near.parts[p], a.k, h);
+    if (h < a.num_heads) add_products<Level, 1>(near, near.parts[p], a.k, h);
+  }
 }
 
-/// out += the sum of scale[i] * [h | edge_x | time] over the neighbors.
-TGFLOW_INLINE void add_inputs(const Attention& a, float* out, const float* scale, const Neighborhood& near) {
-  if (a.h_dim > 0) simd::add_rows(out, near.below.data(), scale, near.count, a.h_dim);
-  if (a.x_dim > 0) simd::add_rows(out + a.h_dim, near.edge_x.data(), scale, near.count, a.x_dim);
-  simd::add_rows(out + a.h_dim + a.x_dim, near.time.data(), scale, near.count, a.time_dim);
+/// Adds one part of the inputs, times the scores of `kHeads` heads from head `h` on, to those heads' sums.
+template <typename Level, int kHeads>
+TGFLOW_INLINE void add_part(const Neighborhood& near, const Part& part, int64_t k, int64_t h) {
+  float* sum[kHeads];
+  const float* score[kHeads];
+  for (int r = 0; r < kHeads; ++r) {
+    sum[r] = near.sum[h + r] + part.first;
+    score[r] = near.score.data() + (h + r) * k;
+  }
+  simd::add_rows<Level, kHeads>(sum, part.rows, score, near.count, part.size);
+}
+
+/// Adds the inputs, times the scores, to the heads' sums.
+template <typename Level>
+TGFLOW_INLINE void add_inputs(const Attention& a, const Neighborhood& near) {
+  for (const Part& part : near.parts) {
+    int64_t h = 0;
+    for (; h + 2 <= a.num_heads; h += 2) add_part<Level, 2>(near, part, a.k, h);
+    if (h < a.num_heads) add_part<Level, 1>(near, part, a.k, h);
+  }
 }
 
 /// Turns scores into their softmax.
@@ -130,43 +167,49 @@ TGFLOW_INLINE void softmax(float* score, int64_t count) {
   for (int64_t i = 0; i < count; ++i) score[i] /= sum;
 }
 
-TGFLOW_INLINE void attend_target(const Attention& a, const EdgeScores& edges, const AttentionOut& out,
+/// From the scores of a head to its weights, which the scores become, times what is kept of them.
+TGFLOW_INLINE void weigh(const Attention& a, const AttentionOut& out, int64_t row, const Neighborhood& near,
+                         float* score) {
+  softmax(score, near.count);
+  std::fill_n(out.weight + row * a.k, a.k, 0.0f);
+  float total = 0;
+  for (int64_t i = 0; i < near.count; ++i) {
+    const int64_t slot = row * a.k + near.slot[i];
+    out.weight[slot] = score[i];
+    if (a.keep != nullptr) score[i] *= a.keep[slot];
+    total += score[i];
+  }
+  out.total[row] = total;
+}
+
+template <typename Level>
+TGFLOW_INLINE void attend_target(const Attention& a, const EdgeScores& known, const AttentionOut& out,
                                  int64_t n, Neighborhood& near) {
   const int64_t d = width(a);
   gather(a, n, near);
+  for (int64_t h = 0; h < a.num_heads; ++h) near.query[h] = query_of(a, h, n);
+  multiply_inputs<Level>(a, near, near.parts.size() - (known.empty() ? 0 : 1));
   for (int64_t h = 0; h < a.num_heads; ++h) {
     const int64_t row = h * a.num_targets + n;
-    const float* q = query_of(a, h, n);
-    float* score = near.score.data();
-    for (int64_t i = 0; i < near.count; ++i) {
-      score[i] = dot_without_edge(a, q, near, i);
-      if (a.x_dim > 0) score[i] += edges.of(a, q, near, i, h);
+    float* score = near.score.data() + h * a.k;
+    for (int64_t i = 0; i < near.count && !known.empty(); ++i) {
+      score[i] += known[static_cast<size_t>(near.edge_row[i] * a.num_heads + h)];
     }
-    softmax(score, near.count);
-    std::fill_n(out.weight + row * a.k, a.k, 0.0f);
-    float total = 0;
-    for (int64_t i = 0; i < near.count; ++i) {
-      const int64_t slot = row * a.k + near.slot[i];
-      out.weight[slot] = score[i];
-      if (a.keep != nullptr) score[i] *= a.keep[slot];
-      total += score[i];
-    }
-    out.total[row] = total;
-    std::fill_n(out.inputs + row * d, d, 0.0f);
-    add_inputs(a, out.inputs + row * d, score, near);
+    weigh(a, out, row, near, score);
+    near.sum[h] = out.inputs + row * d;
+    std::fill_n(near.sum[h], d, 0.0f);
   }
+  add_inputs<Level>(a, near);
 }
 
-TGFLOW_INLINE void attend_range(const Attention& a, const EdgeScores& edges, const AttentionOut& out,
+struct AttendRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const Attention& a, const EdgeScores& known, const AttentionOut& out,
                                 int64_t begin, int64_t end) {
-  Neighborhood near(a);
-  for (int64_t n = begin; n < end; ++n) attend_target(a, edges, out, n, near);
-}
-
-TGFLOW_AVX2 void attend_range_avx2(const Attention& a, const EdgeScores& edges, const AttentionOut& out,
-                                   int64_t begin, int64_t end) {
-  attend_range(a, edges, out, begin, end);
-}
+    Neighborhood near(a);
+    for (int64_t n = begin; n < end; ++n) attend_target<Level>(a, known, out, n, near);
+  }
+};
 
 /// What the backward pass leaves of each slot for the pass over `below`, [H, N, k] each.
 struct SlotGradients {
@@ -174,45 +217,46 @@ struct SlotGradients {
   std::vector<float> score;  ///< gradient of the score
 };
 
-/// Gradients of the weights of one head, then of its scores and query.
-TGFLOW_INLINE void head_backward(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                 int64_t row, Neighborhood& near, float* query) {
-  float* score = near.score.data();
+/// From the products with a head's gradient, in the scores, to the gradients of its scores.
+TGFLOW_INLINE void weigh_backward(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
+                                  int64_t row, const Neighborhood& near, float* score) {
   float mean = 0;
   for (int64_t i = 0; i < near.count; ++i) {
     const int64_t slot = row * a.k + near.slot[i];
     const float keep = a.keep == nullptr ? 1 : a.keep[slot];
     slots.kept[slot] = g.weight[slot] * keep;
-    score[i] = keep * (g.total[row] + dot_input(a, g.inputs + row * width(a), near, i));
+    score[i] = keep * (g.total[row] + score[i]);
     mean += g.weight[slot] * score[i];
   }
   for (int64_t i = 0; i < near.count; ++i) {
     const int64_t slot = row * a.k + near.slot[i];
     slots.score[slot] = score[i] = g.weight[slot] * (score[i] - mean);
   }
-  add_inputs(a, query, score, near);
 }
 
 /// `shared_query` is the gradient of a shared query over this chunk, [H, D], or null.
-TGFLOW_INLINE void backward_range(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                  int64_t begin, int64_t end, float* shared_query) {
-  const int64_t d = width(a);
-  Neighborhood near(a);
-  for (int64_t n = begin; n < end; ++n) {
-    gather(a, n, near);
-    for (int64_t h = 0; h < a.num_heads; ++h) {
-      const int64_t row = h * a.num_targets + n;
-      float* query = a.shared_query ? shared_query + h * d : g.query + row * d;
-      if (!a.shared_query) std::fill_n(query, d, 0.0f);
-      head_backward(a, g, slots, row, near, query);
+struct BackwardRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
+                                int64_t begin, int64_t end, float* shared_query) {
+    const int64_t d = width(a);
+    Neighborhood near(a);
+    for (int64_t n = begin; n < end; ++n) {
+      gather(a, n, near);
+      for (int64_t h = 0; h < a.num_heads; ++h) {
+        const int64_t row = h * a.num_targets + n;
+        near.query[h] = g.inputs + row * d;
+        near.sum[h] = a.shared_query ? shared_query + h * d : g.query + row * d;
+        if (!a.shared_query) std::fill_n(near.sum[h], d, 0.0f);
+      }
+      multiply_inputs<Level>(a, near, near.parts.size());
+      for (int64_t h = 0; h < a.num_heads; ++h) {
+        weigh_backward(a, g, slots, h * a.num_targets + n, near, near.score.data() + h * a.k);
+      }
+      add_inputs<Level>(a, near);
     }
   }
-}
-
-TGFLOW_AVX2 void backward_range_avx2(const Attention& a, const AttentionGradients& g, SlotGradients& slots,
-                                     int64_t begin, int64_t end, float* shared_query) {
-  backward_range(a, g, slots, begin, end, shared_query);
-}
+};
 
 /// The slots of each row of the frontier below, in slot order: compressed rows.
 struct SlotsOfRows {
@@ -234,32 +278,32 @@ SlotsOfRows slots_of_rows(const Attention& a) {
   return rows;  // each start has moved to the end of its row, which is the next row's start
 }
 
-TGFLOW_INLINE void below_range(const Attention& a, const AttentionGradients& g, const SlotGradients& slots,
-                               const SlotsOfRows& rows, int64_t begin, int64_t end) {
-  const int64_t d = width(a);
-  std::vector<const float*> terms;
-  std::vector<float> scale;
-  for (int64_t f = begin; f < end; ++f) {
-    terms.clear();
-    scale.clear();
-    for (int64_t i = rows.start[f]; i < rows.start[f + 1]; ++i) {
-      const int64_t n = rows.slot[i] / a.k;
-      const int64_t j = rows.slot[i] % a.k;
-      for (int64_t h = 0; h < a.num_heads; ++h) {
-        const int64_t row = h * a.num_targets + n;
-        terms.insert(terms.end(), {g.inputs + row * d, query_of(a, h, n)});
-        scale.insert(scale.end(), {slots.kept[row * a.k + j], slots.score[row * a.k + j]});
+struct BelowRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const Attention& a, const AttentionGradients& g, const SlotGradients& slots,
+                                const SlotsOfRows& rows, int64_t begin, int64_t end) {
+    const int64_t d = width(a);
+    std::vector<const float*> terms;
+    std::vector<float> scale;
+    for (int64_t f = begin; f < end; ++f) {
+      terms.clear();
+      scale.clear();
+      for (int64_t i = rows.start[f]; i < rows.start[f + 1]; ++i) {
+        const int64_t n = rows.slot[i] / a.k;
+        const int64_t j = rows.slot[i] % a.k;
+        for (int64_t h = 0; h < a.num_heads; ++h) {
+          const int64_t row = h * a.num_targets + n;
+          terms.insert(terms.end(), {g.inputs + row * d, query_of(a, h, n)});
+          scale.insert(scale.end(), {slots.kept[row * a.k + j], slots.score[row * a.k + j]});
+        }
       }
+      float* const sum = g.below + f * a.h_dim;
+      const float* const scales = scale.data();
+      std::fill_n(sum, a.h_dim, 0.0f);
+      simd::add_rows<Level, 1>(&sum, terms.data(), &scales, terms.size(), a.h_dim);
     }
-    std::fill_n(g.below + f * a.h_dim, a.h_dim, 0.0f);
-    simd::add_rows(g.below + f * a.h_dim, terms.data(), scale.data(), terms.size(), a.h_dim);
   }
-}
-
-TGFLOW_AVX2 void below_range_avx2(const Attention& a, const AttentionGradients& g, const SlotGradients& slots,
-                                  const SlotsOfRows& rows, int64_t begin, int64_t end) {
-  below_range(a, g, slots, rows, begin, end);
-}
+};
 
 /// out = the sum of `num_rows` rows, in order.
 void sum_rows(const float* rows, int64_t num_rows, int64_t row_width, float* out) {
@@ -272,31 +316,28 @@ void sum_rows(const float* rows, int64_t num_rows, int64_t row_width, float* out
 }  // namespace
 
 void attend(const Attention& a, const AttentionOut& out) {
-  const auto range = TGFLOW_HAS_AVX2() ? attend_range_avx2 : attend_range;
-  const EdgeScores edges(a);
+  const EdgeScores known = edge_scores(a);
   parallel_for(num_chunks(a), 1, [&](int64_t begin, int64_t end) {
-    range(a, edges, out, begin * kChunk, std::min(end * kChunk, a.num_targets));
+    simd::run<AttendRange>(a, known, out, begin * kChunk, std::min(end * kChunk, a.num_targets));
   });
 }
 
 void attend_backward(const Attention& a, const AttentionGradients& g) {
-  const bool avx2 = TGFLOW_HAS_AVX2();
-  const auto range = avx2 ? backward_range_avx2 : backward_range;
   const int64_t size = a.num_heads * a.num_targets * a.k;
   const int64_t shared = a.shared_query ? a.num_heads * width(a) : 0;
   SlotGradients slots{std::vector<float>(size), std::vector<float>(size)};
   std::vector<float> query(num_chunks(a) * shared);
   parallel_for(num_chunks(a), 1, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
-      range(a, g, slots, c * kChunk, std::min((c + 1) * kChunk, a.num_targets), query.data() + c * shared);
+      simd::run<BackwardRange>(a, g, slots, c * kChunk, std::min((c + 1) * kChunk, a.num_targets),
+                               query.data() + c * shared);
     }
   });
   if (a.shared_query) sum_rows(query.data(), num_chunks(a), shared, g.query);
   if (a.h_dim == 0) return;
   const SlotsOfRows rows = slots_of_rows(a);
-  const auto below = avx2 ? below_range_avx2 : below_range;
   parallel_for(a.num_below, kChunk,
-               [&](int64_t begin, int64_t end) { below(a, g, slots, rows, begin, end); });
+               [&](int64_t begin, int64_t end) { simd::run<BelowRange>(a, g, slots, rows, begin, end); });
 }
 
 }  // namespace tgflow

@@ -8,34 +8,25 @@
 namespace tgflow {
 namespace {
 
-template <typename Factors>
-TGFLOW_INLINE void fill_groups(uint64_t key, const Dropout& dropout, int64_t row, int64_t row_size,
-                               float* out, int64_t begin, int64_t end) {
-  float factor[kKeepGroup];
-  for (int64_t g = begin; g < end; ++g) {
-    Factors::fill(key, dropout, row, g, factor);
-    std::copy_n(factor, std::min(kKeepGroup, row_size - g * kKeepGroup), out + g * kKeepGroup);
+struct FillGroups {
+  template <typename Level>
+  TGFLOW_INLINE static void run(uint64_t key, const Dropout& dropout, int64_t row, int64_t row_size,
+                                float* out, int64_t begin, int64_t end) {
+    float factor[kKeepGroup];
+    for (int64_t g = begin; g < end; ++g) {
+      FactorsOf<Level>::fill(key, dropout, row, g, factor);
+      std::copy_n(factor, std::min(kKeepGroup, row_size - g * kKeepGroup), out + g * kKeepGroup);
+    }
   }
-}
-
-TGFLOW_AVX2 void fill_groups_avx2(uint64_t key, const Dropout& dropout, int64_t row, int64_t row_size,
-                                  float* out, int64_t begin, int64_t end) {
-  fill_groups<Avx2Factors>(key, dropout, row, row_size, out, begin, end);
-}
-
-void fill_groups_plain(uint64_t key, const Dropout& dropout, int64_t row, int64_t row_size, float* out,
-                       int64_t begin, int64_t end) {
-  fill_groups<PlainFactors>(key, dropout, row, row_size, out, begin, end);
-}
+};
 
 }  // namespace
 
 void keep_factors(uint64_t key, double rate, int64_t num_rows, int64_t row_size, float* out) {
-  const auto fill = TGFLOW_HAS_AVX2() ? fill_groups_avx2 : fill_groups_plain;
   const Dropout dropout = dropout_of(rate);
   for (int64_t row = 0; row < num_rows; ++row) {
     parallel_for((row_size + kKeepGroup - 1) / kKeepGroup, kKeepGrain, [&](int64_t begin, int64_t end) {
-      fill(key, dropout, row, row_size, out + row * row_size, begin, end);
+      simd::run<FillGroups>(key, dropout, row, row_size, out + row * row_size, begin, end);
     });
   }
 }

@@ -19,18 +19,17 @@ TGFLOW_INLINE void forward_row(const float* __restrict memory, const float* __re
   }
 }
 
-TGFLOW_INLINE void forward_range(const Gru& gru, float* gates, float* out, int64_t begin, int64_t end) {
-  const int64_t dim = gru.dim;
-  for (int64_t r = begin; r < end; ++r) {
-    float* gate = gates + 3 * r * dim;
-    forward_row(gru.memory + r * gru.memory_stride, gru.own + r * dim, dim, gate, gate + dim, gate + 2 * dim,
-                out + r * dim);
+struct ForwardRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const Gru& gru, float* gates, float* out, int64_t begin, int64_t end) {
+    const int64_t dim = gru.dim;
+    for (int64_t r = begin; r < end; ++r) {
+      float* gate = gates + 3 * r * dim;
+      forward_row(gru.memory + r * gru.memory_stride, gru.own + r * dim, dim, gate, gate + dim,
+                  gate + 2 * dim, out + r * dim);
+    }
   }
-}
-
-TGFLOW_AVX2 void forward_range_avx2(const Gru& gru, float* gates, float* out, int64_t begin, int64_t end) {
-  forward_range(gru, gates, out, begin, end);
-}
+};
 
 /// Pointers to one row of everything.
 struct BackwardRow {
@@ -52,35 +51,32 @@ TGFLOW_INLINE void backward_row(const BackwardRow& row, int64_t dim) {
   }
 }
 
-TGFLOW_INLINE void backward_range(const Gru& gru, const float* gates, const float* grad_out,
-                                  float* grad_gates, float* grad_own, int64_t begin, int64_t end) {
-  const int64_t dim = gru.dim;
-  for (int64_t r = begin; r < end; ++r) {
-    const float* gate = gates + 3 * r * dim;
-    float* grad = grad_gates + 3 * r * dim;
-    backward_row({gru.memory + r * gru.memory_stride, gru.own + r * dim, gate, gate + dim, gate + 2 * dim,
-                  grad_out + r * dim, grad, grad + dim, grad + 2 * dim, grad_own + r * dim},
-                 dim);
+struct BackwardRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const Gru& gru, const float* gates, const float* grad_out, float* grad_gates,
+                                float* grad_own, int64_t begin, int64_t end) {
+    const int64_t dim = gru.dim;
+    for (int64_t r = begin; r < end; ++r) {
+      const float* gate = gates + 3 * r * dim;
+      float* grad = grad_gates + 3 * r * dim;
+      backward_row({gru.memory + r * gru.memory_stride, gru.own + r * dim, gate, gate + dim, gate + 2 * dim,
+                    grad_out + r * dim, grad, grad + dim, grad + 2 * dim, grad_own + r * dim},
+                   dim);
+    }
   }
-}
-
-TGFLOW_AVX2 void backward_range_avx2(const Gru& gru, const float* gates, const float* grad_out,
-                                     float* grad_gates, float* grad_own, int64_t begin, int64_t end) {
-  backward_range(gru, gates, grad_out, grad_gates, grad_own, begin, end);
-}
+};
 
 }  // namespace
 
 void gru_forward(const Gru& gru, float* gates, float* out) {
-  const auto range = TGFLOW_HAS_AVX2() ? forward_range_avx2 : forward_range;
-  parallel_for(gru.num_rows, kGrain, [&](int64_t begin, int64_t end) { range(gru, gates, out, begin, end); });
+  parallel_for(gru.num_rows, kGrain,
+               [&](int64_t begin, int64_t end) { simd::run<ForwardRange>(gru, gates, out, begin, end); });
 }
 
 void gru_backward(const Gru& gru, const float* gates, const float* grad_out, float* grad_gates,
                   float* grad_own) {
-  const auto range = TGFLOW_HAS_AVX2() ? backward_range_avx2 : backward_range;
   parallel_for(gru.num_rows, kGrain, [&](int64_t begin, int64_t end) {
-    range(gru, gates, grad_out, grad_gates, grad_own, begin, end);
+    simd::run<BackwardRange>(gru, gates, grad_out, grad_gates, grad_own, begin, end);
   });
 }
 

@@ -5,6 +5,8 @@
 #include <immintrin.h>
 #endif
 
+#include <type_traits>
+
 #include "tgflow/detail/keep.hpp"
 #include "tgflow/detail/simd.hpp"
 
@@ -100,5 +102,9 @@ struct Avx2Factors {
 #else
 using Avx2Factors = PlainFactors;
 #endif
+
+/// What fills factors in a loop of `simd::run`.
+template <typename Level>
+using FactorsOf = std::conditional_t<std::is_same_v<Level, simd::Baseline>, PlainFactors, Avx2Factors>;
 
 }  // namespace tgflow

@@ -12,6 +12,7 @@ namespace {
 
 using simd::eight_at;
 using simd::float8;
+using simd::sum_of;
 
 constexpr int64_t kGrain = 4;  // heads of sequences that are worth waking a thread for
 
@@ -65,10 +66,6 @@ TGFLOW_INLINE void turn(Head& head, const std::vector<float>& from) {
   }
 }
 
-TGFLOW_INLINE float sum_of(const float8& x) {
-  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
-}
-
 /// Turns a row of products into the softmax of `scale` times them; padding becomes 0.
 TGFLOW_INLINE void softmax(float* row, int64_t length, int64_t wide, float scale) {
   for (int64_t j = length; j < wide; ++j) row[j] = row[0];
@@ -86,30 +83,34 @@ TGFLOW_INLINE void softmax(float* row, int64_t length, int64_t wide, float scale
 
 TGFLOW_INLINE float scale_of(const SelfAttention& a) { return 1 / std::sqrt(static_cast<float>(a.width)); }
 
-TGFLOW_INLINE void attend_range(const SelfAttention& a, float* weight, float* out, int64_t begin,
+struct AttendRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const SelfAttention& a, float* weight, float* out, int64_t begin,
                                 int64_t end) {
-  Head head(a);
-  const int64_t length = a.length, wide = head.wide;
-  const float scale = scale_of(a);
-  for (int64_t item = begin; item < end; ++item) {
-    load(a.tokens, place_of(a, item, 3, 0), head, head.query);
-    load(a.tokens, place_of(a, item, 3, 1), head, head.key);
-    load(a.tokens, place_of(a, item, 3, 2), head, head.value);
-    turn(head, head.key);
-    multiply(head.along(head.query), length, a.width, head.turned.data(), wide, head.weight.data());
-    for (int64_t i = 0; i < length; ++i) {
-      float* row = head.weight.data() + i * wide;
-      const int64_t at = (item * length + i) * length;
-      softmax(row, length, wide, scale);
-      if (weight != nullptr) std::copy_n(row, length, weight + at);
-      if (a.keep != nullptr) {
-        for (int64_t j = 0; j < length; ++j) row[j] *= a.keep[at + j];
+    Head head(a);
+    const int64_t length = a.length, wide = head.wide;
+    const float scale = scale_of(a);
+    for (int64_t item = begin; item < end; ++item) {
+      load(a.tokens, place_of(a, item, 3, 0), head, head.query);
+      load(a.tokens, place_of(a, item, 3, 1), head, head.key);
+      load(a.tokens, place_of(a, item, 3, 2), head, head.value);
+      turn(head, head.key);
+      multiply<Level>(head.along(head.query), length, a.width, head.turned.data(), wide, head.weight.data());
+      for (int64_t i = 0; i < length; ++i) {
+        float* row = head.weight.data() + i * wide;
+        const int64_t at = (item * length + i) * length;
+        softmax(row, length, wide, scale);
+        if (weight != nullptr) std::copy_n(row, length, weight + at);
+        if (a.keep != nullptr) {
+          for (int64_t j = 0; j < length; ++j) row[j] *= a.keep[at + j];
+        }
       }
+      multiply<Level>(head.across(head.weight), length, length, head.value.data(), head.narrow,
+                      head.result.data());
+      store(head, head.result, 1, place_of(a, item, 1, 0), out);
     }
-    multiply(head.across(head.weight), length, length, head.value.data(), head.narrow, head.result.data());
-    store(head, head.result, 1, place_of(a, item, 1, 0), out);
   }
-}
+};
 
 /// From the gradients of the kept weights of a head, in `slope`, to those of the scores.
 TGFLOW_INLINE void softmax_backward(Head& head, const float* weight, const float* keep) {
@@ -131,52 +132,44 @@ TGFLOW_INLINE void softmax_backward(Head& head, const float* weight, const float
   }
 }
 
-TGFLOW_INLINE void backward_range(const SelfAttention& a, const float* weight, const float* grad_out,
-                                  float* grad_tokens, int64_t begin, int64_t end) {
-  Head head(a);
-  const int64_t length = a.length, wide = head.wide, narrow = head.narrow, square = length * length;
-  const float scale = scale_of(a);
-  for (int64_t item = begin; item < end; ++item) {
-    const Place places[] = {place_of(a, item, 3, 0), place_of(a, item, 3, 1), place_of(a, item, 3, 2)};
-    load(a.tokens, places[0], head, head.query);
-    load(a.tokens, places[1], head, head.key);
-    load(a.tokens, places[2], head, head.value);
-    load(grad_out, place_of(a, item, 1, 0), head, head.grad);
-    turn(head, head.value);
-    multiply(head.along(head.grad), length, a.width, head.turned.data(), wide, head.slope.data());
-    softmax_backward(head, weight + item * square, a.keep == nullptr ? nullptr : a.keep + item * square);
-    multiply(head.across(head.slope), length, length, head.key.data(), narrow, head.result.data());
-    store(head, head.result, scale, places[0], grad_tokens);
-    multiply(head.down(head.slope), length, length, head.query.data(), narrow, head.result.data());
-    store(head, head.result, scale, places[1], grad_tokens);
-    multiply(head.down(head.kept), length, length, head.grad.data(), narrow, head.result.data());
-    store(head, head.result, 1, places[2], grad_tokens);
+struct BackwardRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const SelfAttention& a, const float* weight, const float* grad_out,
+                                float* grad_tokens, int64_t begin, int64_t end) {
+    Head head(a);
+    const int64_t length = a.length, wide = head.wide, narrow = head.narrow, square = length * length;
+    const float scale = scale_of(a);
+    for (int64_t item = begin; item < end; ++item) {
+      const Place places[] = {place_of(a, item, 3, 0), place_of(a, item, 3, 1), place_of(a, item, 3, 2)};
+      load(a.tokens, places[0], head, head.query);
+      load(a.tokens, places[1], head, head.key);
+      load(a.tokens, places[2], head, head.value);
+      load(grad_out, place_of(a, item, 1, 0), head, head.grad);
+      turn(head, head.value);
+      multiply<Level>(head.along(head.grad), length, a.width, head.turned.data(), wide, head.slope.data());
+      softmax_backward(head, weight + item * square, a.keep == nullptr ? nullptr : a.keep + item * square);
+      multiply<Level>(head.across(head.slope), length, length, head.key.data(), narrow, head.result.data());
+      store(head, head.result, scale, places[0], grad_tokens);
+      multiply<Level>(head.down(head.slope), length, length, head.query.data(), narrow, head.result.data());
+      store(head, head.result, scale, places[1], grad_tokens);
+      multiply<Level>(head.down(head.kept), length, length, head.grad.data(), narrow, head.result.data());
+      store(head, head.result, 1, places[2], grad_tokens);
+    }
   }
-}
-
-TGFLOW_AVX2 void attend_range_avx2(const SelfAttention& a, float* weight, float* out, int64_t begin,
-                                   int64_t end) {
-  attend_range(a, weight, out, begin, end);
-}
-
-TGFLOW_AVX2 void backward_range_avx2(const SelfAttention& a, const float* weight, const float* grad_out,
-                                     float* grad_tokens, int64_t begin, int64_t end) {
-  backward_range(a, weight, grad_out, grad_tokens, begin, end);
-}
+};
 
 }  // namespace
 
 void self_attend(const SelfAttention& a, float* weight, float* out) {
-  const auto range = TGFLOW_HAS_AVX2() ? attend_range_avx2 : attend_range;
   parallel_for(a.num * a.heads, kGrain,
-               [&](int64_t begin, int64_t end) { range(a, weight, out, begin, end); });
+               [&](int64_t begin, int64_t end) { simd::run<AttendRange>(a, weight, out, begin, end); });
 }
 
 void self_attend_backward(const SelfAttention& a, const float* weight, const float* grad_out,
                           float* grad_tokens) {
-  const auto range = TGFLOW_HAS_AVX2() ? backward_range_avx2 : backward_range;
-  parallel_for(a.num * a.heads, kGrain,
-               [&](int64_t begin, int64_t end) { range(a, weight, grad_out, grad_tokens, begin, end); });
+  parallel_for(a.num * a.heads, kGrain, [&](int64_t begin, int64_t end) {
+    simd::run<BackwardRange>(a, weight, grad_out, grad_tokens, begin, end);
+  });
 }
 
 }  // namespace tgflow

@@ -76,6 +76,7 @@ TGFLOW_INLINE void normalize(const TokenMix& m, Scratch& s) {
 }
 
 /// Leaves `act` and `slope` of row `n`, and its factors.
+template <typename Level>
 TGFLOW_INLINE void expand(const TokenMix& m, int64_t n, Scratch& s) {
   load(m.x + n * m.tokens * m.dim, m.tokens, m.dim, s.stride, s.x.data());
   if (m.hidden_keep != nullptr) {
@@ -85,7 +86,8 @@ TGFLOW_INLINE void expand(const TokenMix& m, int64_t n, Scratch& s) {
     turn(m.out_keep + n * m.dim * m.tokens, m.tokens, m.dim, s.stride, s.out_keep.data());
   }
   normalize(m, s);
-  multiply({m.hidden_weight, m.tokens, 1}, m.hidden, m.tokens, s.scaled.data(), s.stride, s.slope.data());
+  multiply<Level>({m.hidden_weight, m.tokens, 1}, m.hidden, m.tokens, s.scaled.data(), s.stride,
+                  s.slope.data());
   for (int64_t j = 0; j < m.hidden; ++j) {
     float* slope = s.slope.data() + j * s.stride;
     for (int64_t c = 0; c < s.stride; ++c) slope[c] += m.hidden_bias[j];
@@ -93,39 +95,44 @@ TGFLOW_INLINE void expand(const TokenMix& m, int64_t n, Scratch& s) {
   gelu_elements(s.hidden_keep.data(), m.hidden * s.stride, s.slope.data(), s.act.data());
 }
 
-TGFLOW_INLINE void mix_range(const TokenMix& m, float* out, int64_t begin, int64_t end) {
-  Scratch s(m);
-  for (int64_t n = begin; n < end; ++n) {
-    expand(m, n, s);
-    multiply({m.out_weight, m.hidden, 1}, m.tokens, m.hidden, s.act.data(), s.stride, s.out.data());
-    for (int64_t t = 0; t < m.tokens; ++t) {
-      const float *x = s.x.data() + t * s.stride, *mapped = s.out.data() + t * s.stride;
-      const float* keep = s.out_keep.data() + t * s.stride;
-      float* to = out + (n * m.tokens + t) * m.dim;
-      for (int64_t c = 0; c < m.dim; ++c) to[c] = x[c] + keep[c] * (mapped[c] + m.out_bias[t]);
+struct MixRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const TokenMix& m, float* out, int64_t begin, int64_t end) {
+    Scratch s(m);
+    for (int64_t n = begin; n < end; ++n) {
+      expand<Level>(m, n, s);
+      multiply<Level>({m.out_weight, m.hidden, 1}, m.tokens, m.hidden, s.act.data(), s.stride, s.out.data());
+      for (int64_t t = 0; t < m.tokens; ++t) {
+        const float *x = s.x.data() + t * s.stride, *mapped = s.out.data() + t * s.stride;
+        const float* keep = s.out_keep.data() + t * s.stride;
+        float* to = out + (n * m.tokens + t) * m.dim;
+        for (int64_t c = 0; c < m.dim; ++c) to[c] = x[c] + keep[c] * (mapped[c] + m.out_bias[t]);
+      }
     }
   }
-}
+};
 
 TGFLOW_INLINE float sum_of(const float* row, int64_t size) {
   float8 sums = {};
   for (int64_t c = 0; c < size; c += kLane) sums += eight_at(row + c);
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+  return simd::sum_of(sums);
 }
 
 /// sums[i] += the sum of row i of `grad`, and weight[i, j] += its product with row j of `input`.
+template <typename Level>
 TGFLOW_INLINE void add_linear(const Rows& grad, int64_t rows, const Rows& input, int64_t columns,
                               int64_t stride, float* weight, float* sums) {
   for (int64_t i = 0; i < rows; ++i) {
     const float* row = grad.data() + i * stride;
     sums[i] += sum_of(row, stride);
     for (int64_t j = 0; j < columns; ++j) {
-      weight[i * columns + j] += simd::dot(row, input.data() + j * stride, stride);
+      weight[i * columns + j] += simd::dot<Level>(row, input.data() + j * stride, stride);
     }
   }
 }
 
 /// From the gradient of the scaled tokens, in `out`, to that of `x` through the norm, added to `grad`.
+template <typename Level>
 TGFLOW_INLINE void normalize_backward(const TokenMix& m, Scratch& s, float* norm_weight, float* norm_bias) {
   float* __restrict mean = s.mean.data(), * __restrict along = s.slope_x.data();
   std::fill(s.mean.begin(), s.mean.end(), 0.0f);
@@ -134,7 +141,7 @@ TGFLOW_INLINE void normalize_backward(const TokenMix& m, Scratch& s, float* norm
   for (int64_t t = 0; t < m.tokens; ++t) {
     float *slope = s.out.data() + t * s.stride, *normed = s.normed.data() + t * s.stride;
     norm_bias[t] += sum_of(slope, s.stride);
-    norm_weight[t] += simd::dot(slope, normed, s.stride);
+    norm_weight[t] += simd::dot<Level>(slope, normed, s.stride);
     for (int64_t c = 0; c < s.stride; ++c) {
       slope[c] *= m.norm_weight[t];
       mean[c] += share * slope[c];
@@ -151,52 +158,47 @@ TGFLOW_INLINE void normalize_backward(const TokenMix& m, Scratch& s, float* norm
 }
 
 /// Rows `begin` to `end`; adds to `sums`, the gradients of all parameters.
-TGFLOW_INLINE void backward_range(const TokenMix& m, const float* grad_out, float* grad_x, float* sums,
-                                  int64_t begin, int64_t end) {
-  Scratch s(m);
-  Rows kept(m.tokens * s.stride);
-  float *norm_weight = sums, *norm_bias = norm_weight + m.tokens;
-  float *hidden_weight = norm_bias + m.tokens, *hidden_bias = hidden_weight + m.hidden * m.tokens;
-  float *out_weight = hidden_bias + m.hidden, *out_bias = out_weight + m.tokens * m.hidden;
-  for (int64_t n = begin; n < end; ++n) {
-    expand(m, n, s);
-    load(grad_out + n * m.tokens * m.dim, m.tokens, m.dim, s.stride, s.grad.data());
-    for (int64_t i = 0; i < m.tokens * s.stride; ++i) kept[i] = s.grad[i] * s.out_keep[i];
-    add_linear(kept, m.tokens, s.act, m.hidden, s.stride, out_weight, out_bias);
-    multiply({m.out_weight, 1, m.hidden}, m.hidden, m.tokens, kept.data(), s.stride, s.act.data());
-    for (int64_t i = 0; i < m.hidden * s.stride; ++i) s.slope[i] *= s.act[i];
-    add_linear(s.slope, m.hidden, s.scaled, m.tokens, s.stride, hidden_weight, hidden_bias);
-    multiply({m.hidden_weight, 1, m.tokens}, m.tokens, m.hidden, s.slope.data(), s.stride, s.out.data());
-    normalize_backward(m, s, norm_weight, norm_bias);
-    for (int64_t t = 0; t < m.tokens; ++t) {
-      std::copy_n(s.grad.data() + t * s.stride, m.dim, grad_x + (n * m.tokens + t) * m.dim);
+struct BackwardRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const TokenMix& m, const float* grad_out, float* grad_x, float* sums,
+                                int64_t begin, int64_t end) {
+    Scratch s(m);
+    Rows kept(m.tokens * s.stride);
+    float *norm_weight = sums, *norm_bias = norm_weight + m.tokens;
+    float *hidden_weight = norm_bias + m.tokens, *hidden_bias = hidden_weight + m.hidden * m.tokens;
+    float *out_weight = hidden_bias + m.hidden, *out_bias = out_weight + m.tokens * m.hidden;
+    for (int64_t n = begin; n < end; ++n) {
+      expand<Level>(m, n, s);
+      load(grad_out + n * m.tokens * m.dim, m.tokens, m.dim, s.stride, s.grad.data());
+      for (int64_t i = 0; i < m.tokens * s.stride; ++i) kept[i] = s.grad[i] * s.out_keep[i];
+      add_linear<Level>(kept, m.tokens, s.act, m.hidden, s.stride, out_weight, out_bias);
+      multiply<Level>({m.out_weight, 1, m.hidden}, m.hidden, m.tokens, kept.data(), s.stride, s.act.data());
+      for (int64_t i = 0; i < m.hidden * s.stride; ++i) s.slope[i] *= s.act[i];
+      add_linear<Level>(s.slope, m.hidden, s.scaled, m.tokens, s.stride, hidden_weight, hidden_bias);
+      multiply<Level>({m.hidden_weight, 1, m.tokens}, m.tokens, m.hidden, s.slope.data(), s.stride,
+                      s.out.data());
+      normalize_backward<Level>(m, s, norm_weight, norm_bias);
+      for (int64_t t = 0; t < m.tokens; ++t) {
+        std::copy_n(s.grad.data() + t * s.stride, m.dim, grad_x + (n * m.tokens + t) * m.dim);
+      }
     }
   }
-}
-
-TGFLOW_AVX2 void mix_range_avx2(const TokenMix& m, float* out, int64_t begin, int64_t end) {
-  mix_range(m, out, begin, end);
-}
-
-TGFLOW_AVX2 void backward_range_avx2(const TokenMix& m, const float* grad_out, float* grad_x, float* sums,
-                                     int64_t begin, int64_t end) {
-  backward_range(m, grad_out, grad_x, sums, begin, end);
-}
+};
 
 }  // namespace
 
 void token_mix(const TokenMix& mix, float* out) {
-  const auto range = TGFLOW_HAS_AVX2() ? mix_range_avx2 : mix_range;
-  parallel_for(mix.num, kChunk, [&](int64_t begin, int64_t end) { range(mix, out, begin, end); });
+  parallel_for(mix.num, kChunk,
+               [&](int64_t begin, int64_t end) { simd::run<MixRange>(mix, out, begin, end); });
 }
 
 void token_mix_backward(const TokenMix& mix, const float* grad_out, float* grad_x, float* grad_parameters) {
-  const auto range = TGFLOW_HAS_AVX2() ? backward_range_avx2 : backward_range;
   const int64_t num_chunks = (mix.num + kChunk - 1) / kChunk, size = mix.num_parameters();
   Rows sums(num_chunks * size);
   parallel_for(num_chunks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t c = begin; c < end; ++c) {
-      range(mix, grad_out, grad_x, sums.data() + c * size, c * kChunk, std::min((c + 1) * kChunk, mix.num));
+      simd::run<BackwardRange>(mix, grad_out, grad_x, sums.data() + c * size, c * kChunk,
+                               std::min((c + 1) * kChunk, mix.num));
     }
   });
   std::fill_n(grad_parameters, size, 0.0f);

@@ -31,25 +31,26 @@ struct Packed {
   const float* row(int64_t r) const { return x.get() + r * sides * width; }
 };
 
-TGFLOW_INLINE void pack_range(const WalkRows& rows, Packed& packed, int64_t begin, int64_t end) {
-  const int64_t sides = packed.sides, width = packed.width;
-  for (int64_t r = begin; r < end; ++r) {
-    float* x = packed.x.get() + r * sides * width;
-    for (int64_t s = 0; s < sides; ++s) {
-      const float* from = s == 0 ? rows.base + r * rows.dim : rows.state + (r * rows.hops + s - 1) * rows.dim;
-      std::copy_n(from, rows.dim, x + s * width);
-      std::fill_n(x + s * width + rows.dim, width - rows.dim, 0.0f);
-    }
-    float* own = packed.own.get() + r * sides * sides;
-    for (int64_t i = 0; i < sides; ++i) {
-      for (int64_t j = i; j < sides; ++j) own[i * sides + j] = simd::dot(x + i * width, x + j * width, width);
+struct PackRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const WalkRows& rows, Packed& packed, int64_t begin, int64_t end) {
+    const int64_t sides = packed.sides, width = packed.width;
+    for (int64_t r = begin; r < end; ++r) {
+      float* x = packed.x.get() + r * sides * width;
+      for (int64_t s = 0; s < sides; ++s) {
+        const float* from =
+            s == 0 ? rows.base + r * rows.dim : rows.state + (r * rows.hops + s - 1) * rows.dim;
+        std::copy_n(from, rows.dim, x + s * width);
+        std::fill_n(x + s * width + rows.dim, width - rows.dim, 0.0f);
+      }
+      float* own = packed.own.get() + r * sides * sides;
+      for (int64_t i = 0; i < sides; ++i) {
+        for (int64_t j = i; j < sides; ++j)
+          own[i * sides + j] = simd::dot<Level>(x + i * width, x + j * width, width);
+      }
     }
   }
-}
-
-TGFLOW_AVX2 void pack_range_avx2(const WalkRows& rows, Packed& packed, int64_t begin, int64_t end) {
-  pack_range(rows, packed, begin, end);
-}
+};
 
 /// The powers 0, 1, ... of what is left of walks of one event.
 TGFLOW_INLINE void powers(float decay, int64_t count, float* out) {
@@ -57,6 +58,7 @@ TGFLOW_INLINE void powers(float decay, int64_t count, float* out) {
   for (int64_t i = 1; i < count; ++i) out[i] = out[i - 1] * decay;
 }
 
+template <typename Level>
 TGFLOW_INLINE void multiply_pair(const Packed& packed, const WalkPairs& pairs, int64_t p, float* power,
                                  float* out) {
   const int64_t sides = packed.sides, width = packed.width, a = pairs.a[p], b = pairs.b[p];
@@ -68,7 +70,7 @@ TGFLOW_INLINE void multiply_pair(const Packed& packed, const WalkPairs& pairs, i
     const float* own = packed.own.get() + (a * sides + i) * sides;
     for (int64_t j = i; j < sides; ++j) *out++ = own[j] * (of_a[i] * of_a[j]);
     for (int64_t j = 0; j < sides; ++j) {
-      *out++ = simd::dot(x + i * width, y + j * width, width) * (of_a[i] * of_b[j]);
+      *out++ = simd::dot<Level>(x + i * width, y + j * width, width) * (of_a[i] * of_b[j]);
     }
   }
   for (int64_t i = 0; i < sides; ++i) {
@@ -77,41 +79,36 @@ TGFLOW_INLINE void multiply_pair(const Packed& packed, const WalkPairs& pairs, i
   }
 }
 
-TGFLOW_INLINE void pair_range(const Packed& packed, const WalkPairs& pairs, float* out, int64_t begin,
-                              int64_t end) {
-  const int64_t size = num_walk_products(packed.sides - 1), row_size = packed.sides * packed.width;
-  std::vector<float> power(2 * packed.sides);
-  for (int64_t p = begin; p < end; ++p) {
-    if (p + kAhead < end && pairs.a[p + kAhead] >= 0) {
-      simd::prefetch(packed.row(pairs.a[p + kAhead]), row_size);
+struct PairRange {
+  template <typename Level>
+  TGFLOW_INLINE static void run(const Packed& packed, const WalkPairs& pairs, float* out, int64_t begin,
+                                int64_t end) {
+    const int64_t size = num_walk_products(packed.sides - 1), row_size = packed.sides * packed.width;
+    std::vector<float> power(2 * packed.sides);
+    for (int64_t p = begin; p < end; ++p) {
+      if (p + kAhead < end && pairs.a[p + kAhead] >= 0) {
+        simd::prefetch(packed.row(pairs.a[p + kAhead]), row_size);
+      }
+      if (pairs.a[p] < 0) {
+        std::fill_n(out + p * size, size, 0.0f);
+      } else {
+        multiply_pair<Level>(packed, pairs, p, power.data(), out + p * size);
+      }
     }
-    if (pairs.a[p] < 0) {
-      std::fill_n(out + p * size, size, 0.0f);
-    } else {
-      multiply_pair(packed, pairs, p, power.data(), out + p * size);
-    }
+    float* products = out + begin * size;
+    for (int64_t i = 0; i < (end - begin) * size; ++i) products[i] = simd::log1p_positive(products[i]);
   }
-  float* products = out + begin * size;
-  for (int64_t i = 0; i < (end - begin) * size; ++i) products[i] = simd::log1p_positive(products[i]);
-}
-
-TGFLOW_AVX2 void pair_range_avx2(const Packed& packed, const WalkPairs& pairs, float* out, int64_t begin,
-                                 int64_t end) {
-  pair_range(packed, pairs, out, begin, end);
-}
+};
 
 }  // namespace
 
 void walk_features(const WalkRows& rows, const WalkPairs& pairs, float* out) {
   if (pairs.num_pairs == 0) return;
   Packed packed(rows);
-  const bool avx2 = TGFLOW_HAS_AVX2();
-  const auto pack = avx2 ? pack_range_avx2 : pack_range;
   parallel_for(rows.num_rows, kGrainRows,
-               [&](int64_t begin, int64_t end) { pack(rows, packed, begin, end); });
-  const auto multiply = avx2 ? pair_range_avx2 : pair_range;
+               [&](int64_t begin, int64_t end) { simd::run<PackRange>(rows, packed, begin, end); });
   parallel_for(pairs.num_pairs, kGrainPairs,
-               [&](int64_t begin, int64_t end) { multiply(packed, pairs, out, begin, end); });
+               [&](int64_t begin, int64_t end) { simd::run<PairRange>(packed, pairs, out, begin, end); });
 }
 
 }  // namespace tgflow

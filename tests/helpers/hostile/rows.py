@@ -394,4 +394,5 @@ CASES: dict[str, Callable[[], Call]] = {
     "set_num_threads": simple(
         lambda: _core.set_num_threads, {"num_threads": 2}, numbers={"num_threads": [-1, 0, 2**40]}
     ),
+    "set_simd_level": simple(lambda: _core.set_simd_level, {"level": _core.simd_level()}),
 }
