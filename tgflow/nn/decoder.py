@@ -25,7 +25,8 @@ class LinkDecoder(nn.Module):
     """w2 relu(W1 [z_src | z_dst] + b1) + b2, split as W_src z_src + W_dst z_dst.
 
     The two products are made once per row of the frontier or once per pair, whichever are fewer: a
-    hundred negatives an event cost a hundred additions, not a hundred products.
+    hundred negatives an event cost a hundred additions, not a hundred products. On the CPU, where
+    asking does not wait, negatives that have their event's source share its product.
 
     With features of pairs a third product, 4 W_pair f(src, dst), is added to these, and 60 (w_skip
     f(src, dst) + b_skip) to the logit. The latter starts as `PairFeatures.recency`: what is not
@@ -70,7 +71,7 @@ class LinkDecoder(nn.Module):
             ValueError: If features of pairs are read and the batch has no counts for them.
         """
         pairs = Pairs.of(batch)
-        hidden = _mapped(self.src_proj, z, pairs.src_row)
+        hidden = self._mapped_sources(z, batch, pairs)
         hidden = hidden.add_(_mapped(self.dst_proj, z, pairs.dst_row))
         skip = None
         if self.pair_features and self.pair_proj and self.pair_skip:
@@ -79,6 +80,19 @@ class LinkDecoder(nn.Module):
             skip = self.pair_skip(pair_x).squeeze(-1)
         logits = F.linear(hidden.relu_(), self.out.weight, self.out.bias).squeeze(-1)
         return pairs.scores(logits if skip is None else logits.add_(skip, alpha=SKIP_GAIN), batch)
+
+    def _mapped_sources(self, z: Tensor, batch: Batch, pairs: Pairs) -> Tensor:
+        """Return W_src z_src + b1 of all pairs: once for an event and its negatives, if it can."""
+        if not _have_own_sources(batch):
+            return _mapped(self.src_proj, z, pairs.src_row)
+        mapped, m = _mapped(self.src_proj, z, batch.src_row), batch.negative_src_row.shape[1]
+        return torch.cat([mapped, mapped.unsqueeze(1).expand(-1, m, -1).flatten(0, 1)])
+
+
+def _have_own_sources(batch: Batch) -> bool:
+    """Return whether each negative has its event's source, where no device is waited for it."""
+    own, of_negatives = batch.src_row, batch.negative_src_row
+    return own.is_cpu and torch.equal(own.unsqueeze(1).expand_as(of_negatives), of_negatives)
 
 
 def _recency_skip() -> nn.Linear:
