@@ -53,6 +53,7 @@ DEVELOPERS = {
     "train": Benchmark(
         "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True
     ),
+    "threads": BENCHMARKS["threads"],
     "inference": BENCHMARKS["inference"],
     "reuse": BENCHMARKS["reuse"],
     "ranks": BENCHMARKS["ranks"],

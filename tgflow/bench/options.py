@@ -52,11 +52,18 @@ class Options:
         here = self.device or there
         return (here,) if self.only_device else tuple(dict.fromkeys(("cpu", here)))
 
+    @property
+    def standard_file(self) -> Path | None:
+        """The standard stream's: one that is called so, or the first; None without any."""
+        ordered = sorted(self.data, key=lambda path: not path.name.startswith("wikipedia"))
+        return ordered[0] if ordered else None
+
     def wikipedia(self) -> tuple[str, EventBatch]:
-        """Return the standard stream and its name: a file that is called so, the first, or made."""
-        for path in sorted(self.data, key=lambda path: not path.name.startswith("wikipedia")):
-            return made.name_of(path), made.read(path)
-        return "wikipedia-shaped", made.wikipedia()
+        """Return the standard stream and its name: that of `standard_file`, or made."""
+        path = self.standard_file
+        if path is None:
+            return "wikipedia-shaped", made.wikipedia()
+        return made.name_of(path), made.read(path)
 
     def streams(self) -> Mapping[str, EventBatch]:
         """Return the files' streams by name; a made one without files."""

@@ -50,6 +50,9 @@ BENCHMARKS = {
         "tgflow.bench.cache", "hit rates by policy and size of a cache, on your stream"
     ),
     "train": Benchmark("tgflow.bench.train", "training TGN and TGAT", is_slow=True),
+    "threads": Benchmark(
+        "tgflow.bench.threads", "training on one thread and all, and two at once", is_slow=True
+    ),
     "inference": Benchmark(
         "tgflow.bench.inference", "asking a TGAT, with a memo and by fan-out", is_slow=True
     ),
