@@ -83,14 +83,18 @@ class LabelTask:
                 "call task.add_decoder(model) first"
             )
 
-    def labels_of(self, graph: TemporalGraph, like: EventLabels | None = None) -> EventLabels:
+    def labels_of(
+        self, graph: TemporalGraph, like: EventLabels | None = None, known_at: int | None = None
+    ) -> EventLabels:
         """Return the labels of a graph's events, also of those to come.
 
         Args:
             graph: Of the events.
             like: Labels of another graph, with whose classes these are numbered.
+            known_at: Tick before which a label must be known to be learned; None: before the last
+                new event of its batch.
         """
-        return EventLabels(self, graph, like)
+        return EventLabels(self, graph, like, known_at)
 
     def delay_ticks(self, graph: TemporalGraph) -> int:
         """Return after how many ticks a label is known, rounded up; 0 for at once."""
@@ -126,13 +130,18 @@ class EventLabels:
     Args:
         task: What they are for.
         graph: Of the events.
-        like: Labels of another graph, with whose classes these are numbered.
+        like: As `LabelTask.labels_of`.
+        known_at: As `LabelTask.labels_of`.
     """
 
     def __init__(
-        self, task: LabelTask, graph: TemporalGraph, like: EventLabels | None = None
+        self,
+        task: LabelTask,
+        graph: TemporalGraph,
+        like: EventLabels | None = None,
+        known_at: int | None = None,
     ) -> None:
-        self._task, self._graph = task, graph
+        self._task, self._graph, self._known_at = task, graph, known_at
         self._delay = task.delay_ticks(graph)
         codes = None if like is None else like.history.codes
         self.history: LabelHistory = LabelHistory(graph.log, task.num_classes, self._delay, codes)
@@ -148,12 +157,13 @@ class EventLabels:
         return replace(batch, targets=Targets(*(x.to(batch.eid.device) for x in columns)))
 
     def _are_known(self, batch: Batch) -> Tensor:
-        """Return which labels are known when the last new event of a batch has come, bool `[B]`."""
+        """Return which labels are known when a batch is learned, bool `[B]`."""
         t = batch.host.t
         if self._task.config.label_delay is None:
             return torch.ones(len(t), dtype=torch.bool)
-        now = t[: batch.num_new].max() if batch.num_new else t.new_tensor(0)
-        return t + self._delay < now
+        if self._known_at is not None:
+            return t + self._delay < self._known_at
+        return t + self._delay < t[: batch.num_new].amax()
 
     def figures(self, *, pooled: bool) -> EventFigures:
         """Return new figures of the graph's events."""

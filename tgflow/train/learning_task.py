@@ -87,12 +87,16 @@ class LearningTask(Protocol):
         """Raise ValueError if the model lacks what the task needs."""
         ...
 
-    def labels_of(self, graph: TemporalGraph, like: Any = None) -> TaskLabels:
+    def labels_of(
+        self, graph: TemporalGraph, like: Any = None, known_at: int | None = None
+    ) -> TaskLabels:
         """Return the labels of a graph's events, also of those to come.
 
         Args:
             graph: Of the events.
             like: What this has returned of another graph, whose classes are the same.
+            known_at: Tick before which a label must be known to be learned; None: before the last
+                new event of its batch.
         """
         ...
 

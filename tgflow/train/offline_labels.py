@@ -36,7 +36,8 @@ class OfflineLabels:
             if task.select is not None:
                 labels.check_measurable("validation", split.val_start, split.test_start)
             labels.check_measurable("the test", split.test_start, graph.num_events)
-            self._of = {training: task.labels_of(training, labels), graph: labels}
+            val_t = int(graph.log.read(split.val_start, split.val_start + 1).t)
+            self._of = {training: task.labels_of(training, labels, val_t), graph: labels}
 
     def attached(self, graph: TemporalGraph, batches: Iterable[AnyBatch]) -> Iterable[AnyBatch]:
         """Return batches of one of the graphs with what the task wants of their labels."""
