@@ -128,3 +128,16 @@ def test_properties_of_nodes_are_forecast(tgflow, payments, tmp_path):
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert 0 < metrics["test.property.ndcg"] <= 1
     assert metrics["test.property.last.ndcg"] > 0.9
+
+
+def test_labels_are_learned_from_where_links_alone_were(tgflow, payments, tmp_path):
+    header, *rows = payments.read_text().splitlines()
+    for name, part in (("old.csv", rows[:200]), ("new.csv", rows[200:])):
+        (tmp_path / name).write_text("\n".join([header, *part]) + "\n")
+    shape = ("-m", "jodie", "--features", "amount", "--threads", 1)
+    links = ("--label", "is_fraud", "-o", "links", "--epochs", 1)
+    assert tgflow("train", "-s", "old.csv", *shape, *links).code == 0
+    flags = ("--init-from", "links", "--task", "edge", "--target", "is_fraud", "-o", "labels")
+    ran = tgflow("run", "-s", "new.csv", *shape, *flags, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["prequential.edge.num_positives"] > 0

@@ -130,5 +130,5 @@ def test_anomalies_of_a_stream_are_what_was_not_foreseen():
 
 
 def test_batches_in_slices_are_refused():
-    with pytest.raises(ValueError, match="leave slices at 1"):
+    with pytest.raises(ValueError, match="whole batches in one process: leave slices at 1"):
         trainer_of(slices=2)

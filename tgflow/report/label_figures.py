@@ -22,7 +22,7 @@ RULES = {
     "majority": "most frequent label",
     "source_last": "source's last",
     "source_most": "source's most frequent",
-    "source_average": "source's moving average",
+    "source_average": "source's average",
     "pair_last": "pair's last",
     "last": "the node's last",
     "average": "moving average",

@@ -31,7 +31,7 @@ from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
 from tgflow.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
-from tgflow.train.state import graph_of, load_model
+from tgflow.train.state import graph_of, load_model_before_labels
 from tgflow.train.stream_trainer import StreamTrainer
 from tgflow.units import parse_bytes
 
@@ -194,7 +194,7 @@ def make_trainer(
         assert isinstance(model, TemporalModel)
         graph = graph_of(initial, shard=shard, **where)
         graph.check_time_unit(source)
-        load_model(model, initial)
+        load_model_before_labels(model, initial)
         return ContinualTrainer(
             model, graph, config, execution=execution, peers=peers, scores=scores, task=task
         )

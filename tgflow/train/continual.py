@@ -92,7 +92,10 @@ class ContinualTrainer(StreamTrainer):
         if task is not None:
             task.check(model)
             if config.slices > 1:
-                raise ValueError("a task learns whole batches: leave slices at 1")
+                raise ValueError(
+                    "a task learns whole batches in one process: leave slices at 1 (--slices 1, "
+                    "without --nproc)"
+                )
         peers, device = Alone() if peers is None else peers, device_of_model(model)
         self.control: RankControl = RankControl(peers, lambda: self._learner.compute_seconds)
         reducer = reducer_of(peers, config.slices, model, device, self.control)

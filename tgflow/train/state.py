@@ -177,6 +177,21 @@ def load_model(model: TemporalModel, checkpoint: SectionReader) -> None:
     _load(_model_parts(model), checkpoint)
 
 
+def load_model_before_labels(model: TemporalModel, checkpoint: SectionReader) -> None:
+    """Do as `load_model`; a decoder of labels that the checkpoint does not have stays as it is.
+
+    Raises:
+        CheckpointError: If the rest does not fit it.
+    """
+    decoder = model.label_decoder
+    if not any(name.startswith("label_decoder.") for name in checkpoint.get("model")):
+        model.label_decoder = None
+    try:
+        load_model(model, checkpoint)
+    finally:
+        model.label_decoder = decoder
+
+
 def load_learner(learner: Learner, checkpoint: SectionReader) -> None:
     """Give `learner` the model, its state and the optimizer of `checkpoint`.
 
