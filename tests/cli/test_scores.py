@@ -171,6 +171,32 @@ def test_a_file_that_has_lost_rows_is_said_to(tgflow, made, tmp_path):
     assert Path("s.csv").read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("s.parquet", "t.parquet"), slow("s.csv", "t.jsonl")]
+)
+def test_rows_of_a_killed_run_are_in_the_first_file_though_it_goes_on_with_another(
+    tgflow, made, monkeypatch, first, second
+):
+    flags = ("-s", made / "pay.csv", "-o", "out", *FLAGS, "--id-kind", "string")
+    write = SavedScores.write
+
+    def crashing(self, events, scores):
+        write(self, events, scores)
+        if events.begin == 100:
+            raise AssertionError("killed here")
+
+    monkeypatch.setattr(SavedScores, "write", crashing)
+    assert tgflow("run", *flags, "--scores", first, "--checkpoint-batches", 1).code == 70
+    monkeypatch.setattr(SavedScores, "write", write)
+    assert tgflow("run", "--resume", "-o", "out", "--scores", second).code == 0
+    if first.endswith("parquet"):
+        rows = [pq.read_table(path).to_pylist() for path in (first, second)]
+    else:
+        rows = [table(first), [json.loads(line) for line in Path(second).read_text().splitlines()]]
+    assert [len(part) for part in rows] == [100, SIZE - 100]
+    assert_same_rows(rows[0] + rows[1], table(made / "whole.csv"))
+
+
 def test_a_span_that_is_none_is_refused(tgflow, made):
     ran = tgflow("run", "-s", made / "pay.csv", "-o", "out", *FLAGS, "--max-wait", "soon")
     assert ran.code == 2

@@ -147,3 +147,20 @@ def first_position(broker, topic, count=60, stop=30, **settings):
     reading = read(source, stop=after(stop))
     source.close()
     return next(a.rows.position for a in reading.arrivals if a.rows.position["offset"] >= stop)
+
+
+def records_of(broker, topic):
+    """Return key and value of each record of a topic of one partition."""
+    from kafka import KafkaConsumer
+
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=broker.servers,
+        api_version=broker.api_version,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=1_000,
+    )
+    try:
+        return [(record.key, json.loads(record.value)) for record in consumer]
+    finally:
+        consumer.close()

@@ -6,27 +6,11 @@ import json
 
 import pytest
 
+from helpers.kafka_io import records_of
 from helpers.live_runs import SMALL, write_events
 from tgflow.cli import main
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def records_of(broker, topic):
-    """Return key and value of each record of a topic of one partition."""
-    from kafka import KafkaConsumer
-
-    consumer = KafkaConsumer(
-        topic,
-        bootstrap_servers=broker.servers,
-        api_version=broker.api_version,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=1_000,
-    )
-    try:
-        return [(record.key, json.loads(record.value)) for record in consumer]
-    finally:
-        consumer.close()
 
 
 def test_a_record_an_event(shared_broker, topic, tmp_path):

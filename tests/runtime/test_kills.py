@@ -6,6 +6,7 @@ TGFLOW_KILLS=50 kills fifty times; TGFLOW_SEED chooses when.
 from __future__ import annotations
 
 import csv
+import json
 import time
 from itertools import pairwise
 
@@ -28,6 +29,7 @@ from helpers.campaign import (
     undisturbed,
     write_rows,
 )
+from helpers.kafka_io import records_of
 from helpers.live_runs import figures
 from tgflow.compare.outcome import Outcome
 
@@ -117,6 +119,30 @@ def test_scores_are_there_exactly_once(record_property, tmp_path, ending):
     rows = read_rows(tmp_path / f"killed.{ending}")
     assert rows == read_rows(tmp_path / f"whole.{ending}")
     assert [int(row["position"]) for row in rows] == list(range(len(rows)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 30 * KILLS)
+def test_a_topic_has_the_scores_of_each_event_at_least_once(record_property, tmp_path):
+    broker_module = pytest.importorskip("tgflow.testing.broker")
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka, the mock broker, is missing")
+    kills = max(1, KILLS // 4)
+    stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
+    with broker_module.MockBroker() as broker:
+        broker.create("scores", 1)
+        version = f"api_version={json.dumps(list(broker.api_version))}"
+        flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--kafka-option", version]
+        reference = undisturbed(tmp_path, [*flags, "--scores", str(tmp_path / "whole.csv")])
+        campaign = Campaign(tmp_path / "killed", [*flags, "--scores", broker.url("scores")], SEED)
+        disturb(campaign, kills, record_property)
+        compare(reference, campaign)
+        records = records_of(broker, "scores")
+    rows = read_rows(tmp_path / "whole.csv")
+    last = {}
+    for key, row in records:
+        assert last.setdefault(int(key), row) == row, "sent again, it says the same"
+    assert sorted(last) == list(range(len(rows)))
+    assert [last[i]["logit"] for i in range(len(rows))] == [float(row["logit"]) for row in rows]
 
 
 @pytest.mark.slow

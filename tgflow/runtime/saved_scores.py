@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tgflow.runtime.score_sinks import (
     ParquetScores,
     ScoreMark,
     ScoreSink,
+    ScoresLost,
     TextScores,
     TopicScores,
 )
@@ -154,6 +157,8 @@ def open_scores(
     is_file = scheme_of(to) is None
     to = str(Path(to).absolute()) if is_file else to
     noted = {} if checkpoint is None else checkpoint.meta.get(SavedScores.name, {})
+    if noted and noted["to"] != to:
+        _complete(noted, directory)
     mark = ScoreMark(**noted["mark"]) if noted.get("to") == to else None
     if is_file and mark is None:
         _claim(directory, Path(to), trainer.position)
@@ -161,6 +166,23 @@ def open_scores(
     saved = SavedScores(to, sink, rows, trainer)
     saved.rewind(ScoreMark() if mark is None else mark)
     return saved
+
+
+def _complete(noted: Mapping[str, Any], directory: RunDirectory) -> None:
+    """Let the file that rows went to before have all rows that a checkpoint counts, and no others.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    if scheme_of(noted["to"]) is not None:
+        return
+    sink = _file(Path(noted["to"]), directory.path / ROWS)
+    try:
+        with suppress(ScoresLost):  # whoever names another file may have taken this one away
+            sink.rewind(ScoreMark(**noted["mark"]))
+            sink.finish()
+    finally:
+        sink.close()
 
 
 def _claim(directory: RunDirectory, path: Path, position: int) -> None:
