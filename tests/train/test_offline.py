@@ -165,6 +165,24 @@ def test_it_goes_on_after_epochs_that_were_saved(trained):
             assert torch.equal(tensor, parts[part][name]), (part, name)
 
 
+def test_a_checkpoint_within_fit_is_all_that_a_trainer_needs_to_go_on(tmp_path):
+    settings = {"epochs": 3, "patience": 5}
+    whole, _, result = fit(**settings)
+    before, _ = trainer_of(**settings)
+    saved = []
+    before.fit(lambda: saved.append(ckpt.save(tmp_path / str(len(saved)), before.checkpoint())))
+    after = OfflineTrainer.from_checkpoint(small_tgn(seed=9), ckpt.load(saved[1]))
+    assert after.config == before.config
+    assert untimed(after.fit()) == untimed(result)
+    parts = whole.checkpoint().sections
+    for part, tensors in after.checkpoint().sections.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, parts[part][name]), (part, name)
+    for ended in (after.checkpoint(), trainer_of(**settings)[0].checkpoint()):
+        with pytest.raises(ckpt.CheckpointError, match="there is no epoch to go on after"):
+            OfflineTrainer.from_checkpoint(small_tgn(), ended)
+
+
 def test_the_best_epoch_is_kept_and_tested_with_its_own_memory(monkeypatch):
     whole, _, result = fit(epochs=1)
     trainer, recorder = trainer_of(epochs=50, patience=2)

@@ -41,6 +41,8 @@ def read_as(kind: Any, value: Any, key: str) -> Any:
         return _read_dataclass(kind, value, key)
     if origin is list and isinstance(value, list):
         return [read_as(args[0], item, f"{key}[{i}]") for i, item in enumerate(value)]
+    if origin is tuple and isinstance(value, list | tuple) and args[-1] is Ellipsis:
+        return tuple(read_as(args[0], item, f"{key}[{i}]") for i, item in enumerate(value))
     if origin is tuple and isinstance(value, list | tuple) and len(value) == len(args):
         pairs = enumerate(zip(args, value, strict=True))
         return tuple(read_as(each, item, f"{key}[{i}]") for i, (each, item) in pairs)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,10 +11,9 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from tgflow.checkpoint.parts import SectionWriter
 from tgflow.cli import assemble
 from tgflow.cli.compared import common_figures, preset_line, print_leaders, write_outcome
-from tgflow.cli.continual import failing_run, printer
+from tgflow.cli.continual import failing_run, interruptible, printer
 from tgflow.cli.lineup import chosen, entrants, stream_facts
 from tgflow.compare.offline import compare_offline
 from tgflow.compare.offline_saves import OfflineSaves
@@ -30,7 +27,7 @@ from tgflow.runtime.files import to_json
 from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.restore import check_build, current_build, find_newest, open_store
-from tgflow.streams.errors import SourceMismatch
+from tgflow.runtime.saved_events import SavedEvents
 from tgflow.train.config import TrainingConfig
 
 
@@ -81,7 +78,10 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
 
     with directory:
         run_log = RunLog(directory.path / "run.log", config.operate.log_format, printer(console))
-        with failing_run(directory.path, run_log, "compare"), _interruptible(directory, console):
+        with (
+            failing_run(directory.path, run_log, "compare"),
+            interruptible(directory.path, console, "compare"),
+        ):
             outcome = compare_offline(
                 entrants(seeded, choices, source.x_dim, device, None),
                 graph,
@@ -103,17 +103,6 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
         print_leaders(analysis, directory.path)
 
 
-@contextmanager
-def _interruptible(directory: RunDirectory, console: Console) -> Iterator[None]:
-    """Say how to go on where somebody has interrupted a comparison."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        text = f"stopped; resume with: tgflow compare --resume --out {directory.path}"
-        console.print(text, markup=False, soft_wrap=True)
-        raise
-
-
 def _open_saves(
     directory: RunDirectory,
     graph: TemporalGraph,
@@ -124,7 +113,7 @@ def _open_saves(
     """Return what keeps a comparison, with what its newest checkpoint has of it."""
     store = open_store(directory)
     newest = find_newest(store, directory, run_log)
-    events, build = _SavedEvents(graph), current_build(threads, device)
+    events, build = SavedEvents(graph), current_build(threads, device)
     saved = {} if newest is None else newest.meta["run"]
     if newest is not None:
         events.check(newest.meta, directory)
@@ -138,37 +127,3 @@ def _open_saves(
         parts=[events, SavedSettings(directory, build, path, elapsed=elapsed)],
         warn=lambda text: run_log.warning("checkpoint", text),
     )
-
-
-class _SavedEvents:
-    """Which events models are trained and tested on: a checkpoint has none of them.
-
-    Args:
-        graph: Of all events.
-    """
-
-    def __init__(self, graph: TemporalGraph) -> None:
-        self._num = graph.num_events
-        events, digest = graph.log.read(0, graph.num_events), hashlib.sha256()
-        for column in (events.src, events.dst, events.t):
-            digest.update(column.numpy().data)
-        self._digest = digest.hexdigest()
-
-    def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
-        """Raise SourceMismatch if a checkpoint was of other events."""
-        if (meta["position"], meta["events_sha256"]) != (self._num, self._digest):
-            raise SourceMismatch(
-                directory.config.stream.path,
-                "schema",
-                f"it has other events than when {directory.path} was started "
-                f"({meta['position']:,} then, {self._num:,} now); bring them back, or give another "
-                "--out",
-            )
-
-    def save(self, writer: SectionWriter) -> None:
-        """Note how many there are, and their digest."""
-        writer.note("position", self._num)
-        writer.note("events_sha256", self._digest)
-
-    def saved(self) -> None:
-        """Do nothing."""

@@ -132,6 +132,23 @@ def failing_run(path: Path, run_log: RunLog, command: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def interruptible(path: Path, console: Console, command: str) -> Iterator[None]:
+    """Say how to go on where somebody has interrupted what goes on from epoch to epoch.
+
+    Args:
+        path: The run's directory.
+        console: Says it.
+        command: What resumes it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"stopped; resume with: tgflow {command} --resume --out {path}"
+        console.print(text, markup=False, soft_wrap=True)
+        raise
+
+
 def printer(console: Console) -> Callable[[str], None]:
     """Return what prints a line as it is, above a live display."""
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

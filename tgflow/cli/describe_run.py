@@ -51,7 +51,8 @@ def describe_run(path: Path, as_json: bool) -> None:
         print_stream(found["stream"], path / "dead-letters")
     if found["checkpoints"] and not (found["health"] or {}).get("alive"):
         console = Console(soft_wrap=True, highlight=False)
-        command = "compare" if found["checkpoints"][0]["trainer"] == "compare" else "run"
+        trainer = found["checkpoints"][0]["trainer"]
+        command = trainer if trainer in ("compare", "train") else "run"
         console.print(Text(f"resume with: tgflow {command} --resume --out {path}", "bold"))
 
 

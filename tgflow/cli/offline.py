@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from rich.console import Console
@@ -17,6 +19,7 @@ from rich.console import Console
 from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
+from tgflow.cli.continual import failing_run, interruptible, printer
 from tgflow.cli.labeling import labeled, node_figures
 from tgflow.cli.ranks import (
     check_rank_tables,
@@ -26,6 +29,14 @@ from tgflow.cli.ranks import (
     speaking,
     with_slices,
 )
+from tgflow.cli.training_saves import (
+    COMMAND,
+    check_kind,
+    open_saves,
+    prepare_directory,
+    result_of,
+)
+from tgflow.compare.offline_saves import OfflineSaves
 from tgflow.config import Config, plain
 from tgflow.config.model import model_label
 from tgflow.cuda.device import Device
@@ -38,15 +49,9 @@ from tgflow.report.label_figures import TASKS
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.runtime.briefing import Lead, config_of, hear_words
-from tgflow.runtime.directory import ResumeOptions
-from tgflow.runtime.features import (
-    check_tables,
-    check_unused,
-    edge_file,
-    open_edge_table,
-    with_cache,
-)
-from tgflow.runtime.files import RunFiles, run_name, to_json
+from tgflow.runtime.directory import ResumeOptions, RunDirectory
+from tgflow.runtime.features import check_tables, edge_file, open_edge_table, with_cache
+from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import (
     describe_device,
     device_figures,
@@ -54,8 +59,10 @@ from tgflow.runtime.gpu import (
     graph_gpu,
     use_device,
 )
+from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
+from tgflow.runtime.restore import current_build
 from tgflow.runtime.table_stats import HitRates, table_figures
 from tgflow.streams import EventSource, playback
 from tgflow.tasks.labels import make_task
@@ -66,22 +73,29 @@ PER_RUN = ("seed", "best_epoch", "num_epochs")
 """What is another thing in each run, so that its mean says nothing."""
 
 
-def train_offline(config: Config, num_seeds: int, as_json: bool, stated: Mapping[str, Any]) -> None:
+def train_offline(
+    config: Config, num_seeds: int | None, as_json: bool, options: ResumeOptions
+) -> None:
     """Train on the stream of `config`, once a seed, and leave a run directory.
 
     Args:
-        config: The run's settings.
-        num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it.
+        config: The run's settings; of one that resumes, those it started with come first.
+        num_seeds: Train with seeds `config.offline.seed` and the `num_seeds - 1` after it; None:
+            one, or as many as the training that resumes was started with.
         as_json: Print the figures as JSON, not as a table.
-        stated: The settings that were asked for, by "section.key".
+        options: Whether to resume.
     """
-    config = with_slices(config, stated, "offline")
-    with joined(config, ResumeOptions(), "offline") as peers:
+    config = with_slices(config, options.stated or {}, "offline")
+    with joined(config, options, "offline") as peers:
         if peers.rank > 0:
-            _follow(peers, num_seeds)
+            _follow(peers, num_seeds or 1)
             return
         with Lead(peers) as lead:
-            _train(config, num_seeds, as_json, lead)
+            directory = RunDirectory.find(config, run_name(config) + "-offline", options)
+            try:
+                _train(directory, num_seeds, as_json, lead)
+            finally:
+                directory.release()
 
 
 def _follow(peers: Peers, num_seeds: int) -> None:
@@ -101,36 +115,81 @@ def _follow(peers: Peers, num_seeds: int) -> None:
             _trainer(config, seed, graph, events.x_dim, None, device, peers).fit()
 
 
-def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
+def _train(directory: RunDirectory, num_seeds: int | None, as_json: bool, lead: Lead) -> None:
     """Train as the only process, or as that which the others follow."""
-    peers = lead.peers
+    check_kind(directory)
+    metrics = directory.files.read_json("metrics.json") if directory.resumed else None
+    if metrics is None:
+        inputs, console = _read(directory, lead), Console(stderr=True)
+        with directory:
+            run_log = RunLog(directory.path / "run.log", say=printer(console))
+            with (
+                failing_run(directory.path, run_log, COMMAND),
+                interruptible(directory.path, console, COMMAND),
+            ):
+                metrics = _trained(directory, num_seeds, inputs, lead, run_log, console)
+            run_log.info("end", "done", exit_code=0)
+            run_log.close()
+    if as_json:
+        sys.stdout.write(to_json(metrics, indent=2) + "\n")
+    else:
+        _summary(metrics, directory.path)
+
+
+class _Inputs(NamedTuple):
+    """What models are trained on, and where."""
+
+    source: EventSource
+    graph: TemporalGraph
+    device: torch.device
+    threads: int
+
+
+def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
+    """Check the settings of a training, and read all events."""
+    config, world = directory.config, lead.peers.world
+    prepare_directory(directory, world)
     device = use_device(config)
-    check_ranks(config, config.offline.slices, peers.world)
-    check_training_ranks(config, peers.world)
+    check_ranks(config, config.offline.slices, world)
+    check_training_ranks(config, world)
     source = assemble.open_source(config)
     check_tables(config, source.x_dim, live=False)
-    check_rank_tables(config, source.x_dim, peers.world)
-    check_unused(config)
+    check_rank_tables(config, source.x_dim, world)
     threads = assemble.use_threads(config, config.offline.slices)
-    rundir = RunFiles.choose(config.run.out, run_name(config) + "-offline")
-    graph = _read_graph(config, source, rundir, device, lead)
-    config, graph = labeled(config, graph, source.ids, rundir)
-    rundir.make()
-    rundir.write_config(config)
-    results = []
-    rates = HitRates(graph)
-    with _Progress(Console(stderr=True), config.offline.epochs, rundir, rates) as progress:
-        for seed in range(config.offline.seed, config.offline.seed + num_seeds):
-            progress.seed = seed
-            target = rundir.checkpoint / str(seed) if num_seeds > 1 else rundir.checkpoint
-            trainer = _trainer(
-                config, seed, graph, source.x_dim, progress, device, peers, source.ids
-            )
-            results.append(trainer.fit() | node_figures(config, trainer, source.ids))
-            checkpoint = trainer.checkpoint()
-            Ids(source.ids).save(checkpoint)
-            checkpoint.note("model", plain(config)["model"])
-            save(target, checkpoint)
+    graph = _read_graph(config, source, directory.files, device, lead)
+    directory.config, graph = labeled(config, graph, source.ids, directory.files)
+    return _Inputs(source, graph, device, threads)
+
+
+def _trained(
+    directory: RunDirectory,
+    num_seeds: int | None,
+    inputs: _Inputs,
+    lead: Lead,
+    run_log: RunLog,
+    console: Console,
+) -> dict[str, Any]:
+    """Train with each seed, leave what that came to, and return the figures."""
+    config, files, peers = directory.config, directory.files, lead.peers
+    source, graph, device, threads = inputs
+    if peers.world == 1:
+        build = current_build(threads, device)
+        saves, num_seeds = open_saves(directory, graph, num_seeds, build, run_log)
+    else:
+        saves, num_seeds = OfflineSaves(), num_seeds or 1
+    results: list[Mapping[str, Any]] = []
+    with _Progress(console, config.offline.epochs, files, HitRates(graph)) as progress:
+        for number, seed in enumerate(range(config.offline.seed, config.offline.seed + num_seeds)):
+            done = saves.find(number, str(seed))
+            if done is None:
+                progress.seed = seed
+                target = files.checkpoint / str(seed) if num_seeds > 1 else files.checkpoint
+                trainer = _trainer(
+                    config, seed, graph, source.x_dim, progress, device, peers, source.ids
+                )
+                done = result_of(seed, _fitted(trainer, saves, target, config, source.ids))
+                saves.add(done)
+            results.append(done.result)
     metrics = {
         "command": "train",
         "stream": config.stream.path,
@@ -144,12 +203,23 @@ def _train(config: Config, num_seeds: int, as_json: bool, lead: Lead) -> None:
     }
     if graph.edge_x is not None:
         graph.edge_x.close()
-    rundir.write_metrics(metrics)
-    rundir.write_report(offline_report(progress.records, metrics, config))
-    if as_json:
-        sys.stdout.write(to_json(metrics, indent=2) + "\n")
-    else:
-        _summary(metrics, rundir)
+    files.write_report(offline_report(progress.records, metrics, config))
+    files.write_metrics(metrics)
+    shutil.rmtree(directory.path / "checkpoints", ignore_errors=True)
+    return metrics
+
+
+def _fitted(
+    trainer: OfflineTrainer, saves: OfflineSaves, target: Path, config: Config, ids: NodeIds
+) -> dict[str, Any]:
+    """Train, from the newest epoch that was saved, and leave the model; return the figures."""
+    saves.resume(trainer)
+    result = trainer.fit(partial(saves.after_epoch, trainer)) | node_figures(config, trainer, ids)
+    checkpoint = trainer.checkpoint()
+    Ids(ids).save(checkpoint)
+    checkpoint.note("model", plain(config)["model"])
+    save(target, checkpoint)
+    return result
 
 
 def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -249,7 +319,8 @@ class _Progress(Callback):
         self._status = console.status("reading") if console.is_terminal else None
         self.seed = 0
         self._rates = rates
-        self.records: list[dict[str, Any]] = []
+        self.records = read_records(rundir.records).kept
+        """Of all epochs, also of those before a resume."""
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -259,7 +330,6 @@ class _Progress(Callback):
     def __exit__(self, *error: object) -> None:
         if self._status is not None:
             self._status.stop()
-        self._rundir.close()
 
     def on_batch(self, record: BatchRecord) -> None:
         """Show where training is."""
@@ -289,7 +359,7 @@ def _label_score(record: EpochRecord) -> str:
     return "".join(found[:1])
 
 
-def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
+def _summary(metrics: Mapping[str, Any], path: Path) -> None:
     parts = ("val", "test", "inductive.test")
     rows = [
         (name, *(_figure(metrics, f"{part}.{key}") for part in parts))
@@ -305,7 +375,7 @@ def _summary(metrics: Mapping[str, Any], rundir: RunFiles) -> None:
         f"{compact(metrics['events_per_second'])} events/s, visibility {metrics['visibility']}, "
         f"negatives {metrics['negatives']}, seeds {', '.join(map(str, seeds))}\n"
         f"{metrics['protocol_line']}" + (f"\n{reuse_line(metrics)}" if reuses else ""),
-        rundir.path,
+        path,
     )
     print_labels(metrics)
     print_feature_tables(metrics["tables"])

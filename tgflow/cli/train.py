@@ -19,6 +19,7 @@ SETTINGS = (
     "reuse",
     "tables",
     "run",
+    "checkpoint.checkpoint_every",
     *RANKS_IN_STEP,
 )
 
@@ -31,8 +32,17 @@ def train(
     context: typer.Context,
     nproc: Nproc = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Train N times, with seeds --seed, +1, +2, ...")
-    ] = 1,
+        int | None,
+        typer.Option("--seeds", min=1, help="Train N times, with seeds --seed, +1, +2, ...; or 1"),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Resume the training in --out, if there is one, as if it had never stopped.",
+            rich_help_panel="Resuming",
+        ),
+    ] = False,
     json: Annotated[
         bool,
         typer.Option(
@@ -50,9 +60,14 @@ def train(
     those of the papers; with --pair-features they read the exact history of each pair too, and are
     called tgn+pairs.
 
+    Kill it at any moment: with --resume it goes on after the newest epoch that was saved (see
+    --checkpoint-every), and ends with exactly the model it would have had. Several ranks
+    (--nproc) keep nothing until they are done.
+
     [bold]Examples[/bold]
 
       tgflow train --data examples/data/collegemsg.csv.gz --model tgn
+      tgflow train --data enron.csv.gz --out runs/enron --resume
       tgflow train --data enron.csv.gz -m tgat --epochs 5 --seeds 3 --json
       tgflow train --data u.csv --edge-table disk --edge-cache 10%
       tgflow train --data wikipedia.csv.gz --model tgat --reuse-staleness 8
@@ -63,5 +78,6 @@ def train(
     if nproc is not None and not is_started():
         raise typer.Exit(train_ranks(context.obj, nproc))
     from tgflow.cli.offline import train_offline
+    from tgflow.runtime.directory import ResumeOptions
 
-    train_offline(config, seeds, json, stated)
+    train_offline(config, seeds, json, ResumeOptions(resume, False, stated))

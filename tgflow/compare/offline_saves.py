@@ -1,4 +1,4 @@
-"""What an offline comparison has come to so far: in memory, and in the checkpoints of its run."""
+"""What offline trainings, one by one, have come to: in memory, and in the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -61,6 +61,7 @@ class OfflineSaves:
         newest: The newest checkpoint of the store, to go on from; None starts.
         every: Seconds between checkpoints of epochs; 0: none of epochs.
         parts: What else belongs in the checkpoints.
+        command: Whose run it is, as checkpoints note it.
         warn: Hears what could not be written.
     """
 
@@ -71,9 +72,11 @@ class OfflineSaves:
         *,
         every: float = 0.0,
         parts: Sequence[SavedPart] = (),
+        command: Literal["compare", "train"] = "compare",
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._store, self._every, self._parts, self._warn = store, every, parts, warn
+        self._command = command
         self._step = 0 if store is None or newest is None else store.entries()[-1].step
         self._saved_at = time.monotonic()
         self.trained = [] if newest is None else _trained_of(newest)
@@ -147,7 +150,7 @@ class OfflineSaves:
         ]
         for number, each in enumerate(self.trained):
             checkpoint.put_sealed(_scores(number), partial(_rows_of, each))
-        checkpoint.note("trainer", "compare")
+        checkpoint.note("trainer", self._command)
         checkpoint.note("under_way", under_way)
         checkpoint.note("trained", noted)
         for part in self._parts:

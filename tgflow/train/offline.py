@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -11,22 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgflow.checkpoint import Checkpoint
+from tgflow.checkpoint import Checkpoint, CheckpointError
 from tgflow.checkpoint.parts import Part, SectionReader, SectionWriter
+from tgflow.checkpoint.typed import read_as
 from tgflow.cuda.clock import clock_of
+from tgflow.cuda.device import Device
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
 from tgflow.plan.inputs import check_unspread, feature_inputs
-from tgflow.plan.loader import BatchSource, Loader
-from tgflow.plan.parts import PartedPlan
 from tgflow.plan.pending import Feature
 from tgflow.plan.plan import Plan
-from tgflow.plan.slices import joined_shares, sliced_tasks
-from tgflow.plan.task import Task
 from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
+from tgflow.tables.protocols import Table
 from tgflow.train import evaluate as passes
 from tgflow.train.best import is_better
 from tgflow.train.caches import isolate_evaluation
@@ -35,9 +34,10 @@ from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, named
 from tgflow.train.finite import BatchPlace
 from tgflow.train.learner import Learner
 from tgflow.train.learning_task import LearningTask
-from tgflow.train.observe import BatchRecord, Callback, EpochRecord, Stage
+from tgflow.train.observe import Callback, EpochRecord, Stage
 from tgflow.train.offline_labels import OfflineLabels, also_measured, check_task
-from tgflow.train.offline_plans import OfflinePlans
+from tgflow.train.offline_loading import OfflineLoading, notifier
+from tgflow.train.offline_plans import OfflinePlans, check_eval_neighbors
 from tgflow.train.offline_progress import BestEpoch, OfflineProgress
 from tgflow.train.offline_summary import pass_figures, protocol_figures
 from tgflow.train.rank_control import RankControl
@@ -45,7 +45,7 @@ from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
 from tgflow.train.reuse import reuse_of
 from tgflow.train.split import chronological_split
-from tgflow.train.state import load_learner, save_learner, save_state
+from tgflow.train.state import graph_of, load_learner, save_learner, save_state
 
 
 class OfflineTrainer:
@@ -104,13 +104,11 @@ class OfflineTrainer:
                 "a sharded memory is for a ContinualTrainer; leave the model's state as it is"
             )
         check_unspread(graph)
-        if c.eval_neighbors is not None:
-            _check_eval_neighbors(model, c.eval_neighbors)
+        check_eval_neighbors(model, c)
         self._peers = peers = Alone() if peers is None else peers
         control = RankControl(peers, lambda: self._learner.compute_seconds)
-        self._execution = ExecutionConfig() if execution is None else execution
-        self.model = model
-        self.graph = graph
+        execution = ExecutionConfig() if execution is None else execution
+        self.model, self.graph = model, graph
         self._observer = observer or Callback()
         self.split = chronological_split(
             graph.log.read(0, graph.num_events),
@@ -126,12 +124,13 @@ class OfflineTrainer:
             weight_decay=c.weight_decay,
             grad_clip=c.grad_clip,
             loss=c.loss,
-            execution=self._execution,
+            execution=execution,
             num_nodes=lambda: graph.num_nodes,
             reducer=reducer_of(peers, c.slices, model, device_of_model(model), control),
             task=task,
         )
-        self._preparation = clock_of(self._learner.device)
+        self._preparation = clock = clock_of(self._learner.device)
+        self._loading = OfflineLoading(c, self._learner, execution.capture, clock)
         self._epochs = c.epochs if self._learner.learns else 1
         self._plans = OfflinePlans(graph, model, c, self.split, ids)
         self._train_plan = self._plans.training()
@@ -140,7 +139,7 @@ class OfflineTrainer:
         """What reuses rows, and its `stats`; None where `config.reuse` does not ask for it."""
         num = c.mrr_negatives if c.select == "mrr" else 1
         self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
-        self._progress = OfflineProgress()
+        self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
 
     def fit(self, after_epoch: Callable[[], object] | None = None) -> dict[str, Any]:
@@ -164,7 +163,7 @@ class OfflineTrainer:
             progress.best = self._epoch(progress.num_epochs, progress.best)
             if after_epoch is not None:
                 after_epoch()
-        best = progress.best
+        best, self._is_done = progress.best, True
         assert best is not None
         out = self._summary() | named("val", best.val)
         self.model.load_state_dict(best.parameters)
@@ -197,7 +196,10 @@ class OfflineTrainer:
             part.load(reader)
 
     def checkpoint(self) -> Checkpoint:
-        """Return model, memory, optimizer and events as they are; after `fit`, the best of them."""
+        """Return model, memory, optimizer and events as they are; after `fit`, the best of them.
+
+        Of one taken within `fit`, see its `after_epoch`, `from_checkpoint` goes on.
+        """
         checkpoint = Checkpoint({})
         self.save(checkpoint)
         return checkpoint
@@ -207,6 +209,51 @@ class OfflineTrainer:
         save_state(writer, self._learner, self.graph, self.graph.num_events, self.config.slices)
         writer.note("trainer", "offline")
         writer.note("config", asdict(self.config))
+        is_under_way = self._progress.num_epochs > 0 and not self._is_done
+        writer.note("under_way", is_under_way)
+        for part in self._parts if is_under_way else ():
+            part.save(writer)
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        model: TemporalModel,
+        checkpoint: SectionReader,
+        config: OfflineConfig | None = None,
+        observer: Callback | None = None,
+        *,
+        execution: ExecutionConfig | None = None,
+        ids: NodeIds | None = None,
+        task: LearningTask | None = None,
+        device: str | torch.device | Device = "cpu",
+        edge_x: Table | None = None,
+        node_x: Table | None = None,
+    ) -> OfflineTrainer:
+        """Return a trainer whose `fit` goes on after an epoch, and ends with the same bits.
+
+        Args:
+            model: Built with the configuration it had then; its parameters are overwritten.
+            checkpoint: What `checkpoint` returned within `fit`, by way of `save` and `load`.
+            config: Settings to go on with, None for those it had; others give other bits.
+            observer: As the class.
+            execution: As the class.
+            ids: As the class.
+            task: As the class.
+            device: Where the graph is to be, as `TemporalGraph` takes it.
+            edge_x: The table to have the edge features; None: host memory.
+            node_x: The table to have the node features, likewise.
+
+        Raises:
+            CheckpointError: If it was not taken within `fit`, or does not fit the model.
+        """
+        graph = graph_of(checkpoint, "offline", edge_x, node_x, device=device)
+        if not checkpoint.meta.get("under_way"):
+            raise CheckpointError("there is no epoch to go on after: it was not taken within fit")
+        if config is None:
+            config = read_as(OfflineConfig, checkpoint.meta.get("config"), "config")
+        trainer = cls(model, graph, config, observer, execution=execution, ids=ids, task=task)
+        trainer.load_progress(checkpoint)
+        return trainer
 
     def _epoch(self, epoch: int, best: BestEpoch | None) -> BestEpoch:
         """Train and validate once; return the best epoch, which may be this one."""
@@ -264,7 +311,7 @@ class OfflineTrainer:
 
     def _losses(self, epoch: int) -> Iterator[float]:
         """Learn from all training events; yield the loss of each batch, once it is known."""
-        notify = self._notifier("train", epoch, self._train_plan)
+        notify = notifier(self._observer, "train", epoch, len(self._train_plan))
         learner, results = self._learner, self._learner.new_results()
         learn = learner.learn if self.reuse is None else partial(self.reuse.learn, learner)
 
@@ -286,16 +333,16 @@ class OfflineTrainer:
         """Return the batches of an epoch to learn from."""
         plan, reuse = self._train_plan, self.reuse
         if reuse is None:
-            return self._labels.attached(plan.graph, self._load(plan, epoch))
+            return self._labels.attached(plan.graph, self._loading.of_plan(plan, epoch))
         reuse.restart()
         tasks = ((epoch, index) for index in range(len(plan)))
-        return self._loader(*reuse.batches(tasks, self.config.num_threads), 1)
+        return self._loading.of_tasks(*reuse.batches(tasks, self.config.num_threads))
 
     def _evaluate(
         self, stage: Stage, epoch: int, plan: Plan, hear: HearScores | None = None
     ) -> dict[str, float]:
         apart = self._evaluate_apart(stage, plan) if self.config.inductive == "apart" else {}
-        notify = self._notifier(stage, epoch, plan)
+        notify = notifier(self._observer, stage, epoch, len(plan))
         figures = self._labels.figures(plan.graph)
         found = self._measured(plan, notify, also_measured(figures, hear))
         if figures is not None:
@@ -322,14 +369,8 @@ class OfflineTrainer:
         self, plan: Plan, notify: Callable[[BatchPlace], None], hear: HearScores | None = None
     ) -> dict[str, float]:
         """Predict and store the events of a plan, in parts if they have many negatives."""
-        batches: BatchSource = plan
-        parts, most = None, self.config.max_pairs
-        is_fixed = self.config.fixed_negatives is not None
-        if is_fixed and plan.batch_size * (1 + plan.negatives.num) > most:
-            with_state = self.model.state is not None
-            batches = parted = PartedPlan(plan, most, with_storing=with_state)
-            parts = parted.parts
-        loaded = self._labels.attached(plan.graph, self._load(batches, 0))
+        loaded, parts = self._loading.of_evaluation(plan)
+        loaded = self._labels.attached(plan.graph, loaded)
         scored = passes.scores_of(self._learner, loaded, parts)
         if hear is not None:
             scored = passes.heard(scored, hear)
@@ -342,41 +383,9 @@ class OfflineTrainer:
         batch = self._train_plan.pending(epoch, 0)
         return {table.name: table.trace(batch) for table in feature_inputs(self._train_plan.graph)}
 
-    def _load(self, plan: BatchSource, epoch: int) -> Iterable[AnyBatch]:
-        """Return the batches of an epoch; slices of them, unless they come in parts."""
-        wanted = self._learner.reducer.wanted(self.config.slices)
-        if self.config.slices == 1 or isinstance(plan, PartedPlan):
-            return self._loader(plan, ((epoch, index) for index in range(len(plan))), 1)
-        tasks = sliced_tasks(((epoch, index) for index in range(len(plan))), wanted)
-        made: Any = iter(self._loader(plan, tasks, len(wanted)))
-        return joined_shares(made, len(wanted))
-
-    def _loader(self, plan: BatchSource, tasks: Iterable[Task], num_wanted: int) -> Loader:
-        c = self.config
-        return Loader.of_tasks(
-            plan,
-            tasks,
-            num_threads=c.num_threads,
-            lookahead="auto" if c.lookahead == "auto" else c.lookahead * num_wanted,
-            device=self._learner.device,
-            captures=self._execution.capture,
-            clock=self._preparation,
-        )
-
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
         if self.model.state is not None and state is not None:
             self.model.state.load_state_dict(state)
-
-    def _notifier(self, stage: Stage, epoch: int, plan: Plan) -> Callable[..., None]:
-        """Return what notifies the observer of a batch, and of its loss if there is one."""
-        num_batches = len(plan)
-
-        def notify(place: BatchPlace, loss: float | None = None) -> None:
-            self._observer.on_batch(
-                BatchRecord(stage, epoch, place.index, num_batches, place.num_new, loss)
-            )
-
-        return notify
 
     def _summary(self) -> dict[str, Any]:
         summary = {
@@ -389,10 +398,3 @@ class OfflineTrainer:
             **pass_figures(self._progress),
         }
         return summary if self.reuse is None else summary | self.reuse.figures()
-
-
-def _check_eval_neighbors(model: TemporalModel, fanouts: Sequence[int]) -> None:
-    try:
-        model.check_fanouts(fanouts)
-    except ValueError as error:
-        raise ValueError(f"eval_neighbors: {error}") from None

@@ -150,3 +150,12 @@ def _training_graph(graph: TemporalGraph, split: Split) -> TemporalGraph:
     if graph.edge_x is not None:
         training.edge_x = RowView(graph.edge_x, split.train)
     return training
+
+
+def check_eval_neighbors(model: TemporalModel, config: OfflineConfig) -> None:
+    """Raise ValueError if a model takes no such neighbors as it is to be evaluated with."""
+    try:
+        if config.eval_neighbors is not None:
+            model.check_fanouts(config.eval_neighbors)
+    except ValueError as error:
+        raise ValueError(f"eval_neighbors: {error}") from None

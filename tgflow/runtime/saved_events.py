@@ -1,0 +1,46 @@
+"""Which events models are trained on offline, where checkpoints have none of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from tgflow.checkpoint.parts import SectionWriter
+from tgflow.graph import TemporalGraph
+from tgflow.runtime.directory import RunDirectory
+from tgflow.streams.errors import SourceMismatch
+
+
+class SavedEvents:
+    """Which events models are trained and tested on: a checkpoint has none of them.
+
+    Args:
+        graph: Of all events.
+    """
+
+    def __init__(self, graph: TemporalGraph) -> None:
+        self._num = graph.num_events
+        events, digest = graph.log.read(0, graph.num_events), hashlib.sha256()
+        for column in (events.src, events.dst, events.t):
+            digest.update(column.numpy().data)
+        self._digest = digest.hexdigest()
+
+    def check(self, meta: Mapping[str, Any], directory: RunDirectory) -> None:
+        """Raise SourceMismatch if a checkpoint was of other events."""
+        if (meta["position"], meta["events_sha256"]) != (self._num, self._digest):
+            raise SourceMismatch(
+                directory.config.stream.path,
+                "schema",
+                f"it has other events than when {directory.path} was started "
+                f"({meta['position']:,} then, {self._num:,} now); bring them back, or give another "
+                "--out",
+            )
+
+    def save(self, writer: SectionWriter) -> None:
+        """Note how many there are, and their digest."""
+        writer.note("position", self._num)
+        writer.note("events_sha256", self._digest)
+
+    def saved(self) -> None:
+        """Do nothing."""
