@@ -106,7 +106,7 @@ clean:
 
 .venv/tools: .venv/packages
 	$(call say,installing the pinned tools for tests and checks)
-	@$(BIN)/python .ci/packages.py test check kafka metrics dgl pyg > .venv/tools.txt
+	@$(BIN)/python .ci/packages.py test check kafka metrics serve dgl pyg > .venv/tools.txt
 	@$(INSTALL) -r .venv/tools.txt
 	@touch $@
 

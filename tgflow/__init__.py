@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from tgflow.plan import Plan as Plan
     from tgflow.runtime.opened_run import Run as Run
     from tgflow.runtime.opened_run import open_run as open_run
-    from tgflow.runtime.scored_pairs import ScoredPairs as ScoredPairs
     from tgflow.sampling import Hops as Hops
     from tgflow.sampling import Neighbors as Neighbors
     from tgflow.sampling import Sampler as Sampler
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from tgflow.sampling import window_neighbors as window_neighbors
     from tgflow.sampling.to_dgl import to_dgl as to_dgl
     from tgflow.sampling.to_pyg import to_pyg as to_pyg
+    from tgflow.serve.scored_pairs import ScoredPairs as ScoredPairs
     from tgflow.streams import Source as Source
     from tgflow.streams import open_stream as open_stream
     from tgflow.streams import playback as playback

@@ -13,6 +13,10 @@ from tgflow._id_columns import IdColumn, Ids, Kind, id_column, int_column, strin
 Side: TypeAlias = Literal["src", "dst"]
 
 
+class UnknownNode(LookupError):
+    """An id that no event of a run has had."""
+
+
 class NodeIds:
     """Maps ids of one kind, integers or strings, to 0, 1, 2, ... in order of first appearance.
 

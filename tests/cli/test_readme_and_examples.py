@@ -55,12 +55,15 @@ def test_the_readme_names_every_command():
         ("own_loop.py", ["--limit", 1000], "1000 events: AP 0."),
         ("cached_features.py", ["--limit", 1000], "the same: True"),
         ("zero_copy.py", ["--rows", 2000, "--steps", 3], "with the table the same: True"),
+        slow("ask_over_http.py", ["--limit", 3000], "may write to"),
         slow("kill_a_rank.py", ["--limit", 4000], "the same bits: True"),
     ],
 )
 def test_examples_run(script, args, text, monkeypatch, capsys):
     if script == "own_loop.py":
         pytest.importorskip("torch_geometric", reason="PyTorch Geometric is not installed")
+    if script == "ask_over_http.py":
+        pytest.importorskip("fastapi", reason="fastapi is not installed")
     path = ROOT / "examples" / script
     monkeypatch.setattr("sys.argv", [str(path), *map(str, args)])
     runpy.run_path(str(path), run_name="__main__")

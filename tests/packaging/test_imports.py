@@ -78,6 +78,10 @@ LAYERS = {
         *("tgflow.inference", "tgflow.plan", "tgflow.sampling", "tgflow.graph", "tgflow.model"),
         *("tgflow.batch", "tgflow.state", "tgflow.sampler"),
     ],
+    "tgflow.serve": [
+        *("tgflow.serve", "tgflow.inference", "tgflow.train", "tgflow.graph", "tgflow.ids"),
+        *("tgflow.config.schema", "tgflow.text"),
+    ],
 }
 # The rooms of streams/, from the ground up: a file imports from its own line and the lines before.
 # Files, ingestion and Kafka meet in the modules of the last line only.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tgflow.runtime.exporter import METRICS, PROCESS, Exporter
+from tgflow.runtime.exporter import METRICS, PROCESS, Exporter, RunCollector
 
 prometheus = pytest.importorskip("prometheus_client", reason="prometheus-client is not installed")
 DASHBOARD = Path(__file__).resolve().parents[2] / "examples" / "grafana" / "tgflow.json"
@@ -25,7 +25,7 @@ def scrape(exporter):
 def exported():
     """Return the page of a run that knows all of its figures."""
     figures = {m.key: 3.5 if m.label is None else {'a\n"b': 1, 2: 2} for m in METRICS}
-    exporter = Exporter(lambda: figures, {"model": "tgn"}, 0)
+    exporter = Exporter(RunCollector(lambda: figures, {"model": "tgn"}), 0)
     yield scrape(exporter)
     exporter.close()
 
@@ -52,7 +52,7 @@ def test_labels_are_escaped(exported):
 
 
 def test_what_is_not_known_is_left_out():
-    exporter = Exporter(lambda: {"position": 12, "source_lag": {}}, {}, 0)
+    exporter = Exporter(RunCollector(lambda: {"position": 12, "source_lag": {}}, {}), 0)
     page = scrape(exporter)
     exporter.close()
     assert "tgflow_events_learned_total 12.0" in page

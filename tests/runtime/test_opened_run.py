@@ -15,7 +15,7 @@ import tgflow as tg
 from helpers.live_runs import SMALL, write_events
 from tgflow.checkpoint import CheckpointError
 from tgflow.cli import main
-from tgflow.runtime.opened_run import UnknownNode
+from tgflow.ids import UnknownNode
 
 LEARNED = 150
 

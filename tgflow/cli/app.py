@@ -20,6 +20,7 @@ from tgflow.cli import (
     playback,
     predict,
     run,
+    serve,
     train,
 )
 from tgflow.cli.options import help_text
@@ -64,7 +65,7 @@ def _common(
 LEARN, ASK, LOOK = "Learn", "Ask what was learned", "Look and check"
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LEARN: {"run": run.run, "train": train.train, "compare": compare.compare},
-    ASK: {"predict": predict.predict, "embed": embed.embed},
+    ASK: {"predict": predict.predict, "embed": embed.embed, "serve": serve.serve},
     LOOK: {
         "playback": playback.playback,
         "info": info.info,

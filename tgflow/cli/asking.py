@@ -21,7 +21,7 @@ from tgflow.cli.errors import USAGE, CliError
 from tgflow.report.formatting import score
 from tgflow.report.table_text import print_table
 from tgflow.runtime.opened_run import Run, open_run
-from tgflow.runtime.scored_pairs import ScoredPairs
+from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.files.formats import format_of
 from tgflow.streams.write import encode_rows, write_rows
 
@@ -80,7 +80,7 @@ def _embedded(run: Run, ids: Sequence[str] | None, at: Decimal | None) -> Iterat
         columns = {"id": pa.array(run.ids.decode(nodes))}
         if sides is not None:
             columns["side"] = pa.array([SIDES[side] for side in sides[nodes].tolist()])
-        yield _rows_of(columns, run.embed_nodes(nodes, at))
+        yield _rows_of(columns, run.embed_nodes(run.nodes_of(nodes, at)))
 
 
 def _rows_of(columns: dict[str, pa.Array], z: torch.Tensor) -> pa.RecordBatch:

@@ -24,6 +24,7 @@ from tgflow.runtime.gpu import use_device
 from tgflow.runtime.machine import num_cores
 from tgflow.runtime.restore import EventShape
 from tgflow.runtime.saved_scores import check_scores
+from tgflow.runtime.serving import check_serving
 from tgflow.runtime.transports import section_of
 from tgflow.streams import EventSource, open_stream, playback
 from tgflow.streams.open import open_files
@@ -116,6 +117,7 @@ def check_together(config: Config) -> None:
     if order.dedup_window and stream.event_id is None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
     check_scores(config)
+    check_serving(config)
     if config.task.node_labels is not None or config.task.inject is not None:
         flag = "--inject" if config.task.node_labels is None else "--node-labels"
         raise ConfigError(f"{flag}: it is measured when a training is done; use tgflow train")

@@ -56,6 +56,9 @@ BENCHMARKS = {
     "inference": Benchmark(
         "tgflow.bench.inference", "asking a TGAT, with a memo and by fan-out", is_slow=True
     ),
+    "serve": Benchmark(
+        "tgflow.bench.serve", "answers over HTTP beside learning, and what they cost", is_slow=True
+    ),
     "reuse": Benchmark(
         "tgflow.bench.reuse", "training a TGAT that reuses rows, by staleness", is_slow=True
     ),

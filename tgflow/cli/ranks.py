@@ -149,6 +149,11 @@ def check_ranks(config: Config, slices: int, world: int, *, resumed: bool = Fals
     """
     if world == 1:
         return
+    if config.serve.at is not None:
+        raise ConfigError(
+            "--serve: answers come from a process that has all of the model; leave out --nproc, or "
+            "serve the checkpoints of the run: tgflow serve RUN"
+        )
     if slices < world:
         way_out = f"--slices {world}" + (" --allow-config-change" if resumed else "")
         raise ConfigError(

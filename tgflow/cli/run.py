@@ -12,7 +12,7 @@ from tgflow.config import Config
 
 SETTINGS = (
     "stream", "order", "checks", "kafka", "graph", "model", "task", "continual", "tables", "run",
-    "checkpoint", "start", "scores", "operate", "ranks",
+    "checkpoint", "start", "scores", "serve", "operate", "ranks",
 )  # fmt: skip
 RESUME = "Resuming"
 
@@ -69,6 +69,7 @@ def run(
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400
       tgflow run -s events.csv --edge-table disk --edge-cache 256MiB
       tgflow run -s events.csv --scores scores.parquet
+      tgflow run -s kafka://localhost:9092/clicks --max-time-jump 86400 --serve 8080
       tgflow run -s new.csv --init-from runs/old-offline
       tgflow run -s pay.csv --task edge --target is_fraud --label-delay 1d
       tgflow run -s events.csv --limit 5000 --json | jq '."prequential.ap"'

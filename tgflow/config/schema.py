@@ -229,6 +229,28 @@ class OperateConfig:
         check_ranges(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Who may ask a run over HTTP, and how much."""
+
+    at: Annotated[str | None, Setting(flags=("--serve",))] = None
+    """Answer questions over HTTP while it learns: a port, or HOST:PORT; 0: any free port."""
+    token_file: Annotated[str | None, Setting(flags=("--serve-token-file",))] = None
+    """File with the token that clients show; unset: TGFLOW_SERVE_TOKEN of the environment, which
+    any address but this machine's own needs."""
+    max_body: Annotated[Size, Setting(flags=("--serve-max-body",))] = "1MiB"
+    """Refuse requests that are larger."""
+    max_pairs: Annotated[int, Ge(1), Setting(flags=("--serve-max-pairs",))] = 20_000
+    """Pairs and nodes that a request may ask about; of top-k each candidate of each source."""
+    max_waiting: Annotated[int, Ge(1), Setting(flags=("--serve-max-waiting",))] = 128
+    """Requests at once; further ones are refused with status 429."""
+    timeout: Annotated[Duration, Setting(flags=("--serve-timeout",))] = "10s"
+    """For a request to come and to be answered."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
 Held = Literal["replicated", "sharded"]
 """What each rank has: all of it; or a part, and asks the others."""
 
@@ -341,6 +363,9 @@ class Config:
     )
     operate: Annotated[OperateConfig, Section("Operation", "any_time")] = field(
         default_factory=OperateConfig
+    )
+    serve: Annotated[ServeConfig, Section("Serving: answers over HTTP", "any_time")] = field(
+        default_factory=ServeConfig
     )
     ranks: Annotated[RanksConfig, Section("Ranks: processes that learn together", "any_time")] = (
         field(default_factory=RanksConfig)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
 
 import torch
@@ -227,8 +227,7 @@ class Inference:
             if not len(src):
                 return Ranking(src.view(0, 0), torch.empty(0, 0))
             if candidates is None:
-                latest = int(positions.max())
-                candidates = self._spec.pairs.upto(latest).destinations(latest)
+                candidates = self.destinations(as_of=int(positions.max()))
             if candidates.dim() == 1:
                 candidates = candidates.expand(len(src), -1)
             if len(candidates) != len(src) or not candidates.numel():
@@ -238,6 +237,34 @@ class Inference:
                     "of the events before as_of"
                 )
             return self._ranked(src, times, positions, candidates, k)
+
+    def destinations(self, *, as_of: int | None = None) -> Tensor:
+        """Return whom `rank` chooses among if it is given no candidates.
+
+        Args:
+            as_of: A log position; None: all events there are.
+
+        Returns:
+            The destinations of the events before, in the order of their first, int64 `[n]`.
+
+        Raises:
+            ValueError: If the log has fewer events.
+        """
+        [latest] = checked_positions(as_of, 1, self.graph.num_events).tolist()
+        return self._spec.pairs.upto(latest).destinations(latest)
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Enclose questions that are to be answered from the same model: nobody changes it between.
+
+        Waits for a change that is being made, and for others who ask. Within it the thread may ask,
+        and enter it again.
+
+        Example:
+            >>> with engine.holding():
+            ...     now = trainer.position
+            ...     engine.score(src, dst, t, as_of=now)
+        """
+        return self._turns.taken(alone=True)
 
     @contextmanager
     def changing(self) -> Iterator[None]:

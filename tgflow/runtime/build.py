@@ -54,11 +54,13 @@ from tgflow.runtime.restore import (
 from tgflow.runtime.runner import Figures, Runner, RunStatus
 from tgflow.runtime.saved_scores import SavedScores, open_scores
 from tgflow.runtime.score_rows import ScoreRows
+from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.runtime.stream_report import StreamReport
 from tgflow.runtime.table_stats import HitRates
 from tgflow.runtime.transports import section_of
 from tgflow.runtime.watch import (
+    collect_metrics,
     make_display,
     make_metrics,
     make_watchdog,
@@ -222,7 +224,9 @@ def _compose(
     )
     name = inputs.title or model_label(config.model)
     title = inputs.title or name.upper()
-    serve_metrics(metrics, directory, name, source.name, run_log, opened)
+    collector = collect_metrics(metrics, directory, name, source.name)
+    serve_metrics(collector, directory, run_log, opened)
+    serve_answers(directory, trainer, ingest.ids, metrics, collector, run_log, console, opened)
     judge = parts.judge(memory_guard(config))
     watchdog = make_watchdog(directory, metrics, judge, flow, run_log)
     display, show = make_display(config, title, console, stream.num_events, run_log)

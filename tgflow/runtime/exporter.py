@@ -130,39 +130,16 @@ PROCESS = (
 """What `prometheus_client` says of every process."""
 
 
-class Exporter:
-    """Serves `METRICS` over HTTP until it is closed.
+class RunCollector:
+    """Collects `METRICS` whenever somebody asks.
 
     Args:
-        metrics: Returns the run's metrics; called from a thread of the server.
+        metrics: Returns the run's metrics; called from a thread of whoever asks.
         labels: What `tgflow_run_info` says of the run.
-        port: Port; 0 for any that is free.
-        host: Address.
-
-    Raises:
-        ModuleNotFoundError: If prometheus-client is not installed.
-        OSError: If the port is taken.
     """
 
-    def __init__(
-        self,
-        metrics: Callable[[], Values],
-        labels: Mapping[str, str],
-        port: int,
-        host: str = "127.0.0.1",
-    ) -> None:
-        try:
-            import prometheus_client as prometheus
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(
-                "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
-            ) from None
+    def __init__(self, metrics: Callable[[], Values], labels: Mapping[str, str]) -> None:
         self._metrics, self._labels = metrics, labels
-        registry = prometheus.CollectorRegistry()
-        registry.register(self)
-        prometheus.ProcessCollector(registry=registry)
-        self._server, self._thread = prometheus.start_http_server(port, host, registry)
-        self.port: int = self._server.server_port
 
     def describe(self) -> list[Any]:
         """Return nothing: what there is depends on the run, and registering must not ask it."""
@@ -178,6 +155,40 @@ class Exporter:
             value = values.get(metric.key)
             if value is not None:
                 yield _family(metric, value)
+
+    def registry(self) -> Any:
+        """Return a registry of prometheus-client with the run's metrics and the process's."""
+        import prometheus_client as prometheus
+
+        registry = prometheus.CollectorRegistry()
+        registry.register(self)
+        prometheus.ProcessCollector(registry=registry)
+        return registry
+
+
+class Exporter:
+    """Serves `METRICS` over HTTP until it is closed.
+
+    Args:
+        collector: Collects them.
+        port: Port; 0 for any that is free.
+        host: Address.
+
+    Raises:
+        ModuleNotFoundError: If prometheus-client is not installed.
+        OSError: If the port is taken.
+    """
+
+    def __init__(self, collector: RunCollector, port: int, host: str = "127.0.0.1") -> None:
+        try:
+            import prometheus_client as prometheus
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "--metrics-port needs prometheus-client; pip install 'tgflow-learn[metrics]'"
+            ) from None
+        registry = collector.registry()
+        self._server, self._thread = prometheus.start_http_server(port, host, registry)
+        self.port: int = self._server.server_port
 
     def close(self) -> None:
         """Stop serving."""

@@ -12,7 +12,7 @@ from tgflow.durable.log import DurableLog
 from tgflow.report.display import Display
 from tgflow.runtime.checkpoints import Checkpoints
 from tgflow.runtime.directory import RunDirectory
-from tgflow.runtime.exporter import Exporter
+from tgflow.runtime.exporter import Exporter, RunCollector
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.memory import Judge, MemoryGuard
 from tgflow.runtime.metrics import (
@@ -71,24 +71,22 @@ def memory_guard(config: Config) -> MemoryGuard:
     return MemoryGuard(_memory_limit(config), GRACE_SECONDS)
 
 
+def collect_metrics(
+    metrics: RunMetrics, directory: RunDirectory, name: str, source: str
+) -> RunCollector:
+    """Return what collects the metrics of a run for Prometheus."""
+    labels = {"model": name, "stream": source, "run": str(directory.path)}
+    return RunCollector(metrics.metrics, labels)
+
+
 def serve_metrics(
-    metrics: RunMetrics,
-    directory: RunDirectory,
-    name: str,
-    source: str,
-    run_log: RunLog,
-    opened: ExitStack,
+    collector: RunCollector, directory: RunDirectory, run_log: RunLog, opened: ExitStack
 ) -> None:
     """Serve metrics over HTTP until `opened` is closed, if the settings name a port."""
     operate = directory.config.operate
     if operate.metrics_port is None:
         return
-    labels = {
-        "model": name,
-        "stream": source,
-        "run": str(directory.path),
-    }
-    exporter = Exporter(metrics.metrics, labels, operate.metrics_port, operate.metrics_host)
+    exporter = Exporter(collector, operate.metrics_port, operate.metrics_host)
     opened.callback(exporter.close)
     at = f"http://{operate.metrics_host}:{exporter.port}/metrics"
     run_log.info("metrics", f"metrics at {at}", port=exporter.port)

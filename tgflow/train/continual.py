@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -117,9 +117,6 @@ class ContinualTrainer(StreamTrainer):
             figures=self._figures,
         )
         self._learner = self._stepper.learner
-        self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Encloses each use of the model: set to `tgflow.Inference.changing`, so that an engine
-        that other threads ask answers between steps, and never from a step half made."""
         self._counts = CountHistory(graph, model.counts)
 
     @property
@@ -169,14 +166,11 @@ class ContinualTrainer(StreamTrainer):
     def _step(self, batch: AnyBatch, following: Iterator[AnyBatch]) -> AnyBatch:
         """Predict, then learn, then store one micro-batch; `following` has its updates' batches."""
         self.control.begin()
-        with self.changing():
-            self._stepper.predict(batch)
+        self._stepper.predict(batch)
         for _ in range(self._stepper.num_updates):
             batch = next(following)
-            with self.changing():
-                self._stepper.learn(batch)
-        with self.changing():
-            self._stepper.store(batch)
+            self._stepper.learn(batch)
+        self._stepper.store(batch)
         return batch
 
     def _finish(self, of: MicroBatch) -> None:

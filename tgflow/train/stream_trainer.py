@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
-from tgflow.events import MICRO_BATCH_END, EventBatch
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Alone, Peers
@@ -33,7 +33,7 @@ from tgflow.share import AnyBatch, Share
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import spread_table
 from tgflow.train.config import ContinualConfig, ExecutionConfig
-from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans
+from tgflow.train.microbatch import MicroBatcher, MicroBatchPlans, StreamPart
 from tgflow.train.observe import Callback, StepRecord
 from tgflow.train.pending_steps import MicroBatch
 from tgflow.train.plans import micro_batch_plans
@@ -43,26 +43,6 @@ from tgflow.train.reducer import LocalReducer, SliceReducer
 
 MAX_MICRO_BATCHES = 8
 """Micro-batches that ranks prepare together, at most, where they must ask each other."""
-
-
-class StreamPart:
-    """The batches of a stream up to `MICRO_BATCH_END`, or to its end.
-
-    Args:
-        batches: The stream's from here on; nothing is read beyond the part.
-    """
-
-    def __init__(self, batches: Iterator[EventBatch]) -> None:
-        self._batches = batches
-        self.is_last = False
-        """Whether the stream has ended."""
-
-    def __iter__(self) -> Iterator[EventBatch]:
-        for events in self._batches:
-            if events is MICRO_BATCH_END:
-                return
-            yield events
-        self.is_last = True
 
 
 class StreamTrainer(ABC):
@@ -117,6 +97,10 @@ class StreamTrainer(ABC):
         """Events predicted, learned and stored (or history); the graph's others wait their turn."""
         self.device = device
         """Where models are, and batches come to."""
+        self.changing: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Encloses each micro-batch, from its prediction until it is stored and counted: set to
+        `tgflow.Inference.changing`, so that an engine that other threads ask answers between two,
+        and never from one half made."""
         self._preparation = clock_of(device)
         self._pairs = PairHistory(graph.log)
         self._catches_up = False
@@ -252,7 +236,8 @@ class StreamTrainer(ABC):
         with closing(made) as batches:
             try:
                 for batch in batches:
-                    self._finish(self._advance(self._step(batch, batches), feeder))
+                    with self.changing():
+                        self._finish(self._advance(self._step(batch, batches), feeder))
                     yield from self._known()
             except Exception:
                 yield from self.drain()  # what was learned before

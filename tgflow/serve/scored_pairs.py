@@ -28,6 +28,12 @@ class ScoredPairs:
     def __len__(self) -> int:
         return len(self.src)
 
+    def __getitem__(self, rows: slice) -> ScoredPairs:
+        """Return some of the pairs."""
+        place = None if self.place is None else self.place[rows]
+        columns = (self.logit[rows], self.probability[rows], self.anomaly[rows])
+        return ScoredPairs(self.src[rows], self.dst[rows], *columns, place)
+
     def to_arrow(self) -> pa.Table:
         """Return a row for each pair; what is not known is null."""
         columns = {"src": pa.array(self.src), "dst": pa.array(self.dst)}

@@ -1,0 +1,80 @@
+"""Ask a run over HTTP while it learns, with nothing but the standard library.
+
+    python examples/ask_over_http.py [--limit EVENTS]
+
+Shows: `tgflow run --serve 0` in a process of its own, as a service would have it, and a client that
+asks whom people will write to. Answers are as of the last micro-batch that is complete; the run
+ends with the bits of one that nobody asked. Protocol: prequential, as in quickstart.py. Expect: AP
+0.91 over the default of 10,000 events, in about 20 seconds on 2 cores, and an answer every half
+second meanwhile. Needs pip install 'tgflow-learn[serve]'.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+DATA = Path(__file__).parent / "data" / "collegemsg.csv.gz"
+
+
+def ask(url: str, path: str, **question: object) -> dict:
+    """Return the answer to a question."""
+    headers = {"Content-Type": "application/json"}
+    request = Request(f"{url}{path}", json.dumps(question).encode(), headers)
+    with urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def served_at(run: subprocess.Popen) -> str:
+    """Return the address that a run says."""
+    for line in run.stderr:
+        if found := re.search(r"answers at (http://[^\s,]+)", line):
+            threading.Thread(target=run.stderr.read, daemon=True).start()  # what else it says
+            return found[1]
+    raise SystemExit("the run has ended: is tgflow-learn[serve] installed?")
+
+
+def ask_until_it_ends(url: str) -> None:
+    """Say now and then whom two people may write to next, and what the model says of a pair."""
+    while True:
+        try:
+            best = ask(url, "/top-k", src=[9, 32], k=3)
+            pair = ask(url, "/score", src=[9], dst=[10])["scores"][0]
+        except HTTPError as refused:
+            said = json.load(refused)["detail"]  # 404: nobody has heard of them yet
+        except (URLError, OSError):
+            return
+        else:
+            named = {n: [s["dst"] for s in best["scores"] if s["src"] == n] for n in (9, 32)}
+            said = f"{named}; 9 to 10: probability {pair['probability']:.3f}"
+            said = f"{best['position']:>6} events: may write to {said}"
+        print(said)
+        time.sleep(0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--limit", type=int, default=10_000)
+    limit = parser.parse_args().limit
+
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        flags = ["-s", DATA, "--limit", limit, "--out", out, "--serve", 0]
+        command = [sys.executable, "-m", "tgflow", "run", *map(str, flags)]
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as run:
+            ask_until_it_ends(served_at(run))
+        metrics = json.loads((out / "metrics.json").read_text())
+        print(f"AP {metrics['prequential.ap']:.4f} over {metrics['num_events']} events")
+
+
+if __name__ == "__main__":
+    main()

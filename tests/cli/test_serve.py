@@ -1,0 +1,194 @@
+"""`tgflow run --serve` and `tgflow serve`: answers over HTTP beside learning, and after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import tgflow as tg
+from helpers.http_client import Client
+from helpers.live_runs import SMALL, same_run, write_events
+from helpers.processes import environment
+from tgflow.runtime import runner
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+TOKEN = "0123456789abcdef"
+PAIR = {"src": [3, 5], "dst": [4, 6]}
+
+
+def url_of(text):
+    """Return the address that a command has said."""
+    found = re.search(r"answers at (http://\S+?)(,|$)", text, re.MULTILINE)
+    return found and found[1]
+
+
+@pytest.fixture
+def asked_at(monkeypatch):
+    """Return what has the first run asked by `ask(client)` once it has learned some events."""
+
+    def at(position, ask):
+        record, answers = runner.Runner._record, []
+
+        def recording(self, step):
+            record(self, step)
+            if step.stop == position and not answers:
+                client = Client(url_of(Path("out/run.log").read_text()))
+                answers.append(ask(client))
+                client.close()
+
+        monkeypatch.setattr(runner.Runner, "_record", recording)
+        return answers
+
+    return at
+
+
+def test_a_run_that_is_asked_says_what_its_checkpoint_says_and_learns_the_same(
+    tgflow, events_csv, asked_at
+):
+    flags = ("-s", events_csv, *SMALL)
+    assert tgflow("run", *flags, "-o", "alone").code == 0
+    answers = asked_at(200, lambda client: client.post("/score", PAIR))
+    ran = tgflow("run", *flags, "-o", "out", "--serve", "0")
+    assert ran.code == 0, ran.err
+    assert "/docs" in ran.err
+    same_run(Path("out"), Path("alone"))
+    [(status, answer)] = answers
+    assert status == 200
+    assert answer["position"] == 200
+    assert tgflow("run", *flags, "-o", "part", "--limit", 200).code == 0
+    asked = json.dumps(tg.open_run("part").score(*PAIR.values()).to_arrow().to_pylist())
+    assert json.dumps(answer["scores"]) == asked
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--serve", "0.0.0.0:0"], 2, "clients must show a token: name a file"),
+        (["--serve", "http"], 2, "--serve: 'http' is neither a port nor HOST:PORT"),
+        (["--serve", "0", "--serve-token-file", "short"], 2, "must have at least 16 characters"),
+        (["--serve", "0", "--serve-token-file", "none"], 66, "none: No such file"),
+        (["--serve", "203.0.113.7:0", "--serve-token-file", "long"], 74, "cannot listen on"),
+        (["--serve", "0", "--serve-max-pairs", "0"], 2, "--serve-max-pairs"),
+    ],
+)
+def test_what_cannot_be_served_is_a_sentence(tgflow, events_csv, monkeypatch, flags, code, said):
+    monkeypatch.delenv("TGFLOW_SERVE_TOKEN", raising=False)
+    Path("short").write_text("secret")
+    Path("long").write_text(TOKEN)
+    ran = tgflow("run", "-s", events_csv, *SMALL, "-o", "out", *flags)
+    assert ran.code == code
+    assert said in ran.err
+
+
+def start(*words, **variables):
+    command = [sys.executable, "-m", "tgflow", *(str(word) for word in words)]
+    settings = environment() | {"OMP_NUM_THREADS": "1"} | variables
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=settings)
+
+
+def until_served(process):
+    for line in process.stderr:
+        if url_of(line):
+            return url_of(line)
+    raise AssertionError(f"it ended with {process.wait()}")
+
+
+def drained(process):
+    """Read on what a process says, so that it never waits for who reads."""
+    thread = threading.Thread(target=process.stderr.read, daemon=True)
+    thread.start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_has_ended_is_served_until_a_signal_comes(tgflow, events_csv, number):
+    assert tgflow("run", "-s", events_csv, *SMALL, "-o", "out").code == 0
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
+    process = start("serve", "out", "--serve", 0, TGFLOW_SERVE_TOKEN=TOKEN)
+    try:
+        url = until_served(process)
+        client = Client(url, TOKEN)
+        status, answer = client.post("/score", PAIR)
+        assert (status, answer["position"]) == (200, 400)
+        run = tg.open_run("out")
+        assert answer["scores"] == run.score(*PAIR.values()).to_arrow().to_pylist()
+        assert Client(url).post("/score", PAIR)[0] == 401
+        assert client.get("/healthz")[1] == {"state": "serving", "position": 400}
+        assert "tgflow_events_learned_total 400.0" in client.get("/metrics")[1]
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+    assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_it_is_asked_resumes_with_the_same_bits(tgflow, tmp_path):
+    stream = write_events(tmp_path / "long.csv", size=4_000)
+    flags = ("-s", stream, *SMALL, "--checkpoint-batches", 5)
+    assert tgflow("run", *flags, "-o", "whole").code == 0
+    process = start("run", *flags, "-o", "killed", "--serve", 0, "--log-format", "json")
+    url, positions = None, []
+    for line in process.stderr:
+        if '"event": "serve"' in line:
+            url = url_of(json.loads(line)["text"])
+            break
+    drained(process)
+    try:
+        asking = [threading.Thread(target=ask_until_it_ends, args=(url, positions))
+                  for _ in range(4)]  # fmt: skip
+        for thread in asking:
+            thread.start()
+        while not any(position >= 1_000 for position in positions):
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    for thread in asking:
+        thread.join()
+    assert positions == sorted(positions) or len(set(positions)) > 1
+    assert tgflow("run", "--resume", "-o", "killed").code == 0
+    same_run(Path("killed"), Path("whole"))
+
+
+def ask_until_it_ends(url, positions):
+    client = Client(url)
+    with_nodes = False
+    while True:
+        try:
+            status, answer = client.post("/score", PAIR)
+        except OSError:
+            return
+        except Exception:  # an answer that was cut off
+            return
+        with_nodes |= status == 200
+        assert status == 200 or (status == 404 and not with_nodes), answer
+        if status == 200:
+            positions.append(answer["position"])
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_served_as_of_its_newest_checkpoint(tgflow, events_csv):
+    assert tgflow("run", "-s", events_csv, *SMALL, "-o", "out", "--limit", 200).code == 0
+    health = json.loads(Path("out/health.json").read_text())
+    alive = health | {"state": "running", "updated": time.time() + 20, "pid": os.getpid()}
+    Path("out/health.json").write_text(json.dumps(alive))
+    process = start("serve", "out", "--serve", 0)
+    try:
+        until_served(process)
+        said = process.stderr.readline() + process.stderr.readline()
+        assert "another process writes to out: answers stay as of event 200" in said
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,70 @@
+"""Where a server listens, and when it asks for a token."""
+
+from __future__ import annotations
+
+import pytest
+
+from tgflow.serve.endpoint import Endpoint, read_token
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch):
+    monkeypatch.delenv("TGFLOW_SERVE_TOKEN", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "is_own", "url"),
+    [
+        ("8080", "127.0.0.1", 8080, True, "http://127.0.0.1:8080"),
+        ("0", "127.0.0.1", 0, True, "http://127.0.0.1:0"),
+        ("127.3.2.1:80", "127.3.2.1", 80, True, "http://127.3.2.1:80"),
+        ("localhost:80", "localhost", 80, True, "http://localhost:80"),
+        ("[::1]:80", "::1", 80, True, "http://[::1]:80"),
+        ("0.0.0.0:80", "0.0.0.0", 80, False, "http://0.0.0.0:80"),
+        ("[::]:80", "::", 80, False, "http://[::]:80"),
+        ("10.0.0.1:80", "10.0.0.1", 80, False, "http://10.0.0.1:80"),
+        ("example.com:80", "example.com", 80, False, "http://example.com:80"),
+    ],
+)
+def test_an_address_is_a_port_or_a_host_and_a_port(text, host, port, is_own, url):
+    endpoint = Endpoint.parse(text)
+    assert endpoint == (host, port)
+    assert endpoint.is_own == is_own
+    assert endpoint.url == url
+
+
+@pytest.mark.parametrize("text", ["", "http", "80a", "65536", ":80", "::1:80", "host:", "a:b:1"])
+def test_what_is_no_address_is_refused_with_an_example(text):
+    with pytest.raises(ValueError, match=r"neither a port nor HOST:PORT; give one such as 8080"):
+        Endpoint.parse(text)
+
+
+def test_a_port_that_is_taken_is_named():
+    with Endpoint.parse("0").listen() as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=rf"cannot listen on http://127.0.0.1:{port}: .* --serve"):
+            Endpoint.parse(str(port)).listen()
+
+
+def test_this_machine_needs_no_token_and_others_do(tmp_path, monkeypatch):
+    here, everywhere = Endpoint.parse("8080"), Endpoint.parse("0.0.0.0:8080")
+    assert read_token(here, None) is None
+    with pytest.raises(ValueError, match=r"0\.0\.0\.0 can be .* --serve-token-file, or set"):
+        read_token(everywhere, None)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert read_token(everywhere, str(file)) == TOKEN
+    assert read_token(here, str(file)) == TOKEN, "one that is there is asked for"
+    monkeypatch.setenv("TGFLOW_SERVE_TOKEN", TOKEN[::-1])
+    assert read_token(everywhere, None) == TOKEN[::-1]
+    assert read_token(everywhere, str(file)) == TOKEN, "the file wins"
+
+
+@pytest.mark.parametrize("token", ["", "   ", "short", "0123456789 abcdef", "0123456789äbcdef"])
+def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(tmp_path, token):
+    file = tmp_path / "token"
+    file.write_text(token, encoding="utf-8")
+    with pytest.raises(ValueError, match="must have at least 16 characters, all of them visible"):
+        read_token(Endpoint.parse("8080"), str(file))

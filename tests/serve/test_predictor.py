@@ -1,0 +1,128 @@
+"""Beside a trainer: answers are as of the last micro-batch that is complete, and cost no bits."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import tgflow as tg
+from helpers.effort import cases
+from helpers.made_models import made_events
+from helpers.served import live_predictor, made_predictor
+from tgflow.ids import UnknownNode
+
+EVENTS = made_events(200)
+BATCH = 20
+SRC, DST = ["n0", "n1", "n2"], ["n6", "n7", "n8"]
+MODELS = cases(["tgn", "tgat", "tgn+pairs", "jodie", "counts"], ["tgn", "tgat"])
+
+
+def batches(stop=200):
+    return (EVENTS[start : start + BATCH] for start in range(0, stop, BATCH))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_answer_is_that_of_a_trainer_which_stopped_there(name):
+    predictor, trainer = live_predictor(name)
+    for step in trainer.steps(batches()):
+        if step.stop in (60, 140):
+            stopped, other = live_predictor(name)
+            for _ in other.steps(batches(step.stop)):
+                pass
+            assert predictor.position == other.position == step.stop
+            assert trainer.graph.num_events >= step.stop
+            found, expected = predictor.score(SRC, DST), stopped.score(SRC, DST)
+            assert torch.equal(found.logit, expected.logit)
+            assert predictor.top_k("n0", k=3).dst == stopped.top_k("n0", k=3).dst
+            if name != "tgn+pairs":
+                continue
+            known = predictor.top_k("n0", k=9, exclude_known=True)
+            assert known.dst == stopped.top_k("n0", k=9, exclude_known=True).dst
+
+
+def test_events_that_wait_in_the_graph_are_not_known_yet():
+    predictor, trainer = live_predictor("tgn")
+    late = made_events(BATCH)
+    first = tg.EventBatch(late.src % 3, 3 + late.dst % 3, torch.arange(BATCH), late.x)
+    eleven = torch.full((BATCH,), 11)
+    second = tg.EventBatch(late.src, eleven, BATCH + torch.arange(BATCH), late.x)
+    steps = trainer.steps(iter([first, second]))
+    next(steps)
+    assert predictor.position == BATCH
+    assert predictor.score("n0", "n3").src == ["n0"]
+    with pytest.raises(UnknownNode, match="'n11' is no node of made: no event that it has learned"):
+        predictor.score("n0", "n11")
+    for _ in steps:
+        pass
+    assert predictor.score("n0", "n11").dst == ["n11"]
+
+
+def test_answers_come_while_the_stream_is_silent():
+    predictor, trainer = live_predictor("tgn")
+    go_on, learned = threading.Event(), threading.Event()
+
+    def stream():
+        yield EVENTS[:BATCH]
+        assert go_on.wait(60)
+        yield EVENTS[BATCH : 2 * BATCH]
+
+    def learn():
+        for _ in trainer.steps(stream()):
+            learned.set()
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    try:
+        # a micro-batch without what follows it may wait for its record, not for the stream
+        while predictor.position < BATCH:
+            assert thread.is_alive()
+        assert predictor.score("n0", "n6").logit.isfinite().all()
+    finally:
+        go_on.set()
+        thread.join()
+    assert learned.is_set()
+    assert predictor.position == 2 * BATCH
+
+
+def test_questions_within_holding_see_one_position():
+    predictor, trainer = live_predictor("tgn")
+    steps = trainer.steps(batches())
+    next(steps)
+    seen = []
+
+    def learn():
+        for step in steps:
+            seen.append(step.stop)
+
+    thread = threading.Thread(target=learn)
+    with predictor.holding():
+        before = predictor.position
+        thread.start()
+        first = predictor.score(SRC, DST)
+        again = predictor.score(SRC, DST)
+        assert predictor.position == before
+    thread.join()
+    assert torch.equal(first.logit, again.logit)
+    assert seen[-1] == predictor.position == len(EVENTS)
+
+
+def test_a_ranking_of_too_many_pairs_is_refused_before_it_is_made():
+    predictor = made_predictor()
+    assert len(predictor.top_k(["n0", "n1"], k=2, max_pairs=12)) == 4
+    with pytest.raises(ValueError, match="2 sources with 6 candidates each are more than 11 pairs"):
+        predictor.top_k(["n0", "n1"], k=2, max_pairs=11)
+    assert len(predictor.top_k(["n0", "n1"], candidates=["n6"], max_pairs=2)) == 2
+
+
+def test_a_time_beyond_all_ticks_is_a_sentence():
+    with pytest.raises(ValueError, match="is no time: ticks are whole numbers of 64 bits"):
+        made_predictor().score("n0", "n6", 2**63)
+
+
+def test_before_the_first_event_nobody_is_known():
+    predictor, _ = live_predictor("tgn")
+    assert predictor.position == 0
+    with pytest.raises(UnknownNode, match="'n0' is no node"):
+        predictor.score("n0", "n1")

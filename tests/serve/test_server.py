@@ -1,0 +1,316 @@
+"""Over HTTP: the answers of a predictor, and a sentence where there is none."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from helpers.http_client import Client, read_all
+from helpers.served import made_predictor, served
+from tgflow.serve.answers import Answers
+from tgflow.serve.predictor import Predictor
+from tgflow.serve.questions import ScoreQuestion
+from tgflow.serve.refused import Refused
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+TOKEN = "0123456789abcdef"
+JSON = b"Content-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return made_predictor()
+
+
+@pytest.fixture(scope="module")
+def server(predictor):
+    with served(predictor, max_body=2_000, max_pairs=20) as server:
+        yield server
+    assert not server.faults
+
+
+@pytest.fixture
+def client(server):
+    client = Client(server.endpoint.url)
+    yield client
+    client.close()
+
+
+def test_scores_are_those_of_the_predictor_to_the_last_bit(predictor, client):
+    src, dst = ["n0", "n1", "n0"], ["n6", "n7", "n8"]
+    status, answer = client.post("/score", {"src": src, "dst": dst})
+    assert status == 200
+    expected = predictor.score(src, dst).to_arrow().to_pylist()
+    assert answer == {"position": predictor.position, "scores": expected}
+    assert expected[0]["anomaly"] is None
+    status, answer = client.post("/score", {"src": src, "dst": dst, "at": [900, 950, 1000]})
+    found = [row["logit"] for row in answer["scores"]]
+    assert found == predictor.score(src, dst, [900, 950, 1000]).logit.tolist()
+    iso = {"src": ["n0"], "dst": ["n6"], "at": "1970-01-01T00:15:00Z"}
+    status, answer = client.post("/score", iso)
+    assert answer["scores"][0]["logit"] == predictor.score("n0", "n6", 900).logit.item()
+
+
+def test_rankings_and_embeddings_are_those_of_the_predictor(predictor, client):
+    status, answer = client.post("/top-k", {"src": ["n0", "n1"], "k": 2})
+    assert status == 200
+    assert answer["scores"] == predictor.top_k(["n0", "n1"], k=2).to_arrow().to_pylist()
+    asked = {"src": ["n0"], "candidates": ["n7", "n8"], "exclude_known": True, "at": 500}
+    expected = predictor.top_k("n0", 10, ["n7", "n8"], True, 500).to_arrow().to_pylist()
+    assert client.post("/top-k", asked)[1]["scores"] == expected
+    status, answer = client.post("/embedding", {"ids": ["n3", "n9"]})
+    assert [row["id"] for row in answer["embeddings"]] == ["n3", "n9"]
+    z = torch.tensor([row["embedding"] for row in answer["embeddings"]])
+    assert torch.equal(z, predictor.embed(["n3", "n9"]))
+
+
+def test_pages_beside_the_answers(predictor, client):
+    assert client.get("/healthz") == (200, {"state": "running", "position": 60})
+    client.post("/score", {"src": ["n0"], "dst": ["n99"]})
+    status, page = client.get("/metrics")
+    assert status == 200
+    assert re.search(r'tgflow_serve_requests_total\{path="/score",status="404"\} \d', page)
+    assert 'tgflow_serve_seconds_bucket{le="0.001",path="/healthz"}' in page
+    assert "tgflow_serve_position 60.0" in page
+    status, schema = client.get("/openapi.json")
+    assert {"/score", "/top-k", "/embedding", "/healthz", "/metrics"} == set(schema["paths"])
+    refused = schema["paths"]["/score"]["post"]["responses"]
+    assert {"200", "401", "404", "408", "413", "422", "429", "503"} <= set(refused)
+    status, page = client.get("/docs")
+    assert status == 200
+    assert "openapi.json" in page
+
+
+PAIR = {"src": ["n0"], "dst": ["n6"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "question", "status", "said"),
+    [
+        ("/score", {"src": ["n0"], "dst": ["n99"]}, 404, "'n99' is no node of made: no event"),
+        ("/embedding", {"ids": ["n3", "who"]}, 404, "'who' is no node of made"),
+        ("/top-k", {"src": ["n0"], "candidates": ["x"]}, 404, "'x' is no node of made"),
+        ("/score", {"src": [1], "dst": [2]}, 422, "integers but this map's ids are strings"),
+        ("/score", {"src": ["n0"], "dst": ["n6", "n7"]}, 422, "must be as many, got 1 and 2"),
+        ("/score", PAIR | {"at": 0.5}, 422, "0.5 s is between two ticks"),
+        ("/score", PAIR | {"at": [1, 2]}, 422, "one for each of 1, got 2"),
+        ("/score", PAIR | {"at": "soon"}, 422, "at: input should be a valid integer, or"),
+        ("/score", PAIR | {"at": 2**70}, 422, "is no time: ticks are whole numbers of 64 bits"),
+        ("/score", {"src": ["n0"]}, 422, "dst is missing; /docs shows what a question has"),
+        ("/score", {"src": [], "dst": []}, 422, "src: list should have at least 1 item"),
+        ("/score", {"src": "n0", "dst": ["n6"]}, 422, "src: input should be a valid list"),
+        ("/score", {"src": [None], "dst": ["n6"]}, 422, "src.0: input should be a valid integer"),
+        ("/score", PAIR | {"when": 1}, 422, "when is no part of this question"),
+        ("/top-k", {"src": ["n0"], "k": 0}, 422, "k: input should be greater than or equal to 1"),
+        ("/top-k", {"src": ["n0"] * 4}, 422, "4 sources with 6 candidates each are more than 20"),
+        ("/score", {"src": ["n0"] * 21, "dst": ["n6"] * 21}, 422, "21 pairs are more than 20"),
+        ("/embedding", {"ids": ["n0"] * 21}, 422, "21 nodes are more than 20"),
+        ("/embedding", {"ids": ["n0"], "side": "left"}, 422, "side: input should be 'src' or"),
+        ("/score", b"{", 422, "the body is not JSON"),
+        ("/score", b"[1]", 422, "the body must be a JSON object"),
+        ("/score", b"", 422, "the body must be a JSON object"),
+        ("/score", b'{"src": ["\\ud800"], "dst": ["n6"]}', 422, "surrogates not allowed"),
+        ("/score", b"\xff\xfe", 422, "the body"),
+        ("/score", b'{"src": ["n0"], "dst": ["n6"], "at": NaN}', 422, "at: input should be"),
+        ("/score", b"x" * 2_001, 413, "the body has more than 2,000 bytes"),
+        ("/nothing", PAIR, 404, "POST /nothing: Not Found; /docs shows what can be asked"),
+        ("/healthz", PAIR, 405, "POST /healthz: Method Not Allowed"),
+    ],
+)
+def test_what_is_wrong_is_a_sentence(client, path, question, status, said):
+    found, answer = client.post(path, question)
+    assert found == status, answer
+    assert set(answer) == {"detail"}
+    assert said in answer["detail"]
+    assert "Traceback" not in answer["detail"]
+    assert client.post("/score", PAIR)[0] == 200, "the connection goes on"
+
+
+def test_a_question_that_is_no_json_by_its_header_is_refused_with_the_header(client):
+    body = json.dumps(PAIR).encode()
+    status, answer = client.request("POST", "/score", body, {"Content-Type": "text/plain"})
+    assert status == 422
+    assert "Content-Type: application/json" in answer["detail"]
+
+
+def test_a_body_without_a_length_is_read_as_far_as_it_may_be(client):
+    head = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+    chunk = b"400\r\n" + b" " * 0x400 + b"\r\n"
+    with client.raw(head + chunk * 2) as connection:
+        assert b" 413 " in connection.recv(65_536)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"POST /score HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+        b"POST /score HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"A" * 200_000,
+    ],
+)
+def test_bytes_that_are_no_http_end_their_connection_alone(client, data):
+    connection = client.raw()
+    try:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        answer = read_all(connection)
+    except ConnectionError:
+        answer = b""
+    assert not answer or answer.startswith(b"HTTP/1.1 4")
+    assert client.post("/score", PAIR)[0] == 200
+
+
+def test_who_leaves_in_the_middle_disturbs_nobody(client):
+    head = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 500\r\n\r\n"
+    for data in (b"", head[:20], head, head + b"{"):
+        client.raw(data).close()
+    assert client.post("/score", PAIR)[0] == 200
+
+
+def test_a_token_is_asked_for_where_there_is_one(predictor):
+    with served(predictor, TOKEN) as server:
+        for token, expected in ((None, 401), (TOKEN[:-1], 401), (TOKEN, 200)):
+            client = Client(server.endpoint.url, token)
+            status, answer = client.post("/score", PAIR)
+            assert status == expected
+            if expected == 401:
+                assert client.headers["WWW-Authenticate"] == "Bearer"
+                assert "send the header Authorization: Bearer TOKEN" in answer["detail"]
+            assert client.get("/metrics")[0] == expected
+            assert client.get("/healthz")[0] == 200
+            assert client.get("/openapi.json")[0] == 200
+            client.close()
+
+
+def asking(url, question=PAIR):
+    client = Client(url)
+    try:
+        return client.post("/score", question)
+    finally:
+        client.close()
+
+
+def until_waiting(url, num):
+    """Return once so many requests wait."""
+    client = Client(url)
+    while f"tgflow_serve_waiting {num}.0" not in client.get("/metrics")[1]:
+        pass
+    client.close()
+
+
+def test_more_requests_than_may_wait_are_refused_at_once_and_the_others_answered(predictor):
+    with served(predictor, max_waiting=2) as server, ThreadPoolExecutor(3) as pool:
+        with predictor.engine.holding():
+            waiting = [pool.submit(asking, server.endpoint.url) for _ in range(2)]
+            until_waiting(server.endpoint.url, 2)
+            status, answer = asking(server.endpoint.url)
+            assert status == 429
+            assert answer["detail"] == "2 requests wait already; ask again in a second"
+        assert [each.result()[0] for each in waiting] == [200, 200]
+        assert asking(server.endpoint.url)[0] == 200
+
+
+def test_an_answer_that_does_not_come_in_time_is_given_up(predictor):
+    with served(predictor, timeout=0.05) as server, predictor.engine.holding():
+        status, answer = asking(server.endpoint.url)
+        assert status == 503
+        assert answer["detail"] == "no answer within 0.05 s; ask again, or for less"
+    assert not server.faults
+
+
+def test_who_is_slow_to_ask_is_given_up(predictor):
+    head = b"POST /score HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 50\r\n\r\n"
+    with served(predictor, timeout=0.1) as server:
+        client = Client(server.endpoint.url)
+        body_missing, head_missing = client.raw(head + b"{"), client.raw(head[:30])
+        silent = client.raw()
+        answer = b""
+        while b"the body did not come within 0.1 s" not in answer:
+            more = body_missing.recv(65_536)
+            assert more, answer
+            answer += more
+        assert b" 408 " in answer
+        assert read_all(head_missing) == read_all(silent) == b""
+        body_missing.close()
+
+
+def test_questions_that_wait_together_are_answered_by_one_call(predictor, monkeypatch):
+    calls, plain = [], Predictor.score_pairs
+
+    def counted(self, asked):
+        calls.append(len(asked))
+        return plain(self, asked)
+
+    monkeypatch.setattr(Predictor, "score_pairs", counted)
+    answers = Answers(predictor, 100)
+    with predictor.engine.holding():
+        first = answers.ask(ScoreQuestion(src=["n0"], dst=["n6"]))
+        while not first.running():
+            pass  # its thread has begun, and waits for the model
+        rest = [
+            answers.ask(ScoreQuestion(src=[src], dst=[dst]))
+            for src, dst in (("n0", "n6"), ("n1", "n99"), ("n2", "n7"))
+        ]
+        gone = answers.ask(ScoreQuestion(src=["n3"], dst=["n7"]))
+        gone.cancel()
+    answers.close()
+    assert calls == [1, 2], "the wrong one and the one that was given up are left out"
+    expected = predictor.score(["n0", "n2"], ["n6", "n7"])
+    found = [json.loads(rest[i].result())["scores"][0] for i in (0, 2)]
+    assert [row["src"] for row in found] == ["n0", "n2"]
+    assert [row["logit"] for row in found] == pytest.approx(expected.logit.tolist(), abs=1e-5)
+    with pytest.raises(Refused, match="'n99' is no node"):
+        rest[1].result()
+    with pytest.raises(Refused, match="the server ends"):
+        answers.ask(ScoreQuestion(src=["n0"], dst=["n6"])).result()
+
+
+def test_a_fault_of_ours_is_said_without_a_trace_and_logged(predictor, monkeypatch):
+    def failing(self, asked):
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(Predictor, "score_pairs", failing)
+    with served(predictor) as server:
+        status, answer = asking(server.endpoint.url)
+    assert status == 500
+    assert answer == {"detail": "a fault in tgflow; the server's log says more"}
+    assert server.faults == ["/score failed: RuntimeError: secret detail"]
+
+
+def test_many_clients_at_once_get_the_answers_of_one(predictor):
+    pairs = [(f"n{i % 6}", f"n{6 + i % 5}") for i in range(12)]
+    expected = {pair: predictor.score(*pair).logit.item() for pair in pairs}
+
+    def ask(pair):
+        status, answer = asking(server.endpoint.url, {"src": [pair[0]], "dst": [pair[1]]})
+        return pair, status, answer["scores"][0]["logit"]
+
+    with served(predictor) as server, ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(ask, pairs))
+    assert all(status == 200 for _, status, _ in found)
+    for pair, _, logit in found:
+        assert logit == pytest.approx(expected[pair], abs=1e-5)
+
+
+def test_what_is_asked_when_the_server_is_closed_is_still_answered(predictor):
+    with ThreadPoolExecutor(1) as pool:
+        with served(predictor) as server:
+            with predictor.engine.holding():
+                answer = pool.submit(asking, server.endpoint.url)
+                until_waiting(server.endpoint.url, 1)
+                closing = threading.Thread(target=server.close)
+                closing.start()
+            closing.join()
+            assert answer.result()[0] == 200
+        with pytest.raises(ConnectionError):
+            asking(server.endpoint.url)

@@ -1,0 +1,184 @@
+"""How long answers over HTTP take beside learning, and how much they slow it down."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from tgflow.bench import serve_clients
+from tgflow.bench.options import Options
+from tgflow.bench.own import graph_on, tgn_of
+from tgflow.bench.row import Params, Row
+from tgflow.bench.task import Task
+from tgflow.bench.train import THREADS, named_task, set_threads
+from tgflow.bench.turns import restored_threads
+from tgflow.config.schema import ServeConfig, StreamConfig
+from tgflow.events import EventBatch
+from tgflow.ids import NodeIds
+from tgflow.inference import Inference
+from tgflow.serve.endpoint import Endpoint
+from tgflow.serve.predictor import Predictor
+from tgflow.serve.server import Server
+from tgflow.train.calibration import Calibration
+from tgflow.train.config import ContinualConfig
+from tgflow.train.continual import ContinualTrainer
+
+CLIENTS = (1, 8, 64)
+"""That ask as soon as they have an answer."""
+RATE = 100
+"""Requests a second, of a few clients together, beside which learning is measured."""
+RATE_CLIENTS = 4
+MOST_SLOWED = 5.0
+"""Percent that they may slow learning down."""
+SECONDS, QUICK_SECONDS = 5.0, 1.0
+"""Of a window."""
+WARM_EVENTS = 2_000
+QUESTIONS = 500
+
+
+def run(options: Options) -> list[Row]:
+    """Learn a stream over and over with a TGN, and ask it for scores of single pairs meanwhile.
+
+    Clients are in a process of their own. Windows in which nobody asks and in which 100 requests
+    come a second follow each other; the median of what each pair of them lost is what counts.
+    """
+    with restored_threads():
+        set_threads()
+        task, params = named_task(options)
+        seconds = QUICK_SECONDS if options.quick else SECONDS
+        params = {"stream": params["stream"], "threads": THREADS, "seconds": seconds}
+        with Learning(task) as learning:
+            return list(_rows(learning, params, seconds, options))
+
+
+def _rows(learning: Learning, params: Params, seconds: float, options: Options) -> Iterator[Row]:
+    """Yield the rows."""
+    for num in CLIENTS:
+        options.say(f"serve: {num} clients")
+        asked = learning.asked(num, seconds)
+        params_of = params | {"clients": num, "answers/s": round(len(asked.answers) / seconds)}
+        for name, share in (("p50", 0.50), ("p99", 0.99)):
+            yield Row(f"serve, {name} beside learning", asked.quantile(share), "ms", params_of)
+    slowed: list[float] = []
+    alone: list[float] = []
+    for number in range(options.rounds):
+        options.say(f"serve: {RATE} requests/s, round {number + 1}")
+        alone.append(learning.alone(seconds))
+        asked = learning.asked(RATE_CLIENTS, seconds, RATE)
+        slowed.append(100 * (1 - 2 * asked.speed / (alone[-1] + learning.alone(seconds))))
+    params |= {"requests/s": RATE, "events/s alone": round(median(alone))}
+    yield Row("serve, learning is", median(slowed), "% slower", params, MOST_SLOWED)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a window in which clients asked."""
+
+    speed: float
+    """Events learned a second."""
+    answers: Sequence[float] = field(default_factory=list)
+    """Seconds of each."""
+
+    def quantile(self, share: float) -> float:
+        """Return how many milliseconds a share of the answers took at most."""
+        return 1e3 * float(torch.tensor(self.answers, dtype=torch.float64).quantile(share))
+
+
+class Learning:
+    """A TGN that learns a stream over and over on a thread, and is served; a context manager.
+
+    Args:
+        task: Whose stream, and widths.
+    """
+
+    def __init__(self, task: Task) -> None:
+        ids, events = NodeIds(), task.events
+        src, dst = ids.encode(events.src, events.dst)
+        self._events = EventBatch(src, dst, events.t, events.x)
+        graph, model = graph_on("cpu", events.x_dim), tgn_of(task)
+        self._trainer = ContinualTrainer(model, graph, ContinualConfig(batch_size=task.batch_size))
+        engine = Inference(model, graph)
+        predictor = Predictor("bench", StreamConfig(), ids, graph, engine, Calibration())
+        predictor.follow(self._trainer, engine)
+        pairs = zip(ids.decode(src[:QUESTIONS]), ids.decode(dst[:QUESTIONS]), strict=True)
+        self._questions = "\n".join(json.dumps({"src": [a], "dst": [b]}) for a, b in pairs)
+        self._server = _served(predictor)
+        self._ends, self._thread = False, threading.Thread(target=self._learn)
+
+    def __enter__(self) -> Learning:
+        self._thread.start()
+        while self._trainer.position < min(WARM_EVENTS, len(self._events)):
+            if not self._thread.is_alive():
+                raise RuntimeError("learning has ended by itself")
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ends = True
+        self._thread.join()
+        self._server.close()
+
+    def alone(self, seconds: float) -> float:
+        """Return how many events are learned a second while nobody asks."""
+        before, begin = self._trainer.position, time.perf_counter()
+        time.sleep(seconds)
+        return (self._trainer.position - before) / (time.perf_counter() - begin)
+
+    def asked(self, clients: int, seconds: float, rate: float = 0) -> Asked:
+        """Have clients ask for some seconds; with a rate all of them together so many a second.
+
+        Raises:
+            RuntimeError: If they did not get their answers.
+        """
+        at = self._server.endpoint
+        words = [f"{at.host}:{at.port}", clients, seconds, rate]
+        command = [sys.executable, str(Path(serve_clients.__file__)), *map(str, words)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(self._questions)
+            process.stdin.close()
+            process.stdout.readline()
+            speed = self.alone(seconds)
+            answers = json.loads(process.stdout.read())
+        if not answers:
+            raise RuntimeError("no client had an answer")
+        return Asked(speed, answers)
+
+    def _learn(self) -> None:
+        for _ in self._trainer.steps(self._stream()):
+            if self._ends:
+                return
+
+    def _stream(self) -> Iterator[EventBatch]:
+        """Yield the stream's events over and over, each time later than before."""
+        events, lap = self._events, int(self._events.t[-1] - self._events.t[0]) + 1
+        while True:
+            yield events
+            events = EventBatch(events.src, events.dst, events.t + lap, events.x)
+
+
+def _served(predictor: Predictor) -> Server:
+    from prometheus_client import CollectorRegistry
+
+    return Server(
+        predictor,
+        Endpoint("127.0.0.1", 0),
+        None,
+        ServeConfig(),
+        "bench",
+        registry=CollectorRegistry(),
+        state=lambda: "running",
+        warn=lambda text: print(text, file=sys.stderr),  # noqa: T201
+    )

@@ -1,0 +1,72 @@
+"""Clients of a server in a process of their own, which imports nothing but the standard library.
+
+Run as `python serve_clients.py HOST:PORT CLIENTS SECONDS RATE` with questions as JSON lines on
+stdin: says `ready`, asks for so long, then says the seconds of each answer as a list of JSON.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+HEADERS = {"Content-Type": "application/json"}
+
+
+def ask(
+    address: str, questions: Iterator[bytes], end: float, pause: float, seconds: list[float]
+) -> None:
+    """Ask over one connection until `end`.
+
+    Args:
+        address: Of the server.
+        questions: Bodies of requests.
+        end: By `time.perf_counter`.
+        pause: From the beginning of a question to that of the next one; 0: as soon as answered.
+        seconds: Gets how long each answer took.
+
+    Raises:
+        RuntimeError: If one is refused.
+    """
+    connection = http.client.HTTPConnection(address, timeout=60)
+    due = time.perf_counter()
+    while (begin := time.perf_counter()) < end:
+        connection.request("POST", "/score", next(questions), HEADERS)
+        answer = connection.getresponse()
+        said = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{answer.status}: {said.decode()}")
+        seconds.append(time.perf_counter() - begin)
+        due = max(due + pause, time.perf_counter())
+        time.sleep(max(0.0, min(due, end) - time.perf_counter()) if pause else 0.0)
+    connection.close()
+
+
+def main(words: Sequence[str]) -> None:
+    """Do as the module says."""
+    address, clients, lasting, rate = words[0], int(words[1]), float(words[2]), float(words[3])
+    questions = [line.strip().encode() for line in sys.stdin]
+    seconds: list[list[float]] = [[] for _ in range(clients)]
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    end, pause = time.perf_counter() + lasting, clients / rate if rate else 0.0
+    threads = [
+        threading.Thread(
+            target=ask,
+            args=(address, itertools.cycle(questions[i:] + questions[:i]), end, pause, seconds[i]),
+        )
+        for i in range(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    json.dump([each for one in seconds for each in one], sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,82 @@
+"""A run that answers over HTTP: while it learns, or from what it has left."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from rich.console import Console
+
+from tgflow.config import Config, ConfigError
+from tgflow.config.model import model_label
+from tgflow.ids import NodeIds
+from tgflow.runtime.directory import RunDirectory
+from tgflow.runtime.exporter import RunCollector
+from tgflow.runtime.log import RunLog
+from tgflow.runtime.metrics import RunMetrics
+from tgflow.runtime.opened_run import make_engine
+from tgflow.serve.endpoint import Endpoint, read_token
+from tgflow.serve.predictor import Predictor
+from tgflow.serve.server import Server, check_installed
+from tgflow.train.calibration import Calibration
+from tgflow.train.continual import ContinualTrainer
+from tgflow.train.stream_trainer import StreamTrainer
+
+
+def check_serving(config: Config) -> tuple[Endpoint, str | None] | None:
+    """Return where a run is to be served, and the token; None if it is not.
+
+    Raises:
+        ConfigError: If the address is none, or a token is missing or too simple.
+        ModuleNotFoundError: If what serving needs is not installed.
+        OSError: If the token's file cannot be read.
+    """
+    if config.serve.at is None:
+        return None
+    try:
+        endpoint = Endpoint.parse(config.serve.at)
+        token = read_token(endpoint, config.serve.token_file)
+    except ValueError as error:
+        raise ConfigError(f"--serve: {error}") from None
+    check_installed()
+    return endpoint, token
+
+
+def serve_answers(
+    directory: RunDirectory,
+    trainer: StreamTrainer,
+    ids: NodeIds,
+    metrics: RunMetrics,
+    collector: RunCollector,
+    run_log: RunLog,
+    console: Console,
+    opened: ExitStack,
+) -> None:
+    """Answer over HTTP until `opened` is closed, if the settings say where.
+
+    Raises:
+        OSError: If the address is taken.
+    """
+    config = directory.config
+    where = check_serving(config)
+    if where is None or not isinstance(trainer, ContinualTrainer):
+        return
+    engine = make_engine(config.continual, trainer.model, trainer.graph)
+    predictor = Predictor(
+        str(directory.path), config.stream, ids, trainer.graph, engine, Calibration()
+    )
+    predictor.follow(trainer, engine)
+    server = Server(
+        predictor,
+        *where,
+        config.serve,
+        model_label(config.model),
+        registry=collector.registry(),
+        state=lambda: metrics.state,
+        warn=lambda text: run_log.warning("serve", text),
+    )
+    opened.callback(server.close)
+    url = server.endpoint.url
+    text = f"answers at {url}, explained at {url}/docs"
+    run_log.info("serve", text, port=server.endpoint.port)
+    if config.operate.log_format == "text":
+        console.print(text, markup=False, highlight=False, soft_wrap=True)

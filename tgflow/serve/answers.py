@@ -1,0 +1,229 @@
+"""Questions that wait, answered together by one thread between a trainer's micro-batches."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from tgflow.ids import UnknownNode
+from tgflow.serve.predictor import AskedNodes, AskedPairs, Predictor
+from tgflow.serve.questions import EmbeddingQuestion, Question, ScoreQuestion, TopQuestion
+from tgflow.serve.refused import Refused
+from tgflow.serve.scored_pairs import ScoredPairs
+
+Answer: TypeAlias = dict[str, Any] | Exception
+"""What is sent as JSON, or why there is none."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    question: Question
+    size: int
+    """Pairs and nodes that it asks about, nearly."""
+    answer: Future[bytes] = field(default_factory=Future)
+
+
+class Answers:
+    """Answers questions on a thread of its own: all that wait at once, and as of one position.
+
+    The thread holds the model while it answers, see `Predictor.follow`. What waits is taken only
+    then, so that the more there is to answer, the more each turn answers, and a trainer waits for
+    one turn at most between two micro-batches. A question that is wrong does not disturb others.
+
+    Args:
+        predictor: Answers.
+        max_pairs: Pairs and nodes that a question may ask about, and of a turn, nearly.
+    """
+
+    def __init__(self, predictor: Predictor, max_pairs: int) -> None:
+        self._predictor, self._max_pairs = predictor, max_pairs
+        self._waiting: deque[_Waiting] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+        self._thread.start()
+
+    def ask(self, question: Question) -> Future[bytes]:
+        """Return where the answer will be, as JSON; or `Refused`, or a fault.
+
+        Cancelled before it is answered, a question costs nothing.
+        """
+        waiting = _Waiting(question, self._size(question))
+        with self._changed:
+            if self._is_closed:
+                waiting.answer.set_exception(Refused(503, "the server ends; ask again later"))
+            else:
+                self._waiting.append(waiting)
+                self._changed.notify()
+        return waiting.answer
+
+    def close(self) -> None:
+        """Answer what waits, and then no more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _size(self, question: Question) -> int:
+        if isinstance(question, ScoreQuestion):
+            return len(question.src)
+        if isinstance(question, EmbeddingQuestion):
+            return len(question.ids)
+        assert isinstance(question, TopQuestion)
+        candidates = question.candidates
+        num = self._predictor.graph.num_nodes if candidates is None else len(candidates)
+        return len(question.src) * num
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+            with self._predictor.holding():
+                taken = self._take()
+                position = self._predictor.position
+                answers = self._answers(taken)
+            for each, answer in zip(taken, answers, strict=True):
+                _deliver(each.answer, position, answer)
+
+    def _take(self) -> list[_Waiting]:
+        """Take what a turn answers: at least one, if any is still wanted."""
+        taken: list[_Waiting] = []
+        room = self._max_pairs
+        with self._changed:
+            while self._waiting and (not taken or self._waiting[0].size <= room):
+                first = self._waiting.popleft()
+                if first.answer.set_running_or_notify_cancel():
+                    taken.append(first)
+                    room -= first.size
+        return taken
+
+    def _answers(self, taken: Sequence[_Waiting]) -> list[Answer]:
+        """Return the answer of each; those of a kind that can be put together are."""
+        out: list[Answer] = [{} for _ in taken]
+        for kind, answer in (
+            (ScoreQuestion, self._scores),
+            (EmbeddingQuestion, self._embeddings),
+            (TopQuestion, self._tops),
+        ):
+            rows = [i for i, each in enumerate(taken) if isinstance(each.question, kind)]
+            if rows:
+                found = answer([taken[i].question for i in rows])
+                for i, each in zip(rows, found, strict=True):
+                    out[i] = each
+        return out
+
+    def _scores(self, questions: Sequence[Any]) -> list[Answer]:
+        predictor = self._predictor
+
+        def resolved(question: ScoreQuestion) -> AskedPairs:
+            self._check("pairs", len(question.src))
+            return predictor.pairs(question.src, question.dst, question.at)
+
+        def answered(asked: Sequence[AskedPairs]) -> list[dict[str, Any]]:
+            columns = zip(*((each.src, each.dst, each.t) for each in asked), strict=True)
+            found = predictor.score_pairs(AskedPairs(*map(torch.cat, columns)))
+            return [{"scores": _rows(found[rows])} for rows in _slices(asked)]
+
+        return _together(questions, resolved, answered)
+
+    def _embeddings(self, questions: Sequence[Any]) -> list[Answer]:
+        predictor = self._predictor
+
+        def resolved(question: EmbeddingQuestion) -> AskedNodes:
+            self._check("nodes", len(question.ids))
+            return predictor.nodes(question.ids, question.at, side=question.side)
+
+        def answered(asked: Sequence[AskedNodes]) -> list[dict[str, Any]]:
+            columns = zip(*((each.nodes, each.t) for each in asked), strict=True)
+            joined = AskedNodes(*map(torch.cat, columns))
+            ids, z = predictor.ids.decode(joined.nodes), predictor.embed_nodes(joined).tolist()
+            rows = [{"id": id, "embedding": row} for id, row in zip(ids, z, strict=True)]
+            return [{"embeddings": rows[part]} for part in _slices(asked)]
+
+        return _together(questions, resolved, answered)
+
+    def _tops(self, questions: Sequence[Any]) -> list[Answer]:
+        def answered(questions: Sequence[TopQuestion]) -> list[dict[str, Any]]:
+            [q] = questions
+            found = self._predictor.top_k(
+                q.src, q.k, q.candidates, q.exclude_known, q.at, max_pairs=self._max_pairs
+            )
+            return [{"scores": _rows(found)}]
+
+        return [_attempted(answered, [question])[0] for question in questions]
+
+    def _check(self, what: str, size: int) -> None:
+        if size > self._max_pairs:
+            raise ValueError(
+                f"{size:,} {what} are more than {self._max_pairs:,}: ask about fewer at a time"
+            )
+
+
+def _together(
+    questions: Sequence[Any],
+    resolve: Callable[[Any], Any],
+    answer: Callable[[Sequence[Any]], list[dict[str, Any]]],
+) -> list[Answer]:
+    """Return the answers of questions by one call for those that are right."""
+    out: list[Any] = []
+    for question in questions:
+        try:
+            out.append(resolve(question))
+        except Exception as error:
+            out.append(_as_refusal(error))
+    rows = [i for i, each in enumerate(out) if not isinstance(each, Exception)]
+    if rows:
+        for i, each in zip(rows, _attempted(answer, [out[i] for i in rows]), strict=True):
+            out[i] = each
+    return out
+
+
+def _attempted(
+    answer: Callable[[Sequence[Any]], list[dict[str, Any]]], asked: Sequence[Any]
+) -> Sequence[Answer]:
+    try:
+        return answer(asked)
+    except Exception as error:
+        return [_as_refusal(error)] * len(asked)
+
+
+def _as_refusal(error: Exception) -> Exception:
+    """Return an error of who asks as what it is; another one stays."""
+    if isinstance(error, UnknownNode):
+        return Refused(404, str(error))
+    if isinstance(error, ValueError | TypeError):
+        return Refused(422, str(error))
+    return error
+
+
+def _slices(asked: Sequence[AskedPairs | AskedNodes]) -> list[slice]:
+    """Return which rows of all are those of each."""
+    out, start = [], 0
+    for each in asked:
+        out.append(slice(start, start + len(each)))
+        start += len(each)
+    return out
+
+
+def _rows(found: ScoredPairs) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = found.to_arrow().to_pylist()
+    return rows
+
+
+def _deliver(to: Future[bytes], position: int, answer: Answer) -> None:
+    if not isinstance(answer, Exception):
+        try:
+            to.set_result(json.dumps({"position": position} | answer, allow_nan=False).encode())
+            return
+        except ValueError as error:  # a logit that is not finite
+            answer = error
+    to.set_exception(answer)

@@ -1,0 +1,120 @@
+"""The paths of a server, and the page that explains them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+
+from tgflow.serve.answers import Answers
+from tgflow.serve.predictor import Predictor
+from tgflow.serve.questions import (
+    EmbeddingAnswer,
+    EmbeddingQuestion,
+    Question,
+    Refusal,
+    ScoreAnswer,
+    ScoreQuestion,
+    TopAnswer,
+    TopQuestion,
+    sentence_of,
+)
+from tgflow.serve.refused import FAULT, Refused
+from tgflow.text import printable
+
+ENDED = ("failed", "stopped", "done")
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Refusal, "description": "No token, or another one"},
+    404: {"model": Refusal, "description": "An id that no event has had"},
+    408: {"model": Refusal, "description": "The body did not come in time"},
+    413: {"model": Refusal, "description": "The body is too large"},
+    422: {"model": Refusal, "description": "A question that has no answer"},
+    429: {"model": Refusal, "description": "Too many requests wait"},
+    503: {"model": Refusal, "description": "There was no answer in time"},
+}
+
+
+def make_app(
+    predictor: Predictor, answers: Answers, registry: Any, state: Callable[[], str], name: str
+) -> FastAPI:
+    """Return the application.
+
+    Args:
+        predictor: What answers.
+        answers: Has it answer, batch by batch.
+        registry: Of prometheus-client: what is measured.
+        state: Returns how the run is.
+        name: What is served.
+    """
+    app = FastAPI(
+        title=f"tgflow: {name}",
+        version=version("tgflow-learn"),
+        description="What a run says of pairs and nodes, by the ids and times of its stream.",
+        redoc_url=None,
+        dependencies=[Depends(HTTPBearer(auto_error=False))],
+    )
+
+    async def answered(question: Question) -> Response:
+        body = await asyncio.wrap_future(answers.ask(question))
+        return Response(body, media_type="application/json")
+
+    async def score(question: ScoreQuestion) -> Response:
+        return await answered(question)
+
+    async def top(question: TopQuestion) -> Response:
+        return await answered(question)
+
+    async def embedding(question: EmbeddingQuestion) -> Response:
+        return await answered(question)
+
+    async def health(response: Response) -> dict[str, str | int]:
+        now = state()
+        response.status_code = 503 if now in ENDED else 200
+        return {"state": now, "position": predictor.position}
+
+    def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    for path, endpoint, model, summary in (
+        ("/score", score, ScoreAnswer, "How likely pairs are"),
+        ("/top-k", top, TopAnswer, "Whom sources will meet next"),
+        ("/embedding", embedding, EmbeddingAnswer, "Where the model sees nodes"),
+    ):
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            response_model=model,
+            responses=_REFUSALS,
+            summary=summary,
+        )
+    app.add_api_route("/healthz", health, summary="How the run is")
+    app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
+    for kind in (Refused, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _refuse)
+    return app
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    """Return why there is no answer; a fault of ours goes on to the guard, which logs it."""
+    refused = _refusal_of(request, error)
+    headers = refused.headers | {"Content-Type": "application/json"}
+    return Response(refused.body, refused.status, headers)
+
+
+def _refusal_of(request: Request, error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, RequestValidationError):
+        return Refused(422, sentence_of(error.errors()))
+    if not isinstance(error, HTTPException):
+        return Refused(500, FAULT)
+    what = f"{request.method} {printable(request.url.path, 60)}"
+    return Refused(error.status_code, f"{what}: {error.detail}; /docs shows what can be asked")

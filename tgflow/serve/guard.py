@@ -1,0 +1,163 @@
+"""What a request must pass before the model is asked: a token, a size, a place, a time."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, TypeAlias
+
+from tgflow.config.schema import ServeConfig
+from tgflow.serve.figures import ServeFigures
+from tgflow.serve.refused import FAULT, Refused
+from tgflow.units import parse_bytes, parse_seconds
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+ASKING = ("/score", "/top-k", "/embedding")
+OPEN = ("/healthz", "/docs", "/openapi.json")
+"""What needs no token: neither says anything of the data."""
+KNOWN = (*ASKING, *OPEN, "/metrics")
+
+
+class Guard:
+    """An ASGI application in front of another one. Whatever happens within, clients get a sentence.
+
+    Args:
+        app: Answers requests that pass.
+        config: The limits.
+        token: What clients must have; None: nothing.
+        figures: Count the requests.
+        warn: Hears of faults.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        config: ServeConfig,
+        token: str | None,
+        figures: ServeFigures,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._app, self._figures, self._warn = app, figures, warn
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._max_body, self._max_waiting = parse_bytes(config.max_body), config.max_waiting
+        self._timeout = parse_seconds(config.timeout)
+        self._num_asking = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it."""
+        began, sent = time.perf_counter(), _Sent(send)
+        path = scope["path"]
+        try:
+            await self._pass(scope, receive, sent)
+        except Refused as refused:
+            await sent.refuse(refused)
+        except _Gone:
+            return
+        except Exception as error:
+            self._warn(f"{path} failed: {type(error).__name__}: {error}")
+            await sent.refuse(Refused(500, FAULT))
+        finally:
+            known = path if path in KNOWN else "other"
+            self._figures.count(known, sent.status, time.perf_counter() - began)
+
+    async def _pass(self, scope: Message, receive: Receive, send: _Sent) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if scope["path"] not in OPEN:
+            self._check_token(headers.get(b"authorization", b""))
+        if scope["path"] not in ASKING:
+            await self._app(scope, receive, send)
+            return
+        if self._num_asking >= self._max_waiting:
+            raise Refused(
+                429,
+                f"{self._num_asking} requests wait already; ask again in a second",
+                {"Retry-After": "1"},
+            )
+        self._num_asking += 1
+        self._figures.waiting.set(self._num_asking)
+        try:
+            await self._in_time(scope, receive, send, headers.get(b"content-length", b"0"))
+        finally:
+            self._num_asking -= 1
+            self._figures.waiting.set(self._num_asking)
+
+    async def _in_time(self, scope: Message, receive: Receive, send: _Sent, length: bytes) -> None:
+        """Read the body and have it answered before the time is over."""
+        body: bytes | None = None
+        try:
+            async with asyncio.timeout(self._timeout):
+                body = await self._body(receive, length)
+                await self._app(scope, _replay(body, receive), send)
+        except TimeoutError:
+            if body is None:
+                late = Refused(408, f"the body did not come within {self._timeout:g} s")
+            else:
+                late = Refused(503, f"no answer within {self._timeout:g} s; ask again, or for less")
+            raise late from None
+
+    def _check_token(self, shown: bytes) -> None:
+        if self._expected is not None and not secrets.compare_digest(shown, self._expected):
+            raise Refused(
+                401,
+                "this address needs a token; send the header Authorization: Bearer TOKEN",
+                {"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _body(self, receive: Receive, length: bytes) -> bytes:
+        """Return the body, read as far as it may be."""
+        size, body, more = int(length), bytearray(), True
+        while more and size <= self._max_body:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Gone
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            size = max(size, len(body))
+        if size > self._max_body:
+            raise Refused(
+                413, f"the body has more than {self._max_body:,} bytes; ask about less at a time"
+            )
+        return bytes(body)
+
+
+class _Gone(Exception):
+    """The client has gone before it had asked."""
+
+
+class _Sent:
+    """Sends what an application does, and remembers what that was."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        """Of the response; 0 before there is one."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+    async def refuse(self, why: Refused) -> None:
+        """Send a refusal, unless something was sent already: then the connection is all to end."""
+        if self.status:
+            return
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(why.body))}
+        named = [(k.lower().encode(), v.encode()) for k, v in (headers | why.headers).items()]
+        await self({"type": "http.response.start", "status": why.status, "headers": named})
+        await self({"type": "http.response.body", "body": why.body})
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read, and then what comes."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receiving() -> Message:
+        return first.pop() if first else await receive()
+
+    return receiving

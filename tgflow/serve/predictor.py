@@ -1,0 +1,342 @@
+"""A model asked by the ids and times of its stream, as of all that it has learned by now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from tgflow.config.schema import StreamConfig
+from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds, Side, UnknownNode
+from tgflow.inference import Inference
+from tgflow.serve.scored_pairs import ScoredPairs
+from tgflow.train.calibration import Calibration
+from tgflow.train.continual import ContinualTrainer
+from tgflow.units import INT64_MAX, INT64_MIN, ticks_per_unit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedPairs:
+    """Pairs to be scored, by dense ids and ticks, int64 `[N]` each."""
+
+    src: Tensor
+    dst: Tensor
+    t: Tensor
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedNodes:
+    """Nodes to be embedded, by dense ids and ticks, int64 `[N]` each."""
+
+    nodes: Tensor
+    t: Tensor
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+class Predictor:
+    """Answers questions by the ids and times of a stream. They append nothing, and change nothing.
+
+    Safe to use from any number of threads. Ids are those of the stream: one of them, or any
+    sequence, array or column. A time is in the unit of the stream's times (`--time-unit`), or a
+    `datetime`; without one a question is about the tick after the last event. An answer is what the
+    run would have said of the event, but for last bits where it is asked with other pairs beside.
+
+    Beside a trainer that learns, an answer is as of the last micro-batch that is complete: see
+    `follow`.
+
+    Args:
+        name: What is asked, for messages.
+        stream: What the stream calls its columns, and the unit of its times.
+        ids: Of the stream.
+        graph: All events that are known.
+        engine: Answers by dense ids and ticks.
+        calibration: What logits stand for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: StreamConfig,
+        ids: NodeIds,
+        graph: TemporalGraph,
+        engine: Inference,
+        calibration: Calibration,
+    ) -> None:
+        self._name, self._stream = name, stream
+        self.ids = ids
+        """Of the stream; what goes on with it has them: `tg.open_stream(..., ids=run.ids)`."""
+        self.graph = graph
+        self.engine = engine
+        """What answers, by dense ids and ticks."""
+        self._calibration = calibration
+        self._trainer: ContinualTrainer | None = None
+        self._seen = (0, 0)
+        """Events that were looked through, and how many nodes they have."""
+
+    def follow(self, trainer: ContinualTrainer, engine: Inference) -> None:
+        """Answer from what a trainer learns from here on, between its micro-batches.
+
+        Its events wait in the graph before they are learned, and parameters and memory change in
+        place while they are. So whoever asks and the trainer take turns, first come, first served:
+        the trainer has the model alone from the prediction of a micro-batch until its events are
+        stored and counted, and lets go of it in between. Neither waits for more than the other's
+        next turn, nothing is copied, and what is learned does not change by a bit.
+
+        Args:
+            trainer: Nobody else sets its `changing`.
+            engine: Asks its model and its graph.
+        """
+        self.graph, self.engine, self._seen = trainer.graph, engine, (0, 0)
+        if trainer.scorer is not None:
+            self._calibration = trainer.scorer.calibration
+        trainer.changing = engine.changing
+        self._trainer = trainer
+
+    @property
+    def position(self) -> int:
+        """Events that it has learned."""
+        return self.graph.num_events if self._trainer is None else self._trainer.position
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Enclose questions that are to be answered as of one position.
+
+        A trainer waits meanwhile, and this waits until it has completed a micro-batch. A thread
+        may enter it again within.
+        """
+        return nullcontext() if self._trainer is None else self.engine.holding()
+
+    def score(self, src: Any, dst: Any = None, at: Any = None) -> ScoredPairs:
+        """Return what the run says of pairs.
+
+        Args:
+            src: Ids of sources; or a table (pandas, polars, Arrow) with the columns that the run's
+                stream has for both ends, and for times if they are there.
+            dst: Ids of destinations, as many.
+            at: When: one time for all, or one for each.
+
+        Raises:
+            UnknownNode: If the run knows no such node.
+            TypeError: If ids are of another kind than the stream's.
+            ValueError: If there are not as many of each, or a time is between two ticks.
+        """
+        with self.holding():
+            return self.score_pairs(self.pairs(src, dst, at))
+
+    def embed(self, ids: Any, at: Any = None, *, side: Side = "src") -> Tensor:
+        """Return the embeddings of nodes, float `[N, dim]`.
+
+        Args:
+            ids: Of nodes.
+            at: When: one time for all, or one for each.
+            side: Of a bipartite stream: whether they are sources or destinations.
+
+        Raises:
+            UnknownNode: If the run knows no such node.
+            TypeError: If ids are of another kind than the stream's.
+            ValueError: If the model makes no embeddings of single nodes.
+        """
+        with self.holding():
+            return self.embed_nodes(self.nodes(ids, at, side=side))
+
+    def top_k(
+        self,
+        src: Any,
+        k: int = 10,
+        candidates: Any = None,
+        exclude_known: bool = False,
+        at: Any = None,
+        *,
+        max_pairs: int | None = None,
+    ) -> ScoredPairs:
+        """Return the likeliest destinations of each source, best first, one source after another.
+
+        Args:
+            src: Ids of sources.
+            k: How many of each; fewer, if there are fewer.
+            candidates: Ids of destinations to choose among; None: all that there are.
+            exclude_known: Leave out destinations that a source has had an event with.
+            at: When: one time for all, or one for each source.
+            max_pairs: How many pairs may be scored for it; None: any number.
+
+        Raises:
+            UnknownNode: If the run knows no such node.
+            TypeError: If ids are of another kind than the stream's.
+            ValueError: If `k` is below 1, there are no candidates, or there are too many pairs.
+        """
+        with self.holding():
+            asked = self.nodes(src, at)
+            others = (
+                self.engine.destinations(as_of=self.position)
+                if candidates is None
+                else self._find(candidates, "dst")
+            )
+            if max_pairs is not None and len(asked) * len(others) > max_pairs:
+                raise ValueError(
+                    f"{len(asked):,} sources with {len(others):,} candidates each are more than "
+                    f"{max_pairs:,} pairs: ask for fewer sources at a time, or name candidates"
+                )
+            return self._ranked(asked, others, k, exclude_known)
+
+    def pairs(self, src: Any, dst: Any = None, at: Any = None) -> AskedPairs:
+        """Return pairs by dense ids and ticks; arguments and errors as `score`."""
+        if dst is None:
+            src, dst, at = self._ends_of(src, at)
+        left, right = self._find(src, "src"), self._find(dst, "dst")
+        if len(left) != len(right):
+            raise ValueError(f"src and dst must be as many, got {len(left)} and {len(right)}")
+        return AskedPairs(left, right, self._ticks(at, len(left)))
+
+    def score_pairs(self, asked: AskedPairs) -> ScoredPairs:
+        """Return what the run says of pairs."""
+        with self.holding():
+            logits = self.engine.score(asked.src, asked.dst, asked.t, as_of=self.position).cpu()
+            return self._scored(asked.src, asked.dst, logits)
+
+    def nodes(self, ids: Any, at: Any = None, *, side: Side = "src") -> AskedNodes:
+        """Return nodes by dense ids and ticks; arguments and errors as `embed`."""
+        nodes = self._find(ids, side)
+        return AskedNodes(nodes, self._ticks(at, len(nodes)))
+
+    def nodes_of(self, nodes: Tensor, at: Any = None) -> AskedNodes:
+        """Return nodes whose dense ids are known, int64 `[N]`; see `nodes`."""
+        return AskedNodes(nodes, self._ticks(at, len(nodes)))
+
+    def embed_nodes(self, asked: AskedNodes) -> Tensor:
+        """Return the embeddings of nodes, float `[N, dim]`."""
+        with self.holding():
+            return self.engine.embed(asked.nodes, asked.t, as_of=self.position).cpu()
+
+    def _ranked(
+        self, asked: AskedNodes, others: Tensor, k: int, exclude_known: bool
+    ) -> ScoredPairs:
+        """Return the best `k` of others for each node."""
+        position = self.position
+        left_out = self._known(position) if exclude_known else lambda node, those: those
+        found = [
+            self.engine.rank(node, t, left_out(node, others), k, as_of=position)
+            for node, t in zip(torch.split(asked.nodes, 1), torch.split(asked.t, 1), strict=True)
+        ]
+        counts = torch.tensor([each.nodes.shape[1] for each in found], dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int64)
+        right = torch.cat([none, *(each.nodes.view(-1).cpu() for each in found)])
+        logits = torch.cat([torch.empty(0), *(each.scores.view(-1).cpu() for each in found)])
+        place = torch.cat([none, *(torch.arange(1, int(num) + 1) for num in counts)])
+        return self._scored(asked.nodes.repeat_interleave(counts), right, logits, place)
+
+    def _known(self, position: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return what leaves out whom a source has had an event with."""
+        events = self.graph.log.read(0, position)
+
+        def left(node: Tensor, others: Tensor) -> Tensor:
+            return others[~torch.isin(others, events.dst[events.src == node])]
+
+        return left
+
+    def _scored(
+        self, src: Tensor, dst: Tensor, logits: Tensor, place: Tensor | None = None
+    ) -> ScoredPairs:
+        values, calibration = logits.double().numpy(), self._calibration
+        return ScoredPairs(
+            [*self.ids.decode(src)],
+            [*self.ids.decode(dst)],
+            logits,
+            torch.from_numpy(calibration.probabilities(values)),
+            torch.from_numpy(calibration.anomalies(values)),
+            place,
+        )
+
+    def _find(self, ids: Any, side: Side) -> Tensor:
+        """Return the dense ids of nodes."""
+        column = [ids] if isinstance(ids, str | int | np.integer) else ids
+        if not isinstance(column, list | Tensor | np.ndarray | pa.Array | pa.ChunkedArray):
+            column = pa.array(column.to_numpy() if hasattr(column, "to_numpy") else [*column])
+        nodes = self.ids.find(column, side)
+        unknown = ((nodes < 0) | (nodes >= self._num_nodes())).nonzero()
+        if len(unknown):
+            name = column[int(unknown[0])]
+            shown = repr(name.as_py() if isinstance(name, pa.Scalar) else name)
+            what = {"src": "source", "dst": "destination"}[side] if self.ids.bipartite else "node"
+            raise UnknownNode(
+                f"{shown} is no {what} of {self._name}: no event that it has learned has it"
+            )
+        return nodes
+
+    def _num_nodes(self) -> int:
+        """Return how many nodes there are in the events that were learned."""
+        if self._trainer is None:
+            return self.graph.num_nodes
+        with self.holding():
+            (done, num), position = self._seen, self.position
+            if position > done:
+                events = self.graph.log.read(done, position)
+                num = max(num, 1 + int(torch.maximum(events.src.max(), events.dst.max())))
+                self._seen = position, num
+            return num
+
+    def _ends_of(self, table: Any, at: Any) -> tuple[Any, Any, Any]:
+        """Return sources, destinations and times of a table."""
+        if hasattr(table, "to_arrow"):
+            table = table.to_arrow()
+        elif not isinstance(table, pa.Table | pa.RecordBatch):
+            if not hasattr(table, "columns"):
+                raise ValueError("score needs src and dst, or one table with both; dst is missing")
+            table = pa.Table.from_pandas(table, preserve_index=False)
+        c, names = self._stream, table.schema.names
+        missing = [name for name in (c.src, c.dst) if name not in names]
+        if missing:
+            raise ValueError(
+                f"the table has no column {missing[0]!r}, which the run's stream has for one end; "
+                f"it has {', '.join(names)}"
+            )
+        times = table[c.t].to_pylist() if at is None and c.t in names else at
+        return table[c.src], table[c.dst], times
+
+    def _ticks(self, at: Any, size: int) -> Tensor:
+        """Return the times of questions, int64 `[size]`."""
+        if at is None:
+            return torch.full((size,), self._now())
+        if isinstance(at, int | float | Decimal | datetime):
+            return torch.full((size,), self._tick(at))
+        times = at.tolist() if hasattr(at, "tolist") else [*at]
+        if len(times) != size:
+            raise ValueError(f"at must be one time, or one for each of {size}, got {len(times)}")
+        return torch.tensor([self._tick(time) for time in times], dtype=torch.int64)
+
+    def _now(self) -> int:
+        """Return the tick after the last event that was learned."""
+        with self.holding():
+            position = self.position
+            return int(self.graph.log.read(position - 1, position).t) + 1 if position else 0
+
+    def _tick(self, time: Any) -> int:
+        """Return the tick of a time."""
+        unit, tick = self._stream.time_unit, self.graph.time_unit
+        if isinstance(time, datetime):
+            unit = "us"
+            since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
+            time = since // timedelta(microseconds=1)
+        per_unit = 1 if tick == "tick" else ticks_per_unit(unit, tick)
+        ticks = Fraction(str(time)) * per_unit
+        if ticks.denominator != 1:
+            raise ValueError(f"{time} {unit} is between two ticks of the run, which are 1 {tick}")
+        if not INT64_MIN <= ticks <= INT64_MAX:
+            raise ValueError(f"{time} {unit} is no time: ticks are whole numbers of 64 bits")
+        return int(ticks)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

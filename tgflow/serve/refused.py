@@ -1,0 +1,26 @@
+"""Why a request gets no answer: a status of HTTP, and a sentence."""
+
+from __future__ import annotations
+
+import json
+
+FAULT = "a fault in tgflow; the server's log says more"
+
+
+class Refused(Exception):
+    """A request that gets no answer.
+
+    Args:
+        status: Of HTTP.
+        detail: Why, as a sentence.
+        headers: Of the response.
+    """
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.headers = status, headers or {}
+
+    @property
+    def body(self) -> bytes:
+        """The sentence as JSON."""
+        return json.dumps({"detail": str(self)}).encode()
