@@ -80,7 +80,7 @@ def _rows(learning: Learning, params: Params, seconds: float, options: Options) 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedWindow:
     """What became of a window in which clients asked."""
 
     speed: float
@@ -133,7 +133,7 @@ class Learning:
         time.sleep(seconds)
         return (self._trainer.position - before) / (time.perf_counter() - begin)
 
-    def asked(self, clients: int, seconds: float, rate: float = 0) -> Asked:
+    def asked(self, clients: int, seconds: float, rate: float = 0) -> AskedWindow:
         """Have clients ask for some seconds; with a rate all of them together so many a second.
 
         Raises:
@@ -154,7 +154,7 @@ class Learning:
             answers = json.loads(process.stdout.read())
         if not answers:
             raise RuntimeError("no client had an answer")
-        return Asked(speed, answers)
+        return AskedWindow(speed, answers)
 
     def _learn(self) -> None:
         for _ in self._trainer.steps(self._stream()):
