@@ -81,7 +81,7 @@ def open_saves(
     meta = {} if newest is None else newest.meta
     events, records = SavedEvents(graph), SavedRecords(directory.files)
     if newest is None:
-        records.rewind(0)
+        records.clear()
     else:
         events.check(meta, directory)
         records.load(newest)
