@@ -17,7 +17,11 @@ from tgflow.compare.outcome import Outcome
 from tgflow.config import ConfigError, load_config
 from tgflow.events import EventBatch
 from tgflow.models import MODELS
+from tgflow.choices import Preset
+from tgflow.cli.chosen_preset import cuts_at_steps
+from tgflow.cli.compared import preset_line
 from tgflow.presets import Family, measure, settings_of
+from tgflow.published import PUBLISHED
 
 SMALL = ("--dim", 8, "--batch-size", 50, "--threads", 1, "--seeds", 1)
 
@@ -196,6 +200,75 @@ def test_presets_set_what_models_have_and_flags_win():
         for name, values in settings_of(family, facts).items():
             known = set(MODELS[name].config.__dataclass_fields__) | {"loss"}
             assert set(values) <= known, (family, name)
+
+
+SPARSE = measure(stream(*(2 * torch.arange(60) + end for end in (0, 1)), torch.arange(60)), 1)
+DISCRETE = measure(
+    stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1
+)
+
+
+def test_a_line_up_of_a_sparse_stream_reads_no_history_of_pairs():
+    config = settings("auto,own=tgn+pairs")
+    names = [choice.label for choice in chosen(config, SPARSE)]
+    assert "tgn+pairs" not in names
+    assert {"tgn", "own"} <= set(names)  # what is named by itself stays
+    line = preset_line(config, SPARSE, chosen(config, SPARSE))
+    assert line.startswith("preset sparse (stream measured: sparse: ")
+    assert line.endswith("; leaves out tgn+pairs")
+    other = settings("auto", **{"compare.preset": "repeat"})
+    assert "tgn+pairs" in [choice.label for choice in chosen(other, SPARSE)]
+    assert "leaves out" not in preset_line(other, SPARSE, [])
+
+
+def test_micro_batches_of_a_discrete_stream_end_with_its_steps_unless_a_flag_says_no():
+    config = settings("tgn")
+    assert cuts_at_steps(config, DISCRETE)
+    assert "cut_at_steps=True" in preset_line(config, DISCRETE, [])
+    assert not cuts_at_steps(config, SPARSE)
+    for own, facts in ((False, DISCRETE), (True, SPARSE), (True, None)):
+        stated = settings("tgn", **{"compare.cut_at_steps": own})
+        assert cuts_at_steps(stated, facts) is own
+        assert "cut_at_steps" not in preset_line(stated, facts, [])
+
+
+def test_published_settings_are_those_that_models_have_and_flags_win():
+    assert {*PUBLISHED} == {name for name in Preset.__args__ if ":" in name}
+    for name, models in PUBLISHED.items():
+        for model, values in models.items():
+            MODELS[model].config(**values)  # or it raises
+        config = settings("tpnet,dygformer", **{"compare.preset": name})
+        tpnet, dygformer = chosen(config, None)
+        assert tpnet.settings["walk_decay"] == models["tpnet"]["walk_decay"]
+        assert dygformer.settings["length"] % dygformer.settings["patch"] == 0
+    enron = settings("dygformer,tgn", **{
+        "compare.preset": "dyglib:enron", "model.settings": {"patch": 4}})  # fmt: skip
+    dygformer, tgn = chosen(enron, None)
+    assert dygformer.preset == {"length": 256, "dropout": 0.0}
+    assert dygformer.settings["patch"] == 4
+    assert tgn.preset == {}  # of which nothing is stated
+    line = preset_line(enron, None, [dygformer, tgn])
+    assert line == "preset dyglib:enron sets dygformer.length=256, dygformer.dropout=0.0"
+
+
+def test_a_comparison_over_few_times_learns_step_by_step_and_resumes_to_the_same_bits(tgflow):
+    rows = [f"{i % 7},{7 + i * i % 5},{i // 30}" for i in range(150)]
+    Path("days.csv").write_text("\n".join(["src,dst,t", *rows]) + "\n")
+    flags = ("compare", "-s", "days.csv", "--time-unit", "d", "--models", "jodie", *SMALL)
+    ran = tgflow(*flags, "-o", "whole")
+    assert ran.code == 0, ran.err
+    assert "preset discrete" in ran.err
+    metrics = metrics_of(Path("whole"))
+    assert metrics["cut_at_steps"]
+    assert "micro-batches end with their time" in metrics["protocol_line"]
+    assert metrics["participants"]["jodie/0"]["num_steps"] == 5
+    assert tgflow(*flags, "--no-cut-at-steps", "-o", "plain").code == 0
+    assert metrics_of(Path("plain"))["participants"]["jodie/0"]["num_steps"] == 3
+    assert tgflow(*flags, "-o", "stopped", "--limit", 90).code == 0
+    resumed = tgflow("compare", "-o", "stopped", "--resume", "--limit", 150)
+    assert resumed.code == 0, resumed.err
+    whole, again = (Outcome.read(Path(name)).scores["jodie/0"] for name in ("whole", "stopped"))
+    assert (whole == again).all()
 
 
 def test_info_says_of_which_kind_a_stream_is(tgflow, events_csv):

@@ -67,6 +67,9 @@ def compare(
     events.arrow (what is known of each event), metrics.json and a report.html: who is ahead and
     whether that is chance, what an event costs, where each is good, and how all drift.
 
+    Some settings go by the kind of stream, which is measured and printed (--preset): whatever is set
+    otherwise stays. --preset dyglib:uci takes those that papers state for a data set of DyGLib.
+
     With --protocol dyglib/1 or tgb/1 each model is trained offline, in epochs, and what is compared
     is the test; --resume keeps those that are done, and goes on after the newest epoch saved.
 
@@ -76,6 +79,7 @@ def compare(
       tgflow compare -s events.csv --models tgn,small=tgn --model-set small.memory_dim=32
       tgflow compare -s events.csv --models tgn,graphmixer --frozen-at 0.5
       tgflow compare -s events.csv --models tgn,jodie --protocol dyglib/1
+      tgflow compare -s uci.csv --models tpnet,dygformer --preset dyglib:uci
       tgflow compare -s events.csv --out runs/compared --resume
       tgflow compare --report runs/compared
     """

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from tgflow.cli.lineup import ModelChoice
+from tgflow.cli.chosen_preset import cuts_at_steps, family_of
+from tgflow.cli.lineup import ModelChoice, left_out
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.outcome import SUMMARY, Outcome
 from tgflow.compare.page import comparison_page
@@ -33,16 +34,19 @@ FILES = {
 
 def preset_line(config: Config, facts: StreamFacts | None, choices: list[ModelChoice]) -> str:
     """Return the line that says what a preset has set, and by which facts of the stream."""
-    if facts is None:
+    wanted, family = config.compare.preset, family_of(config, facts)
+    if family is None and wanted == "none":
         return "no preset"
-    wanted = config.compare.preset
-    family = facts.family if wanted == "auto" else wanted
     sets = [
         f"{choice.label}.{key}={float(f'{value:.4g}') if isinstance(value, float) else value}"
         for choice in choices
         for key, value in choice.preset.items()
     ]
-    return f"preset {family} (stream measured: {facts.line()}) sets {', '.join(sets) or 'nothing'}"
+    if config.compare.cut_at_steps is None and cuts_at_steps(config, facts):
+        sets.append("cut_at_steps=True")
+    measured = "" if facts is None else f" (stream measured: {facts.line()})"
+    without = "".join(f"; leaves out {name}" for name in left_out(config, facts))
+    return f"preset {family or wanted}{measured} sets {', '.join(sets) or 'nothing'}{without}"
 
 
 def common_figures(

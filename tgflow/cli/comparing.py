@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from tgflow.cli import assemble
+from tgflow.cli.chosen_preset import cuts_at_steps, stream_facts
 from tgflow.cli.compared import common_figures, preset_line, print_leaders, write_outcome
 from tgflow.cli.comparing_offline import compare_trained, is_offline, with_offline
 from tgflow.cli.continual import failing_run, printer
 from tgflow.cli.errors import NO_INPUT, CliError
-from tgflow.cli.lineup import chosen, entrants, freezing_point, stream_facts
+from tgflow.cli.lineup import chosen, entrants, freezing_point
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.facts import event_facts
@@ -61,7 +61,7 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
 def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
     config = directory.config
     source, direction, device, threads = assemble.open_live(directory)
-    facts = None if config.compare.preset == "none" else stream_facts(config)
+    facts = stream_facts(config)
     choices = chosen(config, facts)
     lineup = list(entrants(config, choices, source.x_dim, device, freezing_point(config)))
     inputs = RunInputs(
@@ -71,6 +71,7 @@ def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
         threads,
         device,
         title=f"{len(choices)} models",
+        cut_at_steps=cuts_at_steps(config, facts),
     )
     console = Console(stderr=True)
     with directory:
@@ -82,7 +83,7 @@ def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
             runner = open_runner(directory, inputs, run_log, flow, console)
             result = runner.run()
             assert isinstance(runner.trainer, Comparison)
-            outcome = _outcome(runner.trainer, result, config, preset, threads, device)
+            outcome = _outcome(runner.trainer, result, config, preset, inputs)
             analysis = write_outcome(directory.files, outcome, config.continual.batch_size)
         run_log.info("end", "stopped" if result.stopped else "done", exit_code=0)
         run_log.close()
@@ -120,15 +121,17 @@ def _outcome(
     result: RunResult,
     config: Config,
     preset: str,
-    threads: int,
-    device: torch.device,
+    inputs: RunInputs,
 ) -> Outcome:
     stop = trainer.position
     scores = {each.key: _padded(each.scores.rows.numpy(), stop) for each in trainer.participants}
     stream = result.reports["stream"]
     summary = {
-        **common_figures(config, trainer.graph, preset, threads, device),
+        **common_figures(config, trainer.graph, preset, inputs.threads, inputs.device),
         **result.metrics,
+        "cut_at_steps": inputs.cut_at_steps,
+        "protocol_line": result.metrics["protocol_line"]
+        + (", micro-batches end with their time" if inputs.cut_at_steps else ""),
         "batch_size": config.continual.batch_size,
         "interrupted": result.stopped,
         "state_sha256": result.state_sha256,

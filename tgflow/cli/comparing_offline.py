@@ -12,9 +12,10 @@ import torch
 from rich.console import Console
 
 from tgflow.cli import assemble
+from tgflow.cli.chosen_preset import stream_facts
 from tgflow.cli.compared import common_figures, preset_line, print_leaders, write_outcome
 from tgflow.cli.continual import failing_run, interruptible, printer
-from tgflow.cli.lineup import chosen, entrants, stream_facts
+from tgflow.cli.lineup import chosen, entrants
 from tgflow.compare.offline import compare_offline
 from tgflow.compare.offline_saves import OfflineSaves
 from tgflow.config import Config, ConfigError, replaced
@@ -54,18 +55,22 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
         as_json: Print the figures as JSON, not as a table.
 
     Raises:
-        ConfigError: If it is to freeze copies, which only a stream can.
+        ConfigError: If it is to freeze copies or to cut micro-batches, which only a stream can.
         SourceMismatch: If it resumes, and the events are others than they were.
     """
-    config = directory.config
-    if config.compare.frozen_at is not None:
-        raise ConfigError(
-            f"--frozen-at: --protocol {config.compare.protocol} trains offline; leave one out"
-        )
+    config = replaced(directory.config, {"compare.cut_at_steps": False})
+    for flag, is_set in (
+        ("--frozen-at", config.compare.frozen_at is not None),
+        ("--cut-at-steps", directory.config.compare.cut_at_steps),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"{flag}: --protocol {config.compare.protocol} trains offline; leave one out"
+            )
     device, threads = use_device(config), assemble.use_threads(config)
     source = assemble.open_source(config)
     check_tables(config, source.x_dim, live=False)
-    facts = None if config.compare.preset == "none" else stream_facts(config)
+    facts = stream_facts(config)
     choices = chosen(config, facts)
     graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device))
     console = Console(stderr=True)

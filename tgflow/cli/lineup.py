@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from itertools import islice
 from typing import Any
 
 import torch
 
 from tgflow.cli import assemble
+from tgflow.cli.chosen_preset import family_of, preset_settings
 from tgflow.compare.lineup import LEARNING, Entrant
 from tgflow.config import Config, ConfigError
 from tgflow.config.model import PAIR_FEATURES, WIDTHS, model_settings
-from tgflow.events import concat
 from tgflow.models import MODELS
-from tgflow.presets import MEASURED, StreamFacts, measure, settings_of
+from tgflow.presets import StreamFacts
 from tgflow.runtime.model_maker import make_model, own_model
 from tgflow.streams import playback
 from tgflow.train.config import TrainingConfig
-from tgflow.units import seconds_per_tick
 
 QUICK = ("edgebank-tw", "poptrack", "recency", "counts")
 AUTO = (*QUICK, "jodie", "tgn", "tgn+pairs", "graphmixer", "tpnet")
@@ -51,7 +49,7 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
     Raises:
         ConfigError: If a model or setting is unknown.
     """
-    found = [_named(text) for text in _texts(config.compare.models)]
+    found = [_named(text) for text in _texts(config, facts)]
     labels = [choice.label for choice in found]
     if twice := sorted({label for label in labels if labels.count(label) > 1}):
         raise ConfigError(
@@ -61,15 +59,39 @@ def chosen(config: Config, facts: StreamFacts | None) -> list[ModelChoice]:
     known = set(WIDTHS).union(*(_known(choice.name) for choice in found))
     if unused := [key for key in common if key not in known]:
         raise ConfigError(f"--model-set: none of the models has a setting {unused[0]!r}")
-    return [_with_settings(config, choice, facts, common, own[choice.label]) for choice in found]
+    preset = preset_settings(config, facts)
+    return [
+        _with_settings(choice, preset.get(choice.name, {}), common, own[choice.label])
+        for choice in found
+    ]
 
 
-def _texts(models: str) -> list[str]:
-    texts = [text.strip() for text in models.split(",") if text.strip()]
-    if not texts:
+def left_out(config: Config, facts: StreamFacts | None) -> list[str]:
+    """Return the models that the preset leaves out of a line-up that is asked for by its name."""
+    if family_of(config, facts) != "sparse":
+        return []
+    return [
+        name
+        for text in _stated(config)
+        for name in LINEUPS.get(text, ())
+        if name.endswith(PAIRS)  # where pairs hardly come again, their history says little
+    ]
+
+
+def _stated(config: Config) -> list[str]:
+    return [text.strip() for text in config.compare.models.split(",") if text.strip()]
+
+
+def _texts(config: Config, facts: StreamFacts | None) -> Iterator[str]:
+    """Yield the models as they are named, those of line-ups as far as they are there."""
+    if not _stated(config):
         raise ConfigError("--models: which? name some, such as --models recency,tgn,tgn+pairs")
-    named = [LINEUPS.get(text, (text,)) for text in texts]
-    return [name for names in named for name in names if len(names) == 1 or _base(name) in MODELS]
+    without = left_out(config, facts)
+    for text in _stated(config):
+        if text not in LINEUPS:
+            yield text
+            continue
+        yield from (n for n in LINEUPS[text] if _base(n) in MODELS and n not in without)
 
 
 def _base(name: str) -> str:
@@ -117,28 +139,15 @@ def _split(config: Config, labels: list[str]) -> tuple[dict[str, dict[str, Any]]
 
 
 def _with_settings(
-    config: Config,
     choice: ModelChoice,
-    facts: StreamFacts | None,
+    preset: Mapping[str, Any],
     common: Mapping[str, Any],
     own: Mapping[str, Any],
 ) -> ModelChoice:
     known = _known(choice.name) | set(LEARNING)
-    preset: dict[str, Any] = {}
-    if facts is not None:
-        wanted = config.compare.preset
-        family = facts.family if wanted in ("auto", "none") else wanted
-        preset = settings_of(family, facts).get(choice.name, {})  # type: ignore[arg-type]
     stated = {k: v for k, v in common.items() if k in known and k != PAIR_FEATURES} | dict(own)
-    preset = {key: value for key, value in preset.items() if key not in stated}
-    return replace(choice, settings={**choice.settings, **preset, **stated}, preset=preset)
-
-
-def stream_facts(config: Config) -> StreamFacts:
-    """Return the facts of the beginning of the stream of files that `config` names."""
-    source = assemble.open_source(config)
-    batches = list(islice(playback(source, limit=MEASURED), MEASURED))
-    return measure(concat(batches), seconds_per_tick(source.unit))
+    left = {key: value for key, value in preset.items() if key not in stated}
+    return replace(choice, settings={**choice.settings, **left, **stated}, preset=left)
 
 
 def freezing_point(config: Config) -> int | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
-from tgflow.choices import Direction, Precision
+from tgflow.choices import Direction, Precision, Preset
 from tgflow.setting import Duration, Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
@@ -291,8 +291,12 @@ class CompareConfig:
     frozen_at: Annotated[float, Gt(0)] | None = None
     """Also copies of the models that learn no more from here on: a share of the events below 1, or
     a number of events."""
-    preset: Literal["auto", "none", "repeat", "recommendation", "discrete", "sparse"] = "auto"
-    """Settings by the kind of stream, which auto measures; what is set otherwise stays."""
+    preset: Preset = "auto"
+    """Settings by the kind of stream, which auto measures, or those that papers have for a data set
+    of DyGLib; what is set otherwise stays."""
+    cut_at_steps: bool | None = None
+    """End micro-batches where the time changes, too, so that none has events of two times; unset:
+    as the preset says, discrete does."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

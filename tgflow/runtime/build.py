@@ -6,7 +6,7 @@ composition: see `tests/runtime/test_runner.py` for one without ingestion and di
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +28,7 @@ from tgflow.config.model import model_label
 from tgflow.distributed.words import share_words
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
@@ -58,6 +59,7 @@ from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.runtime.stream_report import StreamReport
 from tgflow.runtime.table_stats import HitRates
+from tgflow.runtime.time_steps import SteppedStream
 from tgflow.runtime.transports import section_of
 from tgflow.runtime.watch import (
     collect_metrics,
@@ -89,6 +91,9 @@ class RunInputs:
         model: The model, its first parameters drawn by the seed; or the models to compare.
         threads: CPU threads in use.
         device: Where the model is.
+        title: What learns, in words; None: the name of the model.
+        lead: Tells other ranks of the run, if there are any.
+        cut_at_steps: Whether micro-batches also end where the time changes.
     """
 
     source: PartitionedSource
@@ -97,9 +102,8 @@ class RunInputs:
     threads: int
     device: torch.device = CPU
     title: str | None = None
-    """What learns, in words; None: the name of the model."""
     lead: Lead = field(default_factory=Lead)
-    """Tells other ranks of the run, if there are any."""
+    cut_at_steps: bool = False
 
 
 def open_runner(
@@ -209,7 +213,11 @@ def _compose(
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position - start.history)
     opened.enter_context(stream)
-    timed = stream if ends is None else TimedStream.of(stream, ends, config, trainer.position)
+    timed: Iterable[EventBatch] = stream
+    if ends is not None:
+        timed = TimedStream.of(stream, ends, config, trainer.position)
+    if inputs.cut_at_steps:
+        timed = SteppedStream(timed)
     parts = lead(peers, timed, trainer, flow, run_log, config.ranks.timeout)
     metrics = make_metrics(
         status := RunStatus(),
