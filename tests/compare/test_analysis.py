@@ -34,6 +34,7 @@ def participant(label, seed, *, cost=1.0, failure=None, frozen_of=None):
         "seed": seed,
         "failure": failure,
         "frozen_of": frozen_of,
+        "frozen_at": None if frozen_of is None else SIZE // 2,
         "num_parameters": 10,
         "microseconds": parts,
         "bytes": {"parameters": 40, "memory": 0, "counts": 0},
@@ -163,7 +164,7 @@ def test_the_page_holds_what_it_promises(analysis):
     page = comparison_page(analysis)
     for title in (
         "Leaderboard", "Mean reciprocal rank", "Accuracy against cost", "Differences", "Slices",
-        "Drift", "What it is worth to go on learning", "What the stream is like", "Protocol",
+        "Drift", "What it is worth to go on learning", "Going on to learn", "What the stream is like", "Protocol",
     ):  # fmt: skip
         assert title in page, title
     assert "3 models on made: good is ahead" in page
@@ -175,6 +176,18 @@ def test_the_page_holds_what_it_promises(analysis):
         assert f"<td>{label}</td><td>{interval.mean:.4f}" in board
     assert page.count('class="dot c') == 3
     assert page == comparison_page(analysis)
+
+
+def test_the_page_says_how_sure_the_worth_of_going_on_is(analysis):
+    page = comparison_page(analysis)
+    [worth] = analysis.worths
+    assert (worth.origin, worth.num_events) == ("good", SIZE // 2)
+    assert 0 < worth.since.low < worth.since.mean < worth.since.high
+    part = page[page.index("Going on to learn") : page.index("Slices")]
+    assert f"<td>good</td><td>{worth.since.mean:.4f}" in part
+    assert f"{worth.since.low:.4f} to {worth.since.high:.4f}" in part
+    chart = page[page.index("What it is worth to go on learning") :]
+    assert chart[: chart.index("</figure>")].count('class="line faint') == 2
 
 
 def test_a_page_of_one_model_and_few_events():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.wandering import wandering
 from tgflow.compare.significance import (
     Resampling,
     block_length,
@@ -14,17 +15,6 @@ from tgflow.compare.significance import (
     holm,
     letters,
 )
-
-
-def wandering(rng, size, memory=0.9):
-    """Return noise in which neighbors are alike, of variance 1."""
-    noise = rng.standard_normal(size)
-    out = np.empty(size)
-    last = rng.standard_normal()
-    for i, step in enumerate(noise):
-        last = memory * last + np.sqrt(1 - memory**2) * step
-        out[i] = last
-    return out
 
 
 def test_two_copies_of_a_model_differ_by_exactly_nothing():

@@ -21,6 +21,7 @@ from tgflow.compare.significance import (
     block_length,
     compare_means,
 )
+from tgflow.compare.worth import Worth, worth_of
 
 NUM_WINDOWS = 20
 _HOUR = 3600.0
@@ -104,6 +105,28 @@ class Analysis:
         """Return the mean reciprocal rank of each seed in each window, `[S, W]`."""
         ranks = self.reciprocal_ranks[label]
         return np.stack([ranks[:, window].mean(axis=1) for window in self.windows()], axis=1)
+
+    @cached_property
+    def worths(self) -> list[Worth]:
+        """What it is worth to go on learning to each model that has a frozen copy."""
+        return [worth for label in self.keys if (worth := self._worth(label)) is not None]
+
+    def _worth(self, copy: str) -> Worth | None:
+        """Return the worth of going on to the model that a copy is of; None if it has none."""
+        every = self.outcome.summary["participants"]
+        first = every[self.keys[copy][0]]
+        origin = first["frozen_of"]
+        if origin not in self.keys:
+            return None
+        at = int(np.searchsorted(self.facts["eid"], first["frozen_at"]))
+        rows = [{every[key]["seed"]: i for i, key in enumerate(self.keys[name])}
+                for name in (origin, copy)]  # fmt: skip
+        both = [seed for seed in rows[0] if seed in rows[1]]
+        if not both or at >= self.num_events:
+            return None
+        ranks, of_copy = self.reciprocal_ranks[origin], self.reciprocal_ranks[copy]
+        gains = ranks[[rows[0][s] for s in both]] - of_copy[[rows[1][s] for s in both]]
+        return worth_of(copy, origin, gains, at, self.windows(), self._num_resamples)
 
     def drift(self, seconds_per_tick: float) -> dict[str, list[float]]:
         """Return what the stream is like in each window, whoever predicts it.

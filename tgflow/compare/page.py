@@ -44,6 +44,7 @@ def comparison_page(analysis: Analysis) -> str:
         _section("Leaderboard", _leaderboard(analysis)),
         f'<div class="charts">{"".join(_charts(analysis))}</div>',
         _section("Differences", _differences(analysis)),
+        *([_section("Going on to learn", _worths(analysis))] if analysis.worths else []),
         _section("Slices", _slices(analysis)),
         _section("Protocol", table_html(_protocol(analysis))),
     ]
@@ -128,9 +129,8 @@ def _charts(analysis: Analysis) -> Iterable[str]:
     yield render_scatter(_costs(analysis))
     windows = [float(window.stop) for window in analysis.windows()]
     yield render_chart(_by_window(analysis, windows))
-    frozen = _frozen(analysis, windows)
-    if frozen is not None:
-        yield render_chart(frozen)
+    if analysis.worths:
+        yield render_chart(_frozen(analysis, windows))
     drift = analysis.drift(float(analysis.outcome.summary.get("seconds_per_tick", 1.0)))
     shares = {name: drift[name] for name in ("repeats", "new nodes", "ties", "shift")}
     lines = [_line(name, windows, y, c) for c, (name, y) in enumerate(shares.items(), 1)]
@@ -207,19 +207,28 @@ def _by_window(analysis: Analysis, windows: Sequence[float]) -> Chart:
     return _chart("Drift", f"MRR by window of {len(windows)}; faint: best and worst seed", lines)
 
 
-def _frozen(analysis: Analysis, windows: Sequence[float]) -> Chart | None:
-    """Return what it is worth to go on learning, by window; None without frozen copies."""
-    every = analysis.outcome.summary["participants"]
-    lines = []
-    for label, color in colors(analysis).items():
-        origin = every[analysis.keys[label][0]]["frozen_of"]
-        if origin in analysis.keys and len(analysis.keys[origin]) == len(analysis.keys[label]):
-            gap = (analysis.by_window(origin) - analysis.by_window(label)).mean(axis=0)
-            lines.append(_line(origin, windows, gap, color))
-    if not lines:
-        return None
-    note = "MRR of a model less that of its frozen copy, whose memory goes on"
+def _frozen(analysis: Analysis, windows: Sequence[float]) -> Chart:
+    """Return what it is worth to go on learning, by window, with intervals."""
+    palette, lines = colors(analysis), []
+    for worth in analysis.worths:
+        color = palette[worth.copy]
+        gaps = [each.mean for each in worth.windows]
+        lines.append(_line(worth.origin, windows, gaps, color))
+        lines += [
+            _line(f"{worth.origin}, 95 %", windows, edge, color, "faint")
+            for edge in zip(*((each.low, each.high) for each in worth.windows), strict=True)
+        ]
+    note = "MRR of a model less that of its frozen copy, whose memory goes on; faint: 95 %"
     return _chart("What it is worth to go on learning", note, lines)
+
+
+def _worths(analysis: Analysis) -> str:
+    head = ("model", "ahead of its frozen copy by, in MRR", "chance that it is ahead", "events")
+    rows = (
+        (each.origin, _with_interval(each.since), f"{each.chance:.3f}", f"{each.num_events:,}")
+        for each in analysis.worths
+    )
+    return _table(head, rows) + "<p>Over all events from where on the copies learn no more.</p>"
 
 
 def _differences(analysis: Analysis) -> str:

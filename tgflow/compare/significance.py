@@ -22,6 +22,8 @@ BLOCK = 1_000
 """Consecutive events of a block."""
 LEAST_BLOCKS = 30
 """Where there are fewer, blocks are shorter."""
+LEAST_OF_PART = 10
+"""The same for a part of the events, which is too short for as many blocks of events that differ."""
 RESAMPLES = 2_000
 LEVEL = 0.05
 _NORMAL = 1.96
@@ -30,9 +32,9 @@ _AT_ONCE = 1 << 22
 """Block sums that are looked up at once."""
 
 
-def block_length(num: int, wanted: int = BLOCK) -> int:
-    """Return how many consecutive values make a block: `wanted`, or fewer for 30 blocks."""
-    return max(1, min(wanted, num // LEAST_BLOCKS))
+def block_length(num: int, wanted: int = BLOCK, least: int = LEAST_BLOCKS) -> int:
+    """Return how many consecutive values make a block: `wanted`, or fewer for `least` blocks."""
+    return max(1, min(wanted, num // least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +200,17 @@ def _differences(
         drawn = resampled[first] - resampled[second]
         above, below = (drawn > 0).sum(), (drawn < 0).sum()
         ties = len(drawn) - above - below
-        chance = (above + ties / 2) / len(drawn)
+        chance = chance_above(drawn)
         p = min(1.0, 2 * (min(above, below) + ties + 1) / (len(drawn) + 1))
         interval = Interval.of(means[first] - means[second], drawn)
-        found.append((first, second, interval, float(chance), float(p)))
+        found.append((first, second, interval, chance, float(p)))
     corrected = holm([each[-1] for each in found])
     return [Difference(*each, q) for each, q in zip(found, corrected, strict=True)]
+
+
+def chance_above(drawn: Values) -> float:
+    """Return the share of resampled differences that are above 0; those that are 0 count half."""
+    return float(((drawn > 0).sum() + (drawn == 0).sum() / 2) / len(drawn))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
