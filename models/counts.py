@@ -73,6 +73,7 @@ class SmoothedCounts(TemporalModel):
 
     strategy = "recent"
     fanouts = ()
+    reads_nodes = False
     loss = "softmax"
     config_type = SmoothedCountsConfig
 

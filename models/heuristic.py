@@ -33,6 +33,7 @@ class Heuristic(TemporalModel):
 
     strategy = "recent"
     fanouts = ()
+    reads_nodes = False
     state: Choice | None
 
     def __init__(self, candidates: Sequence[Any], counts: Sequence[Count]) -> None:

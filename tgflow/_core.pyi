@@ -221,6 +221,7 @@ class Preparer:
         span: int,
         sees_all_before: bool,
         with_memory: bool,
+        with_nodes: bool,
         seconds_per_tick: float,
         num_negatives: int,
         draws_pairs: bool,

@@ -62,6 +62,9 @@ class TemporalModel(nn.Module):
     """Neighbors per hop the plan must sample, the roots' hop first; one block each."""
     takes_any_fanouts: ClassVar[bool] = False
     """Whether it can be asked with other numbers of neighbors, of as many hops, than `fanouts`."""
+    reads_nodes: ClassVar[bool] = True
+    """Whether it reads rows of nodes, such as `Batch.nodes` and `src_row`. A model that scores by
+    `Batch.counts` and the events alone does not: no frontier is made for it. It has no fanouts."""
     strategy: Strategy
     """How the paper samples them; see `tgflow.sampling.Sampler`."""
     counts: tuple[Count, ...] = ()

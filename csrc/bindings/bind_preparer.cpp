@@ -57,13 +57,14 @@ std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pa
                                        const std::optional<EventCounts*>& maybe_counts, int64_t start,
                                        int64_t batch_size, const std::vector<int64_t>& fanouts,
                                        tgflow::Strategy strategy, int64_t span, bool sees_all_before,
-                                       bool with_memory, double seconds_per_tick, int64_t num_negatives,
-                                       bool draws_pairs, int64_t cut, int64_t pairs_from, bool collide,
-                                       bool replace, double half_life) {
+                                       bool with_memory, bool with_nodes, double seconds_per_tick,
+                                       int64_t num_negatives, bool draws_pairs, int64_t cut,
+                                       int64_t pairs_from, bool collide, bool replace, double half_life) {
   EventCounts* const counts = maybe_counts.value_or(nullptr);
   check_number("start", start, 0, tgflow::kMaxEvents);
   check_number("batch_size", batch_size, 1, kMost);
   for (const int64_t k : fanouts) check_number("a fanout", k, 1, kMost);
+  if (!with_nodes && !fanouts.empty()) throw py::value_error("fanouts are of nodes, and there are to be none");
   check_number("span", span, 1);
   check_number("num_negatives", num_negatives, 1, kMost);
   check_number("cut", cut, -1, tgflow::kMaxEvents);
@@ -78,6 +79,7 @@ std::unique_ptr<Preparer> new_preparer(TemporalGraph& graph, const PairIndex& pa
   rules.sampler = {strategy, 0, span, nullptr};
   rules.sees_all_before = sees_all_before;
   rules.with_memory = with_memory;
+  rules.with_nodes = with_nodes;
   rules.seconds_per_tick = seconds_per_tick;
   rules.num_negatives = num_negatives;
   rules.draws_pairs = draws_pairs;
@@ -99,12 +101,13 @@ BatchTable table_of(const char* name, bool is_read, const OptionalTensor& x, Row
   return {true, &rows};
 }
 
-/// As numbers: those of the batch, and seven of each block.
+/// As numbers: those of the batch, and seven of each block; see tgflow/plan/slab_layout.py.
 std::vector<int64_t> numbers(const BatchLayout& b) {
   std::vector<int64_t> all{b.num_events, b.num_new,  b.num_queries, b.num_fallbacks, b.eid,
                            b.t,          b.ends,     b.row,         b.counts,        b.num_nodes,
                            b.nodes,      b.position, b.num_edges,   b.num_in_blocks, b.own_row,
-                           b.edge_ids,   b.edge_x,   b.x,           b.node_ids,      b.node_x};
+                           b.edge_ids,   b.edge_x,   b.x,           b.node_ids,      b.node_x,
+                           b.counting_ns};
   for (const BatchLayout::Block& block : b.blocks) {
     all.insert(all.end(), {block.targets, block.target, block.neighbor, block.mask, block.dt, block.eid,
                            block.edge_row});
@@ -160,10 +163,10 @@ void bind_preparer(py::module_& m) {
   py::class_<Preparer>(m, "Preparer")
       .def(py::init(&new_preparer), py::arg("graph"), py::arg("pairs"), py::arg("counts"), py::arg("start"),
            py::arg("batch_size"), py::arg("fanouts"), py::arg("strategy"), py::arg("span"),
-           py::arg("sees_all_before"), py::arg("with_memory"), py::arg("seconds_per_tick"),
-           py::arg("num_negatives"), py::arg("draws_pairs"), py::arg("cut"), py::arg("pairs_from"),
-           py::arg("collide"), py::arg("replace"), py::arg("half_life"), py::keep_alive<1, 2>(),
-           py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
+           py::arg("sees_all_before"), py::arg("with_memory"), py::arg("with_nodes"),
+           py::arg("seconds_per_tick"), py::arg("num_negatives"), py::arg("draws_pairs"), py::arg("cut"),
+           py::arg("pairs_from"), py::arg("collide"), py::arg("replace"), py::arg("half_life"),
+           py::keep_alive<1, 2>(), py::keep_alive<1, 3>(), py::keep_alive<1, 4>())
       .def("prepare", &prepare, py::arg("slab"), py::arg("negatives_key"), py::arg("replay_key"),
            py::arg("hop_keys"), py::arg("begin"), py::arg("end"), py::arg("only"), py::arg("replay_begin"),
            py::arg("num_replay"), py::arg("reads_edges"), py::arg("edge_x"), py::arg("reads_nodes"),

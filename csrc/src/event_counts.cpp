@@ -57,7 +57,13 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts)
     const auto place = std::find(known.begin(), known.end(), count.decay);
     decay_.push_back(static_cast<size_t>(place - known.begin()));
     if (count.decays() && place == known.end()) known.push_back(count.decay);
+    sums_.push_back(count.decays() ? num_decaying_ : -1);
     num_decaying_ += count.decays();
+    const auto same = std::find_if(alike_.begin(), alike_.end(), [&](const Numbers& numbers) {
+      return counts_[numbers.front()].has_keys_of(count);
+    });
+    if (same == alike_.end()) alike_.push_back({sums_.size() - 1});
+    if (same != alike_.end()) same->push_back(sums_.size() - 1);
     const bool follows = list == kTransitions || list == kTransitionRows;
     const bool windows = list == kWindows || list == kWindowRows;
     if (follows || windows) depth_ = std::max(depth_, count.depth);

@@ -135,17 +135,22 @@ void EventCounts::find_last_destinations(Asked& asked) const {
 void EventCounts::answer(const Pairs& pairs, int64_t* out) const {
   Asked asked = this->asked(pairs);
   const auto size = static_cast<int64_t>(asked.pair.size());
-  int64_t* decayed = out + 2 * size * static_cast<int64_t>(counts_.size());
+  int64_t* const decayed = out + 2 * size * static_cast<int64_t>(counts_.size());
   const std::shared_lock<std::shared_mutex> lock(mutex_);
   if (depth_ > 0) find_last_destinations(asked);
-  for (size_t i = 0; i < counts_.size(); ++i, out += 2 * size) {
-    const bool decays = counts_[i].decays();
-    answer_count(counts_[i], asked, {out, out + size, decays ? decayed : nullptr, decay_[i]});
-    if (decays) decayed += size;
+  std::vector<Answer> answers;
+  for (const Numbers& alike : alike_) {
+    answers.clear();
+    for (const size_t i : alike) {
+      int64_t* const own = out + 2 * size * static_cast<int64_t>(i);
+      answers.push_back({own, own + size, sums_[i] < 0 ? nullptr : decayed + sums_[i] * size, decay_[i]});
+    }
+    answer_alike(counts_[alike.front()], asked, answers);
   }
 }
 
-void EventCounts::answer_count(const Count& count, const Asked& asked, const Answer& out) const {
+/// Answers the counts of the same keys as `count`, which are looked up once.
+void EventCounts::answer_alike(const Count& count, const Asked& asked, const std::vector<Answer>& out) const {
   const EventLists* lists = this->lists(list_of(count.of));
   const auto size = static_cast<int64_t>(asked.pair.size());
   for (int64_t begin = 0; begin < size; begin += kGroup) {
@@ -158,17 +163,20 @@ void EventCounts::answer_count(const Count& count, const Asked& asked, const Ans
     for (int64_t i = 0; i < num; ++i) {
       const int64_t at = begin + i;
       if (found[i].is_repeated) {
-        out.copy(at - 1, at);
+        for (const Answer& each : out) each.copy(at - 1, at);
         continue;
       }
       const Asked::Pair& pair = asked.pair[static_cast<size_t>(at)];
       const EventLists::Prefix& prefix = found[i].prefix;
       const bool is_empty = prefix.num == 0;
-      out.num[at] = prefix.num;
-      out.age[at] = is_empty ? -1 : age_of(log_.t()[prefix.last], pair.t);
-      if (out.decayed == nullptr) continue;
-      const double sum = is_empty ? 0 : lists->decayed(prefix, out.decay, pair.t, pair.cut);
-      std::memcpy(out.decayed + at, &sum, sizeof sum);
+      const int64_t age = is_empty ? -1 : age_of(log_.t()[prefix.last], pair.t);
+      for (const Answer& each : out) {
+        each.num[at] = prefix.num;
+        each.age[at] = age;
+        if (each.decayed == nullptr) continue;
+        const double sum = is_empty ? 0 : lists->decayed(prefix, each.decay, pair.t, pair.cut);
+        std::memcpy(each.decayed + at, &sum, sizeof sum);
+      }
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "tgflow/preparer.hpp"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -30,6 +32,13 @@ int64_t padded_rows(int64_t rows) {
   int64_t size = 32;
   while (size < rows) size *= 2;
   return size > 32 && rows <= size / 4 * 3 ? size / 4 * 3 : size;
+}
+
+/// What this thread has computed for, in nanoseconds.
+int64_t thread_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
 /// Room for values, which is kept; what is in it is lost when it grows.
@@ -80,8 +89,11 @@ class Preparer::Preparation {
     draw_events();
     draw_negatives();
     count_past();
-    const int64_t size = ask_queries();
-    descend(size);
+    if (rules_.with_nodes) {
+      descend(ask_queries());
+    } else {
+      keep_starts();
+    }
     if (ask_.edge_x.is_read) find_events();
     if (ask_.edge_x.rows != nullptr) gather_edges();
     if (ask_.node_x.is_read) read_nodes();
@@ -113,6 +125,7 @@ class Preparer::Preparation {
   void add_block(int64_t size, int64_t k);
   void sample(size_t hop, int64_t size, const FrontierOut& targets);
   void keep_inputs(int64_t size, const FrontierOut& inputs);
+  void keep_starts();
   void find_events();
   void gather_edges();
   void read_nodes();
@@ -136,7 +149,7 @@ void Preparer::Preparation::draw_events() {
   out_.eid = slab_.add<eid_t>(num());
   out_.t = slab_.add<tick_t>(num());
   out_.ends = slab_.add<node_t>(out_.num_queries);
-  out_.row = slab_.add<int64_t>(out_.num_queries);
+  if (rules_.with_nodes) out_.row = slab_.add<int64_t>(out_.num_queries);
   auto* const eid = slab_.at<eid_t>(out_.eid);
   if (ask_.only != nullptr) {
     std::copy_n(ask_.only, out_.num_new, eid);
@@ -183,6 +196,7 @@ void Preparer::Preparation::draw_negatives() {
 void Preparer::Preparation::count_past() {
   EventCounts* const counts = plan_.counts_;
   if (counts == nullptr) return;
+  const int64_t begin = thread_ns();
   const auto num_rows = 2 * static_cast<int64_t>(counts->counts().size()) + counts->num_decaying();
   out_.counts = slab_.add<int64_t>(rows_of(num_rows, rows_of(num(), 1 + m())));
   const eid_t* limit = rules_.sees_all_before ? slab_.at<eid_t>(out_.eid) : work_.start.of(num());
@@ -190,6 +204,7 @@ void Preparer::Preparation::count_past() {
   counts->read_upto(std::max(ask_.end, last == limit + num() ? 0 : *last));
   counts->answer({src(), dst(), negative_src(), negative_dst(), slab_.at<tick_t>(out_.t), limit, num(), m()},
                  slab_.at<int64_t>(out_.counts));
+  out_.counting_ns = thread_ns() - begin;
 }
 
 /// The distinct queries of all roots, in `work_.above`; returns how many.
@@ -275,6 +290,14 @@ void Preparer::Preparation::keep_inputs(int64_t size, const FrontierOut& inputs)
   int64_t* const ids = work_.ids.of(out_.num_nodes);
   for (int64_t i = 0; i < size; ++i) ids[i] = inputs.node[i] >= ask_.node_end ? -1 : inputs.node[i];
   std::fill(ids + size, ids + out_.num_nodes, -1);
+}
+
+/// No rows of nodes: where the batch of each event started.
+void Preparer::Preparation::keep_starts() {
+  out_.num_nodes = 0;
+  out_.nodes = slab_.add<node_t>(0);
+  out_.position = slab_.add<int64_t>(num());
+  std::copy_n(work_.start.of(num()), num(), slab_.at<int64_t>(out_.position));
 }
 
 /// The distinct events of all blocks and of the batch, in `work_.events`, and the row of each.

@@ -18,7 +18,7 @@ from tgflow.compare.groups import Stopwatch
 from tgflow.compare.lineup import Entrant
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores
-from tgflow.models import EdgeBank, PopTrack, Recency
+from tgflow.models import EdgeBank, PopTrack, Recency, SmoothedCounts
 from tgflow.models.tgn import TGN
 from tgflow.plan.negatives import PairHistory
 from tgflow.train.config import ContinualConfig
@@ -125,6 +125,28 @@ def test_models_share_batches_whatever_they_count_of_the_past():
         assert counted == pytest.approx(own, rel=0.3)  # lists grow by leaps
 
 
+def test_what_reads_counts_alone_shares_batches_without_nodes():
+    def lineup():
+        rules = [Entrant("recency", 0, Recency()), Entrant("edgebank", 0, EdgeBank())]
+        return [*rules, Entrant("counts", 0, SmoothedCounts())]
+
+    together = compared(*lineup())
+    assert together.result()["num_groups"] == 1
+    assert together.num_batches == 2
+    for entrant in lineup():
+        assert torch.equal(rows(compared(entrant))[entrant.key], rows(together)[entrant.key])
+    for key, each in together.result()["participants"].items():
+        assert each["microseconds"]["preparation"] > 0, key
+
+
+def test_a_rule_is_not_charged_for_what_others_count(monkeypatch):
+    took = []
+    monkeypatch.setattr(groups.Stopwatch, "counted", lambda self, seconds: took.append(seconds))
+    compared(Entrant("recency", 0, Recency()), Entrant("counts", 0, SmoothedCounts()))
+    assert took
+    assert all(seconds > 0 for seconds in took)
+
+
 def test_pairs_of_the_log_are_read_once_for_all(monkeypatch):
     read = []
     grow = PairHistory._grow
@@ -145,9 +167,9 @@ def test_a_model_is_charged_for_its_part_of_what_is_prepared(monkeypatch):
     watch = Stopwatch()
     for epoch in (PREDICT, 1):
         with watch.preparing(epoch):
-            assert watch.count(lambda: "answers") == "answers"
-    assert watch.seconds(0, learns=False) == 2  # 3 seconds, of which one was counting
-    assert watch.seconds(1, learns=False) == 3
+            watch.counted(0.25)
+    assert watch.seconds(0, learns=False) == 0.75  # a second, of which a quarter was counting
+    assert watch.seconds(1, learns=False) == 1.0
     assert watch.seconds(0.5, learns=True) == 5
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.made_models import batches_of, changed, made_events, made_model, plan_for
+from helpers.records import untimed
 from tgflow.graph import TemporalGraph
 from tgflow.models import EdgeBankTW, EdgeBankTWConfig, Recency, RecencyConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig
@@ -151,6 +152,35 @@ def test_offline_training_makes_one_pass_and_chooses_on_validation_alone():
     assert result["rule"] == best
     assert result["test.ap"] == found[best]["test.ap"]
     assert "optimizer" not in trainer.checkpoint().sections
+
+
+@pytest.mark.parametrize(
+    ("name", "visibility"),
+    [
+        ("edgebank", "event"),
+        ("edgebank-tw", "batch"),
+        ("poptrack", "event"),
+        ("recency", "batch"),
+        ("counts", "event"),
+    ],
+)
+def test_no_frontier_is_made_and_no_bit_depends_on_it(name, visibility, monkeypatch):
+    seen = []
+
+    def figures():
+        graph, model = TemporalGraph("undirected", 2), made_model(name)
+        config = ContinualConfig(batch_size=20, visibility=visibility, mrr_negatives=3)
+        trainer = ContinualTrainer(model, graph, config, scores=True)
+        records = list(trainer.steps([popular(120)]))
+        seen.append(trainer._source().predict.batch(0, 0).nodes.numel())
+        stream = [(r.loss, r.metrics, r.scores.logit.tolist()) for r in records]
+        trained = offline(made_model(name), visibility=visibility).fit()
+        return stream, untimed(trained)
+
+    without = figures()
+    monkeypatch.setattr(type(made_model(name)), "reads_nodes", True)
+    assert figures() == without
+    assert seen[0] == 0 < seen[1]
 
 
 def test_nothing_is_replayed_or_drawn_for_a_model_without_parameters(monkeypatch):

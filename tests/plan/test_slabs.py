@@ -65,6 +65,7 @@ def any_plans(draw: st.DrawFn) -> Plan:
     if draw(st.booleans()):
         only = draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
         changes |= {"only": torch.tensor(sorted(only)), "start": 0, "replay": None}
+    changes["with_nodes"] = bool(changes["fanouts"]) or draw(st.booleans())
     node_x = None
     if draw(st.booleans()):
         node_x = FeatureTable(3, placement=draw(st.sampled_from(["host", "disk"])))
@@ -244,8 +245,8 @@ def test_a_slab_holds_one_batch() -> None:
     pairs = _core.PairIndex()
     pairs.append(*ends)
     preparer = _core.Preparer(
-        graph, pairs, None, 0, 4, [2], _core.Strategy.recent, 1, False, True, 1.0, 1, False, -1, 0,
-        False, True, 1.0,
+        graph, pairs, None, 0, 4, [2], _core.Strategy.recent, 1, False, True, True, 1.0, 1, False,
+        -1, 0, False, True, 1.0,
     )  # fmt: skip
     slab = _core.Slab(_core.SlabPool(1, None))
     with pytest.raises(ValueError, match="length"):

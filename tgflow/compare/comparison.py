@@ -229,17 +229,17 @@ class Comparison(StreamTrainer):
                 batch = next(following)
             members = groups[turn].participants
             active = [members[i] for i in turns(len(members), self._index) if members[i].is_active]
-            own = [each.own(batch) for each in active]
-            for each, of_each in zip(active, own, strict=True):
-                each.predict(of_each)
+            for each in active:
+                each.predict(each.own(batch))
+            learning = [each for each in active if each.num_updates]
+            own: list[AnyBatch] = []
             for _ in range(groups[turn].num_batches - 1):
                 batch = next(following)
-                own = [each.own(batch) for each in active]
-                for each, of_each in zip(active, own, strict=True):
+                own = [each.own(batch) for each in learning]
+                for each, of_each in zip(learning, own, strict=True):
                     each.learn(of_each)
-            for each, of_each in zip(active, own, strict=True):
-                if each.num_updates:
-                    each.store(of_each)
+            for each, of_each in zip(learning, own, strict=True):
+                each.store(of_each)
         return batch
 
     def _finish(self, of: MicroBatch) -> None:

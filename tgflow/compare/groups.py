@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
@@ -21,8 +21,6 @@ from tgflow.plan.device_batches import DeviceBatches
 from tgflow.train.config import ContinualConfig
 from tgflow.train.microbatch import PREDICT, MicroBatchPlans
 
-Answer = TypeVar("Answer")
-
 
 def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:
     """Return what a model's batches depend on, beside what all models of a comparison share.
@@ -30,7 +28,8 @@ def needs_of(model: TemporalModel, config: ContinualConfig) -> tuple[Any, ...]:
     What it counts of the past is no part of it: a batch may hold more counts than a model reads.
     """
     strategy = config.strategy or model.strategy
-    return model.fanouts, strategy, model.state is not None
+    reads_memory = model.state is not None if model.reads_nodes else None
+    return model.fanouts, strategy, reads_memory
 
 
 class Stopwatch:
@@ -55,12 +54,9 @@ class Stopwatch:
             self._preparing[kind] += seconds - counting
             self._counting[kind] += counting
 
-    def count(self, look_up: Callable[[], Answer]) -> Answer:
-        """Return what counts of the past are looked up for a batch that is being prepared."""
-        begin = time.thread_time()
-        found = look_up()
-        self._batch.counting = getattr(self._batch, "counting", 0.0) + time.thread_time() - begin
-        return found
+    def counted(self, seconds: float) -> None:
+        """Hear for how long this thread counted the past for a batch that is being prepared."""
+        self._batch.counting = getattr(self._batch, "counting", 0.0) + seconds
 
     def seconds(self, share: float, *, learns: bool) -> float:
         """Return what was spent for a model.
@@ -90,7 +86,14 @@ class GroupCounts(CountHistory):
 
     def answer(self, *args: Any, **options: Any) -> Tensor:
         """Return all answers about a batch's pairs, as `CountHistory` does."""
-        return self._watch.count(lambda: super(GroupCounts, self).answer(*args, **options))
+        begin = time.thread_time()
+        found = super().answer(*args, **options)
+        self.took(time.thread_time() - begin)
+        return found
+
+    def took(self, seconds: float) -> None:
+        """Note it, so that each model is charged for its part."""
+        self._watch.counted(seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,9 @@ class Choice:
         """
         if batch.num_new == len(batch):
             return torch.tensor([self._at(batch.host.begin)])
-        position = batch.position.index_select(0, batch.src_row)
+        position = batch.position
+        if len(batch.nodes):  # of a plan with a frontier, whose rows have them
+            position = position.index_select(0, batch.src_row)
         return torch.tensor([self._at(each) for each in position.tolist()])
 
     def _at(self, position: int) -> int:

@@ -61,7 +61,11 @@ def walk_of(spec: PlanSpec, roots: Roots, columns: RootColumns) -> HopWalk:
 
 def _descent(spec: PlanSpec, roots: Roots, columns: RootColumns) -> tuple[Frontier, Descent]:
     """Return the top frontier of a batch, and how hops lead down from it."""
-    frontier, row = distinct(columns.queries, spec.graph.gpu)
+    if spec.with_nodes:
+        frontier, row = distinct(columns.queries, spec.graph.gpu)
+    else:
+        row = columns.eid.new_empty(0)
+        frontier = Frontier(row, row)
     how = Descent(
         rows=row, key=roots.key, as_of=roots.host.end if spec.sees_all_before else None,
         by_time=False, by_position=spec.with_memory, params=columns.params,
@@ -89,7 +93,9 @@ def assembled_of(spec: PlanSpec, roots: Roots, columns: RootColumns, hops: Hops)
         **roots.rows(row),
         blocks=hops.blocks,
         nodes=inputs.nodes if inputs.num_used is None else inputs.nodes.clamp(min=0),
-        position=_positions(inputs, columns.begin, spec.with_memory),
+        position=_positions(inputs, columns.begin, spec.with_memory)
+        if spec.with_nodes
+        else _starts(roots, columns),
         counts=spec.counts.read(columns.counts, 1 + roots.negatives.dst.shape[1]),
         num_fallbacks=roots.negatives.num_fallbacks,
         slice=roots.slice,
@@ -101,6 +107,12 @@ def assembled_of(spec: PlanSpec, roots: Roots, columns: RootColumns, hops: Hops)
     return pending_batch(
         batch, with_edges=with_edges, node_rows=node_rows, gpu=graph.gpu, num_used=num_used
     )
+
+
+def _starts(roots: Roots, columns: RootColumns) -> Tensor:
+    """Return where the batch of each event started, of a plan without a frontier."""
+    assert columns.queries.position is not None
+    return columns.queries.position[: len(roots.host.eid)]
 
 
 def _positions(inputs: Frontier, begin: Tensor | int, with_memory: bool) -> Tensor:

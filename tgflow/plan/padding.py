@@ -26,7 +26,7 @@ class BatchShape:
     targets: tuple[int, ...]
     """Of each block."""
     nodes: int
-    """Of the lowest frontier."""
+    """Of the lowest frontier; 0 without one."""
     edges: int
     """Of the edge table; 0 without one."""
 
@@ -43,7 +43,8 @@ class BatchShape:
         such a shape is padding on average, and at most a third.
         """
         targets = tuple(map(rounded, self.targets))
-        return BatchShape(targets, rounded(self.nodes), rounded(self.edges) if self.edges else 0)
+        nodes, edges = (rounded(rows) if rows else 0 for rows in (self.nodes, self.edges))
+        return BatchShape(targets, nodes, edges)
 
 
 def rounded(rows: int) -> int:

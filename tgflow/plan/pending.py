@@ -82,7 +82,8 @@ def pending_batch(
         with_edges: Whether the graph has edge features.
         node_rows: Rows of the batch's nodes, or None if the graph has no node features.
         gpu: Where the batch is; None: on the CPU.
-        num_used: On a GPU the rows in use of all its frontiers from the top down, int64 `[]` each.
+        num_used: On a GPU the rows in use of all its frontiers from the top down, int64 `[]` each;
+            none where there is no frontier, and nothing is cut to a size.
     """
     ids: dict[Feature, Tensor] = {} if node_rows is None else {"node_x": node_rows}
     if not with_edges:
@@ -93,7 +94,7 @@ def pending_batch(
     found = distinct_events([*(block.eid for block in batch.blocks), batch.eid], gpu)
     *rows, own_row = found.rows
     blocks = (replace(b, edge_row=row) for b, row in zip(batch.blocks, rows, strict=True))
-    all_used = [] if found.num_used is None else [*num_used, found.num_used]
+    all_used = [] if found.num_used is None or not num_used else [*num_used, found.num_used]
     return PendingBatch(
         replace(batch, blocks=tuple(blocks), num_used=_stacked(all_used)),
         {"edge_x": found.eids, **ids},

@@ -49,6 +49,8 @@ class BatchPlaces(NamedTuple):
     x: int
     node_ids: int
     node_x: int
+    counting_ns: int
+    """No place: of the thread, for which it counted the past."""
 
 
 class BatchLayout(NamedTuple):

@@ -84,6 +84,7 @@ class SlabPreparer:
             span=spec.sampler.span or 1,
             sees_all_before=spec.sees_all_before,
             with_memory=spec.with_memory,
+            with_nodes=spec.with_nodes,
             seconds_per_tick=spec.graph.seconds_per_tick,
             num_negatives=negatives.num,
             draws_pairs=negatives.kind != "random",
@@ -154,7 +155,9 @@ class SlabPreparer:
             is_padded=is_padded,
         )
         memory = torch.frombuffer(slab, dtype=torch.uint8)  # it and its views keep the slab
-        return FilledSlab((epoch, index), BatchLayout.of(numbers), memory, begin, end)
+        layout = BatchLayout.of(numbers)
+        spec.counts.took(layout.batch.counting_ns * 1e-9)
+        return FilledSlab((epoch, index), layout, memory, begin, end)
 
     def _rows(self, names: Collection[Feature]) -> dict[Feature, Tensor]:
         """Return the rows of those of some tables that are in host memory, as views."""
@@ -212,10 +215,11 @@ class FilledSlab:
         at, piece, (epoch, index) = self._layout.batch, Piece(memory), self._task
         num, m = at.num_events, spec.negatives.num
         src, dst, negative_src, negative_dst = _ends(piece, at.ends, at, m)
-        src_row, dst_row, negative_src_row, negative_dst_row = _ends(piece, at.row, at, m)
+        src_row, dst_row, negative_src_row, negative_dst_row = _rows_of_ends(piece, at, m)
         eid, t = piece.words(at.eid, num), piece.words(at.t, num)
         if host is not None:
             eid, src, dst, t = host.eid, host.src, host.dst, host.t
+        num_positions = at.num_nodes if spec.with_nodes else num
         num_counts = spec.counts.num_rows * num * (1 + m)
         widths = {each.name: each.table.dim for each in feature_inputs(spec.graph)}
         batch = Batch(
@@ -237,7 +241,7 @@ class FilledSlab:
             negative_dst_row=negative_dst_row,
             blocks=self._blocks(piece, spec.fanouts, widths.get("edge_x", 0)),
             nodes=piece.words(at.nodes, at.num_nodes),
-            position=piece.words(at.position, at.num_nodes),
+            position=piece.words(at.position, num_positions),
             node_x=_rows(piece, at.node_x, at.num_nodes, widths.get("node_x", 0)),
             counts=spec.counts.read(piece.words(max(at.counts, 0), num_counts), 1 + m),
             num_fallbacks=at.num_fallbacks,
@@ -270,6 +274,14 @@ class FilledSlab:
 def _rows(piece: Piece, place: int, rows: int, width: int) -> Tensor | None:
     """Return features, None where the slab has none."""
     return None if place < 0 else piece.floats(place, rows, width)
+
+
+def _rows_of_ends(piece: Piece, at: BatchPlaces, m: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the rows of the queries by ends; none of a batch without a frontier."""
+    if at.row >= 0:
+        return _ends(piece, at.row, at, m)
+    row, rows = piece.words(0, 0), piece.words(0, 0, m)
+    return row, row, rows, rows
 
 
 def _ends(

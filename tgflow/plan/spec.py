@@ -62,8 +62,17 @@ class Roots:
         """Return the root fields of a batch.
 
         Args:
-            row: Where each of `queries` is in the top frontier, int64 `[Q]` on any device.
+            row: Where each of `queries` is in the top frontier, int64 `[Q]` on any device; `[0]`
+                where there is none.
         """
+        if not len(row):  # no frontier was made
+            none = row.view(0, self.negatives.dst.shape[1])
+            return {
+                "src_row": row,
+                "dst_row": row,
+                "negative_src_row": none,
+                "negative_dst_row": none,
+            }
         src_row, dst_row, rest = self.split(row)
         m = rest.shape[2]
         return {
@@ -99,11 +108,17 @@ class PlanSpec:
         only: Tensor | None = None,
         replay: ExperienceReplay | None = None,
         with_memory: bool,
+        with_nodes: bool = True,
         counts: Sequence[Count] | CountHistory = (),
         pairs: PairHistory | None = None,
         slices: int = 1,
     ) -> None:
         _check(batch_size, fanouts, visibility, slices)
+        if fanouts and not with_nodes:
+            raise ValueError(
+                f"fanouts are neighbors of nodes, got {tuple(fanouts)} with with_nodes=False: give "
+                "none, or leave it out"
+            )
         if only is not None and (replay is not None or start or stop is not None):
             raise ValueError("a plan of given events has neither start, stop nor replay")
         if start < 0 or (stop is not None and stop < start):
@@ -122,6 +137,7 @@ class PlanSpec:
         self.only = only
         self.replay = replay
         self.with_memory = with_memory
+        self.with_nodes = with_nodes
         self.slices = slices
         self.pairs = PairHistory(graph.log) if pairs is None else pairs
         """What negatives are drawn from."""
@@ -319,7 +335,7 @@ class PlanSpec:
         if not own_sources:
             columns.append(negatives.src.reshape(-1))
         nodes = torch.cat(columns)
-        if self.sees_all_before and not self.with_memory:
+        if self.sees_all_before and not self.with_memory and self.with_nodes:
             position = torch.full_like(nodes, begin)
         else:
             position = _per_root(start, m, own_sources)

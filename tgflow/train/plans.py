@@ -65,6 +65,7 @@ def make_plan(
         only=only,
         replay=replay,
         with_memory=model.state is not None,
+        with_nodes=model.reads_nodes,
         counts=model.counts if counts is None else counts,
         pairs=pairs,
         slices=config.slices,

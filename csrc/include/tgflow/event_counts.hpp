@@ -38,6 +38,7 @@ struct Count {
   Decay decay;  ///< Without one if its half-life is 0.
 
   bool decays() const { return decay.half_life > 0; }
+  bool has_keys_of(const Count& other) const { return of == other.of && depth == other.depth; }
 };
 
 /// Follows a log and answers counts. What is asked about the first `n` events has one answer for good. Any
@@ -98,6 +99,7 @@ class EventCounts {
   struct Asked;
   struct Answer;
   struct Found;
+  using Numbers = std::vector<size_t>;  // of counts, in their order
   static constexpr int64_t kHugePagesFrom = int64_t{16} << 20;
 
   static List list_of(CountOf of);
@@ -115,13 +117,15 @@ class EventCounts {
   eid_t cut_off(tick_t t, eid_t limit) const;
   Asked asked(const Pairs& pairs) const;
   void find_last_destinations(Asked& asked) const;
-  void answer_count(const Count& count, const Asked& asked, const Answer& out) const;
+  void answer_alike(const Count& count, const Asked& asked, const std::vector<Answer>& out) const;
   static void find_prefixes(const EventLists* lists, const Count& count, const Asked& asked, int64_t begin,
                             int64_t num, Found* found);
 
   const EventLog& log_;
   std::vector<Count> counts_;
-  std::vector<size_t> decay_;  // of each count: which of its list's
+  std::vector<size_t> decay_;   // of each count: which of its list's
+  std::vector<int64_t> sums_;   // of each count: which of those that decay, -1 if it does not
+  std::vector<Numbers> alike_;  // counts that are of the same keys, which are looked up once
   int64_t num_decaying_ = 0;
   int depth_ = 0;         // of the last destinations that are looked at
   int window_depth_ = 0;  // of those that windows have

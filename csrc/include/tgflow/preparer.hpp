@@ -22,6 +22,7 @@ struct BatchRules {
   Sampler sampler;
   bool sees_all_before = false;  ///< Whether a query sees what is earlier in its own batch, too.
   bool with_memory = false;
+  bool with_nodes = true;  ///< Whether nodes get rows; else there are no fanouts, and no frontier is made.
   double seconds_per_tick = 1;
   int64_t num_negatives = 1;
   bool draws_pairs = false;  ///< Whether negatives have sources of their own.
@@ -62,12 +63,13 @@ struct BatchLayout {
     int64_t target, neighbor, mask, dt, eid, edge_row;
   };
   int64_t num_events, num_new, num_queries, num_fallbacks;
-  int64_t eid, t, ends, row, counts = -1;
+  int64_t eid, t, ends, row = -1, counts = -1;
   std::vector<Block> blocks;
   int64_t num_nodes, nodes, position;
   int64_t num_edges = 0, num_in_blocks = 0;  ///< Rows of the edge table, and how many of them blocks read.
   int64_t own_row = -1, edge_ids = -1, edge_x = -1, x = -1;
   int64_t node_ids = -1, node_x = -1;
+  int64_t counting_ns = 0;  ///< Of the thread, for which it counted the past.
 };
 
 /// Prepares the batches of a plan. Any number of threads may, at once.

@@ -210,6 +210,7 @@ RULES: dict[str, Any] = {
     "span": 1,
     "sees_all_before": False,
     "with_memory": True,
+    "with_nodes": True,
     "seconds_per_tick": 1.0,
     "num_negatives": 2,
     "draws_pairs": False,

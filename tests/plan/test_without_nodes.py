@@ -1,0 +1,101 @@
+"""Plans without a frontier: the same events, negatives and counts, and no rows of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.devices import device_of, for_each_gpu, opened
+from helpers.plan_reference import assert_same_batch, batch_starts
+from helpers.plan_variants import made_events, plan_of, spec_of
+from tgflow.batch import Batch
+from tgflow.counts import Count
+from tgflow.events import EventBatch
+from tgflow.graph import TemporalGraph
+from tgflow.plan.loader import Loader
+from tgflow.plan.negatives import NegativeSampler
+from tgflow.plan.plan import Plan
+from tgflow.plan.replay import ExperienceReplay
+from tgflow.tables import FeatureTable
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"with_memory": False, "start": 13},
+    {"visibility": "batch", "negatives": NegativeSampler("historical", 3)},
+    {"replay": ExperienceReplay(0.7, 60, 20.0), "with_memory": False},
+    {"only": torch.arange(3, 57, 2), "negatives": NegativeSampler(num=20)},
+]
+ROWS = ("src_row", "dst_row", "negative_src_row", "negative_dst_row", "nodes", "position", "node_x")
+EVENTS = made_events(60)
+
+
+def plans(
+    variant: dict[str, Any], events: EventBatch = EVENTS, **graph: Any
+) -> tuple[Plan, Plan]:
+    """Return a plan without a frontier, and the same with one, of features of both kinds."""
+    node_x = FeatureTable(2)
+    node_x.append(torch.rand(9, 2, generator=torch.Generator().manual_seed(0)))
+    grown = TemporalGraph.from_events(events, node_x=node_x, **graph)
+    counts = (Count("pair"), Count("dst", half_life=7.0))
+    made = (
+        plan_of(grown, fanouts=(), counts=counts, with_nodes=with_nodes, **variant)
+        for with_nodes in (False, True)
+    )
+    return next(made), next(made)
+
+
+def assert_without(found: Batch, expected: Batch, plan: Plan) -> None:
+    """Fail unless `found` is `expected` but for what is of nodes."""
+    m = expected.negative_dst.shape[1]
+    assert found.src_row.shape == found.dst_row.shape == (0,)
+    assert found.negative_src_row.shape == found.negative_dst_row.shape == (0, m)
+    assert len(found.nodes) == 0
+    assert found.node_x is not None
+    assert found.node_x.shape == (0, 2)
+    starts = batch_starts(spec_of(plan), found.eid.tolist())
+    if plan.only is not None:
+        starts = [found.host.begin] * len(found)
+    assert found.position.tolist() == starts
+    rows = {name: getattr(expected, name) for name in ROWS}
+    assert_same_batch(replace(found, **rows), expected)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_is_the_batch_that_it_would_be_but_for_nodes(variant: dict[str, Any]) -> None:
+    without, whole = plans(variant)
+    for batch, expected in zip(Loader(without, 1), Loader(whole, 1), strict=True):
+        assert_without(batch, expected, without)
+        assert_same_batch(batch, without.preparer.of_roots(without.draw(1, batch.index)))
+
+
+def test_slices_have_none_either() -> None:
+    without, whole = plans({"slices": 2, "replay": ExperienceReplay(0.7, 60, 20.0)})
+    for index in range(len(whole)):
+        for number in range(2):
+            found, expected = (plan.batch(0, index, number) for plan in (without, whole))
+            assert_without(found, expected, without)
+
+
+@for_each_gpu
+@pytest.mark.parametrize("captures", [False, True])
+def test_a_gpu_prepares_the_same(gpu: str, captures: bool) -> None:
+    variant = VARIANTS[3]
+    there, _ = plans(variant, device=opened(gpu))
+    without, _ = plans(variant)
+    for batch in Loader(there, 1, num_threads=0, captures=captures):
+        assert_same_batch(batch.to("cpu"), without.batch(1, batch.index))
+
+
+@for_each_gpu
+def test_batches_of_the_host_are_copied(gpu: str) -> None:
+    without, _ = plans({})
+    for batch in Loader(without, 1, num_threads=0, device=device_of(gpu)):
+        assert_same_batch(batch.to("cpu"), without.batch(1, batch.index))
+
+
+def test_neighbors_of_no_nodes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"fanouts are neighbors of nodes, got \(3,\)"):
+        plan_of(TemporalGraph(), with_nodes=False)
