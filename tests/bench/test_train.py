@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import benchmarks.train
+import benchmarks.train_models
 from benchmarks import peers
 from benchmarks.race import link_loss, race
 from helpers.emulator.device import EmulatedDevice
@@ -115,9 +116,9 @@ def test_without_peers_the_rows_say_how_to_get_them(monkeypatch):
     params = {"stream": "made"}
     rows = benchmarks.train.tgn_rows(made_task(), params, Options())
     rows += benchmarks.train.tgat_rows(made_task(), params, Options())
-    rows += benchmarks.train.jodie_rows(made_task(), params, Options())
-    rows += benchmarks.train.graphmixer_rows(made_task(), params, Options())
-    rows += benchmarks.train.rows_without_features(made_task(), params, Options())
+    rows += benchmarks.train_models.jodie_rows(made_task(), params, Options())
+    rows += benchmarks.train_models.graphmixer_rows(made_task(), params, Options())
+    rows += benchmarks.train_models.rows_without_features(made_task(), params, Options())
     skipped = [row for row in rows if "skipped" in row.params]
     assert [row.params["library"] for row in skipped] == [
         *("torch_geometric", "tgm-lib", "tglite"),

@@ -53,6 +53,11 @@ DEVELOPERS = {
     "train": Benchmark(
         "benchmarks.train", "training TGN and TGAT, beside the peers that are installed", True
     ),
+    "train-models": Benchmark(
+        "benchmarks.train_models",
+        "training JODIE, GraphMixer, TPNet and DyGFormer, beside a peer that is installed",
+        True,
+    ),
     "threads": BENCHMARKS["threads"],
     "inference": BENCHMARKS["inference"],
     "reuse": BENCHMARKS["reuse"],

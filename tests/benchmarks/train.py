@@ -1,24 +1,14 @@
-"""How fast models train, beside the other libraries that are installed, in the same run."""
+"""How fast TGN and TGAT train, beside the other libraries that are installed, in the same run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from benchmarks import peers
 from benchmarks.peers import Peer
 from benchmarks.race import race
 from tgflow.bench.options import Options
-from tgflow.bench.own import (
-    Own,
-    own_dygformer,
-    own_graphmixer,
-    own_jodie,
-    own_tgat,
-    own_tgn,
-    own_tpnet,
-)
+from tgflow.bench.own import Own, own_tgat, own_tgn
 from tgflow.bench.row import Params, Row, skipped
 from tgflow.bench.task import Laps, Task
 from tgflow.bench.train import (
@@ -34,11 +24,6 @@ from tgflow.bench.turns import restored_threads
 
 OWN = "tgflow"
 TGN_TIMES_FASTER = 3.0
-JODIE_TIMES_TGN = 2.0
-GRAPHMIXER_TIMES_FASTER = 5.0
-PAIRS_TIMES_FASTER = 3.0
-PAIRS_TURN = 3
-"""Batches of a model of pairs that tgflow trains when it is its turn."""
 
 
 def run(options: Options) -> list[Row]:
@@ -54,9 +39,7 @@ def run(options: Options) -> list[Row]:
             rows += on_device(task, params, options.devices[-1], options)
         if options.only_device:
             return rows
-        for of_model in (tgn_rows, tgat_rows, jodie_rows, graphmixer_rows, rows_without_features):
-            rows += of_model(task, params, options)
-        return rows
+        return rows + tgn_rows(task, params, options) + tgat_rows(task, params, options)
 
 
 def tgn_rows(task: Task, params: Params, options: Options) -> list[Row]:
@@ -83,73 +66,6 @@ def tgat_rows(task: Task, params: Params, options: Options) -> list[Row]:
     laps, absent = contenders(own_tgat(task), peers.TGAT, turn=1)
     race(laps, task.num_batches, options)
     return speed_rows("TGAT training", laps, absent, params, TGAT_EVENTS_PER_SECOND)
-
-
-def jodie_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """JODIE in turns with TGN, which also samples neighbors and attends to them."""
-    laps = {
-        name: Laps(own, TURN, task.batch_size)
-        for name, own in (("JODIE", own_jodie(task)), ("TGN", own_tgn(task)))
-    }
-    race(laps, task.num_batches, options)
-    speed = laps["JODIE"].median
-    return [
-        Row("JODIE training", speed, "events/s", params | {"library": OWN}),
-        Row("JODIE training, times TGN", speed / laps["TGN"].median, "x", params, JODIE_TIMES_TGN),
-    ]
-
-
-def graphmixer_rows(task: Task, params: Params, options: Options) -> list[Row]:
-    """GraphMixer over the whole stream; a peer trains one batch a turn."""
-    against = Rivals("GraphMixer training", own_graphmixer, peers.GRAPHMIXER)
-    return peer_rows(against, task, params, options)
-
-
-def rows_without_features(task: Task, params: Params, options: Options) -> list[Row]:
-    """GraphMixer, TPNet and DyGFormer on events without features, with their papers' neighbors."""
-    rows: list[Row] = []
-    for rivals, neighbors in (
-        (Rivals("GraphMixer training", own_graphmixer, peers.GRAPHMIXER), 20),
-        (Rivals("TPNet training", own_tpnet, peers.TPNET, PAIRS_TIMES_FASTER, PAIRS_TURN), 20),
-        (
-            Rivals(
-                "DyGFormer training",
-                own_dygformer,
-                peers.DYGFORMER,
-                PAIRS_TIMES_FASTER,
-                PAIRS_TURN,
-            ),
-            31,
-        ),
-    ):
-        plain = replace(task, events=replace(task.events, x=None), neighbors=neighbors)
-        named = params | {"features": 0, "neighbors": neighbors}
-        rows += peer_rows(rivals, plain, named, options)
-    return rows
-
-
-class Rivals(NamedTuple):
-    """A model of ours and those of others."""
-
-    name: str
-    """Of the rows."""
-    own: Callable[[Task], Own]
-    others: Sequence[Peer]
-    times_faster: float = GRAPHMIXER_TIMES_FASTER
-    turn: int = TURN
-    """Batches of ours a turn; a peer trains one."""
-
-
-def peer_rows(rivals: Rivals, task: Task, params: Params, options: Options) -> list[Row]:
-    """Race a model against those of others."""
-    laps, absent = contenders(rivals.own(task), rivals.others, turn=1, own_turn=rivals.turn)
-    race(laps, task.num_batches, options)
-    rows = speed_rows(rivals.name, laps, absent, params)
-    others = [each.median for name, each in laps.items() if name != OWN]
-    if others:
-        times = laps[OWN].median / max(others)
-        rows.append(Row(f"{rivals.name}, times the peer", times, "x", params, rivals.times_faster))
-    return rows
 
 
 def contenders(
