@@ -29,7 +29,7 @@ from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
 from tgflow.nn._native import gather_rows
 from tgflow.nn.memory_table import MemoryPlacement, check_memory_placement, memory_table
-from tgflow.nn.walks import WalkProjection, WalkRows, num_features, row_times
+from tgflow.nn.walks import WalkProjection, WalkRows, near_features, num_features, row_times
 from tgflow.setting import Size, check_ranges
 
 WALK_DIM = 64
@@ -108,7 +108,7 @@ class TPNet(TemporalModel):
         self.check_widths(batch)
         pairs, block = Pairs.of(batch), batch.blocks[0]
         walks, t = self.walks.read(self.state, batch), row_times(batch, pairs)
-        near = self._near(walks, block.neighbor, block.target, t, block.mask)
+        near = near_features(walks, self.walk_map, block.neighbor, block.target, t, block.mask)
         own = self.own_proj(block, batch.node_x, near)  # for all its pairs
 
         def score(part: Pairs) -> Tensor:
@@ -122,7 +122,9 @@ class TPNet(TemporalModel):
         src, dst, target = pairs.src_row, pairs.dst_row, block.target
         row, other = torch.cat([src, dst]), torch.cat([dst, src])
         mask = block.mask[row]
-        near = self._near(walks, block.neighbor[row], target[other], t[row], mask, self.other_proj)
+        near = near_features(
+            walks, self.walk_map, block.neighbor[row], target[other], t[row], mask, self.other_proj
+        )
         token = gather_rows(own.flatten(1), row).view(near.shape).add(near)
         token = self.mixers[:-1](self.token_proj(F.relu(token)))
         z = self.mixers[-1].mean(token)  # type: ignore[operator]
@@ -132,35 +134,6 @@ class TPNet(TemporalModel):
         both = torch.cat(z.tensor_split(2), dim=1)
         logits: Tensor = self.decoder(both, self.walk_map(pair, None)).squeeze(1)
         return logits
-
-    def _near(
-        self,
-        walks: WalkRows,
-        neighbor: Tensor,
-        node: Tensor,
-        t: Tensor,
-        mask: Tensor,
-        proj: nn.Linear | None = None,
-    ) -> Tensor:
-        """Return f(w, u) of the neighbors w, `[R, k]`, with nodes u, `[R]`; or a linear map of it.
-
-        Empty slots get zeros. On the CPU only filled ones cost time; on a GPU, to wait for nothing,
-        all do.
-        """
-        neighbor, node, t, filled = (
-            x.expand(mask.shape).flatten() for x in (neighbor, node[:, None], t[:, None], mask)
-        )
-        slot = filled.nonzero().squeeze(1) if mask.is_cpu else None
-        if slot is not None:
-            neighbor, node, t, filled = (x[slot] for x in (neighbor, node, t, filled))
-        found: Tensor = self.walk_map(walks.features(neighbor, node, t, filled), None)
-        if proj is not None:
-            found = proj(found)
-        if slot is None:
-            found = found * filled.unsqueeze(1)
-        else:
-            found = found.new_zeros(mask.numel(), found.shape[1]).index_copy(0, slot, found)
-        return found.view(*mask.shape, found.shape[1])
 
     def messages(self, batch: Batch, found: Scores | Embeddings) -> Messages:
         """Return the walks through the new events, and those that were there."""

@@ -74,6 +74,47 @@ class WalkRows(NamedTuple):
         return _left(t - self.memory.last_update.index_select(0, row), self.decay)
 
 
+def near_features(
+    walks: WalkRows,
+    walk_map: Callable[[Tensor, None], Tensor],
+    neighbor: Tensor,
+    node: Tensor,
+    t: Tensor,
+    mask: Tensor,
+    proj: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Return what a network makes of the walks of neighbors with nodes, zeros in empty slots.
+
+    On the CPU only filled slots cost time; on a GPU, to wait for nothing, all do.
+
+    Args:
+        walks: Of the batch.
+        walk_map: Maps the features of pairs, `[P, num_features(hops)]`, to what is read of them.
+        neighbor: Rows of the neighbors, int64 `[R, k]`.
+        node: Rows of the nodes, int64 `[R]`.
+        t: When to look at the walks, in ticks, int64 `[R]`.
+        mask: Which slots are filled, bool `[R, k]`.
+        proj: A linear map of that without a bias; None: the features as they are.
+
+    Returns:
+        float32 `[R, k, dim]`.
+    """
+    neighbor, node, t, filled = (
+        x.expand(mask.shape).flatten() for x in (neighbor, node[:, None], t[:, None], mask)
+    )
+    slot = filled.nonzero().squeeze(1) if mask.is_cpu else None
+    if slot is not None:
+        neighbor, node, t, filled = (x[slot] for x in (neighbor, node, t, filled))
+    found = walk_map(walks.features(neighbor, node, t, filled), None)
+    if proj is not None:
+        found = proj(found)
+    if slot is None:
+        found = found * filled.unsqueeze(1)
+    else:
+        found = found.new_zeros(mask.numel(), found.shape[1]).index_copy(0, slot, found)
+    return found.view(*mask.shape, found.shape[1])
+
+
 @dataclass(frozen=True)
 class WalkProjection:
     """H^l = A^l R: temporal walk matrices (arXiv:2410.04013), held as rows of a `NodeMemory`.
