@@ -141,8 +141,8 @@ class Batch:
     A pure function of (seed, epoch, index) and of the event log up to the batch's end.
     Of `B` events the first `num_new` are new and the rest are replayed.
 
-    Of a plan `with_nodes=False` no frontier is made: there are neither `blocks` nor `nodes`, columns of
-    rows have none, and `position` says of each event, `[B]`, where its batch started.
+    Of a plan `with_nodes=False` no frontier is made: there are neither `blocks` nor `nodes`,
+    columns of rows have none, and `position` says of each event, `[B]`, where its batch started.
 
     A slice of a batch is one, too, of some of its rows; `host.begin` and `host.end` are those of
     the whole batch then.

@@ -11,15 +11,15 @@ import torch
 
 from helpers.live_runs import write_events
 from helpers.records import untimed
+from tgflow.choices import Preset
 from tgflow.cli import main
+from tgflow.cli.chosen_preset import cuts_at_steps
+from tgflow.cli.compared import preset_line
 from tgflow.cli.lineup import AUTO, chosen
 from tgflow.compare.outcome import Outcome
 from tgflow.config import ConfigError, load_config
 from tgflow.events import EventBatch
 from tgflow.models import MODELS
-from tgflow.choices import Preset
-from tgflow.cli.chosen_preset import cuts_at_steps
-from tgflow.cli.compared import preset_line
 from tgflow.presets import Family, measure, settings_of
 from tgflow.published import PUBLISHED
 
@@ -203,9 +203,7 @@ def test_presets_set_what_models_have_and_flags_win():
 
 
 SPARSE = measure(stream(*(2 * torch.arange(60) + end for end in (0, 1)), torch.arange(60)), 1)
-DISCRETE = measure(
-    stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1
-)
+DISCRETE = measure(stream(torch.zeros(50).long(), torch.ones(50).long(), torch.arange(50) // 25), 1)
 
 
 def test_a_line_up_of_a_sparse_stream_reads_no_history_of_pairs():

@@ -164,7 +164,8 @@ def test_the_page_holds_what_it_promises(analysis):
     page = comparison_page(analysis)
     for title in (
         "Leaderboard", "Mean reciprocal rank", "Accuracy against cost", "Differences", "Slices",
-        "Drift", "What it is worth to go on learning", "Going on to learn", "What the stream is like", "Protocol",
+        "Drift", "What it is worth to go on learning", "Going on to learn",
+        "What the stream is like", "Protocol",
     ):  # fmt: skip
         assert title in page, title
     assert "3 models on made: good is ahead" in page

@@ -1,4 +1,4 @@
-"""What it is worth to go on learning: by hand, by seed, and in intervals that hold what they say."""
+"""What it is worth to go on learning: by hand, by seed, in intervals that hold what they say."""
 
 from __future__ import annotations
 

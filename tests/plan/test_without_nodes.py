@@ -32,9 +32,7 @@ ROWS = ("src_row", "dst_row", "negative_src_row", "negative_dst_row", "nodes", "
 EVENTS = made_events(60)
 
 
-def plans(
-    variant: dict[str, Any], events: EventBatch = EVENTS, **graph: Any
-) -> tuple[Plan, Plan]:
+def plans(variant: dict[str, Any], events: EventBatch = EVENTS, **graph: Any) -> tuple[Plan, Plan]:
     """Return a plan without a frontier, and the same with one, of features of both kinds."""
     node_x = FeatureTable(2)
     node_x.append(torch.rand(9, 2, generator=torch.Generator().manual_seed(0)))

@@ -67,8 +67,8 @@ def compare(
     events.arrow (what is known of each event), metrics.json and a report.html: who is ahead and
     whether that is chance, what an event costs, where each is good, and how all drift.
 
-    Some settings go by the kind of stream, which is measured and printed (--preset): whatever is set
-    otherwise stays. --preset dyglib:uci takes those that papers state for a data set of DyGLib.
+    Some settings go by the kind of stream, which is measured and printed (--preset): whatever is
+    set otherwise stays. --preset dyglib:uci takes what papers state for a data set of DyGLib.
 
     With --protocol dyglib/1 or tgb/1 each model is trained offline, in epochs, and what is compared
     is the test; --resume keeps those that are done, and goes on after the newest epoch saved.

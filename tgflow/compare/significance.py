@@ -23,7 +23,7 @@ BLOCK = 1_000
 LEAST_BLOCKS = 30
 """Where there are fewer, blocks are shorter."""
 LEAST_OF_PART = 10
-"""The same for a part of the events, which is too short for as many blocks of events that differ."""
+"""The same for a part of the events, which would have to have too short ones."""
 RESAMPLES = 2_000
 LEVEL = 0.05
 _NORMAL = 1.96

@@ -48,8 +48,8 @@ class Plan(PlanSpec):
         replay: Past events to add to each batch, or None.
         with_memory: Whether the model reads node memory. If so the input rows are distinct (node,
             memory position) pairs, otherwise distinct nodes.
-        with_nodes: Whether the model reads rows of nodes. Without, for models that read counts and the
-            events alone, no frontier is made; see `Batch`.
+        with_nodes: Whether the model reads rows of nodes. Without, for models that read counts and
+            the events alone, no frontier is made; see `Batch`.
         counts: What to count of the past of each pair that a batch scores: exactly, as of the time
             of its event and, with visibility `batch`, as of the start of its event's batch. The
             answers are in `Batch.counts`, in this order. They are of all events of the log, also of
