@@ -62,8 +62,11 @@ EventCounts::EventCounts(const EventLog& log, std::vector<Count> counts)
     const auto same = std::find_if(alike_.begin(), alike_.end(), [&](const Numbers& numbers) {
       return counts_[numbers.front()].has_keys_of(count);
     });
-    if (same == alike_.end()) alike_.push_back({sums_.size() - 1});
-    if (same != alike_.end()) same->push_back(sums_.size() - 1);
+    if (same == alike_.end()) {
+      alike_.push_back({sums_.size() - 1});
+    } else {
+      same->push_back(sums_.size() - 1);
+    }
     const bool follows = list == kTransitions || list == kTransitionRows;
     const bool windows = list == kWindows || list == kWindowRows;
     if (follows || windows) depth_ = std::max(depth_, count.depth);
