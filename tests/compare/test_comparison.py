@@ -170,7 +170,7 @@ def test_a_model_is_charged_for_its_part_of_what_is_prepared(monkeypatch):
             watch.counted(0.25)
     assert watch.seconds(0, learns=False) == 0.75  # a second, of which a quarter was counting
     assert watch.seconds(1, learns=False) == 1.0
-    assert watch.seconds(0.5, learns=True) == 5
+    assert watch.seconds(0.5, learns=True) == 1.75
 
 
 def test_nothing_is_prepared_for_models_that_learn_nothing():
