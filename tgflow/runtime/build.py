@@ -6,7 +6,7 @@ composition: see `tests/runtime/test_runner.py` for one without ingestion and di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,6 @@ from tgflow.config.model import model_label
 from tgflow.distributed.words import share_words
 from tgflow.durable.errors import LogCorrupt
 from tgflow.durable.log import DurableLog
-from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
@@ -140,8 +139,7 @@ def _way_out(error: Exception, directory: RunDirectory) -> str:
     """Return what can be done about files that are damaged or gone."""
     if isinstance(error, LogCorrupt):
         return "bring files back from a copy, or start over with another --out"
-    rows = edge_file(directory.config, directory.path)
-    lost = rows if isinstance(error, RowsLost) else None
+    lost = edge_file(directory.config, directory.path) if isinstance(error, RowsLost) else None
     return f"bring files back from a copy, or {learn_again(directory.path, lost)}"
 
 
@@ -213,12 +211,9 @@ def _compose(
     opened.enter_context(checkpoints)
     stream = _make_stream(ingest, flow, config, trainer.position - start.history)
     opened.enter_context(stream)
-    timed: Iterable[EventBatch] = stream
-    if ends is not None:
-        timed = TimedStream.of(stream, ends, config, trainer.position)
-    if inputs.cut_at_steps:
-        timed = SteppedStream(timed)
-    parts = lead(peers, timed, trainer, flow, run_log, config.ranks.timeout)
+    timed = stream if ends is None else TimedStream.of(stream, ends, config, trainer.position)
+    cut = SteppedStream(timed) if inputs.cut_at_steps else timed
+    parts = lead(peers, cut, trainer, flow, run_log, config.ranks.timeout)
     metrics = make_metrics(
         status := RunStatus(),
         flow,
