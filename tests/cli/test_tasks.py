@@ -141,3 +141,31 @@ def test_labels_are_learned_from_where_links_alone_were(tgflow, payments, tmp_pa
     ran = tgflow("run", "-s", "new.csv", *shape, *flags, "--json")
     assert ran.code == 0, ran.err
     assert ran.json["prequential.edge.num_positives"] > 0
+
+
+def test_a_frozen_model_learns_links_first_and_then_labels_alone(tgflow, payments, tmp_path):
+    flags = ("-m", "jodie", "--task", "node", "--target", "is_fraud", "--freeze", "--threads", 1)
+    ran = tgflow("train", "-s", payments, "-o", "out", *flags, "--epochs", 2)
+    assert ran.code == 0, ran.err
+    assert ran.err.count("val AP") == 4
+    assert ran.err.count("node.auc") == 2
+    records = [json.loads(x) for x in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records] == [0, 1]
+    found = {record["val.ap"] for record in records}
+    assert len(found) == 1  # links stay as they were
+    ran = tgflow("run", "-s", payments, *flags)
+    assert ran.code == 2
+    assert "--freeze: a model that has learned links is needed" in ran.err
+
+
+@pytest.mark.slow
+def test_state_labels_of_jodies_files_are_learned(tgflow, tmp_path):
+    rng = random.Random(0)
+    lines = ["user_id,item_id,timestamp,state_label,comma_separated_list_of_features"]
+    for i in range(300):
+        x = rng.gauss(0, 1)
+        lines.append(f"{rng.randrange(9)},{rng.randrange(5)},{i}.0,{int(x > 1)},{x:.3f},{i % 2}")
+    (tmp_path / "wiki.csv").write_text("\n".join(lines) + "\n")
+    ran = tgflow("train", "-s", "wiki.csv", "--task", "node", "--target", "label", "--json", *FEW)
+    assert ran.code == 0, ran.err
+    assert ran.json["test.node.num_positives"] > 0

@@ -118,6 +118,8 @@ def check_together(config: Config) -> None:
         raise ConfigError("--dedup-window: by which ids? name their column: --event-id COLUMN")
     check_scores(config)
     check_serving(config)
+    if config.task.freeze and config.start.init_from is None:
+        raise ConfigError("--freeze: a model that has learned links is needed: --init-from RUN")
     if config.task.node_labels is not None or config.task.inject is not None:
         flag = "--inject" if config.task.node_labels is None else "--node-labels"
         raise ConfigError(f"{flag}: it is measured when a training is done; use tgflow train")

@@ -7,10 +7,12 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.runtime.files import RunFiles
 from tgflow.tasks.injection import inject
-from tgflow.tasks.labels import count_classes
+from tgflow.tasks.labels import count_classes, freeze
 from tgflow.tasks.node_labels import LabeledNodes, node_label_figures, read_node_labels
 from tgflow.tasks.node_property import asked_at_times, node_property_figures
 from tgflow.tasks.property_labels import PropertyLabels, read_property_labels
+from tgflow.train.config import ExecutionConfig
+from tgflow.train.observe import Callback
 from tgflow.train.offline import OfflineTrainer
 from tgflow.train.split import chronological_split
 from tgflow.units import ticks_per_unit
@@ -47,6 +49,22 @@ def labeled(
     lines = ["position", *map(str, places.tolist())]
     (rundir.path / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return config, made
+
+
+def learn_links(trainer: OfflineTrainer, observer: Callback, execution: ExecutionConfig) -> None:
+    """Let the model of a trainer that learns labels alone learn links before.
+
+    Args:
+        trainer: Of a frozen model, which is frozen again when this returns.
+        observer: Hears of what is learned.
+        execution: How a GPU is used.
+    """
+    trainer.model.requires_grad_(True)
+    links = OfflineTrainer(
+        trainer.model, trainer.graph, trainer.config, observer, execution=execution
+    )
+    links.fit()
+    freeze(trainer.model)
 
 
 def node_figures(config: Config, trainer: OfflineTrainer, ids: NodeIds) -> dict[str, float]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from math import nan
@@ -20,7 +20,7 @@ from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
 from tgflow.cli.continual import failing_run, interruptible, printer
-from tgflow.cli.labeling import labeled, node_figures
+from tgflow.cli.labeling import labeled, learn_links, node_figures
 from tgflow.cli.ranks import (
     check_rank_tables,
     check_ranks,
@@ -187,7 +187,8 @@ def _trained(
                 trainer = _trainer(
                     config, seed, graph, source.x_dim, progress, device, peers, source.ids
                 )
-                done = result_of(seed, _fitted(trainer, saves, target, config, source.ids))
+                fitted = _fitted(trainer, saves, target, config, source.ids, progress)
+                done = result_of(seed, fitted)
                 saves.add(done)
             results.append(done.result)
     metrics = {
@@ -210,10 +211,17 @@ def _trained(
 
 
 def _fitted(
-    trainer: OfflineTrainer, saves: OfflineSaves, target: Path, config: Config, ids: NodeIds
+    trainer: OfflineTrainer,
+    saves: OfflineSaves,
+    target: Path,
+    config: Config,
+    ids: NodeIds,
+    progress: _Progress,
 ) -> dict[str, Any]:
     """Train, from the newest epoch that was saved, and leave the model; return the figures."""
-    saves.resume(trainer)
+    if not saves.resume(trainer) and config.task.freeze:
+        with progress.unlogged():
+            learn_links(trainer, progress, execution_config(config))
     result = trainer.fit(partial(saves.after_epoch, trainer)) | node_figures(config, trainer, ids)
     checkpoint = trainer.checkpoint()
     Ids(ids).save(checkpoint)
@@ -321,6 +329,7 @@ class _Progress(Callback):
         self._rates = rates
         self.records = read_records(rundir.records).kept
         """Of all epochs, also of those before a resume."""
+        self._logs = True
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -330,6 +339,13 @@ class _Progress(Callback):
     def __exit__(self, *error: object) -> None:
         if self._status is not None:
             self._status.stop()
+
+    @contextmanager
+    def unlogged(self) -> Iterator[None]:
+        """Enclose what is shown and leaves no record."""
+        self._logs = False
+        yield
+        self._logs = True
 
     def on_batch(self, record: BatchRecord) -> None:
         """Show where training is."""
@@ -341,8 +357,9 @@ class _Progress(Callback):
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Print a line and log a record."""
-        self.records.append({"seed": self.seed, **record.to_json(), **self._rates.lately()})
-        self._rundir.log(self.records[-1])
+        if self._logs:
+            self.records.append({"seed": self.seed, **record.to_json(), **self._rates.lately()})
+            self._rundir.log(self.records[-1])
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
             f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{_label_score(record)}"

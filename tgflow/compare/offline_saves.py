@@ -105,15 +105,20 @@ class OfflineSaves:
             )
         return found
 
-    def resume(self, trainer: OfflineTrainer) -> None:
+    def resume(self, trainer: OfflineTrainer) -> bool:
         """Let the first that is to be trained go on after its newest epoch that was saved.
+
+        Returns:
+            Whether there is one.
 
         Raises:
             CheckpointError: If that does not fit its model.
         """
-        if self._under_way is not None:
-            trainer.load_progress(self._under_way)
-            self._under_way = None
+        if self._under_way is None:
+            return False
+        trainer.load_progress(self._under_way)
+        self._under_way = None
+        return True
 
     def after_epoch(self, trainer: OfflineTrainer) -> None:
         """Save where a training is, if it is time to."""

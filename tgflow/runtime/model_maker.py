@@ -17,7 +17,7 @@ from tgflow.model import TemporalModel
 from tgflow.models import MODELS
 from tgflow.runtime.gpu import CPU
 from tgflow.sampling import Sampler
-from tgflow.tasks.labels import check_embeds, make_task
+from tgflow.tasks.labels import check_embeds, freeze, make_task
 from tgflow.train.config import TrainingConfig
 from tgflow.train.reducer import check_sliceable
 
@@ -70,6 +70,8 @@ def _add_label_decoder(model: TemporalModel, config: Config, edge_x_dim: int) ->
             check_embeds(model)
         if task is not None:
             task.add_decoder(model, edge_x_dim)
+        if config.task.freeze:
+            freeze(model)
     except ValueError as error:
         raise ConfigError(f"--task {config.task.kind}: {error}") from None
 

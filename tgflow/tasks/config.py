@@ -42,6 +42,9 @@ class TaskConfig:
     has been predicted."""
     links: bool = True
     """Learn which events come, too, or labels alone."""
+    freeze: bool = False
+    """Learn the decoder of labels alone, on a model that has learned links before: train does that
+    first, run begins with one by --init-from."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -49,6 +52,8 @@ class TaskConfig:
         allowed = _ALLOWED[self.kind]
         if wrong := sorted(found - set(allowed)):
             raise ValueError(f"{wrong[0]} is nothing that the task {self.kind} has")
+        if self.freeze and not self.has_decoder:
+            raise ValueError("freeze is for tasks whose labels have a decoder: edge, node")
         if allowed and len(found) != 1:
             raise ValueError(
                 f"{allowed[0]} must say where the labels of the task {self.kind} are"

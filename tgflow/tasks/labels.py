@@ -115,6 +115,12 @@ class LabelTask:
         return labels + links * float(self.config.links)
 
 
+def freeze(model: TemporalModel) -> None:
+    """Let nothing of a model be learned but its decoder of labels."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("label_decoder."))
+
+
 def check_embeds(model: TemporalModel) -> None:
     """Raise ValueError if a model makes no embeddings of single nodes."""
     if type(model).embed is TemporalModel.embed:
