@@ -45,7 +45,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, duration, reuse_line, score
-from tgflow.report.label_figures import TASKS
+from tgflow.report.label_figures import label_score
 from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.runtime.briefing import Lead, config_of, hear_words
@@ -362,18 +362,11 @@ class _Progress(Callback):
             self._rundir.log(self.records[-1])
         self._console.print(
             f"seed {self.seed}  epoch {record.epoch + 1:>3}/{self._epochs}"
-            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{_label_score(record)}"
+            f"  loss {record.loss:.4f}  val AP {score(record.val['ap'])}{label_score(record.val)}"
             f"{' *' if record.is_best else '  '}  {duration(record.seconds)}"
             f"  {compact(record.events_per_second)} events/s",
             highlight=False,
         )
-
-
-def _label_score(record: EpochRecord) -> str:
-    """Return how well labels were predicted, in a few words; nothing where none were."""
-    names = (f"{task}.{key}" for task in TASKS for key in ("auc", "accuracy"))
-    found = [f"  {name} {score(record.val[name])}" for name in names if name in record.val]
-    return "".join(found[:1])
 
 
 def _summary(metrics: Mapping[str, Any], path: Path) -> None:

@@ -62,6 +62,13 @@ def label_table(
     return None
 
 
+def label_score(figures: Mapping[str, float]) -> str:
+    """Return how well labels were predicted, in a few words; nothing where none were."""
+    names = (f"{task}.{key}" for task in TASKS for key in ("auc", "accuracy"))
+    found = [f"  {name} {score(figures[name])}" for name in names if name in figures]
+    return "".join(found[:1])
+
+
 def _interval(flat: Mapping[str, Any], key: str) -> str:
     low, high = flat.get(f"{key}_low"), flat.get(f"{key}_high")
     return "–" if low is None or high is None else f"{low:.3f}–{high:.3f}"
