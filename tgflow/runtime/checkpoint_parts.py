@@ -31,6 +31,8 @@ _INGEST_NOTES: Mapping[str, Any] = {
     "log": dict[str, int] | None,
 }
 """Types of what `IngestState.to_json` gives."""
+MOST_LINES = 1 << 53
+"""Of metrics.jsonl, more than any run writes."""
 
 
 class SavedSettings:
@@ -118,7 +120,7 @@ class SavedRecords:
         noted = read_as(dict[str, int], reader.meta.get(self.name), self.name)
         read_natural(noted, "bytes")
         if "lines" in noted:
-            read_natural(noted, "lines", most=read_natural(reader.meta, "position"))
+            read_natural(noted, "lines", most=MOST_LINES)
         self._files.rewind_records(noted)
 
     def clear(self) -> None:
