@@ -18,12 +18,10 @@ Kind = Literal["link", "edge", "node", "property", "anomaly"]
 class TaskConfig:
     """What is to be learned of the events."""
 
-    kind: Annotated[
-        Literal["link", "edge", "node", "property", "anomaly"], Setting(flags=("--task",))
-    ] = "link"
+    kind: Annotated[Kind, Setting(flags=("--task",))] = "link"
     """link: which events come; edge: also the label of each; node: also what each label says of its
     source; property: what nodes have of each item at times, from embeddings and what they had;
-    anomaly: links, measured by how badly labeled events are foreseen."""
+    anomaly: links alone, measured by how little the labeled events were foreseen."""
     target: str | None = None
     """Column of the labels that a task is about."""
     node_labels: str | None = None
