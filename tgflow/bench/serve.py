@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -35,12 +35,15 @@ from tgflow.train.continual import ContinualTrainer
 CLIENTS = (1, 8, 64)
 """That ask as soon as they have an answer."""
 RATE = 100
-"""Requests a second, of a few clients together, beside which learning is measured."""
-RATE_CLIENTS = 4
+"""Requests a second, of all clients together, beside which learning is measured."""
+RATE_CLIENTS = 32
+"""Enough for that rate where each answer takes a third of a second."""
 MOST_SLOWED = 5.0
 """Percent that they may slow learning down."""
 SECONDS, QUICK_SECONDS = 5.0, 1.0
 """Of a window."""
+MARGIN = 1.0
+"""Seconds more that clients ask, so that they do until the last micro-batch of a window ends."""
 WARM_EVENTS = 2_000
 QUESTIONS = 500
 
@@ -65,17 +68,19 @@ def _rows(learning: Learning, params: Params, seconds: float, options: Options) 
     for num in CLIENTS:
         options.say(f"serve: {num} clients")
         asked = learning.asked(num, seconds)
-        params_of = params | {"clients": num, "answers/s": round(len(asked.answers) / seconds)}
+        params_of = params | {"clients": num, "answers/s": round(asked.rate)}
         for name, share in (("p50", 0.50), ("p99", 0.99)):
             yield Row(f"serve, {name} beside learning", asked.quantile(share), "ms", params_of)
     slowed: list[float] = []
     alone: list[float] = []
+    reached: list[float] = []
     for number in range(options.rounds):
         options.say(f"serve: {RATE} requests/s, round {number + 1}")
         alone.append(learning.alone(seconds))
         asked = learning.asked(RATE_CLIENTS, seconds, RATE)
         slowed.append(100 * (1 - 2 * asked.speed / (alone[-1] + learning.alone(seconds))))
-    params |= {"requests/s": RATE, "events/s alone": round(median(alone))}
+        reached.append(asked.rate)
+    params |= {"answers/s": round(median(reached)), "events/s alone": round(median(alone))}
     yield Row("serve, learning is", median(slowed), "% slower", params, MOST_SLOWED)
 
 
@@ -85,8 +90,15 @@ class AskedWindow:
 
     speed: float
     """Events learned a second."""
-    answers: Sequence[float] = field(default_factory=list)
+    lasting: float
+    """Seconds in which clients asked."""
+    answers: Sequence[float]
     """Seconds of each."""
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return len(self.answers) / self.lasting
 
     def quantile(self, share: float) -> float:
         """Return how many milliseconds a share of the answers took at most."""
@@ -129,9 +141,10 @@ class Learning:
 
     def alone(self, seconds: float) -> float:
         """Return how many events are learned a second while nobody asks."""
-        before, begin = self._trainer.position, time.perf_counter()
+        before, begin = self._completed()
         time.sleep(seconds)
-        return (self._trainer.position - before) / (time.perf_counter() - begin)
+        after, end = self._completed()
+        return (after - before) / (end - begin)
 
     def asked(self, clients: int, seconds: float, rate: float = 0) -> AskedWindow:
         """Have clients ask for some seconds; with a rate all of them together so many a second.
@@ -140,7 +153,8 @@ class Learning:
             RuntimeError: If they did not get their answers.
         """
         at = self._server.endpoint
-        words = [f"{at.host}:{at.port}", clients, seconds, rate]
+        lasting = seconds + MARGIN
+        words = [f"{at.host}:{at.port}", clients, lasting, rate]
         command = [sys.executable, str(Path(serve_clients.__file__)), *map(str, words)]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -154,7 +168,14 @@ class Learning:
             answers = json.loads(process.stdout.read())
         if not answers:
             raise RuntimeError("no client had an answer")
-        return AskedWindow(speed, answers)
+        return AskedWindow(speed, lasting, answers)
+
+    def _completed(self) -> tuple[int, float]:
+        """Return how many events are learned when the next micro-batch is complete, and when."""
+        position = self._trainer.position
+        while self._trainer.position == position:
+            time.sleep(0.002)
+        return self._trainer.position, time.perf_counter()
 
     def _learn(self) -> None:
         for _ in self._trainer.steps(self._stream()):
