@@ -208,19 +208,16 @@ class LinkMetrics:
     def _add(self, positive: Tensor, negative: Tensor) -> dict[str, float]:
         if not negative.numel():
             return {}
-        rank, first = ranks(positive, negative), negative[:, 0]
-        ap, auc = _compared(positive, first)
-        batch = {"ap": ap, "auc": auc}
+        rank = ranks(positive, negative)
+        batch = batch_metrics(positive, negative, rank, self.hits)
         self._num_events += len(positive)
         self._num_batches += 1
-        self._count(batch, 1)
+        self._num_ranked += len(rank) if negative.shape[1] > 1 else 0
+        for name, value in batch.items():
+            weight = 1 if name in ("ap", "auc") else len(rank)
+            self._sums[name] = self._sums.get(name, 0.0) + value * weight
         if self._pool is not None:
-            self._pool.append((positive.clone(), first.clone()))
-        if negative.shape[1] > 1:
-            ranked = {"mrr": _mrr(rank)} | {f"hits@{k}": _hits_at_k(rank, k) for k in self.hits}
-            self._num_ranked += len(rank)
-            self._count(ranked, len(rank))
-            batch |= ranked
+            self._pool.append((positive.clone(), negative[:, 0].clone()))
         return batch
 
     def result(self) -> dict[str, float]:
@@ -240,9 +237,27 @@ class LinkMetrics:
             out["auc_pooled"] = roc_auc(positive, negative)
         return out
 
-    def _count(self, values: dict[str, float], weight: int) -> None:
-        for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value * weight
+
+def batch_metrics(
+    positive: Tensor, negative: Tensor, rank: Tensor, hits: Sequence[int] = (1, 10)
+) -> dict[str, float]:
+    """Return the metrics of a batch: `ap`, `auc`, and of several negatives also `mrr` and `hits@k`.
+
+    Args:
+        positive: Scores, float `[B]`, some.
+        negative: Scores, float `[B, m]`, some; AP and AUC compare with the first column.
+        rank: What `ranks` says of them.
+        hits: The `k` of each Hits@k.
+
+    Raises:
+        ValueError: If a score is NaN.
+    """
+    ap, auc = _compared(positive, negative[:, 0])
+    batch = {"ap": ap, "auc": auc}
+    if negative.shape[1] > 1:
+        batch["mrr"] = _mrr(rank)
+        batch |= {f"hits@{k}": _hits_at_k(rank, k) for k in hits}
+    return batch
 
 
 def _fetched(batches: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:

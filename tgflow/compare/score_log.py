@@ -14,7 +14,6 @@ from tgflow.checkpoint.parts import (
     put_pieces,
 )
 from tgflow.checkpoint.typed import read_as, read_natural
-from tgflow.metrics import ranks
 from tgflow.train.pending_steps import MicroBatch
 
 PIECE = 1 << 18
@@ -41,20 +40,21 @@ class ScoreLog(InCheckpoint):
         """float32 or, of models that score so, float64 `[N, 3]`: see `COLUMNS`; NaN: not scored."""
         return self._rows[: self._size]
 
-    def add(self, of: MicroBatch, positive: Tensor, negative: Tensor) -> None:
+    def add(self, of: MicroBatch, positive: Tensor, negative: Tensor, rank: Tensor) -> None:
         """Take in the scores of a micro-batch, which may come after others that were skipped.
 
         Args:
             of: The micro-batch.
             positive: float `[B]`, of its events and of what was replayed.
             negative: float `[B, m]`.
+            rank: float64 `[B]`: of the events among their negatives.
         """
         begin, end = of.start - self._start, of.stop - self._start
         num = end - begin
         positive, negative = positive[:num], negative[:num]
         self._reserve(end, positive.dtype)
         rows = self._rows[begin:end]
-        rows[:, 0] = 1 / ranks(positive, negative)
+        rows[:, 0] = 1 / rank[:num]
         rows[:, 1], rows[:, 2] = positive, negative[:, 0]
         self._size = end
 

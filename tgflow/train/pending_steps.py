@@ -11,7 +11,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from tgflow.cuda.clock import WorkClock
-from tgflow.metrics import LinkMetrics, average_precision, mrr
+from tgflow.metrics import average_precision, batch_metrics, mrr, ranks
 from tgflow.train.event_scores import EventScores
 from tgflow.train.finite import BatchPlace, TrainingDiverged
 from tgflow.train.learner import Learner
@@ -55,8 +55,9 @@ class LearnedStep:
     """Of what was predicted, if they were asked for and have come."""
 
 
-OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor], None]
-"""Gets a micro-batch, and the scores of its events and of their negatives on the host."""
+OnScores: TypeAlias = Callable[[MicroBatch, Tensor, Tensor, Tensor], None]
+"""Gets a micro-batch, the scores of its events and of their negatives on the host, and the ranks of
+the events among these."""
 
 
 class DivergedStep(Exception):
@@ -139,9 +140,11 @@ class PendingSteps:
 
     def _measured(self, step: LearnedStep, positive: Tensor, negative: Tensor) -> dict[str, float]:
         num_random = negative.shape[1] - self._num_hist
+        ranked = negative[:, :num_random]
+        rank = ranks(positive, ranked)
         if self._on_scores is not None:
-            self._on_scores(step.of, positive, negative[:, :num_random])
-        measured = LinkMetrics(pooled=False).add(positive, negative[:, :num_random])
+            self._on_scores(step.of, positive, ranked, rank)
+        measured = batch_metrics(positive, ranked, rank) if ranked.numel() else {}
         if self._num_hist and len(positive):
             measured["mrr_hist"] = mrr(positive, negative[:, num_random:])
         return measured
