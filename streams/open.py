@@ -16,7 +16,8 @@ from tgflow.streams.files.formats import FORMATS, decoder_for
 from tgflow.streams.files.reader import Reader
 from tgflow.streams.files.table import TableDecoder, as_table
 from tgflow.streams.rows.limits import Checks
-from tgflow.streams.rows.schema import IdKind, Scale, Schema
+from tgflow.streams.rows.schema import IdKind, Schema
+from tgflow.streams.rows.times import Times
 from tgflow.streams.source import EventSource
 
 
@@ -28,7 +29,7 @@ def open_stream(
     t: str = "t",
     label: str | None = None,
     features: str | Sequence[str] | None = None,
-    time_unit: str = "s",
+    time_unit: str | None = None,
     tick_unit: str | None = None,
     format: str | None = None,
     id_kind: IdKind | None = None,
@@ -58,10 +59,14 @@ def open_stream(
         label: Name of the column of integer edge types or labels; None reads none.
         features: Names of the edge feature columns, or the prefix they share; columns of lists will
             do. None reads those that the format declares (JODIE's), else none.
-        time_unit: Unit of the file's times: s, ms, us, ns, m, h, d, day, or tick.
-        tick_unit: Unit of the stream's int64 ticks, `time_unit` if None. Times that fall between
-            two ticks are an error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals.
-            The least and the largest int64 are no times.
+        time_unit: Unit of the file's numbers: s, ms, us, ns, m, h, d, day, or tick. None goes by
+            the first rows: ms, us or ns where all of them are dates of 1980 to 2099 in that unit,
+            else s. Times may also be timestamps, and texts such as `2024-05-01 12:00:00.5+02:00`
+            (ISO 8601, or as SQL writes it); without a zone they are UTC.
+        tick_unit: Unit of the stream's int64 ticks; None is `time_unit`, or without one what the
+            decimals of the first timestamps and texts need. Times that fall between two ticks are
+            an error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals. The least and
+            the largest int64 are no times.
         format: csv, tsv, jodie, dyglib, snap, konect, parquet, arrow, jsonl, npz or pt; None goes
             by the name's ending.
         id_kind: "int" or "string"; None goes by the first row.
@@ -80,12 +85,12 @@ def open_stream(
             first row that is no event, naming file and line (or row, from 0).
         ValueError: If an argument is out of its choices.
     """
-    schema = _schema(src, dst, t, label, features, id_kind, time_unit, tick_unit)
+    schema = _schema(src, dst, t, label, features, id_kind)
     files = _files(source, format)
     if ids is None:
         ids = NodeIds(_is_bipartite(files) if bipartite is None else bipartite)
-    reader = Reader(files, schema, Checks())
-    return EventSource(_name(source, files), reader, schema.time.tick, ids, sort)
+    reader = Reader(files, schema, Times(time_unit, tick_unit), Checks())
+    return EventSource(_name(source, files), reader, ids, sort)
 
 
 def open_files(
@@ -96,7 +101,7 @@ def open_files(
     t: str = "t",
     label: str | None = None,
     features: str | Sequence[str] | None = None,
-    time_unit: str = "s",
+    time_unit: str | None = None,
     tick_unit: str | None = None,
     format: str | None = None,
     id_kind: IdKind | None = None,
@@ -118,8 +123,8 @@ def open_files(
         t: Name of the column of times.
         label: Name of the column of labels, or None.
         features: Names of the feature columns, the prefix they share, or None.
-        time_unit: Unit of the file's times.
-        tick_unit: Unit of the stream's ticks, `time_unit` if None.
+        time_unit: Unit of the file's times; None goes by the first rows.
+        tick_unit: Unit of the stream's ticks.
         format: The format, None to go by the name's ending.
         id_kind: "int" or "string"; None goes by the first row that can be read.
         event_id: Name of a column of texts or integers by which events that come twice are found,
@@ -135,11 +140,11 @@ def open_files(
         StreamError: If a file is of no known format, or lacks a column.
         ValueError: If an argument is out of its choices.
     """
-    schema = _schema(src, dst, t, label, features, id_kind, time_unit, tick_unit, event_id)
+    schema = _schema(src, dst, t, label, features, id_kind, event_id)
     files = _files(source, format, max_file_bytes, block_bytes)
-    reader = Reader(files, schema, checks or Checks())
+    reader = Reader(files, schema, Times(time_unit, tick_unit), checks or Checks())
     bipartite = _is_bipartite(files) if bipartite is None else bipartite
-    return FileSource(_name(source, files), reader, schema.time.tick, NodeIds(bipartite))
+    return FileSource(_name(source, files), reader, NodeIds(bipartite))
 
 
 def _schema(
@@ -149,14 +154,11 @@ def _schema(
     label: str | None,
     features: str | Sequence[str] | None,
     id_kind: IdKind | None,
-    time_unit: str,
-    tick_unit: str | None,
     event_id: str | None = None,
 ) -> Schema:
     if id_kind not in (None, "int", "string"):
         raise ValueError(f"unknown id_kind {id_kind!r}; choose 'int', 'string' or None")
-    time = Scale.between(time_unit, tick_unit or time_unit)
-    return Schema(src, dst, t, label, features, id_kind, time, event_id)
+    return Schema(src, dst, t, label, features, id_kind, event_id)
 
 
 def _name(source: Any, files: Files) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from tgflow.events import EventBatch
@@ -51,14 +51,17 @@ class EventSource:
     Args:
         name: What messages call it.
         reader: What reads the files.
-        unit: What a tick is.
         ids: The map that node ids go through.
         sort: Whether to read everything first and sort it by time, ties in file order.
     """
 
-    def __init__(self, name: str, reader: Reader, unit: str, ids: NodeIds, sort: bool) -> None:
+    def __init__(self, name: str, reader: Reader, ids: NodeIds, sort: bool) -> None:
         self.ids = ids
-        self.unit = unit
+        self.unit = reader.time.tick
+        self.time_unit = reader.time.unit
+        """What numbers in the files count."""
+        self.notes: Sequence[str] = reader.notes
+        """What the first rows have shown that nobody said, in sentences."""
         self.num_events = reader.num_events
         self.x_dim = sum(reader.widths)
         self.progress = 0.0
@@ -79,7 +82,7 @@ class EventSource:
             StreamError: At the first row that is no event; the events before it come first.
         """
         self.progress = 0.0
-        source = FileSource(self._name, self._reader, self.unit, self.ids)
+        source = FileSource(self._name, self._reader, self.ids)
         ingest = Ingest(source, self._order, strict=True)
         try:
             for events in ingest:

@@ -38,7 +38,7 @@ from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.columns import id_fault
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.ticks import decimal_type, number_fault
+from tgflow.streams.rows.ticks import number_fault, time_fault, time_type
 
 _ROW = re.compile(r"Row #(\d{1,9}):")
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
@@ -204,9 +204,10 @@ def _fault(
         value = row[name]
         if fault := id_fault(name, int(value) if _INTEGER.fullmatch(value) else value):
             return fault
-    for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
-        if column and (fault := number_fault(column, row[column], scale)):
-            return fault
+    if fault := time_fault(columns.t, row[columns.t], time):
+        return fault
+    if columns.label and (fault := number_fault(columns.label, row[columns.label], UNSCALED)):
+        return fault
     for name in columns.features:
         if not _is_number(row[name]):
             return "type", f"{name} is {shown(row[name])}, expected a number"
@@ -223,9 +224,9 @@ def _wrong_width(line: Text, count: int, names: Sequence[str]) -> str:
 def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]:
     types = dict.fromkeys(columns.features, pa.float32())
     types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
-    types[columns.t] = decimal_type(time)
+    types[columns.t] = time_type(time)
     if columns.label:
-        types[columns.label] = decimal_type(UNSCALED)
+        types[columns.label] = time_type(UNSCALED)
     if columns.event_id:
         types.setdefault(columns.event_id, pa.string())
     return types

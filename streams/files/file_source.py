@@ -24,13 +24,16 @@ class FileSource:
     Args:
         name: What messages and reports call it.
         reader: What reads the files.
-        unit: What a tick is.
         ids: The map that node ids go through; a new one where the order of events is its own.
     """
 
-    def __init__(self, name: str, reader: Reader, unit: str, ids: NodeIds) -> None:
+    def __init__(self, name: str, reader: Reader, ids: NodeIds) -> None:
         self.name = name
-        self.unit = unit
+        self.unit = reader.time.tick
+        self.time_unit = reader.time.unit
+        """What numbers in the files count."""
+        self.notes: Sequence[str] = reader.notes
+        """What the first rows have shown that nobody said, in sentences."""
         self.x_dim = sum(reader.widths)
         self.id_kind = reader.id_kind
         self.ids = ids

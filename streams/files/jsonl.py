@@ -24,7 +24,7 @@ from tgflow.streams.rows.columns import id_fault
 from tgflow.streams.rows.features import usual_value
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
-from tgflow.streams.rows.ticks import decimal_type, number_fault
+from tgflow.streams.rows.ticks import number_fault, time_fault, time_type
 
 HEAD_LINES, HEAD_BYTES = 1000, 8 << 20
 """Of a file: lines that decide what its keys hold, and their bytes, about."""
@@ -127,9 +127,9 @@ def json_types(
     for name in (columns.src, columns.dst):
         is_number = ids == "int" or isinstance(usual.get(name), int)
         types[name] = pa.int64() if is_number else pa.string()
-    types[columns.t] = decimal_type(time)
+    types[columns.t] = time_type(time)
     if columns.label:
-        types[columns.label] = decimal_type(UNSCALED)
+        types[columns.label] = time_type(UNSCALED)
     if columns.event_id:
         is_number = isinstance(usual.get(columns.event_id), int)
         types.setdefault(columns.event_id, pa.int64() if is_number else pa.string())
@@ -206,9 +206,10 @@ def _fault(
             return "type", f"{name} is {shown(value)}, expected a string"
         if types[name] == pa.int64() and (fault := id_fault(name, _plain(value))):
             return fault
-    for column, scale in ((columns.t, time), (columns.label, UNSCALED)):
-        if column and (fault := number_fault(column, row.get(column), scale)):
-            return fault
+    if fault := time_fault(columns.t, row.get(columns.t), time):
+        return fault
+    if columns.label and (fault := number_fault(columns.label, row.get(columns.label), UNSCALED)):
+        return fault
     if fault := _event_id_fault(row, types, columns.event_id):
         return fault
     for name in columns.features:

@@ -13,6 +13,7 @@ from tgflow.streams.rows.features import usual_value
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.row_batch import Position, RowBatch
 from tgflow.streams.rows.schema import Columns, IdKind, Schema
+from tgflow.streams.rows.times import Times
 from tgflow.streams.rows.validate import RowSchema
 
 
@@ -22,6 +23,7 @@ class Reader:
     Args:
         files: The files.
         schema: Which columns make an event.
+        times: In which units their times are.
         checks: Limits on the values.
 
     Raises:
@@ -29,12 +31,16 @@ class Reader:
             strings.
     """
 
-    def __init__(self, files: Files, schema: Schema, checks: Checks) -> None:
+    def __init__(self, files: Files, schema: Schema, times: Times, checks: Checks) -> None:
         self._files = files
         self._schema = schema
         self._checks = checks
         self.id_kind: IdKind = schema.id_kind or "int"
         self.widths: tuple[int, ...] = ()
+        self.time, _ = times.scale(())
+        self.notes: list[str] = []
+        """What the first rows have shown that nobody said, in sentences."""
+        self._times = times
         self._look_ahead()
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
@@ -71,7 +77,7 @@ class Reader:
         columns = self._schema.select(decoder)
         if columns is None:
             return iter(())
-        schema = RowSchema(columns, self.id_kind, self._schema.time, self.widths, self._checks)
+        schema = RowSchema(columns, self.id_kind, self.time, self.widths, self._checks)
         return (self._placed(rows, current) for rows in decoder.read(schema, start))
 
     def _placed(self, rows: RowBatch, current: int) -> tuple[RowBatch, float]:
@@ -79,7 +85,7 @@ class Reader:
         return replace(rows, position=position), self._files.progress(current)
 
     def _look_ahead(self) -> None:
-        """Learn the width of the features from the first rows, and the kind of ids from one."""
+        """Learn the width of features and the unit of times from the first rows, ids from one."""
         for decoder in self._files.decoders:
             columns = self._schema.select(decoder)
             if columns is None:
@@ -88,6 +94,8 @@ class Reader:
             samples = decoder.samples(columns)
             if samples:
                 self._learn(samples, columns, decoder.first_place)
+                self.time, note = self._times.scale(row.get(columns.t) for row in samples)
+                self.notes += [] if note is None else [f"{decoder.name}: {note}"]
                 return
 
     def _learn(

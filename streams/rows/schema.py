@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 from tgflow.streams.errors import StreamError
@@ -28,7 +28,8 @@ _NUMBER_CODES = NumberCodes("type", "type", "range")
 class Scale:
     """How decimal numbers in `unit` become whole ticks of 1 `tick`, never rounded.
 
-    A tick is `value * per_unit`; no number with more than `digits` decimals is a whole tick.
+    A tick is `value * per_unit`; no number with more than `digits` decimals is a whole tick. With
+    `is_text` the column is text: times such as `2024-05-01 12:00:00`, and numbers among them.
     """
 
     unit: str
@@ -36,6 +37,11 @@ class Scale:
     per_unit: int = 1
     digits: int = 0
     fault_codes: NumberCodes = _TIME_CODES
+    is_text: bool = False
+
+    def of_text(self) -> Scale:
+        """Return it for a column of texts."""
+        return replace(self, is_text=True)
 
     @classmethod
     def between(cls, unit: str, tick: str) -> Scale:
@@ -109,7 +115,6 @@ class Schema:
         features: Names of the feature columns, or the prefix they share; None for those that the
             format itself declares.
         id_kind: What the node ids are; None to take what the first row holds.
-        time: From the file's times to ticks.
         event_id: Name of the column of ids by which events that come twice are found, or None.
     """
 
@@ -119,7 +124,6 @@ class Schema:
     label: str | None
     features: str | Sequence[str] | None
     id_kind: IdKind | None
-    time: Scale
     event_id: str | None = None
 
     def select(self, table: Tabular) -> Columns | None:

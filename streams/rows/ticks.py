@@ -20,6 +20,8 @@ from tgflow.streams.rows.checks import (
     refuse_nulls,
     refuse_wide,
 )
+from tgflow.streams.rows.columns import is_text
+from tgflow.streams.rows.iso import EXAMPLE, iso_seconds, plain_ticks
 from tgflow.streams.rows.schema import UNSCALED, Scale
 from tgflow.units import INT64_MAX, ticks_per_unit
 
@@ -27,16 +29,16 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 PRECISION = 22  # digits a decimal of a text file may have: 19 of an int64, and spare ones
 
 
-def decimal_type(scale: Scale) -> pa.DataType:
+def time_type(scale: Scale) -> pa.DataType:
     """Return the Arrow type that text is read to, so that no tick is ever a float."""
-    return pa.decimal128(PRECISION, scale.digits)
+    return pa.string() if scale.is_text else pa.decimal128(PRECISION, scale.digits)
 
 
 def tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
     """Return times (or labels) as int64 ticks `[B]`.
 
     Integers, decimals and floats are in `scale.unit`; timestamps, durations and dates know
-    their own unit.
+    their own unit. Texts are times such as `2024-05-01T12:00:00Z`, or numbers.
 
     Raises:
         BadRows: Where a value is missing, no number, or no whole tick in int64.
@@ -53,6 +55,8 @@ def tick_column(array: pa.Array, name: str, scale: Scale) -> Int64s:
         return _integer_ticks(array.cast(pa.int8()), name, scale, Fraction(1))
     if (unit := _own_unit(kind)) and scale is not UNSCALED:
         return _timestamp_ticks(array, name, unit, scale)
+    if is_text(kind) and scale is not UNSCALED:
+        return _text_ticks(array, name, scale.of_text())
     refuse_all(len(array), scale.fault_codes.type, f"{name} is of type {kind}, expected numbers")
     return np.empty(0, dtype=np.int64)
 
@@ -163,6 +167,59 @@ def _float_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
     return np.asarray(whole * step.numerator)
 
 
+def _text_ticks(array: pa.Array, name: str, scale: Scale) -> Int64s:
+    """Read all texts at once if they are plain, else one by one."""
+    ticks = plain_ticks(array, scale.tick)
+    if ticks is not None:
+        return ticks
+    ticks, faults = np.zeros(len(array), dtype=np.int64), {}
+    for row, text in enumerate(array.to_pylist()):
+        fault = time_fault(name, text, scale)
+        if fault is None:
+            ticks[row] = int(_exact(text, scale))
+        else:
+            faults[row] = fault
+    bad = np.zeros(len(ticks), dtype=np.bool_)
+    bad[list(faults)] = True
+    refuse_each(bad, faults.__getitem__)
+    return ticks
+
+
+def _exact(text: str, scale: Scale) -> Fraction:
+    """Return how many ticks a text stands for that is a time or a number."""
+    seconds = iso_seconds(text)
+    if seconds is None:
+        return Fraction(text.strip()) * scale.per_unit
+    return seconds * ticks_per_unit("s", scale.tick)
+
+
+def time_fault(name: str, value: object, scale: Scale) -> Fault | None:
+    """Return what is wrong with a time of a file, None if nothing is; see `number_fault`."""
+    if not scale.is_text:
+        return number_fault(name, value, scale)
+    if value is not None and not isinstance(value, str):
+        text = f"{name} is {shown(value)}, expected text such as {EXAMPLE} as in the first rows"
+        return scale.fault_codes.type, text
+    if value is None or iso_seconds(value) is None:
+        return number_fault(name, value, scale)
+    if scale.tick == "tick":
+        text = f"{name} is {value}, and ticks have no known length; pass time_unit='s'"
+        return scale.fault_codes.type, text
+    ticks = _exact(value, scale)
+    if ticks.denominator != 1:
+        fine = next(u for u in ("ms", "us", "ns", "") if not u or _is_whole(value, u))
+        way_out = f"pass tick_unit={fine!r} to keep it exactly" if fine else "write fewer decimals"
+        text = f"{name} is {value}, between two ticks of 1 {scale.tick}; {way_out}"
+        return scale.fault_codes.precision, text
+    if abs(ticks) > INT64_MAX:
+        return scale.fault_codes.range, f"{name} is {value}, beyond int64 ticks of 1 {scale.tick}"
+    return None
+
+
+def _is_whole(text: str, unit: str) -> bool:
+    return ((iso_seconds(text) or Fraction(0)) * ticks_per_unit("s", unit)).denominator == 1
+
+
 def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
     """Return the code and text of what is wrong with a time (or label), None if nothing is.
 
@@ -195,7 +252,10 @@ def number_fault(name: str, value: object, scale: Scale) -> Fault | None:
 
 
 def _expected(scale: Scale) -> str:
-    return "a whole number" if scale is UNSCALED else f"a number of {scale.unit}"
+    if scale is UNSCALED:
+        return "a whole number"
+    number = f"a number of {scale.unit}"
+    return f"{number}, or a time such as {EXAMPLE}" if scale.is_text else number
 
 
 def _too_fine(name: str, value: object, number: Decimal, scale: Scale) -> str:

@@ -155,7 +155,7 @@ def _of_model(model: ModelConfig) -> list[str]:
 
 
 def _of_stream(config: Config) -> list[str]:
-    unit, direction = config.stream.time_unit, config.graph.direction
+    unit, direction = config.stream.unit, config.graph.direction
     flags = [f"--time-unit {unit}"] if unit != "s" else []
     return flags + ([f"--direction {direction}"] if direction != "undirected" else [])
 

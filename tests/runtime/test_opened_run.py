@@ -218,7 +218,11 @@ def test_the_command_line_says_the_same(made, run, capsys, tmp_path):
         (["predict"], 2, "give either --src or --pairs"),
         (["predict", "--pairs", "x.csv", "--exclude-known"], 2, "go with --src"),
         (["predict", "--src", "acc_99"], 66, "'acc_99' is no source"),
-        (["predict", "--src", "acc_1", "--at", "soon"], 2, "--at: 'soon' is no number"),
+        (
+            ["predict", "--src", "acc_1", "--at", "soon"],
+            2,
+            "--at: 'soon' is no time; give a number, or a time such as 2024",
+        ),
         (["predict", "--pairs", "x.doc"], 2, "--pairs: 'x.doc' has no known ending"),
         (["predict", "--src", "acc_1", "--to", "x.doc"], 2, "--to: 'x.doc' has no known ending"),
     ],

@@ -23,6 +23,7 @@ from tgflow.report.table_text import print_table
 from tgflow.runtime.opened_run import Run, open_run
 from tgflow.serve.scored_pairs import ScoredPairs
 from tgflow.streams.files.formats import format_of
+from tgflow.streams.rows.iso import EXAMPLE, iso_seconds
 from tgflow.streams.write import encode_rows, write_rows
 
 EMBEDDED_AT_ONCE = 4096
@@ -69,7 +70,9 @@ def write_embeddings(
     Console(stderr=True, highlight=False).print(f"wrote {count:,} embeddings to {to}")
 
 
-def _embedded(run: Run, ids: Sequence[str] | None, at: Decimal | None) -> Iterator[pa.RecordBatch]:
+def _embedded(
+    run: Run, ids: Sequence[str] | None, at: Decimal | str | None
+) -> Iterator[pa.RecordBatch]:
     """Yield rows of nodes, at least one batch; of all there are without `ids`."""
     if ids:
         names = _ids(run, ids)
@@ -98,11 +101,14 @@ def _ids(run: Run, texts: Sequence[str]) -> list[Any]:
         raise CliError(f"ids of this run are whole numbers: {error}", USAGE) from None
 
 
-def _time(text: str | None) -> Decimal | None:
+def _time(text: str | None) -> Decimal | str | None:
+    if text is None or iso_seconds(text) is not None:
+        return text
     try:
-        return None if text is None else Decimal(text)
+        return Decimal(text)
     except InvalidOperation:
-        raise CliError(f"--at: {text!r} is no number", USAGE) from None
+        way_out = f"give a number, or a time such as {EXAMPLE}"
+        raise CliError(f"--at: {text!r} is no time; {way_out}", USAGE) from None
 
 
 def _read(path: Path, run: Run) -> pa.Table:

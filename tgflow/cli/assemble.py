@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from tgflow.choices import Direction
-from tgflow.cli.errors import NO_INPUT, CliError
+from tgflow.cli.errors import NO_INPUT, CliError, in_flags
+from tgflow.cli.hints import hint
 from tgflow.config import Config, ConfigError, StreamConfig, replaced
 from tgflow.config.model import PAIR_FEATURES, model_settings
 from tgflow.cuda.device import Device
@@ -27,12 +28,13 @@ from tgflow.runtime.saved_scores import check_scores
 from tgflow.runtime.serving import check_serving
 from tgflow.runtime.transports import section_of
 from tgflow.streams import EventSource, open_stream, playback
+from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.streams.transports import Transport, find_transport, scheme_of
 from tgflow.tables import FeatureTable
 
-_Source = TypeVar("_Source")
+_Source = TypeVar("_Source", EventSource, FileSource)
 
 
 def open_source(config: Config) -> EventSource:
@@ -50,7 +52,7 @@ def _opened(config: Config, opened: Callable[..., _Source], **options: Any) -> _
     if not c.path:
         raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
     try:
-        return opened(
+        source = opened(
             c.path,
             src=c.src,
             dst=c.dst,
@@ -66,6 +68,17 @@ def _opened(config: Config, opened: Callable[..., _Source], **options: Any) -> _
         )
     except FileNotFoundError as error:
         raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
+    for note in source.notes:
+        hint(in_flags(note))
+    return source
+
+
+def settled(config: Config, source: object) -> Config:
+    """Return settings that say what the first rows of the stream have shown of its times."""
+    if config.stream.time_unit is not None or not isinstance(source, FileSource | EventSource):
+        return config
+    tick = None if source.unit == source.time_unit else source.unit
+    return replaced(config, {"stream.time_unit": source.time_unit, "stream.tick_unit": tick})
 
 
 def _features(config: StreamConfig) -> str | list[str] | None:
@@ -241,6 +254,7 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     device = use_device(config)
     threads = use_threads(config, config.continual.slices)
     source = open_partitioned(config)
+    directory.config = config = settled(config, source)
     check_tables(config, source.x_dim, live=True)
     check_own(directory)
     direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction

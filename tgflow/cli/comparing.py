@@ -59,8 +59,8 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
 
 
 def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
-    config = directory.config
     source, direction, device, threads = assemble.open_live(directory)
+    config = directory.config
     facts = stream_facts(config)
     choices = chosen(config, facts)
     lineup = list(entrants(config, choices, source.x_dim, device, freezing_point(config)))

@@ -69,6 +69,7 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
             )
     device, threads = use_device(config), assemble.use_threads(config)
     source = assemble.open_source(config)
+    directory.config = config = assemble.settled(config, source)
     check_tables(config, source.x_dim, live=False)
     facts = stream_facts(config)
     choices = chosen(config, facts)

@@ -83,8 +83,8 @@ def _lead(
 
 
 def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead) -> None:
-    config = directory.config
     source, direction, device, threads = assemble.open_live(directory)
+    config = directory.config
     check_rank_tables(config, source.x_dim, lead.peers.world)
     inputs = RunInputs(
         source,

@@ -18,7 +18,10 @@ def embed(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", help="When, in the unit of the run's times; unset: right after it"),
+        typer.Option(
+            "--at",
+            help="When: in the unit of the run's times, or such as 2024-05-01T12:00Z; unset: after it",
+        ),
     ] = None,
 ) -> None:
     """Write the embeddings of a run's nodes: a row each, with its id, and e0, e1, ...

@@ -153,6 +153,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     check_ranks(config, config.offline.slices, world)
     check_training_ranks(config, world)
     source = assemble.open_source(config)
+    config = assemble.settled(config, source)
     check_tables(config, source.x_dim, live=False)
     check_rank_tables(config, source.x_dim, world)
     threads = assemble.use_threads(config, config.offline.slices)

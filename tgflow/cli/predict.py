@@ -41,7 +41,10 @@ def predict(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", help="When, in the unit of the run's times; unset: right after it"),
+        typer.Option(
+            "--at",
+            help="When: in the unit of the run's times, or such as 2024-05-01T12:00Z; unset: after it",
+        ),
     ] = None,
     to: To = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON to stdout")] = False,

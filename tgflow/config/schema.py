@@ -46,10 +46,12 @@ class StreamConfig:
     """Column of the edge type or label."""
     features: list[str] | None = None
     """Columns of edge features, each one a name or a prefix such as f*."""
-    time_unit: Unit = "s"
-    """Unit of the time column."""
+    time_unit: Unit | None = None
+    """Unit of the time column's numbers; unset: ms, us or ns if the first rows are dates in it,
+    else s. Times such as 2024-05-01 12:00:00+02:00 are read too; without a zone they are UTC."""
     tick_unit: Unit | None = None
-    """Unit to keep times in; finer than time_unit if they have decimals."""
+    """Unit to keep times in; finer than time_unit if they have decimals; unset: time_unit, or what
+    the first dates need."""
     sort: bool = False
     """Read all events first and sort them by time."""
     limit: Annotated[int, Ge(1), Setting(resume="any_time")] | None = None
@@ -65,6 +67,16 @@ class StreamConfig:
     until_end: Annotated[bool, Setting(live=True, resume="any_time")] = False
     """Kafka: stop at the end that the topic has when the run starts, also after a crash and a
     resume; resuming a run that stopped there reads to the end of that moment."""
+
+    @property
+    def unit(self) -> str:
+        """What numbers of times count: `time_unit`, or s where nothing says it."""
+        return self.time_unit or "s"
+
+    @property
+    def tick(self) -> str:
+        """What a tick is: `tick_unit`, or the unit of times where nothing says it."""
+        return self.tick_unit or self.unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,7 +173,7 @@ def _continual_charts(records: Sequence[Record], config: Config) -> list[Chart]:
     counts = [float(r["stop"]) for r in records]
     records = [{**r, "rate": (r["stop"] - r["start"]) / r["seconds"]} for r in records]
     first, last = (int(times[0]), int(times[-1])) if times else (0, 0)
-    show_t, time_name = stream_time(first, last, config.stream.time_unit)
+    show_t, time_name = stream_time(first, last, config.stream.tick)
     over_time = {"x": times, "show_x": show_t, "x_name": time_name}
     over_events = {"x": counts, "show_x": compact, "x_name": "events"}
     events = window * config.continual.batch_size

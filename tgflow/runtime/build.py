@@ -269,7 +269,7 @@ def _open_scores(
         return None
     config = directory.config
     event_ids = ingest.event_ids if _keeps_event_ids(config) else None
-    rows = ScoreRows(ingest.ids, ingest.unit, config.stream.time_unit, event_ids)
+    rows = ScoreRows(ingest.ids, ingest.unit, config.stream.unit, event_ids)
     scores = open_scores(directory, rows, trainer, checkpoint)
     if scores is not None:
         opened.callback(_close_quietly, scores.close)

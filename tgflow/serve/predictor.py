@@ -20,6 +20,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds, Side, UnknownNode
 from tgflow.inference import Inference
 from tgflow.serve.scored_pairs import ScoredPairs
+from tgflow.streams.rows.iso import EXAMPLE, iso_seconds
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import INT64_MAX, INT64_MIN, ticks_per_unit
@@ -52,8 +53,8 @@ class Predictor:
     """Answers questions by the ids and times of a stream. They append nothing, and change nothing.
 
     Safe to use from any number of threads. Ids are those of the stream: one of them, or any
-    sequence, array or column. A time is in the unit of the stream's times (`--time-unit`), or a
-    `datetime`; without one a question is about the tick after the last event. An answer is what the
+    sequence, array or column. A time is in the unit of the stream's times (`--time-unit`), a
+    `datetime` or a text as `2024-05-01 12:00:00+02:00`; without one a question is about the tick after the last event. An answer is what the
     run would have said of the event, but for last bits where it is asked with other pairs beside.
 
     Beside a trainer that learns, an answer is as of the last micro-batch that is complete: see
@@ -310,7 +311,7 @@ class Predictor:
         """Return the times of questions, int64 `[size]`."""
         if at is None:
             return torch.full((size,), self._now())
-        if isinstance(at, int | float | Decimal | datetime):
+        if isinstance(at, int | float | str | Decimal | datetime):
             return torch.full((size,), self._tick(at))
         times = at.tolist() if hasattr(at, "tolist") else [*at]
         if len(times) != size:
@@ -325,13 +326,16 @@ class Predictor:
 
     def _tick(self, time: Any) -> int:
         """Return the tick of a time."""
-        unit, tick = self._stream.time_unit, self.graph.time_unit
-        if isinstance(time, datetime):
+        unit, tick = self._stream.unit, self.graph.time_unit
+        if isinstance(time, str) and (seconds := iso_seconds(time)) is not None:
+            unit, number = "s", seconds
+        elif isinstance(time, datetime):
             unit = "us"
             since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
-            time = since // timedelta(microseconds=1)
-        per_unit = 1 if tick == "tick" else ticks_per_unit(unit, tick)
-        ticks = Fraction(str(time)) * per_unit
+            number = Fraction(since // timedelta(microseconds=1))
+        else:
+            number = _number(time, unit)
+        ticks = number * (1 if tick == "tick" else ticks_per_unit(unit, tick))
         if ticks.denominator != 1:
             raise ValueError(f"{time} {unit} is between two ticks of the run, which are 1 {tick}")
         if not INT64_MIN <= ticks <= INT64_MAX:
@@ -340,3 +344,11 @@ class Predictor:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _number(time: object, unit: str) -> Fraction:
+    try:
+        return Fraction(str(time))
+    except ValueError:
+        text = f"{time!r} is no time: give a number of {unit}, or one such as {EXAMPLE}"
+        raise ValueError(text) from None

@@ -1,0 +1,172 @@
+"""Times as people write them: ISO 8601, SQL, and numbers whose size shows their unit."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgflow.streams import StreamError, open_stream
+from tgflow.streams.rows.iso import has_zone, iso_seconds, plain_ticks
+
+NOON = 1_714_564_800
+"""2024-05-01 12:00:00 UTC."""
+
+
+def write_times(path, times):
+    """Write an event at each time as CSV, JSON lines or a Parquet column of texts."""
+    if path.suffix == ".csv":
+        path.write_text("src,dst,t\n" + "".join(f"0,1,{t}\n" for t in times))
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps({"src": 0, "dst": 1, "t": t}) + "\n" for t in times))
+    else:
+        import pyarrow.parquet as pq
+
+        n = len(times)
+        pq.write_table(pa.table({"src": [0] * n, "dst": [1] * n, "t": times}), path)
+    return path
+
+
+def read(path, **settings):
+    stream = open_stream(path, **settings)
+    return stream, [t for batch in stream for t in batch.t.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2024-05-01 12:00:00", NOON),
+        ("2024-05-01T12:00:00Z", NOON),
+        ("2024-05-01t12:00z", NOON),
+        ("2024-05-01 14:00:00.123+02:00", NOON + Fraction(123, 1000)),
+        ("2024-05-01 14:00:00,5 +02", NOON + Fraction(1, 2)),
+        ("2024-05-01T08:30:00-0330", NOON),
+        ("2024-05-01 12:00:00 UTC", NOON),
+        (" 2024-05-01 ", NOON - 12 * 3600),
+        ("1970-01-01", 0),
+        ("0001-01-01T00:00:00Z", -62_135_596_800),
+        ("2024-05-01T12:00:00.000000001Z", NOON + Fraction(1, 10**9)),
+        ("2024-13-01", None),
+        ("2023-02-29", None),
+        ("2024-05-01 24:00:00", None),
+        ("2024-05-01 12:60", None),
+        ("2024-05-01 12:00:60", None),
+        ("2024-05-01 12:00+25:00", None),
+        ("2024-05-01 12:00+02:75", None),
+        ("2024-05-01+02:00", None),
+        ("2024-05-01T12", None),
+        ("01.05.2024", None),
+        ("20240501", None),
+        ("", None),
+    ],
+)
+def test_a_time_is_exact_and_utc_where_it_says_no_zone(text, seconds):
+    assert iso_seconds(text) == seconds
+
+
+def test_a_time_says_its_zone_or_not():
+    assert has_zone("2024-05-01 12:00:00-02")
+    assert has_zone("2024-05-01 12:00Z")
+    assert not has_zone("2024-05-01 12:00:00")
+    assert not has_zone("2024-05-01")
+
+
+moments = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))
+zones = st.none() | st.integers(-1439, 1439)
+
+
+@given(st.lists(st.tuples(moments, zones), min_size=1, max_size=5), st.sampled_from(["us", "ms"]))
+def test_columns_are_read_as_their_rows_are(made, tick):
+    texts = []
+    for moment, zone in made:
+        whole = moment.microsecond // 1000 * 1000 if tick == "ms" else moment.microsecond
+        tz = None if zone is None else timezone(timedelta(minutes=zone))
+        texts.append(moment.replace(microsecond=whole, tzinfo=tz).isoformat(" "))
+    per_second = {"us": 10**6, "ms": 10**3}[tick]
+    expected = [iso_seconds(text) * per_second for text in texts]
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    for (moment, zone), text, t in zip(made, texts, expected, strict=True):
+        found = datetime.fromisoformat(text)
+        since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - epoch
+        assert t == since // timedelta(microseconds=1) * Fraction(per_second, 10**6), (moment, zone)
+    found = plain_ticks(pa.array(texts), tick)
+    assert found is not None
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_texts_are_read_wherever_a_number_may_be(tmp_path, ending):
+    times = ["2024-05-01T12:00:00Z", "2024-05-01 14:00:01+02:00", "2024-05-01 12:00:02 UTC"]
+    stream, found = read(write_times(tmp_path / f"events.{ending}", times))
+    assert (stream.unit, found) == ("s", [NOON, NOON + 1, NOON + 2])
+    assert stream.notes == []
+
+
+def test_decimals_of_the_first_times_choose_the_tick_and_it_is_said(tmp_path):
+    times = ["2024-05-01 12:00:00", "2024-05-01 12:00:00.125", "2024-05-01 12:00:01"]
+    stream, found = read(write_times(tmp_path / "events.csv", times))
+    assert (stream.unit, found) == ("ms", [NOON * 1000, NOON * 1000 + 125, NOON * 1000 + 1000])
+    assert stream.notes == [
+        f"{tmp_path / 'events.csv'}: times have decimals, and are kept in ms; times without a zone "
+        "are read as UTC"
+    ]
+    with pytest.raises(StreamError, match=r"line 3.*between two ticks of 1 s; pass tick_unit='ms'"):
+        read(tmp_path / "events.csv", tick_unit="s")
+
+
+def test_a_timestamp_column_chooses_its_tick_too():
+    t = pa.array([NOON * 10**6, NOON * 10**6 + 5], pa.timestamp("us"))
+    stream = open_stream(pa.table({"src": [0, 0], "dst": [1, 1], "t": t}))
+    assert stream.unit == "us"
+    assert next(iter(stream)).t.tolist() == [NOON * 10**6, NOON * 10**6 + 5]
+
+
+def test_numbers_among_texts_stay_numbers_of_the_unit(tmp_path):
+    path = write_times(tmp_path / "events.csv", ["2024-05-01 12:00:00Z", str(NOON + 5)])
+    assert read(path)[1] == [NOON, NOON + 5]
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_the_size_of_numbers_shows_their_unit(tmp_path, unit, per_second, ending):
+    times = [(NOON + i) * per_second for i in range(3)]
+    path = write_times(tmp_path / f"events.{ending}", times)
+    stream, found = read(path)
+    assert (stream.unit, found) == (unit, times)
+    assert stream.notes == [
+        f"{path}: times are read as {unit}, by their size (the first is 2024-05-01 12:00:00); "
+        "time_unit='s' reads them as seconds"
+    ]
+    assert read(path, time_unit="s")[0].unit == "s", "what somebody says wins"
+    assert open_stream(path, time_unit="s").notes == []
+
+
+@pytest.mark.parametrize("times", [[NOON], [1, NOON * 1000], [10**12 * 5], [0], [-NOON * 1000]])
+def test_numbers_of_other_sizes_are_seconds(tmp_path, times):
+    stream, found = read(write_times(tmp_path / "events.csv", times))
+    assert (stream.unit, stream.notes, found) == ("s", [], times)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_row_that_is_no_time_is_refused_by_its_line(tmp_path, ending):
+    path = write_times(tmp_path / f"events.{ending}", ["2024-05-01T12:00:00Z", "2024-05-32"])
+    message = "expected a number of s, or a time such as 2024-05-01 12:00:00"
+    with pytest.raises(StreamError, match=f"line {3 if ending == 'csv' else 2}.*{message}"):
+        read(path)
+
+
+def test_a_number_in_json_among_texts_is_refused(tmp_path):
+    path = write_times(tmp_path / "events.jsonl", ["2024-05-01T12:00:00Z", NOON])
+    with pytest.raises(StreamError, match="t is 1714564800, expected text such as 2024"):
+        read(path)
+
+
+def test_ticks_have_no_dates(tmp_path):
+    path = write_times(tmp_path / "events.csv", ["2024-05-01T12:00:00Z"])
+    with pytest.raises(StreamError, match="ticks have no known length; pass time_unit='s'"):
+        read(path, time_unit="tick")
