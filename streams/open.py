@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tgflow.ids import NodeIds
 from tgflow.streams.files.blocks import BLOCK_BYTES
-from tgflow.streams.files.file_list import Files, Folder
+from tgflow.streams.files.file_list import Files
 from tgflow.streams.files.file_source import FileSource
-from tgflow.streams.files.formats import FORMATS, decoder_for
+from tgflow.streams.files.found_files import find_files
+from tgflow.streams.files.layout import TextLayout
 from tgflow.streams.files.reader import Reader
-from tgflow.streams.files.table import TableDecoder, as_table
 from tgflow.streams.rows.limits import Checks
 from tgflow.streams.rows.schema import IdKind, Schema
 from tgflow.streams.rows.times import Times
@@ -32,6 +30,10 @@ def open_stream(
     time_unit: str | None = None,
     tick_unit: str | None = None,
     format: str | None = None,
+    header: bool | None = None,
+    columns: str | Sequence[str] | None = None,
+    sep: str | None = None,
+    comment: str | None = None,
     id_kind: IdKind | None = None,
     bipartite: bool | None = None,
     sort: bool = False,
@@ -44,19 +46,23 @@ def open_stream(
     dst, t, label, f0, f1, ..., the stream is bipartite and its features are read. A folder is read
     file after file in order of name, where digits count as numbers (`part-2` before `part-10`);
     names that start with `.` or `_` are skipped. Tables are pyarrow tables and batches, data frames
-    that offer the Arrow C stream (pandas, polars), dicts of columns (NumPy, torch, lists), and
+    that offer the Arrow C stream (pandas, polars, also lazy ones), dicts of columns (NumPy, torch,
+    lists), tuples of them (src, dst, t, and perhaps x), iterables of dicts, one a row, and
     `TemporalData` of PyTorch Geometric, whose features are `features="msg"`.
 
     As they are published: DyGLib's `ml_NAME.csv` with the features in `ml_NAME.npy`, SNAP's `.txt`
-    (src, dst, t) and KONECT's `out.NAME` (src, dst, weight, t) without headers; and `.npz` and
+    (src, dst, t), Network Repository's `.edges` and KONECT's `out.NAME` (src, dst, weight, t)
+    without headers; and `.npz` and
     `.pt`, arrays and tensors by name, in which nothing is ever unpickled or run.
 
     Args:
-        source: A path, a list of paths, or a table.
+        source: A path, a list of paths, or a table; "-" is stdin, CSV unless `format` says another.
         src: Name of the column of source nodes: integers or strings.
         dst: Name of the column of destination nodes.
         t: Name of the column of times: numbers in `time_unit`, or a timestamp column.
-        label: Name of the column of integer edge types or labels; None reads none.
+        label: Name of the column of edge types or labels: integers, booleans, or texts, which
+            become 0, 1, ... in order of appearance (`EventSource.label_classes`; false and true are
+            0 and 1); None reads none.
         features: Names of the edge feature columns, or the prefix they share; columns of lists will
             do. None reads those that the format declares (JODIE's), else none.
         time_unit: Unit of the file's numbers: s, ms, us, ns, m, h, d, day, or tick. None goes by
@@ -67,8 +73,14 @@ def open_stream(
             decimals of the first timestamps and texts need. Times that fall between two ticks are
             an error, never rounded: `time_unit="s", tick_unit="ms"` keeps 3 decimals. The least and
             the largest int64 are no times.
-        format: csv, tsv, jodie, dyglib, snap, konect, parquet, arrow, jsonl, npz or pt; None goes
-            by the name's ending.
+        format: csv, tsv, jodie, dyglib, snap, edges, konect, parquet, arrow, jsonl, npz or pt; None
+            goes by the name's ending.
+        header: Whether the first line of delimited text names the columns. None: unless `columns`
+            names them, and for SNAP's, KONECT's and `.edges` no.
+        columns: Names of the columns of delimited text in order, as "src,dst,_,t"; "_" is not read.
+        sep: What stands between two values: a character, "tab", or "space" for any number of
+            spaces and tabs.
+        comment: What lines begin with that are no rows.
         id_kind: "int" or "string"; None goes by the first row.
         bipartite: Whether sources and destinations are separate name spaces; None: where the file
             says so, as JODIE's and some of KONECT's do.
@@ -86,7 +98,8 @@ def open_stream(
         ValueError: If an argument is out of its choices.
     """
     schema = _schema(src, dst, t, label, features, id_kind)
-    files = _files(source, format)
+    layout = TextLayout(header, columns, sep, comment)
+    files = find_files(source, format, layout, None, BLOCK_BYTES)
     if ids is None:
         ids = NodeIds(_is_bipartite(files) if bipartite is None else bipartite)
     reader = Reader(files, schema, Times(time_unit, tick_unit), Checks())
@@ -104,12 +117,17 @@ def open_files(
     time_unit: str | None = None,
     tick_unit: str | None = None,
     format: str | None = None,
+    header: bool | None = None,
+    columns: str | Sequence[str] | None = None,
+    sep: str | None = None,
+    comment: str | None = None,
     id_kind: IdKind | None = None,
     event_id: str | None = None,
     bipartite: bool | None = None,
     checks: Checks | None = None,
     max_file_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
+    follow: bool = False,
 ) -> FileSource:
     """Return a file, a folder or a table as a source that can resume at any position.
 
@@ -126,6 +144,10 @@ def open_files(
         time_unit: Unit of the file's times; None goes by the first rows.
         tick_unit: Unit of the stream's ticks.
         format: The format, None to go by the name's ending.
+        header: Whether the first line of delimited text names the columns.
+        columns: Names of the columns of delimited text in order.
+        sep: What stands between two values of delimited text.
+        comment: What lines begin with that are no rows.
         id_kind: "int" or "string"; None goes by the first row that can be read.
         event_id: Name of a column of texts or integers by which events that come twice are found,
             if `OrderConfig.dedup_window` says so; None reads none.
@@ -134,6 +156,8 @@ def open_files(
         max_file_bytes: How many bytes of text a compressed file may hold; None for 1 GiB, or 200
             times its own size where that is more.
         block_bytes: How much of a text file to parse at a time. It does not change what is read.
+        follow: Read on as the file grows by whole lines, or as whole files are moved to the folder,
+            and never end. What there is to be found out, the first row alone shows.
 
     Raises:
         FileNotFoundError: If there is no such file or folder.
@@ -141,7 +165,8 @@ def open_files(
         ValueError: If an argument is out of its choices.
     """
     schema = _schema(src, dst, t, label, features, id_kind, event_id)
-    files = _files(source, format, max_file_bytes, block_bytes)
+    layout = TextLayout(header, columns, sep, comment)
+    files = find_files(source, format, layout, max_file_bytes, block_bytes, follow=follow)
     reader = Reader(files, schema, Times(time_unit, tick_unit), checks or Checks())
     bipartite = _is_bipartite(files) if bipartite is None else bipartite
     return FileSource(_name(source, files), reader, NodeIds(bipartite))
@@ -167,25 +192,3 @@ def _name(source: Any, files: Files) -> str:
 
 def _is_bipartite(files: Files) -> bool:
     return any(decoder.bipartite for decoder in files.decoders)
-
-
-def _files(
-    source: Any, format: str | None, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
-) -> Files:
-    open_file = partial(decoder_for, format=format, max_bytes=max_bytes, block_bytes=block_bytes)
-    if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
-        return Folder(path, open_file) if path.is_dir() else Files([open_file(path)], [path.name])
-    if isinstance(source, Sequence) and all(isinstance(p, str | os.PathLike) for p in source):
-        paths = [Path(path) for path in source]
-        return Files([open_file(path) for path in paths], [path.name for path in paths])
-    table = as_table(source)
-    if table is None:
-        raise TypeError(
-            f"cannot read events from a {type(source).__name__}; pass a path "
-            f"({', '.join(FORMATS)}), a pyarrow table, a data frame with __arrow_c_stream__, "
-            "or a dict of columns"
-        )
-    return Files([TableDecoder(table)], ["table"])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Protocol, runtime_checkable
 
-from tgflow.events import EventBatch
+from tgflow.events import EventBatch, concat
 from tgflow.ids import NodeIds
 from tgflow.streams.files.file_source import FileSource
 from tgflow.streams.files.reader import Reader
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
+from tgflow.streams.rows.batch import to_batch
 from tgflow.units import INT64_MAX
 
 
@@ -64,6 +66,8 @@ class EventSource:
         """What the first rows have shown that nobody said, in sentences."""
         self.num_events = reader.num_events
         self.x_dim = sum(reader.widths)
+        self.feature_names: Sequence[str] = reader.feature_names
+        """What the columns of the features are called."""
         self.progress = 0.0
         """Which share of the data the latest iteration has read, 0 to 1."""
         self._name = name
@@ -74,6 +78,29 @@ class EventSource:
             buffer_events=INT64_MAX,
             buffer_bytes=INT64_MAX,
         )
+
+    def first(self, count: int) -> EventBatch:
+        """Return the first `count` events as the files have them, leaving out rows that are none.
+
+        The ids of nodes are dense, and no others than these events have.
+
+        Raises:
+            StreamError: If a file cannot be read.
+        """
+        batches, ids, left = [], NodeIds(self.ids.bipartite), count
+        with closing(self._reader.read()) as read:
+            for rows, _ in read:
+                batches.append(to_batch(rows.events.take(slice(0, left)), ids))
+                left -= len(batches[-1])
+                if not left:
+                    break
+        return concat(batches)
+
+    @property
+    def label_classes(self) -> Sequence[str]:
+        """What the labels 0, 1, ... were, where they are texts, as far as has been read."""
+        classes = self._reader.classes
+        return () if classes is None else tuple(classes.names)
 
     def __iter__(self) -> Iterator[EventBatch]:
         """Return the events from the start. They are read in a thread, a few blocks ahead.

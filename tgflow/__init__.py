@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tgflow.events import NO_NODE as NO_NODE
     from tgflow.events import EventBatch as EventBatch
     from tgflow.graph import EventLog as EventLog
+    from tgflow.graph import FeatureScale as FeatureScale
     from tgflow.graph import TemporalGraph as TemporalGraph
     from tgflow.ids import NodeIds as NodeIds
     from tgflow.inference import Inference as Inference

@@ -130,6 +130,8 @@ class TextFile:
     def __init__(self, path: Path, max_bytes: int | None = None) -> None:
         self.path = path
         self.size = path.stat().st_size
+        self.whole_lines = False
+        """Whether a last line without its end is left for later."""
         self._max_bytes = max_bytes
         self._raw: Any = None
 
@@ -179,7 +181,7 @@ class TextFile:
         self.size = self.path.stat().st_size
         stream = _Stream(self, start, self._allowed())
         self._raw = stream.raw
-        return _blocks(stream, block_bytes, longest)
+        return _blocks(stream, block_bytes, longest, self.whole_lines)
 
     def position(self, block: TextBlock) -> dict[str, int | float | str | None]:
         """Return where to go on after a block."""
@@ -252,7 +254,9 @@ class _Stream:
         self.offset, self.line = end, start["line"]
 
 
-def _blocks(stream: _Stream, block_bytes: int, longest: int) -> Iterator[TextBlock]:
+def _blocks(
+    stream: _Stream, block_bytes: int, longest: int, whole_lines: bool
+) -> Iterator[TextBlock]:
     with closing(stream):
         line, offset = stream.line, stream.offset
         buffer = stream.read(max(block_bytes, len(BOM)))
@@ -261,7 +265,9 @@ def _blocks(stream: _Stream, block_bytes: int, longest: int) -> Iterator[TextBlo
         more = bool(buffer)
         offset, buffer = offset + skipped, buffer[skipped:]
         while more or buffer:
-            cut = buffer.rfind(b"\n") + 1 if more else len(buffer)
+            cut = buffer.rfind(b"\n") + 1 if more or whole_lines else len(buffer)
+            if not (cut or more):
+                return
             rest, left_out = buffer[cut:], 0
             del buffer[cut:]
             if buffer:

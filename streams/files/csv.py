@@ -89,7 +89,8 @@ class CsvDecoder(TextDecoder):
         """Return the values of some of the first lines; ids that look like numbers as numbers."""
         names, rows = self.names(), []
         for line in self.head()[self.num_header_lines :]:
-            values = [] if undecodable(line) else split_values(line, self._delimiter)
+            is_row = not line.startswith(self.comment_starts) and undecodable(line) is None
+            values = split_values(line, self._delimiter) if is_row else []
             if len(values) == len(names):
                 rows.append({n: _typed(v) for n, v in zip(names, values, strict=True)})
         return rows
@@ -164,6 +165,15 @@ def csv_parser(
     return Parser(parse, explain, is_hopeless, screened, suspect, schema, listed(names))
 
 
+def refuse_first_row(name: str, line: bytes, delimiter: str) -> None:
+    """Raise `StreamError` if the line where a format has its header begins with two integers."""
+    values = [] if undecodable(line) else split_values(line, delimiter)
+    if len(values) > 1 and all(map(_INTEGER.fullmatch, values[:2])):
+        text = f"the first line is a row, and no header: {shown(line.decode())}"
+        way_out = "put the header above it, or read it with format='csv' columns='src,dst,t'"
+        raise StreamError(f"{name}, line 1", "schema", f"{text}; {way_out}")
+
+
 def split_values(line: Text, delimiter: str) -> list[str]:
     """Return the values of a line, none if a quote is not closed on it, or text follows one."""
     try:
@@ -206,7 +216,8 @@ def _fault(
             return fault
     if fault := time_fault(columns.t, row[columns.t], time):
         return fault
-    if columns.label and (fault := number_fault(columns.label, row[columns.label], UNSCALED)):
+    label = None if columns.has_classes else columns.label
+    if label and (fault := number_fault(label, row[label], UNSCALED)):
         return fault
     for name in columns.features:
         if not _is_number(row[name]):
@@ -226,7 +237,7 @@ def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]
     types |= dict.fromkeys([columns.src, columns.dst], pa.int64() if ids == "int" else pa.string())
     types[columns.t] = time_type(time)
     if columns.label:
-        types[columns.label] = time_type(UNSCALED)
+        types[columns.label] = pa.string() if columns.has_classes else time_type(UNSCALED)
     if columns.event_id:
         types.setdefault(columns.event_id, pa.string())
     return types

@@ -24,6 +24,10 @@ class Decoder(Tabular, Protocol):
     first_place: str
     """Where its first row stands, as `events.csv, line 2`."""
 
+    def notes(self) -> Sequence[str]:
+        """Return what was taken for granted about it, in sentences."""
+        ...
+
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
         """Return some of the first rows, by column name, without those that cannot be read."""
         ...

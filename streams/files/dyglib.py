@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tgflow.streams.errors import StreamError
 from tgflow.streams.files.blocks import BLOCK_BYTES, COMPRESSION, Text, TextFile
-from tgflow.streams.files.csv import CsvDecoder, csv_parser, split_values
+from tgflow.streams.files.csv import CsvDecoder, csv_parser, refuse_first_row, split_values
 from tgflow.streams.files.lines import Parser
 from tgflow.streams.rows.checks import Fault
 from tgflow.streams.rows.limits import Checks
@@ -53,7 +53,12 @@ class DyglibDecoder(CsvDecoder):
         self._rows_of_x = _features(plain.with_suffix(".npy"))
 
     def names(self) -> Sequence[str]:
-        """Return row, src, dst, t, label and idx, and x if there are features."""
+        """Return row, src, dst, t, label and idx, and x if there are features.
+
+        Raises:
+            StreamError: If the first line is a row.
+        """
+        refuse_first_row(self.name, next(iter(self.head()), b""), ",")
         return _NAMES if self._rows_of_x is None else (*_NAMES, FEATURES)
 
     def default_features(self) -> Sequence[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 
 from tgflow.streams.errors import SourceExpired, SourceMismatch, StreamError
 from tgflow.streams.files.decoder import Decoder
+from tgflow.streams.files.growth import Growth
+from tgflow.streams.files.text import TextDecoder
 from tgflow.streams.rows.row_batch import Position
 
 
@@ -17,14 +20,49 @@ class Files:
     Args:
         decoders: One for each.
         names: What each is called in positions.
+        growth: Says whether the last one may grow; None: it does not.
     """
 
-    def __init__(self, decoders: Sequence[Decoder], names: Sequence[str]) -> None:
+    def __init__(
+        self, decoders: Sequence[Decoder], names: Sequence[str], growth: Growth | None = None
+    ) -> None:
         self.decoders = list(decoders)
         self.names = list(names)
+        self.growth = growth
 
     def refresh(self) -> None:
         """Add what has come since; nothing can."""
+
+    def is_complete(self) -> bool:
+        """Return whether nothing more will come; a last line without its end is then read too."""
+        if self.growth is None or not self.growth.is_complete:
+            return self.growth is None
+        last = self.decoders[-1]
+        if isinstance(last, TextDecoder):
+            last.complete()
+        return True
+
+    def following(self, current: int, is_complete: bool, is_idle: bool, stop: Event) -> int | None:
+        """Return which file to read on after the `current` one, itself if it grows; None: none.
+
+        Args:
+            current: The file that has been read to its end.
+            is_complete: What `is_complete` was before that.
+            is_idle: Whether nothing was found in it; then there is a wait.
+            stop: Ends the wait.
+        """
+        while True:
+            if current + 1 == len(self.decoders):
+                self.refresh()
+            if current + 1 < len(self.decoders):
+                return current + 1
+            if is_complete or self.growth is None:
+                return None
+            if is_idle and not self.growth.wait(stop):
+                return None
+            is_idle, last = True, self.decoders[current]
+            if isinstance(last, TextDecoder) and last.is_growing:
+                return current
 
     def place(self, current: int) -> Position:
         """Return which file is the `current`, for a position."""
@@ -60,18 +98,21 @@ class Folder(Files):
     Args:
         folder: The folder.
         open_file: Returns the decoder of a file.
+        growth: Says whether files may still come; each is whole when it comes.
 
     Raises:
         StreamError: If it holds no files.
     """
 
-    def __init__(self, folder: Path, open_file: Callable[[Path], Decoder]) -> None:
+    def __init__(
+        self, folder: Path, open_file: Callable[[Path], Decoder], growth: Growth | None = None
+    ) -> None:
         self._folder = folder
         self._open_file = open_file
         paths = self._paths()
         if not paths:
             raise StreamError(str(folder), "schema", "the folder holds no files")
-        super().__init__([open_file(path) for path in paths], [path.name for path in paths])
+        super().__init__([open_file(path) for path in paths], [path.name for path in paths], growth)
 
     def refresh(self) -> None:
         """Add the files that have come since and sort after the last one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from threading import Event
 
 from tgflow.ids import NodeIds
 from tgflow.streams.files.reader import Reader
@@ -41,6 +42,7 @@ class FileSource:
         self._reader = reader
         self._ahead: Prefetcher[tuple[RowBatch, float]] | None = None
         self._progress = 0.0
+        self._stop = Event()
         self._has_ended = False
 
     def start(self, positions: Mapping[int, Position]) -> None:
@@ -53,7 +55,8 @@ class FileSource:
             SourceCorrupt: If it is damaged.
         """
         self.close()
-        rows = self._reader.read(positions.get(PARTITION))
+        self._stop = Event()
+        rows = self._reader.read(positions.get(PARTITION), self._stop)
         self._progress, self._has_ended = 0.0, False
         self._ahead = Prefetcher(rows, DEPTH)
 
@@ -104,6 +107,7 @@ class FileSource:
 
     def close(self) -> None:
         """Stop reading."""
+        self._stop.set()
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None

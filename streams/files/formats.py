@@ -12,9 +12,11 @@ from tgflow.streams.files.blocks import BLOCK_BYTES, COMPRESSION
 from tgflow.streams.files.csv import CsvDecoder
 from tgflow.streams.files.decoder import Decoder
 from tgflow.streams.files.dyglib import DyglibDecoder, is_dyglib
-from tgflow.streams.files.headerless import KonectDecoder, SnapDecoder
+from tgflow.streams.files.headerless import EdgesDecoder, KonectDecoder, SnapDecoder
 from tgflow.streams.files.jodie import JodieDecoder, is_jodie
 from tgflow.streams.files.jsonl import JsonlDecoder
+from tgflow.streams.files.laid_out import LaidOutDecoder
+from tgflow.streams.files.layout import TextLayout
 from tgflow.streams.files.parquet import ParquetDecoder
 
 EXTENSIONS = {
@@ -28,21 +30,26 @@ EXTENSIONS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".txt": "snap",
+    ".edges": "edges",
     ".npz": "npz",
     ".pt": "pt",
 }
 """What a file name's ending says about its format; text formats may end in .gz besides."""
 
 WRITABLE = ("csv", "tsv", "parquet", "arrow", "jsonl")
-FORMATS = (*WRITABLE, "jodie", "dyglib", "snap", "konect", "npz", "pt")
-_TEXT = ("csv", "tsv", "jsonl", "snap")
+FORMATS = (*WRITABLE, "jodie", "dyglib", "snap", "edges", "konect", "npz", "pt")
+_TEXT = ("csv", "tsv", "jsonl", "snap", "edges")
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
+_LISTS: Mapping[str, Callable[[Path, TextLayout, int | None, int], Decoder]] = {
+    "snap": SnapDecoder,
+    "edges": EdgesDecoder,
+    "konect": KonectDecoder,
+}
 _OF_TEXT: Mapping[str, Callable[[Path, int | None, int], Decoder]] = {
     "jsonl": JsonlDecoder,
     "dyglib": DyglibDecoder,
-    "snap": SnapDecoder,
-    "konect": KonectDecoder,
 }
 _BINARY: Mapping[str, Callable[[Path], Decoder]] = {
     "parquet": ParquetDecoder,
@@ -70,6 +77,7 @@ def decoder_for(
     format: str | None,
     max_bytes: int | None = None,
     block_bytes: int = BLOCK_BYTES,
+    layout: TextLayout | None = None,
 ) -> Decoder:
     """Return the decoder of one file.
 
@@ -79,23 +87,28 @@ def decoder_for(
             and DyGLib's.
         max_bytes: How much text it may hold if it is compressed, as for `TextFile`.
         block_bytes: How much text to parse at a time.
+        layout: How it is laid out, if somebody says it; a file of no known ending is then CSV.
 
     Raises:
         StreamError: If the name has no known ending.
-        ValueError: If `format` is unknown.
+        ValueError: If `format` is unknown, or has no layout to be said.
     """
+    layout = layout or TextLayout()
     if format is not None and format not in FORMATS:
         raise ValueError(f"unknown format {format!r}; choose one of {', '.join(FORMATS)}")
     chosen = format or format_of(path)
+    if layout.is_said:
+        return _laid_out(path, chosen or "csv", layout, max_bytes, block_bytes)
     if format is None and chosen == "csv":
         chosen = "jodie" if is_jodie(path) else "dyglib" if is_dyglib(path) else "csv"
     if chosen == "jodie":
         return JodieDecoder(path, ",", max_bytes, block_bytes)
+    if chosen is not None and chosen in _LISTS:
+        return _LISTS[chosen](path, layout, max_bytes, block_bytes)
     if chosen is not None and chosen in _OF_TEXT:
         return _OF_TEXT[chosen](path, max_bytes, block_bytes)
     if chosen in ("csv", "tsv"):
-        delimiter = "\t" if chosen == "tsv" else ","
-        return CsvDecoder(path, delimiter, max_bytes, block_bytes)
+        return CsvDecoder(path, _DELIMITERS[chosen], max_bytes, block_bytes)
     if chosen is not None and chosen in _BINARY:
         return _BINARY[chosen](path)
     endings = ", ".join((*EXTENSIONS, ".csv.gz", ".tsv.gz", ".jsonl.gz"))
@@ -103,3 +116,16 @@ def decoder_for(
         f"its name has no known ending (known: {endings}); pass format=... ({', '.join(FORMATS)})"
     )
     raise StreamError(str(path), "schema", text)
+
+
+def _laid_out(
+    path: Path, format: str, layout: TextLayout, max_bytes: int | None, block_bytes: int
+) -> Decoder:
+    if format in _LISTS:
+        return _LISTS[format](path, layout, max_bytes, block_bytes)
+    if format not in _DELIMITERS:
+        known = ", ".join((*_DELIMITERS, *_LISTS))
+        raise ValueError(
+            f"header=, columns=, sep= and comment= are for delimited text ({known}), not {format}"
+        )
+    return LaidOutDecoder(path, layout, _DELIMITERS[format], max_bytes, block_bytes)

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mode
 
 from tgflow.streams.files.blocks import TextFile
-from tgflow.streams.files.csv import CsvDecoder, split_values
+from tgflow.streams.files.csv import CsvDecoder, refuse_first_row, split_values
 from tgflow.streams.files.text import undecodable
 
 HEADER = b"user_id,item_id,timestamp,state_label,comma_separated_list_of_features"
@@ -25,7 +25,12 @@ class JodieDecoder(CsvDecoder):
     bipartite = True
 
     def names(self) -> Sequence[str]:
-        """Return src, dst, t, label, and one name for each further value of most first rows."""
+        """Return src, dst, t, label, and one name for each further value of most first rows.
+
+        Raises:
+            StreamError: If the first line is a row.
+        """
+        refuse_first_row(self.name, next(iter(self.head()), b""), ",")
         widths = [len(split_values(line, ",")) for line in self.head()[1:] if not undecodable(line)]
         num_features = max(mode(widths) - 4, 0) if widths else 0
         return ["src", "dst", "t", "label", *(f"f{i}" for i in range(num_features))]

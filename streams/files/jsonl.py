@@ -129,7 +129,9 @@ def json_types(
         types[name] = pa.int64() if is_number else pa.string()
     types[columns.t] = time_type(time)
     if columns.label:
-        types[columns.label] = time_type(UNSCALED)
+        is_boolean = isinstance(first.get(columns.label), bool)
+        number = pa.bool_() if is_boolean else time_type(UNSCALED)
+        types[columns.label] = pa.string() if columns.has_classes else number
     if columns.event_id:
         is_number = isinstance(usual.get(columns.event_id), int)
         types.setdefault(columns.event_id, pa.int64() if is_number else pa.string())
@@ -208,7 +210,7 @@ def _fault(
             return fault
     if fault := time_fault(columns.t, row.get(columns.t), time):
         return fault
-    if columns.label and (fault := number_fault(columns.label, row.get(columns.label), UNSCALED)):
+    if fault := _label_fault(row, types, columns.label):
         return fault
     if fault := _event_id_fault(row, types, columns.event_id):
         return fault
@@ -220,6 +222,20 @@ def _fault(
         if any(map(math.isinf, value if isinstance(value, list) else [value])):
             return "inf", f"{name} is {shown(value)} in float32; features must be finite"
     return None
+
+
+def _label_fault(
+    row: Mapping[str, Any], types: Mapping[str, pa.DataType], name: str | None
+) -> Fault | None:
+    if name is None:
+        return None
+    kind, value = {pa.string(): str, pa.bool_(): bool}.get(types[name]), row.get(name)
+    if kind is None or value is None:
+        return number_fault(name, value, UNSCALED)
+    expected = "text" if kind is str else "true or false"
+    if isinstance(value, kind):
+        return None
+    return "type", f"{name} is {shown(_plain(value))}, expected {expected} as in the first rows"
 
 
 def _event_id_fault(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 from tgflow.streams.errors import StreamError, shown
 from tgflow.streams.files.file_list import Files
+from tgflow.streams.rows.classes import LabelClasses, first_classes
 from tgflow.streams.rows.columns import AS_TEXT
 from tgflow.streams.rows.features import usual_value
 from tgflow.streams.rows.limits import Checks
@@ -37,17 +39,23 @@ class Reader:
         self._checks = checks
         self.id_kind: IdKind = schema.id_kind or "int"
         self.widths: tuple[int, ...] = ()
+        self._features: tuple[str, ...] = ()
         self.time, _ = times.scale(())
         self.notes: list[str] = []
         """What the first rows have shown that nobody said, in sentences."""
+        self.classes: LabelClasses | None = None
+        """What labels that are texts have become up to where the latest reading is."""
+        self._first_classes: list[str] | None = None
         self._times = times
         self._look_ahead()
         counts = [decoder.num_events for decoder in files.decoders]
         known = [count for count in counts if count is not None]
         self.num_events = sum(known) if len(known) == len(counts) else None
 
-    def read(self, start: Position | None = None) -> Iterator[tuple[RowBatch, float]]:
-        """Return the rows of all files from `start` on.
+    def read(
+        self, start: Position | None = None, stop: Event | None = None
+    ) -> Generator[tuple[RowBatch, float]]:
+        """Return the rows of all files from `start` on; of files that grow until `stop` is set.
 
         With each batch comes which share of all files has been read with it.
 
@@ -57,31 +65,58 @@ class Reader:
             SourceMismatch: If it is not the file that was read up to `start`.
         """
         current = 0 if start is None else self._files.find(start)
+        if self._first_classes is not None:
+            saved = "" if start is None else str(start.get("classes") or "")
+            self.classes = LabelClasses.load(saved, self._first_classes)
+        stop = Event() if stop is None else stop
+        if start is not None and self._files.growth is not None:
+            self._files.growth.fill(int(start["size"] or 0))
+        is_complete = self._files.is_complete()
         first = self._rows(current, start)
-        return self._all(current, first)
+        return self._all(current, first, start, is_complete, stop)
 
     def _all(
-        self, current: int, rows: Iterator[tuple[RowBatch, float]]
-    ) -> Iterator[tuple[RowBatch, float]]:
+        self,
+        current: int,
+        rows: Iterator[tuple[RowBatch, float]],
+        position: Position | None,
+        is_complete: bool,
+        stop: Event,
+    ) -> Generator[tuple[RowBatch, float]]:
+        """Yield the rows of the `current` file from `position` on, and of all that come."""
         while True:
-            yield from rows
-            current += 1
-            if current == len(self._files.decoders):
-                self._files.refresh()
-            if current == len(self._files.decoders):
+            is_idle = True
+            for batch, share in rows:
+                position, is_idle = batch.position, False
+                yield batch, share
+            found = self._files.following(current, is_complete, is_idle, stop)
+            if found is None:
                 return
-            rows = self._rows(current, None)
+            position = position if found == current else None
+            current, is_complete = found, self._files.is_complete()
+            rows = self._rows(current, position)
 
     def _rows(self, current: int, start: Position | None) -> Iterator[tuple[RowBatch, float]]:
         decoder = self._files.decoders[current]
         columns = self._schema.select(decoder)
         if columns is None:
             return iter(())
-        schema = RowSchema(columns, self.id_kind, self.time, self.widths, self._checks)
+        columns = replace(columns, has_classes=self.classes is not None)
+        schema = RowSchema(
+            columns, self.id_kind, self.time, self.widths, self._checks, self.classes
+        )
         return (self._placed(rows, current) for rows in decoder.read(schema, start))
+
+    @property
+    def feature_names(self) -> list[str]:
+        """What the columns of the features are called: `f0`, or `x[1]` in a list."""
+        named = zip(self._features, self.widths, strict=True)
+        return [n if width == 1 else f"{n}[{i}]" for n, width in named for i in range(width)]
 
     def _placed(self, rows: RowBatch, current: int) -> tuple[RowBatch, float]:
         position = {**self._files.place(current), **rows.position}
+        if self.classes is not None:
+            position["classes"] = self.classes.save()
         return replace(rows, position=position), self._files.progress(current)
 
     def _look_ahead(self) -> None:
@@ -90,12 +125,17 @@ class Reader:
             columns = self._schema.select(decoder)
             if columns is None:
                 continue
-            self.widths = (1,) * len(columns.features)
+            self._features, self.widths = columns.features, (1,) * len(columns.features)
             samples = decoder.samples(columns)
             if samples:
                 self._learn(samples, columns, decoder.first_place)
                 self.time, note = self._times.scale(row.get(columns.t) for row in samples)
-                self.notes += [] if note is None else [f"{decoder.name}: {note}"]
+                found = [*decoder.notes(), *([] if note is None else [note])]
+                if columns.label is not None:
+                    self._first_classes = first_classes(row.get(columns.label) for row in samples)
+                if self._first_classes is not None:
+                    found.append(f"{columns.label}: texts are classes, numbered as they appear")
+                self.notes += [f"{decoder.name}: {each}" for each in found]
                 return
 
     def _learn(

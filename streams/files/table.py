@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,10 @@ class ColumnarDecoder(ABC):
 
     def default_features(self) -> Sequence[str]:
         """Return no features: they are read when asked for."""
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        """Return what was taken for granted, in sentences: nothing."""
         return ()
 
     def samples(self, columns: Columns) -> Sequence[Mapping[str, Any]]:
@@ -139,11 +143,17 @@ class TableDecoder(ColumnarDecoder):
 
     Args:
         table: The rows.
+        features: The feature columns that are read if nobody names any.
     """
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, features: Sequence[str] = ()) -> None:
         super().__init__("table", len(table), table.schema.names, len(table))
         self._table = table
+        self._features = features
+
+    def default_features(self) -> Sequence[str]:
+        """Return what was named when it was made."""
+        return self._features
 
     def batches(
         self, names: Sequence[str], num_rows: int, first: int = 0
@@ -182,18 +192,33 @@ def _values(batch: pa.RecordBatch, row: int) -> tuple[dict[str, Any], bool]:
 
 
 def as_table(data: Any) -> pa.Table | None:
-    """Return `data` as a table if it is one: Arrow's, a data frame, PyG's, or a dict of columns.
+    """Return `data` as a table if it is one: Arrow's, a data frame, PyG's, columns, or rows.
 
     A dict's columns may be NumPy arrays, torch tensors, Arrow arrays or lists; a 2-d one becomes
-    a column of lists.
+    a column of lists. A tuple has src, dst, t, and perhaps x. Rows are dicts, of which all are
+    taken; lazy frames are computed.
     """
+    if hasattr(data, "collect_schema") and hasattr(data, "collect"):
+        data = data.collect()
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if all(isinstance(getattr(data, name, None), torch.Tensor) for name in ("src", "dst", "t")):
         data = _tensors_of(data)
+    if isinstance(data, tuple) and len(data) in (3, 4) and not isinstance(data[0], Mapping):
+        data = dict(zip(("src", "dst", "t", "x"), data, strict=False))
     if isinstance(data, Mapping):
         return pa.table({name: array_of(column) for name, column in data.items()})
-    return pa.table(data) if hasattr(data, "__arrow_c_stream__") else None
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    return _table_of_rows(data) if isinstance(data, Iterable) else None
+
+
+def _table_of_rows(rows: Iterable[Any]) -> pa.Table | None:
+    """Return dicts, one a row, as a table; None if they are no dicts."""
+    found = [*rows]
+    if not found or not all(isinstance(row, Mapping) for row in found):
+        return None
+    return pa.Table.from_pylist([dict(row) for row in found])
 
 
 def _tensors_of(data: Any) -> dict[str, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class TextDecoder(ABC):
 
     num_header_lines = 0
     bipartite = False
+    comment_starts: tuple[bytes, ...] = ()
+    """What lines begin with that are no rows."""
 
     def __init__(
         self, path: Path, max_bytes: int | None = None, block_bytes: int = BLOCK_BYTES
@@ -43,6 +46,8 @@ class TextDecoder(ABC):
         self._file = TextFile(path, max_bytes)
         self._block_bytes = block_bytes
         self._head: list[bytes] | None = None
+        self._num_samples = SAMPLES
+        self.is_growing = False
         self.size = self._file.size
         self.first_place = f"{self.name}, line {self.num_header_lines + 1}"
 
@@ -61,11 +66,24 @@ class TextDecoder(ABC):
     def head(self) -> list[bytes]:
         """Return the first lines, the header among them; they are read once."""
         if self._head is None:
-            self._head = self._file.head(SAMPLES + self.num_header_lines)
+            self._head = self._file.head(self._num_samples + self.num_header_lines)
         return self._head
+
+    def let_grow(self) -> None:
+        """Read whole lines only, and learn what there is to learn from the first row alone."""
+        self._num_samples, self._head = 1, None
+        self.is_growing = self._file.whole_lines = True
+
+    def complete(self) -> None:
+        """Also read a last line without its end: nothing more will come."""
+        self._file.whole_lines = False
 
     def default_features(self) -> Sequence[str]:
         """Return no features: they are read when asked for."""
+        return ()
+
+    def notes(self) -> Sequence[str]:
+        """Return what was taken for granted, in sentences: nothing."""
         return ()
 
     def progress(self) -> float:
@@ -85,14 +103,17 @@ class TextDecoder(ABC):
         for block in blocks:
             position = self._file.position(block)
             body = block.without_head(max(0, self.num_header_lines + 1 - block.line))
-            if body.data:
-                parsed = parse_block(body, parser, longest)
+            places = _Lines(self.name, body, longest)
+            rows = _rows_among(body, self.comment_starts)
+            lines = body if rows is None else body.taken(rows)
+            if lines.data:
+                parsed = parse_block(lines, parser, longest)
                 yield validate(
                     parsed.batch,
                     schema,
                     index=parsed.index,
                     faults=parsed.faults,
-                    locate=_Lines(self.name, body, longest).origin,
+                    locate=places.origin if rows is None else partial(_of_rows, places, rows),
                     position=position,
                 )
 
@@ -172,6 +193,20 @@ def _with_long_lines_alone(block: TextBlock, longest: int) -> Iterator[TextBlock
         yield block
     elif done < len(data):
         yield TextBlock(data[done:], line, block.offset + done)
+
+
+def _rows_among(block: TextBlock, comments: tuple[bytes, ...]) -> Int64s | None:
+    """Return the numbers of lines that are no comments; None if all are none."""
+    data = block.data
+    if not any(data.startswith(start) or b"\n" + start in data for start in comments):
+        return None
+    starts = np.concatenate(([0], block.line_ends()[:-1]))
+    is_comment = [data.startswith(comments, start) for start in starts.tolist()]
+    return np.flatnonzero(~np.array(is_comment))
+
+
+def _of_rows(places: _Lines, rows: Int64s, row: int) -> Origin:
+    return places.origin(int(rows[row]))
 
 
 class _Lines:

@@ -26,8 +26,8 @@ class CircuitBreaker:
     """Stops a run whose rows are bad too often.
 
     It breaks where more than `max_bad_ratio` x 10,000 of the last 10,000 rows of a partition are
-    bad, or the first 1,000 all are. That is judged row by row, so how many rows come at a time
-    does not matter.
+    bad, or the first 1,000 all are; and at the end of a partition if more than `max_bad_ratio` of
+    all its rows were. That is judged row by row, so how many rows come at a time does not matter.
 
     Args:
         name: The source's, for messages.
@@ -71,11 +71,21 @@ class CircuitBreaker:
         """Hear that a partition has ended.
 
         Raises:
-            TooManyBadRecords: If it had rows and none was good.
+            TooManyBadRecords: If it had rows and none was good, or more of all were bad than may
+                be.
         """
         seen = self._partitions.get(partition)
-        if seen is not None and seen.num_rows and not seen.num_good:
+        if seen is None or not seen.num_rows:
+            return
+        if not seen.num_good:
             raise self._broken(seen.num_rows, "all rows", [])
+        num_bad = seen.num_rows - seen.num_good
+        if not self.allows(num_bad, seen.num_rows):
+            raise self._broken(num_bad, f"all {seen.num_rows:,} rows", [])
+
+    def allows(self, num_bad: int, num_rows: int) -> bool:
+        """Return whether so many of all rows may be bad."""
+        return num_bad <= self._max_bad_ratio * num_rows + 1e-9
 
     def to_json(self) -> dict[str, Any]:
         """Return its state as JSON can hold it."""

@@ -138,10 +138,11 @@ class Sequencer:
         """Note that all partitions have ended.
 
         Raises:
-            TooManyBadRecords: If all rows of all of them were bad.
+            TooManyBadRecords: If more rows of all of them together were bad than may be.
         """
         accounting = self._accounting
-        if self._breaker is None or accounting.total("malformed") < accounting.total("read"):
+        num_bad, num_rows = accounting.total("malformed"), accounting.total("read")
+        if self._breaker is None or self._breaker.allows(num_bad, num_rows):
             return
         for partition in accounting.partitions:
             self._breaker.end(partition)

@@ -146,6 +146,11 @@ def is_text(kind: pa.DataType) -> bool:
     )
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column's values, also of a dictionary's."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 _BOTH = "every event needs both its nodes"
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.columns import is_text
+from tgflow.streams.rows.columns import is_text, plain_type
 
 
 def hash_event_ids(
@@ -47,8 +47,7 @@ def hash_event_ids(
 
 
 def _can_be_ids(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
+    kind = plain_type(kind)
     return is_text(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind)
 
 

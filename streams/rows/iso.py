@@ -1,4 +1,7 @@
-"""Times as text: ISO 8601 and the way SQL writes it, with and without a zone; without is UTC."""
+"""Times as text: ISO 8601 and the way SQL writes it, with and without a zone; without is UTC.
+
+Plain Python: the command line's help comes by here.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,12 @@ import re
 from datetime import date
 from fractions import Fraction
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from tgflow.streams.rows.checks import Int64s
-from tgflow.units import INT64_MAX, ticks_per_unit
-
 EXAMPLE = "2024-05-01 12:00:00"
-_DAY, _CLOCK = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}"
+DAY, CLOCK = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[0-9]{2}:[0-9]{2}"
 _ISO = re.compile(
-    rf"\s*({_DAY})(?:[Tt ]({_CLOCK})(?::([0-9]{{2}})(?:[.,]([0-9]{{1,18}}))?)?"
+    rf"\s*({DAY})(?:[Tt ]({CLOCK})(?::([0-9]{{2}})(?:[.,]([0-9]{{1,18}}))?)?"
     r" ?(?:([Zz]|UTC)|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?\s*"
 )
-_PLAIN = (
-    rf"^{_DAY}([T ]{_CLOCK}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?$"
-)
-"""What Arrow reads as `iso_seconds` does."""
-_ZONED = r":[^Z+-]*[Z+-]"
 _FIRST_DAY = date(1970, 1, 1).toordinal()
 
 
@@ -53,25 +44,3 @@ def has_zone(text: str) -> bool:
     """Return whether a time says its zone."""
     found = _ISO.fullmatch(text)
     return found is not None and any(found.group(5, 6))
-
-
-def plain_ticks(array: pa.Array, tick: str) -> Int64s | None:
-    """Return the ticks of a column of texts at once, None unless all are plain and whole ticks."""
-    texts = array.cast(pa.string())
-    if tick == "tick" or not pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py():
-        return None
-    unit = "ns" if tick == "ns" else "us"
-    zoned = pc.match_substring_regex(texts, _ZONED)
-    moments = np.empty(len(texts), dtype=np.int64)
-    try:
-        for rows, zone in ((zoned, "UTC"), (pc.invert(zoned), None)):
-            kind = pa.timestamp(unit, zone)
-            found = texts.filter(rows).cast(kind).cast(pa.int64())
-            moments[rows.to_numpy(zero_copy_only=False)] = found.to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:
-        return None
-    step = ticks_per_unit(unit, tick)
-    whole, rest = np.divmod(moments, step.denominator)
-    if rest.any() or (np.abs(whole) > INT64_MAX // step.numerator).any():
-        return None
-    return np.asarray(whole * step.numerator, dtype=np.int64)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 from tgflow.streams.errors import StreamError
+from tgflow.streams.rows.iso import iso_seconds
 from tgflow.units import ticks_per_unit
 
 IdKind = Literal["int", "string"]
@@ -80,6 +81,8 @@ class Columns:
     label: str | None
     features: tuple[str, ...]
     event_id: str | None = None
+    has_classes: bool = False
+    """Whether labels are texts."""
 
     @property
     def names(self) -> list[str]:
@@ -165,7 +168,18 @@ def _require(table: Tabular, names: Sequence[str], role: str, name: str) -> None
         return
     found = f"{count} columns are named" if count else "there is no column"
     text = f"{found} {name!r}; the columns are {listed(names)}: choose with {role}=..."
+    if not count and any(map(_is_value, names)):
+        text += "; or is the first line a row? header=False columns='src,dst,t' reads it as one"
     raise StreamError(table.name, "schema", text)
+
+
+def _is_value(name: str) -> bool:
+    """Return whether the name of a column is rather a value of a row: a number, or a time."""
+    try:
+        float(name)
+    except ValueError:
+        return iso_seconds(name) is not None
+    return True
 
 
 def listed(names: Sequence[str]) -> str:

@@ -48,7 +48,8 @@ class Times:
         """
         values = [value for value in first if value is not None]
         texts = [v for v in values if isinstance(v, str) and iso_seconds(v) is not None]
-        dated = [*texts, *(value for value in values if isinstance(value, datetime))]
+        texts = texts if _are_most(texts, values) else []
+        dated: list[datetime | str] = [*texts, *(v for v in values if isinstance(v, datetime))]
         unit = self.unit or (None if self.tick else _unit_of(values)) or "s"
         tick = self.tick or (unit if self.unit or not dated else _finest(dated))
         found = []
@@ -67,14 +68,19 @@ class Times:
 
 
 def _unit_of(values: Sequence[object]) -> str | None:
-    """Return ms, us or ns if all values are numbers that, taken as it, are dates of our days."""
+    """Return ms, us or ns if most values are numbers that, taken as it, are dates of our days."""
     numbers = [number for value in values if (number := _number(value)) is not None]
     low, high = ((day - date(1970, 1, 1)).days * 86_400 for day in YEARS)
-    for unit in _FINE if numbers and len(numbers) == len(values) else ():
+    for unit in _FINE:
         per_second = int(ticks_per_unit("s", unit))
-        if all(low <= number / per_second < high for number in numbers):
+        if _are_most([n for n in numbers if low <= n / per_second < high], values):
             return unit
     return None
+
+
+def _are_most(some: Sequence[object], values: Sequence[object]) -> bool:
+    """Return whether they are more than half: a bad row decides nothing for others."""
+    return 2 * len(some) > len(values)
 
 
 def _number(value: object) -> Fraction | None:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from tgflow.streams.errors import RowFault
 from tgflow.streams.rows.checks import BadRows, Fault, Int64s, invalid_rows, refuse, refuse_each
-from tgflow.streams.rows.columns import EventColumns, id_column, is_text
+from tgflow.streams.rows.classes import LabelClasses
+from tgflow.streams.rows.columns import EventColumns, id_column, is_text, plain_type
 from tgflow.streams.rows.event_ids import hash_event_ids
 from tgflow.streams.rows.features import feature_columns
 from tgflow.streams.rows.limits import Checks
@@ -29,6 +30,7 @@ class RowSchema:
         time: How times become ticks.
         widths: Of each feature column how many values a row has: 1, or the length of its lists.
         checks: Limits on the values.
+        classes: What labels become that are texts; None: they are numbers.
     """
 
     columns: Columns
@@ -36,6 +38,7 @@ class RowSchema:
     time: Scale
     widths: tuple[int, ...] = ()
     checks: Checks = field(default_factory=Checks)
+    classes: LabelClasses | None = None
 
 
 def validate(
@@ -134,7 +137,10 @@ def _labels(batch: pa.RecordBatch, schema: RowSchema) -> Int64s | None:
     name, checks = schema.columns.label, schema.checks
     if not name:
         return None
-    values = tick_column(batch[name], name, UNSCALED)
+    if schema.classes is not None and is_text(plain_type(batch[name].type)):
+        values = schema.classes.encode(batch[name], name)
+    else:
+        values = tick_column(batch[name], name, UNSCALED)
     bad = (values < checks.min_label) | (values > checks.max_label)
     limits = f"outside of [{checks.min_label}, {checks.max_label}]"
     refuse(bad, "range", lambda row: f"{name} is {values[row]}, {limits}")

@@ -57,7 +57,7 @@ def test_the_flags_of_every_command_exist(path):
     for name, *words in commands(path):
         command = group.get_command(context, name)
         assert command is not None, f"{path.name}: tgflow {name}"
-        known = {flag for param in command.params for flag in param.opts}
+        known = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
         unknown = {word.split("=")[0] for word in words if word.startswith("--")} - known
         assert not unknown, f"{path.name}: tgflow {name} knows no {unknown}"
 

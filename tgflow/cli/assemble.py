@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -15,24 +16,27 @@ from tgflow.cli.hints import hint
 from tgflow.config import Config, ConfigError, StreamConfig, replaced
 from tgflow.config.model import PAIR_FEATURES, model_settings
 from tgflow.cuda.device import Device
-from tgflow.events import EventBatch
+from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
+from tgflow.graph.feature_scale import FREEZE_AT
 from tgflow.models import MODELS
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import check_own
-from tgflow.runtime.features import check_tables
+from tgflow.runtime.features import check_tables, scale_of
 from tgflow.runtime.gpu import use_device
 from tgflow.runtime.machine import num_cores
 from tgflow.runtime.restore import EventShape
 from tgflow.runtime.saved_scores import check_scores
 from tgflow.runtime.serving import check_serving
 from tgflow.runtime.transports import section_of
-from tgflow.streams import EventSource, open_stream, playback
+from tgflow.streams import EventSource, StreamError, open_stream, playback
 from tgflow.streams.files.file_source import FileSource
+from tgflow.streams.files.found_files import STDIN
 from tgflow.streams.open import open_files
 from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.streams.transports import Transport, find_transport, scheme_of
 from tgflow.tables import FeatureTable
+from tgflow.train.split import training_end
 
 _Source = TypeVar("_Source", EventSource, FileSource)
 
@@ -46,8 +50,18 @@ def open_source(config: Config) -> EventSource:
     return _opened(config, open_stream, sort=config.stream.sort)
 
 
-def _opened(config: Config, opened: Callable[..., _Source], **options: Any) -> _Source:
-    """Return what `opened` makes of the files that `config` names, with further options."""
+def open_first(config: Config) -> EventSource:
+    """Open the stream to look at its first events, as the files have them; as `open_source`."""
+    return _opened(config, open_stream, quiet=True)
+
+
+def _opened(
+    config: Config, opened: Callable[..., _Source], *, quiet: bool = False, **options: Any
+) -> _Source:
+    """Return what `opened` makes of the files that `config` names, with further options.
+
+    What it has found out is said, unless that is to be `quiet`.
+    """
     c = config.stream
     if not c.path:
         raise CliError("which stream? name a file of events: --stream events.csv", NO_INPUT)
@@ -62,13 +76,21 @@ def _opened(config: Config, opened: Callable[..., _Source], **options: Any) -> _
             time_unit=c.time_unit,
             tick_unit=c.tick_unit,
             format=c.format,
+            header=c.header,
+            columns=c.columns,
+            sep=c.sep,
+            comment=c.comment,
             id_kind=c.id_kind,
             bipartite=True if config.graph.direction == "bipartite" else None,
             **options,
         )
     except FileNotFoundError as error:
         raise CliError(f"{error}; --stream takes a path from {os.getcwd()}", NO_INPUT) from None
-    for note in source.notes:
+    except StreamError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    for note in () if quiet else source.notes:
         hint(in_flags(note))
     return source
 
@@ -105,7 +127,13 @@ def open_partitioned(config: Config) -> PartitionedSource:
         return _open_transport(config, transport)
     if config.stream.path and config.kafka.dead_letter_topic is not None:
         raise ConfigError("--dead-letter-topic: a topic for dead letters needs a stream of Kafka")
-    return _opened(config, open_files, event_id=config.stream.event_id, checks=config.checks)
+    return _opened(
+        config,
+        open_files,
+        event_id=config.stream.event_id,
+        checks=config.checks,
+        follow=config.stream.follow,
+    )
 
 
 def check_together(config: Config) -> None:
@@ -120,6 +148,10 @@ def check_together(config: Config) -> None:
             "--idle-timeout: it needs the log, which remembers when it passed; leave out --no-log"
         )
     transport = find_transport(stream.path)
+    if stream.sort and stream.follow:
+        raise ConfigError("--sort: a file that is followed has no end; use --allowed-lateness")
+    if stream.follow and (transport is not None or stream.path == STDIN):
+        raise ConfigError("--follow: it is for files and folders; leave it out")
     if stream.sort and transport is not None and not transport.ends:
         raise ConfigError("--sort: a topic has no end to wait for; use --allowed-lateness")
     if stream.sort and (order.allowed_lateness or order.late != "error" or order.idle_timeout):
@@ -200,6 +232,9 @@ def grow_graph(
         edge_x: An empty table for their features; None: in host memory.
         gpu: Where the graph is to be; None: on the host.
     """
+    freeze_at = FREEZE_AT
+    if shape.x_dim and config.graph.feature_scale != "none":
+        freeze_at, stream = _training_part(config, stream)
     graph = TemporalGraph(
         direction,
         shape.x_dim,
@@ -207,10 +242,31 @@ def grow_graph(
         edge_x=edge_x,
         device="cpu" if gpu is None else gpu,
         device_budget=config.graph.device_budget,
+        feature_scale=scale_of(config, shape.x_dim, freeze_at),
     )
     for batch in stream:
         graph.append(batch)
     return graph
+
+
+def _training_part(
+    config: Config, stream: Iterable[EventBatch]
+) -> tuple[int, Iterable[EventBatch]]:
+    """Return after how many events features are scaled by what is known then, and the stream.
+
+    That is within the training part: of a short stream its end, for which all of it is read.
+    """
+    c = config.offline
+    enough = FREEZE_AT / (1 - c.val_ratio - c.test_ratio)
+    batches = iter(stream)
+    first: list[EventBatch] = []
+    while sum(len(batch) for batch in first) <= enough:
+        batch = next(batches, None)
+        if batch is None:
+            end = training_end(concat(first).t, c.val_ratio, c.test_ratio)
+            return max(1, min(FREEZE_AT, end)), first
+        first.append(batch)
+    return FREEZE_AT, chain(first, batches)
 
 
 def direction_of(config: Config, source: EventSource) -> Direction:

@@ -14,6 +14,8 @@ from rich.console import Console
 
 from tgflow.cli import assemble
 from tgflow.cli.errors import IO, exit_code, explain, mark_reported
+from tgflow.cli.guards import warn_of_first
+from tgflow.cli.hints import hint
 from tgflow.cli.ranks import check_rank_tables, check_ranks, follow, joined, with_slices
 from tgflow.config import Config
 from tgflow.config.model import model_label
@@ -85,6 +87,8 @@ def _lead(
 def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead) -> None:
     source, direction, device, threads = assemble.open_live(directory)
     config = directory.config
+    if not directory.resumed:
+        warn_of_first(config)
     check_rank_tables(config, source.x_dim, lead.peers.world)
     inputs = RunInputs(
         source,
@@ -170,6 +174,7 @@ def _metrics(
         "refused": counts["refused"],
         "num_waiting": stream.get("num_waiting", 0),
         **({"scores": result.reports["scores"]} if "scores" in result.reports else {}),
+        **({"features": result.reports["features"]} if "features" in result.reports else {}),
         "tables": result.tables,
         **({"ranks": result.reports["ranks"]} if "ranks" in result.reports else {}),
         "threads": threads,
@@ -223,6 +228,8 @@ def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirect
         RUN_FILES,
     )
     print_labels(metrics)
+    if "features" in metrics:
+        hint(metrics["features"]["scale"])
     print_feature_tables(result.tables)
     print_stream(result.reports["stream"], directory.path / "dead-letters")
     if "scores" in result.reports:

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from tgflow.cli import assemble
+from tgflow.cli.guards import warn
 from tgflow.config import Config
 from tgflow.events import EventBatch, concat
 from tgflow.presets import measure
 from tgflow.report.formatting import duration, stream_time
 from tgflow.report.table_text import print_table
 from tgflow.streams import playback
+from tgflow.streams.rows.schema import listed
 from tgflow.units import seconds_per_tick
 
 QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -31,8 +33,10 @@ def describe_stream(config: Config, as_json: bool) -> None:
         "bipartite": source.ids.bipartite,
         "x_dim": source.x_dim,
         **facts(events),
+        "label_classes": list(source.label_classes),
         "family": measure(events, seconds_per_tick(source.unit)).line() if len(events) else None,
     }
+    warn(config, events, source.unit, source.ids.bipartite, source.feature_names)
     if as_json:
         sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     else:
@@ -94,7 +98,9 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("self-loops", f"{found['self_loops']:,}"))
     rows.append(("edge features", str(found["x_dim"] or "none")))
     if found["num_labels"] is not None:
-        rows.append(("labels", f"{found['num_labels']:,} distinct"))
+        names = [f"{name} = {i}" for i, name in enumerate(found["label_classes"])]
+        shown = f": {listed(names)}" if names else ""
+        rows.append(("labels", f"{found['num_labels']:,} distinct{shown}"))
     return rows
 
 

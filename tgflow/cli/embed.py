@@ -20,7 +20,7 @@ def embed(
         str | None,
         typer.Option(
             "--at",
-            help="When: in the unit of the run's times, or such as 2024-05-01T12:00Z; unset: after it",
+            help="When: a time of the stream's unit, or as 2024-05-01T12:00Z; unset: after it",
         ),
     ] = None,
 ) -> None:

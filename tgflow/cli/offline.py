@@ -20,6 +20,8 @@ from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
 from tgflow.cli.continual import failing_run, interruptible, printer
+from tgflow.cli.guards import warn_of_first
+from tgflow.cli.hints import hint
 from tgflow.cli.labeling import labeled, learn_links, node_figures
 from tgflow.cli.ranks import (
     check_rank_tables,
@@ -153,7 +155,9 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     check_ranks(config, config.offline.slices, world)
     check_training_ranks(config, world)
     source = assemble.open_source(config)
-    config = assemble.settled(config, source)
+    directory.config = config = assemble.settled(config, source)
+    if not directory.resumed:
+        warn_of_first(config)
     check_tables(config, source.x_dim, live=False)
     check_rank_tables(config, source.x_dim, world)
     threads = assemble.use_threads(config, config.offline.slices)
@@ -192,11 +196,13 @@ def _trained(
                 done = result_of(seed, fitted)
                 saves.add(done)
             results.append(done.result)
+    scale = graph.feature_scale
     metrics = {
         "command": "train",
         "stream": config.stream.path,
         "model": model_label(config.model),
         **average(results),
+        **({} if scale is None else {"features": {"scale": scale.line()}}),
         "tables": table_figures(graph),
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
@@ -389,6 +395,8 @@ def _summary(metrics: Mapping[str, Any], path: Path) -> None:
         path,
     )
     print_labels(metrics)
+    if "features" in metrics:
+        hint(metrics["features"]["scale"])
     print_feature_tables(metrics["tables"])
 
 

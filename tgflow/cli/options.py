@@ -26,11 +26,14 @@ STREAM_OF_FILES, RANKS_IN_STEP = (
 """Settings of the stream for commands that read files only, and of the ranks for those that do not
 learn a stream as it comes."""
 FILE_PANEL = "Settings from a file"
+FILE, STREAM = "file", "stream.path"
 
 
 def with_config(
     keys: Iterable[str],
     positional: str | None = None,
+    *,
+    takes_file: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command `--config` and one option per setting; it is called with `config=Config`.
 
@@ -39,6 +42,7 @@ def with_config(
     Args:
         keys: Settings as "section.key", or a whole section as "section".
         positional: The setting that is an argument, not an option.
+        takes_file: Whether the stream may be an argument instead of an option.
     """
     wanted = list(keys)
     chosen = [
@@ -52,6 +56,8 @@ def with_config(
         @functools.wraps(command)
         def run(config: Path | None, **values: Any) -> None:
             flags = {field.key: _given(field, values.pop(_name(field))) for field in chosen}
+            if (file := values.pop(FILE, None)) is not None:
+                flags[STREAM] = _one_stream(file, flags[STREAM])
             if "stated" in signature.parameters:
                 values["stated"] = stated_settings(config, flags)
             command(config=load_config(config, flags), **values)
@@ -62,7 +68,8 @@ def with_config(
         options = [
             _argument(field) if field.key == positional else _option(field) for field in chosen
         ]
-        parameters = [*options[:1], _config_file(), *options[1:], *kept]
+        files = [_file()] if takes_file else []
+        parameters = [*files, *options[:1], _config_file(), *options[1:], *kept]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
@@ -120,6 +127,23 @@ def _config_file() -> inspect.Parameter:
     )  # fmt: skip
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter("config", kind, default=None, annotation=Annotated[Path | None, info])
+
+
+def _one_stream(file: str, stated: str | None) -> str:
+    """Return the stream that an argument names, and perhaps a flag too.
+
+    Raises:
+        ConfigError: If they name two.
+    """
+    if stated not in (None, file):
+        raise ConfigError(f"FILE is {file}, and --stream {stated}; give one of them")
+    return file
+
+
+def _file() -> inspect.Parameter:
+    info = typer.Argument(metavar="FILE", help="The stream, as --stream")
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(FILE, kind, default=None, annotation=Annotated[str | None, info])
 
 
 def _argument(field: Field) -> inspect.Parameter:

@@ -43,7 +43,7 @@ def predict(
         str | None,
         typer.Option(
             "--at",
-            help="When: in the unit of the run's times, or such as 2024-05-01T12:00Z; unset: after it",
+            help="When: a time of the stream's unit, or as 2024-05-01T12:00Z; unset: after it",
         ),
     ] = None,
     to: To = None,

@@ -17,7 +17,7 @@ SETTINGS = (
 RESUME = "Resuming"
 
 
-@with_config(SETTINGS)
+@with_config(SETTINGS, takes_file=True)
 def run(
     config: Config,
     stated: dict[str, Any],
@@ -62,8 +62,9 @@ def run(
 
     [bold]Examples[/bold]
 
-      tgflow run --stream examples/data/collegemsg.csv.gz
+      tgflow run examples/data/collegemsg.csv.gz
       tgflow run -s clicks.parquet --src user --dst page --t at --time-unit ms -m tgat
+      tgflow run log.csv --no-header --columns src,dst,_,t --follow --max-wait 1s
       tgflow run -s events.csv --out runs/events --resume
       tgflow run -s events.csv --nproc 2 --out runs/two
       tgflow run -s kafka://localhost:9092/clicks --codec json --max-time-jump 86400

@@ -24,7 +24,7 @@ SETTINGS = (
 )
 
 
-@with_config(SETTINGS)
+@with_config(SETTINGS, takes_file=True)
 def train(
     config: Config,
     stated: dict[str, Any],
@@ -66,9 +66,10 @@ def train(
 
     [bold]Examples[/bold]
 
-      tgflow train --data examples/data/collegemsg.csv.gz --model tgn
+      tgflow train examples/data/collegemsg.csv.gz --model tgn
       tgflow train --data enron.csv.gz --out runs/enron --resume
       tgflow train --data enron.csv.gz -m tgat --epochs 5 --seeds 3 --json
+      tgflow train pay.csv --features amount --feature-scale auto
       tgflow train --data u.csv --edge-table disk --edge-cache 10%
       tgflow train --data wikipedia.csv.gz --model tgat --reuse-staleness 8
       tgflow train --data wikipedia.csv.gz --batch-size 1000 --nproc 2

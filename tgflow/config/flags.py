@@ -15,7 +15,8 @@ _NAME = re.compile(r"(?<![-\w.'\"])[a-z]+(?:_[a-z]+)+(?![-\w.'\"=(])")
 def in_flags(text: str) -> str:
     """Return a message with settings as flags: `id_kind='string'` becomes `--id-kind string`.
 
-    Names of one word are settings only where a value follows; what is no setting stays.
+    What is `False` becomes `--no-NAME`. Names of one word are settings only where a value follows;
+    what is no setting stays.
     """
     return _NAME.sub(_name, _VALUE.sub(_assignment, text))
 
@@ -25,6 +26,8 @@ def _assignment(match: re.Match[str]) -> str:
     if flag is None:
         return match[0]
     value = match[2] or match[3] or match[6] or ""
+    if value == "False":
+        return f"--no-{flag.removeprefix('--')}"
     return f"{flag} {value}".rstrip() + (match[5] or "").replace("...", " ...")
 
 

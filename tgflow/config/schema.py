@@ -24,8 +24,9 @@ from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
 
 Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
 FileFormat = Literal[
-    "csv", "tsv", "parquet", "arrow", "jsonl", "jodie", "dyglib", "snap", "konect", "npz", "pt"
-]
+    "csv", "tsv", "parquet", "arrow", "jsonl", "jodie", "dyglib", "snap", "edges", "konect", "npz",
+    "pt",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,18 @@ class StreamConfig:
     """Where the events come from and how they are read."""
 
     path: Annotated[str, Setting(flags=("--stream", "--data", "-s"), resume="from_now")] = ""
-    """File or folder (CSV, Parquet, Arrow or JSONL; also .gz), or kafka://HOST/TOPIC."""
+    """File or folder (CSV, Parquet, Arrow or JSONL; also .gz), - for stdin, or
+    kafka://HOST/TOPIC."""
     format: FileFormat | None = None
     """Format; unset: by the name's ending."""
+    header: bool | None = None
+    """Whether the first line of delimited text names its columns; unset: unless --columns does."""
+    columns: str | None = None
+    """Names of the columns where no header has them, such as src,dst,_,t; _ is not read."""
+    sep: str | None = None
+    """What stands between two values: a character, tab, or space for any number of them."""
+    comment: str | None = None
+    """What lines of text begin with that are no rows, such as #."""
     src: str = "src"
     """Column of the source node."""
     dst: str = "dst"
@@ -54,6 +64,8 @@ class StreamConfig:
     the first dates need."""
     sort: bool = False
     """Read all events first and sort them by time."""
+    follow: Annotated[bool, Setting(live=True, resume="any_time")] = False
+    """Read on as the file grows, or as files are moved to the folder, until the run is stopped."""
     limit: Annotated[int, Ge(1), Setting(resume="any_time")] | None = None
     """Stop after this many events."""
     speed: Annotated[float, Gt(0), Setting(resume="any_time")] | None = None
@@ -85,6 +97,9 @@ class GraphConfig:
 
     direction: Direction = "undirected"
     """Who is whose neighbor; bipartite: two name spaces of ids."""
+    feature_scale: Literal["auto", "standard", "log", "none"] = "none"
+    """Edge features to mean 0 and deviation 1 by the events so far, frozen after 10,000 or the
+    training part; log: as signed logarithm; auto: that where they are skewed; none: as they are."""
     device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
     """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
 

@@ -1,5 +1,6 @@
 """Temporal graphs that grow: the event log, the block store behind a backend, and features."""
 
+from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Mutation
 from tgflow.graph.query import Neighbors
@@ -9,6 +10,7 @@ from tgflow.graph.temporal_graph import TemporalGraph
 
 __all__ = [
     "EventLog",
+    "FeatureScale",
     "GraphStats",
     "Mutation",
     "Neighbors",

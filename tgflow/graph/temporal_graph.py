@@ -14,6 +14,7 @@ from torch import Tensor
 from tgflow.choices import Direction
 from tgflow.events import EventBatch
 from tgflow.graph.backend import GraphBackend
+from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_features import NodeFeatures
@@ -62,6 +63,8 @@ class TemporalGraph:
         shard: Keep the neighbors of a rank's nodes alone, `peers.shard`; the log is whole, and so
             is what is checked. Deletes and the like count what was kept here. Other ranks' nodes
             are asked by `tgflow.distributed.AskingSampler`. None: those of all nodes.
+        feature_scale: Brings the features of events to one scale as they are appended. None: they
+            are kept as they are.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
@@ -80,6 +83,7 @@ class TemporalGraph:
         device: str | torch.device | Device = "cpu",
         device_budget: int | str | None = None,
         shard: Shard | None = None,
+        feature_scale: FeatureScale | None = None,
     ) -> None:
         self.time_unit = time_unit
         self.seconds_per_tick = seconds_per_tick(time_unit)
@@ -103,6 +107,8 @@ class TemporalGraph:
         """The GPU with the neighborhoods; None: they are in host memory."""
         self.log = EventLog(self.backend.log)
         self.edge_x = _features(edge_x_dim, edge_x)
+        self.feature_scale = feature_scale
+        """What brings the features of appended events to one scale."""
         self._of_nodes = None if node_x is None else NodeFeatures(node_x)
         self._writing = threading.Lock()
         self._changes = Changes()
@@ -179,12 +185,18 @@ class TemporalGraph:
         if self.edge_x is None or events.x is None:
             return self.backend.append(events, allow_late)
         self.backend.check(events, allow_late)
-        first_row = self.edge_x.append(events.x)  # before anyone can ask for them
+        scale, x, known = self.feature_scale, events.x, None
+        if scale is not None:
+            x, known = scale.scaled(events.x)
+        first_row = self.edge_x.append(x)  # before anyone can ask for them
         try:
-            return self.backend.append(events, allow_late)
+            first = self.backend.append(events, allow_late)
         except BaseException:
             self.edge_x.truncate(first_row)
             raise
+        if scale is not None:
+            scale.keep(events.x, known)
+        return first
 
     def delete(self, eid: Tensor) -> int:
         """Take events out of their nodes' neighborhoods; the log keeps its rows.

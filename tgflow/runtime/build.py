@@ -251,10 +251,17 @@ def _compose(
                 ingest, trainer, directory.files, partial(run_log.warning, "stream")
             ).write,
             **({} if scores is None else {"scores": scores.finish}),
+            **_scale_report(trainer.graph),
             **parts.reports,
         },
         warn=lambda text: run_log.warning("checkpoint", text),
     )
+
+
+def _scale_report(graph: TemporalGraph) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what says how edge features were scaled, if they were."""
+    scale = graph.feature_scale
+    return {} if scale is None else {"features": lambda: {"scale": scale.line()}}
 
 
 def _open_scores(

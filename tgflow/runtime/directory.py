@@ -121,6 +121,8 @@ class RunDirectory:
         self.files.make()
         if self._lock is None:
             self._lock = RunLock(self.path / LOCK)
+        if not self.resumed:
+            self.files.clear()
         # which also shows whether one can write here
         self.files.write_config(self.config if self._saved is None else self._saved)
         return self

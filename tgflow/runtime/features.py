@@ -11,6 +11,7 @@ from tgflow.cache.policy import Policy
 from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
+from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.runtime.gpu import has_gpu_graph
 from tgflow.tables import FeatureTable
 from tgflow.tables.backends import Placement
@@ -59,6 +60,11 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         raise ConfigError(
             "--cache-policy: of which cache? give its size: --edge-cache 256MiB, or leave it out"
         )
+    if x_dim == 0 and config.graph.feature_scale != "none":
+        raise ConfigError(
+            "--feature-scale: the stream has no edge features; name their columns with --features, "
+            "or leave it out"
+        )
     if live:
         _check_live(config)
     if t.edge_cache and not t.edge_cache.endswith("%"):
@@ -105,6 +111,18 @@ def _check_machine(placement: Placement) -> None:
         FeatureTable(1, placement=placement).close()
     except CudaError as error:
         raise ConfigError(f"--edge-table {placement}: {error}; or use host or disk") from None
+
+
+def scale_of(config: Config, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
+    """Return a new scale of edge features, None where they stay as they are.
+
+    Args:
+        config: The settings.
+        x_dim: Width of the features.
+        freeze_at: Events after which its figures stay.
+    """
+    kind = config.graph.feature_scale
+    return None if kind == "none" or x_dim == 0 else FeatureScale(kind, freeze_at)
 
 
 def edge_file(config: Config, directory: Path) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,11 @@ OWN = frozenset(
     {".lock", "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
 )
 """Files that a run leaves before it has started."""
+BEFORE_LEARNING = frozenset(
+    {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
+    | {"stream.json", "metrics.json", "report.html"}
+)
+"""What a run leaves besides that has learned nothing."""
 
 
 class RunFiles:
@@ -33,12 +39,9 @@ class RunFiles:
     """
 
     def __init__(self, path: Path, *, resumed: bool = False, own: Set[str] = frozenset()) -> None:
-        if not resumed and not _is_free(path, own):
-            raise FileExistsError(
-                f"{path} holds files already; choose another --out, remove it, or resume it if it "
-                "is a run: --resume"
-            )
-        self.path = path
+        self.path, self._own = path, own
+        if not resumed:
+            self._check_free()
         self._records = RecordFile(path / "metrics.jsonl")
 
     @classmethod
@@ -56,6 +59,27 @@ class RunFiles:
     def make(self) -> None:
         """Make the directory if it is not there."""
         self.path.mkdir(parents=True, exist_ok=True)
+
+    def clear(self) -> None:
+        """Remove what a run has left that has learned nothing; call it with the lock.
+
+        Raises:
+            FileExistsError: If it has learned something meanwhile, or other files have come.
+        """
+        self._check_free()
+        for name in BEFORE_LEARNING:
+            path = self.path / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _check_free(self) -> None:
+        if not _is_free(self.path, self._own):
+            raise FileExistsError(
+                f"{self.path} holds files already; choose another --out, remove it, or resume it "
+                "if it is a run: --resume"
+            )
 
     @property
     def checkpoint(self) -> Path:
@@ -158,7 +182,16 @@ def read_records(path: Path, most: int | None = None) -> Records:
 
 
 def _is_free(path: Path, own: Set[str]) -> bool:
-    return not path.exists() or all(entry.name in own for entry in path.iterdir())
+    """Return whether nothing is there but what is `own`, or what a run has left without learning.
+
+    The latter only where there are files of one's own.
+    """
+    if not path.exists():
+        return True
+    names = {entry.name for entry in path.iterdir()} - own
+    records = path / "metrics.jsonl"
+    has_learned = records.exists() and records.stat().st_size > 0
+    return not names or (bool(own) and names <= BEFORE_LEARNING and not has_learned)
 
 
 def finite(value: Any) -> Any:
@@ -172,5 +205,6 @@ def finite(value: Any) -> Any:
 
 def run_name(config: Config) -> str:
     """Return what a run is called where nobody named it, such as collegemsg-tgn."""
-    stem = Path(config.stream.path).name.split(".")[0] or "stream"
+    path = "stdin" if config.stream.path == "-" else config.stream.path
+    stem = Path(path).name.split(".")[0] or "stream"
     return f"{stem}-{config.model.name.rpartition(':')[2].lower()}"

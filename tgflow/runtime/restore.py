@@ -13,7 +13,7 @@ from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.choices import Direction
 from tgflow.compare.comparison import Comparison
 from tgflow.compare.lineup import Lineup
-from tgflow.config import Config
+from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
 from tgflow.distributed.memory import ShardedMemory
 from tgflow.graph import TemporalGraph
@@ -25,6 +25,7 @@ from tgflow.runtime import resume
 from tgflow.runtime.checkpoint_parts import IngestPart
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import open_table
+from tgflow.runtime.features import scale_of
 from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
@@ -194,6 +195,7 @@ def make_trainer(
         assert isinstance(model, TemporalModel)
         graph = graph_of(initial, shard=shard, **where)
         graph.check_time_unit(source)
+        _check_scale(graph, directory.config)
         load_model_before_labels(model, initial)
         return ContinualTrainer(
             model, graph, config, execution=execution, peers=peers, scores=scores, task=task
@@ -206,6 +208,7 @@ def make_trainer(
             device=device,
             device_budget=budget,
             shard=shard,
+            feature_scale=scale_of(directory.config, source.x_dim),
         )
         if isinstance(model, TemporalModel):
             return ContinualTrainer(
@@ -235,6 +238,20 @@ def make_trainer(
     )
     trainer.graph.check_time_unit(source)
     return trainer
+
+
+def _check_scale(graph: TemporalGraph, config: Config) -> None:
+    """Make sure that features go on as they were in the run to begin with.
+
+    Raises:
+        ConfigError: If they would not.
+    """
+    scale, wanted = graph.feature_scale, config.graph.feature_scale
+    found = "none" if scale is None else scale.kind
+    if graph.edge_x is not None and found != wanted:
+        raise ConfigError(
+            f"--init-from: that run has --feature-scale {found}, this one {wanted}; give the same"
+        )
 
 
 def _shared_out(model: TemporalModel | Lineup, config: Config, peers: Peers) -> Shard | None:

@@ -21,6 +21,7 @@ from tgflow.checkpoint.parts import (
 from tgflow.checkpoint.typed import read_natural
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph, rebuild
+from tgflow.graph.feature_scale import FeatureScale
 from tgflow.graph.mutations import from_tensors, to_tensors
 from tgflow.train.caches import caches_of
 
@@ -95,6 +96,36 @@ class CacheContents(InCheckpoint):
                 held = reader.get(f"cache_{name}")
                 _check_contents(held["ids"], held["keys"], cache.capacity)
                 cache.restore(CacheSnapshot(held["ids"], held["keys"]))
+
+
+class Scaling(InCheckpoint):
+    """What a graph's scale of features knew after its first `position` events.
+
+    Args:
+        graph: To save: the graph. To load: the graph that is to have the scale, if there is one.
+        position: After how many events; None: all.
+    """
+
+    name = "feature_scale"
+
+    def __init__(self, graph: TemporalGraph, position: int | None = None) -> None:
+        self._graph = graph
+        self._position = graph.num_events if position is None else position
+
+    def save(self, writer: SectionWriter) -> None:
+        """Save the settings and the figures."""
+        scale = self._graph.feature_scale
+        assert scale is not None
+        writer.note(self.name, {"kind": scale.kind, "freeze_at": scale.freeze_at})
+        writer.put(self.name, scale.state_at(self._position))
+
+    def load(self, reader: SectionReader) -> None:
+        """Give the graph the scale that was saved, if one was."""
+        if self.name not in reader.meta:
+            return
+        scale = FeatureScale(**reader.meta[self.name])
+        scale.load(reader.get(self.name))
+        self._graph.feature_scale = scale
 
 
 def _check_contents(ids: Tensor, keys: Tensor, capacity: int) -> None:

@@ -56,7 +56,7 @@ def chronological_split(
         )
     if not 0 <= new_node_ratio < 1:
         raise ValueError(f"new_node_ratio must be in [0, 1), got {new_node_ratio}")
-    val_start = _after_quantile(events.t, 1 - val_ratio - test_ratio)
+    val_start = training_end(events.t, val_ratio, test_ratio)
     test_start = _after_quantile(events.t, 1 - test_ratio)
     num_nodes = int(torch.cat([events.src, events.dst]).max()) + 1 if len(events) else 0
     new = _draw_new_nodes(events, val_start, num_nodes, new_node_ratio, seed)
@@ -67,6 +67,11 @@ def chronological_split(
     known[events.src[train]] = True
     known[events.dst[train]] = True
     return Split(train, val_start, test_start, ~(known[events.src] & known[events.dst]))
+
+
+def training_end(t: Tensor, val_ratio: float, test_ratio: float) -> int:
+    """Return how many events come before validation, of all events' times `t`."""
+    return _after_quantile(t, 1 - val_ratio - test_ratio)
 
 
 def _after_quantile(t: Tensor, q: float) -> int:

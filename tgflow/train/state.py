@@ -20,7 +20,7 @@ from tgflow.peers import Shard
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.train.feature_rows import FeatureRows
-from tgflow.train.graph_parts import CacheContents, Events
+from tgflow.train.graph_parts import CacheContents, Events, Scaling
 from tgflow.train.learner import Learner
 
 
@@ -84,6 +84,8 @@ def _graph_parts(graph: TemporalGraph, position: int, *, by_part: bool) -> list[
         parts.append(edge_x)
     if graph.node_x is not None:
         parts.append(FeatureRows("node_x", graph.node_x, follows_log=False))
+    if graph.feature_scale is not None:
+        parts.append(Scaling(graph, position))
     return parts
 
 
@@ -135,6 +137,7 @@ def graph_of(
         _check_rows(graph, edge_x, checkpoint)
         graph.edge_x = edge_x
         CacheContents(graph).load(checkpoint)
+        Scaling(graph).load(checkpoint)
     except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's events cannot be used: {error!r}") from None
     return graph

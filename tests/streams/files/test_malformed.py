@@ -266,9 +266,9 @@ def test_columnar_formats_name_the_row(tmp_path, case, ending):
     [
         ({"src": [1.5]}, "table, row 0: src is 1.5, expected an integer or a string; " + AS_TEXT),
         ({"src": [True]}, "table, row 0: src is True, expected an integer or a string; " + AS_TEXT),
-        ({"t": ["now"]}, "table, row 0: t is of type string, expected numbers"),
+        ({"t": [[1]]}, "table, row 0: t is of type list<item: int64>, expected numbers"),
         ({"f0": ["big"]}, "table, row 0: f0 is of type string, expected numbers"),
-        ({"label": ["big"]}, "table, row 0: label is of type string, expected numbers"),
+        ({"label": ["7"]}, "table, row 0: label is of type string, expected numbers"),
     ],
 )
 def test_a_column_of_a_wrong_type_is_refused_as_a_whole(columns, text):

@@ -110,7 +110,10 @@ def test_an_ended_partition_without_a_good_row_has_a_wrong_schema():
     with pytest.raises(TooManyBadRecords, match="20 of all rows are bad"):
         breaker.end(0)
     breaker.see(0, 1, [])
-    breaker.end(0)
+    with pytest.raises(TooManyBadRecords, match="20 of all 21 rows are bad, more than max_bad"):
+        breaker.end(0)
+    breaker.see(0, 379, [])
+    breaker.end(0)  # 5 %
 
 
 def test_the_message_is_escaped():

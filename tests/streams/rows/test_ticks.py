@@ -119,7 +119,7 @@ def test_timestamps_and_dates_know_their_unit():
     assert ticks(pa.array([3], pa.date32()), time_unit="day") == [3]
     assert ticks(pa.array([5], pa.duration("ms")), tick_unit="us") == [5000]
     with pytest.raises(StreamError, match=r"no whole int64 number of s; pass tick_unit='us'"):
-        ticks(micros)
+        ticks(micros, time_unit="s")
     with pytest.raises(StreamError, match=r"timestamp\[us, tz=UTC\]; pass time_unit='us'"):
         ticks(micros, time_unit="tick")
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgflow.streams import StreamError, open_stream
-from tgflow.streams.rows.iso import has_zone, iso_seconds, plain_ticks
+from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams.rows.iso import has_zone, iso_seconds
+from tgflow.streams.rows.iso_column import plain_ticks
 
 NOON = 1_714_564_800
 """2024-05-01 12:00:00 UTC."""
@@ -127,8 +128,8 @@ def test_a_timestamp_column_chooses_its_tick_too():
 
 
 def test_numbers_among_texts_stay_numbers_of_the_unit(tmp_path):
-    path = write_times(tmp_path / "events.csv", ["2024-05-01 12:00:00Z", str(NOON + 5)])
-    assert read(path)[1] == [NOON, NOON + 5]
+    path = write_times(tmp_path / "events.csv", ["2024-05-01 12:00:00Z"] * 2 + [str(NOON + 5)])
+    assert read(path)[1] == [NOON, NOON, NOON + 5]
 
 
 @pytest.mark.parametrize(("unit", "per_second"), [("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
@@ -154,14 +155,26 @@ def test_numbers_of_other_sizes_are_seconds(tmp_path, times):
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_a_row_that_is_no_time_is_refused_by_its_line(tmp_path, ending):
-    path = write_times(tmp_path / f"events.{ending}", ["2024-05-01T12:00:00Z", "2024-05-32"])
+    path = write_times(tmp_path / f"events.{ending}", ["2024-05-01T12:00:00Z"] * 2 + ["2024-05-32"])
     message = "expected a number of s, or a time such as 2024-05-01 12:00:00"
-    with pytest.raises(StreamError, match=f"line {3 if ending == 'csv' else 2}.*{message}"):
+    with pytest.raises(StreamError, match=f"line {4 if ending == 'csv' else 3}.*{message}"):
         read(path)
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_a_bad_row_among_the_first_decides_nothing_for_others(tmp_path, ending):
+    numbers = write_times(tmp_path / f"a.{ending}", ["2024-05-01", NOON, NOON + 1])
+    source = open_files(numbers)
+    source.start({})
+    rows = source.poll({0}, 5)[0].rows
+    source.close()
+    assert ([bad.index for bad in rows.bad()], rows.events.t.tolist()) == ([0], [NOON, NOON + 1])
+    times = write_times(tmp_path / f"b.{ending}", [5, NOON * 1000, NOON * 1000])
+    assert open_stream(times).unit == "ms"
+
+
 def test_a_number_in_json_among_texts_is_refused(tmp_path):
-    path = write_times(tmp_path / "events.jsonl", ["2024-05-01T12:00:00Z", NOON])
+    path = write_times(tmp_path / "events.jsonl", ["2024-05-01T12:00:00Z"] * 2 + [NOON])
     with pytest.raises(StreamError, match="t is 1714564800, expected text such as 2024"):
         read(path)
 

@@ -1,0 +1,149 @@
+"""A file that grows is read by whole lines; a pipe is read like a file."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams.files import growth
+
+HEADER = "src,dst,t\n"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(growth, "POLL_SECONDS", 0.002)
+
+
+def times(source, count):
+    """Return the times of the next `count` events."""
+    found = []
+    while len(found) < count:
+        for polled in source.poll({0}, 5):
+            found += polled.rows.events.t.tolist()
+    return found
+
+
+def start_and_read(source, position):
+    source.start({0: position})
+    return times(source, 1)
+
+
+def append(path, text):
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_whole_lines_are_read_as_they_come(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(HEADER + "0,1,10\n0,1,1")
+    source = open_files(path, follow=True)
+    source.start({})
+    assert times(source, 1) == [10]
+    assert source.poll({0}, 0.02) == [], "half a line is no row"
+    assert source.ended() == set()
+    append(path, "1\n0,1,12\n")
+    assert times(source, 2) == [11, 12]
+    source.close()
+
+
+def test_reading_resumes_where_it_was(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"src": 0, "dst": 1, "t": {t}}}\n' for t in range(3)))
+    source = open_files(path, follow=True)
+    source.start({})
+    rows = source.poll({0}, 5)[0].rows
+    source.close()
+    append(path, '{"src": 0, "dst": 1, "t": 3}\n')
+    again = open_files(path, follow=True)
+    again.start({0: rows.position})
+    assert times(again, 1) == [3]
+    again.close()
+
+
+def test_files_that_come_to_a_folder_are_read(tmp_path):
+    (tmp_path / "part-1.csv").write_text(HEADER + "0,1,10")
+    source = open_files(tmp_path, follow=True)
+    source.start({})
+    assert times(source, 1) == [10]
+    whole = tmp_path / ".part-2.csv"
+    whole.write_text(HEADER + "0,1,11\n")
+    whole.rename(tmp_path / "part-2.csv")
+    assert times(source, 1) == [11]
+    source.close()
+
+
+def test_what_cannot_grow_is_refused(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(HEADER.encode()))
+    with pytest.raises(ValueError, match="text files that are not compressed"):
+        open_files(path, follow=True)
+    with pytest.raises(ValueError, match="a table does not grow"):
+        open_files({"src": [0], "dst": [1], "t": [2]}, follow=True)
+
+
+def test_closing_ends_the_wait(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(HEADER + "0,1,10\n")
+    source = open_files(path, follow=True)
+    source.start({})
+    assert times(source, 1) == [10]
+    source.close()
+    assert not [t for t in threading.enumerate() if t.name == "tgflow-ahead" and t.is_alive()]
+
+
+def stdin_of(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+
+
+def test_stdin_is_read_like_a_file_and_again(monkeypatch):
+    stdin_of(monkeypatch, (HEADER + "7,8,10\n7,9,11").encode())
+    stream = open_stream("-")
+    for _ in range(2):
+        assert [t for batch in stream for t in batch.t.tolist()] == [10, 11]
+    stdin_of(monkeypatch, b'{"src": 7, "dst": 8, "t": 10}\n')
+    assert [t for b in open_stream("-", format="jsonl") for t in b.t.tolist()] == [10]
+
+
+def test_rows_of_stdin_come_before_its_end(monkeypatch):
+    reading, writing = os.pipe()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=os.fdopen(reading, "rb")))
+    with os.fdopen(writing, "wb", buffering=0) as pipe:
+        pipe.write((HEADER + "7,8,10\n").encode())
+        source = open_files("-")
+        source.start({})
+        assert times(source, 1) == [10]
+        pipe.write(b"7,8,11\n7,8,1")
+        assert times(source, 1) == [11]
+        pipe.write(b"2")
+    assert times(source, 1) == [12]
+    while source.ended() != {0}:
+        source.poll({0}, 1)
+    source.close()
+
+
+def test_stdin_resumes_once_what_was_read_has_come_again(monkeypatch):
+    lines = HEADER + "".join(f"7,8,{t}\n" for t in range(100))
+    stdin_of(monkeypatch, lines.encode())
+    source = open_files("-", block_bytes=200)
+    source.start({})
+    rows = source.poll({0}, 5)[0].rows
+    source.close()
+    done = len(rows.events)
+    assert 0 < done < 100
+    stdin_of(monkeypatch, lines.encode())
+    again = open_files("-", block_bytes=200)
+    again.start({0: rows.position})
+    assert times(again, 100 - done) == [*range(done, 100)]
+    again.close()
+    stdin_of(monkeypatch, lines.replace("7,8", "9,8").encode())
+    other = open_files("-", block_bytes=200)
+    with pytest.raises(StreamError, match="it is another file"):
+        start_and_read(other, rows.position)

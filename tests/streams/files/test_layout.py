@@ -1,0 +1,117 @@
+"""Delimited text as people have it: without a header, with comments, any separator."""
+
+from __future__ import annotations
+
+import pytest
+
+from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams.files.layout import TextLayout
+
+ROWS = [(1, 4, 10), (2, 5, 10), (1, 5, 12)]
+
+
+def written(path, text):
+    path.write_text(text)
+    return path
+
+
+def rows_of(stream):
+    found = []
+    for batch in stream:
+        ends = (stream.ids.decode(nodes) for nodes in (batch.src, batch.dst))
+        found += zip(*ends, batch.t.tolist(), strict=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings"),
+    [
+        ("a.csv", "1,4,10\n2,5,10\n1,5,12\n", {"header": False}),
+        ("a.csv", "1,4,9,10\n2,5,9,10\n1,5,9,12\n", {"columns": "src,dst,_,t"}),
+        ("a.csv", "1,0,0,4,10\n2,0,0,5,10\n1,0,0,5,12\n", {"columns": "src,_,_,dst,t"}),
+        ("a.csv", "a,b,c\n1,4,10\n2,5,10\n1,5,12\n", {"header": True, "columns": "src,dst,t"}),
+        ("a.csv", "src;dst;t\n1;4;10\n2;5;10\n1;5;12\n", {"sep": ";"}),
+        ("a.csv", "1|4|10\n2|5|10\n1|5|12\n", {"sep": "|", "columns": ["src", "dst", "t"]}),
+        ("a.dat", "1\t4\t10\n2\t5\t10\n1\t5\t12\n", {"sep": "tab", "header": False}),
+        ("a.dat", " 1  4\t10\n2 5   10 \n1 5 12\n", {"sep": "space", "header": False}),
+        ("a.csv", "// made\nsrc,dst,t\n1,4,10\n//2,2,11\n2,5,10\n1,5,12\n//\n", {"comment": "//"}),
+        ("a.txt", "# made\n1 4 10\n# 9 9 11\n2 5 10\n1 5 12\n", {}),
+        ("a.txt", "src dst t\n1 4 10\n2 5 10\n1 5 12\n", {"header": True}),
+        ("a.txt", "10 1 4\n10 2 5\n12 1 5\n", {"columns": "t,src,dst"}),
+        ("a.edges", "% made\n1 4 10\n2 5 10\n1 5 12\n", {}),
+        ("a.edges", "1,4,1.5,10\n2,5,1,10\n1,5,1,12\n", {}),
+    ],
+)
+def test_text_is_read_as_it_is_laid_out(tmp_path, name, text, settings):
+    assert rows_of(open_stream(written(tmp_path / name, text), **settings)) == ROWS
+
+
+def test_columns_that_were_guessed_are_said(tmp_path):
+    path = written(tmp_path / "a.edges", "1 4 7 10\n")
+    assert open_stream(path).notes == [
+        f"{path}: no header: the columns are read as src, dst, weight, t; "
+        "columns='...' names others"
+    ]
+    assert open_stream(path, columns="src,dst,weight,t").notes == []
+
+
+def test_a_first_row_is_never_lost_in_silence(tmp_path):
+    proposes = r"is the first line a row\? header=False columns='src,dst,t' reads it as one"
+    with pytest.raises(StreamError, match=proposes):
+        open_stream(written(tmp_path / "a.csv", "1,4,10\n2,5,10\n"))
+    with pytest.raises(StreamError, match=proposes):
+        open_stream(written(tmp_path / "b.csv", "ann,bob,2024-05-01 12:00:00\n"))
+    with pytest.raises(StreamError, match=r"are user, item, at: choose with src=...$"):
+        open_stream(written(tmp_path / "c.csv", "user,item,at\n1,4,10\n"))
+
+
+@pytest.mark.parametrize("format", ["jodie", "dyglib"])
+def test_a_row_where_a_format_has_its_header_is_refused(tmp_path, format):
+    path = written(tmp_path / "a.csv", "0,1,2.0,0,1,0\n1,1,3.0,0,1,0\n")
+    with pytest.raises(StreamError, match="line 1: the first line is a row, and no header"):
+        open_stream(path, format=format)
+
+
+def test_a_header_among_rows_without_one_is_a_bad_row(tmp_path):
+    path = written(tmp_path / "a.csv", "src,dst,t\n1,4,10\n")
+    with pytest.raises(StreamError, match=r"line 1: .*'src', expected"):
+        rows_of(open_stream(path, header=False, id_kind="int"))
+
+
+def test_names_that_are_not_as_many_as_values_are_refused(tmp_path):
+    path = written(tmp_path / "a.csv", "1,4,0,10\n")
+    with pytest.raises(StreamError, match=r"names 3 columns, and the first row has 4 values: .*_"):
+        open_stream(path, columns="src,dst,t")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sep": ""}, "sep must be one character"),
+        ({"sep": "ab"}, "sep must be one character"),
+        ({"sep": "\u00a7"}, "sep must be an ASCII character"),
+        ({"columns": "src,src,t"}, "'src' is there twice"),
+        ({"columns": "src,,t"}, "a name is empty; write _"),
+        ({"comment": " "}, "comment must be what lines begin with"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        TextLayout(**settings)
+
+
+def test_a_layout_is_for_delimited_text(tmp_path):
+    path = written(tmp_path / "a.jsonl", '{"src": 1, "dst": 2, "t": 3}\n')
+    with pytest.raises(ValueError, match=r"are for delimited text .*, not jsonl"):
+        open_stream(path, header=False)
+
+
+def test_bad_rows_beside_comments_keep_their_lines(tmp_path):
+    path = written(tmp_path / "a.csv", "#\nsrc,dst,t\n#\n1,4,10\n#\n1,4,x\n#\n1,4,11\n")
+    source = open_files(path, comment="#")
+    source.start({})
+    rows = [each.rows for _ in range(3) for each in source.poll({0}, 5)]
+    source.close()
+    assert [bad.origin.where for batch in rows for bad in batch.bad()] == [f"{path}, line 6"]
+    assert [t for batch in rows for t in batch.events.t.tolist()] == [10, 11]
+    assert sum(batch.num_rows for batch in rows) == 3

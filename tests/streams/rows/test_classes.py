@@ -1,0 +1,105 @@
+"""Labels that are texts or booleans are classes, numbered as they appear."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tgflow.streams import StreamError, open_files, open_stream
+from tgflow.streams.rows import classes
+from tgflow.streams.rows.classes import LabelClasses, first_classes
+
+
+def write_labels(path, labels):
+    rows = [{"src": 0, "dst": 1, "t": t, "label": label} for t, label in enumerate(labels)]
+    if path.suffix == ".csv":
+        lines = [f"0,1,{row['t']},{row['label']}" for row in rows]
+        path.write_text("src,dst,t,label\n" + "\n".join(lines) + "\n")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def labels_of(source):
+    return [label for batch in source for label in batch.label.tolist()]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_texts_are_numbered_as_they_appear(tmp_path, ending):
+    path = write_labels(tmp_path / f"a.{ending}", ["card", "cash", "card", "wire"])
+    stream = open_stream(path, label="label")
+    assert labels_of(stream) == [0, 1, 0, 2]
+    assert stream.label_classes == ("card", "cash", "wire")
+    assert labels_of(stream) == [0, 1, 0, 2], "and so again"
+    assert stream.notes == [f"{path}: label: texts are classes, numbered as they appear"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "labels"),
+    [("csv", ["true", "False", "TRUE"]), ("jsonl", [True, False, True]), ("parquet", [True, 0, 1])],
+)
+def test_booleans_are_0_and_1(tmp_path, ending, labels):
+    if ending == "parquet":
+        labels = [bool(label) for label in labels]
+    path = write_labels(tmp_path / f"a.{ending}", labels)
+    assert labels_of(open_stream(path, label="label")) == [1, 0, 1]
+
+
+def test_a_dictionary_column_has_its_texts(tmp_path):
+    label = pa.array(["b", "a", "b"]).dictionary_encode()
+    table = pa.table({"src": [0] * 3, "dst": [1] * 3, "t": [1, 2, 3], "label": label})
+    assert labels_of(open_stream(table, label="label")) == [0, 1, 0]
+
+
+def test_an_empty_label_is_refused_where_it_stands(tmp_path):
+    path = write_labels(tmp_path / "a.csv", ["card", ""])
+    with pytest.raises(StreamError, match="line 3: label is empty"):
+        labels_of(open_stream(path, label="label"))
+
+
+def test_numbers_among_the_first_rows_stay_numbers(tmp_path):
+    assert first_classes([1, 2]) is None
+    assert first_classes(["7", None]) is None
+    assert first_classes(["7", "x"]) is None, "a bad row decides nothing for others"
+    assert first_classes(["7", "x", "y", ""]) == []
+    assert first_classes(["True", "false"]) == ["false", "true"]
+    with pytest.raises(StreamError, match="label is 'x', expected a whole number"):
+        labels_of(open_stream(write_labels(tmp_path / "a.csv", [1] * 200 + ["x"]), label="label"))
+
+
+def test_text_that_is_no_class_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(classes, "MOST", 2)
+    path = write_labels(tmp_path / "a.csv", ["a", "b", "a", "c"])
+    with pytest.raises(StreamError, match=r"line 5: label is c, and there are .* classes already"):
+        labels_of(open_stream(path, label="label"))
+
+
+def test_reading_goes_on_with_the_same_numbers(tmp_path):
+    """What follows a place is numbered as if all had been read at once, however it is cut."""
+    words = [f"w{i * i % 7}" for i in range(60)]
+    path = write_labels(tmp_path / "a.csv", words)
+    expected = labels_of(open_stream(path, label="label"))
+    source = open_files(path, label="label", block_bytes=90)
+    source.start({})
+    polled = [each.rows for _ in range(50) for each in source.poll({0}, 1)]
+    source.close()
+    assert [x for rows in polled for x in rows.events.label.tolist()] == expected
+    for i, rows in enumerate(polled[:-1]):
+        again = open_files(path, label="label", block_bytes=300)
+        again.start({0: rows.position})
+        rest = [each.rows for _ in range(20) for each in again.poll({0}, 1)]
+        again.close()
+        done = sum(len(rows.events) for rows in polled[: i + 1])
+        assert [x for rows in rest for x in rows.events.label.tolist()] == expected[done:]
+
+
+def test_classes_are_saved_as_text():
+    made = LabelClasses()
+    made.encode(pa.array(["a", "\u00e9"]), "label")
+    assert LabelClasses.load(made.save(), []).names == ["a", "\u00e9"]
+    assert LabelClasses.load("", ["false", "true"]).names == ["false", "true"]

@@ -1,0 +1,225 @@
+"""Edge features on one scale, by what came before alone: running figures that freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+FeatureScaling = Literal["auto", "standard", "log"]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.float32]
+
+FREEZE_AT = 10_000
+"""Events after which figures stay as they are."""
+JUDGED_AT = (100, 1_000)
+"""Numbers of events after which it is judged which columns are skewed; and where figures freeze."""
+SKEWED = 2.0
+"""Skewness, in absolute value, from which a column is: that of an exponential distribution."""
+MOST = 10.0
+"""Deviations from the mean that a value is cut to."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What is known of the columns after some events.
+
+    Args:
+        size: How many events.
+        shift: The first row, float64 `[2, F]`: as it is, and as signed logarithm; sums are of the
+            differences to it.
+        sums: Float64 `[5, F]`: of the differences, their squares and cubes; of those of the
+            logarithms, and their squares.
+        logged: Which columns are taken as signed logarithm, bool `[F]`.
+    """
+
+    size: int
+    shift: Floats
+    sums: Floats
+    logged: Bools
+
+    def figures(self, sums: Floats, sizes: Floats | float) -> tuple[Floats, Floats]:
+        """Return mean and deviation of the columns as they are taken, by sums `[..., 5, F]`."""
+        first = np.where(self.logged, sums[..., 3, :], sums[..., 0, :])
+        second = np.where(self.logged, sums[..., 4, :], sums[..., 1, :])
+        mean = first / sizes
+        return mean, np.sqrt(np.maximum(second / sizes - mean * mean, 0.0))
+
+    def skewness(self) -> Floats:
+        """Return the skewness of each column as it is; 0 of one that is constant."""
+        mean, second, third = self.sums[:3] / max(self.size, 1)
+        variance = np.maximum(second - mean * mean, 0.0)
+        central = third - 3 * mean * second + 2 * mean**3
+        return np.where(variance > 0, central / np.maximum(variance, 1e-300) ** 1.5, 0.0)
+
+
+class FeatureScale:
+    """Brings edge features to mean 0 and deviation 1, each event by itself and those before it.
+
+    A row becomes `(f(x) - mean) / deviation`, cut to +-10, where f is the identity or the signed
+    logarithm `sign(x) log(1 + |x|)`. Mean and deviation are those of the events up to this one, and
+    from `freeze_at` events on those of the first `freeze_at`. With "auto" the logarithm is taken of
+    columns whose skewness is beyond +-2, as judged after 100, 1,000 and `freeze_at` events. A
+    column that has been constant so far is 0. What a row becomes does not depend on the batches in
+    which rows come, and nothing depends on a later one.
+
+    Args:
+        kind: "standard" takes no column's logarithm, "log" that of all, "auto" of the skewed.
+        freeze_at: How many events figures are of at most.
+
+    Raises:
+        ValueError: If `kind` is unknown, or `freeze_at` below 1.
+
+    Example:
+        >>> graph = tg.TemporalGraph(edge_x_dim=1, feature_scale=tg.FeatureScale("auto"))
+    """
+
+    def __init__(self, kind: FeatureScaling = "auto", freeze_at: int = FREEZE_AT) -> None:
+        if kind not in get_args(FeatureScaling):
+            raise ValueError(f"feature scale must be auto, standard or log, got {kind!r}")
+        if freeze_at < 1:
+            raise ValueError(f"freeze_at must be at least 1, got {freeze_at}")
+        self.kind, self.freeze_at = kind, freeze_at
+        self._now: Moments | None = None
+        self._saved: Moments | None = None
+        """What was known when it was asked for last, and the rows since."""
+        self._rows: list[Floats] = []
+
+    @property
+    def size(self) -> int:
+        """Events seen, at most `freeze_at`."""
+        return 0 if self._now is None else self._now.size
+
+    def scaled(self, x: Tensor) -> tuple[Tensor, Moments | None]:
+        """Return rows `[B, F]` on their scale, float32, and what is known after them.
+
+        Nothing changes until `keep` has it.
+        """
+        if not len(x):
+            return x, self._now
+        done, known = self._after(self._now, _rows_of(x))
+        return torch.from_numpy(done), known
+
+    def keep(self, x: Tensor, known: Moments | None) -> None:
+        """Take what `scaled` has returned for `x`: these rows are stored now."""
+        room = self.freeze_at - self.size
+        if room > 0 and len(x):
+            self._rows.append(_rows_of(x[:room]))
+        self._now = known
+
+    def state_at(self, num_events: int) -> dict[str, Tensor]:
+        """Return what was known after `num_events`, as tensors that `load` takes.
+
+        Raises:
+            ValueError: If that is before what was asked for last.
+        """
+        done = 0 if self._saved is None else self._saved.size
+        wanted = min(num_events, self.freeze_at) - done
+        if wanted < 0:
+            raise ValueError(f"what was known after {num_events} events is gone, of {done} it is")
+        if wanted and self._rows:
+            rows = np.concatenate(self._rows)
+            _, self._saved = self._after(self._saved, rows[:wanted])
+            self._rows = [rows[wanted:]]
+        return _tensors(self._saved)
+
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Know what `state_at` has returned.
+
+        Raises:
+            KeyError: If a tensor is missing.
+            ValueError: If one is not what it must be.
+        """
+        self._rows = []
+        self._now = self._saved = _moments(saved, self.freeze_at)
+
+    def line(self) -> str:
+        """Return in a sentence what is done to the columns."""
+        if self._now is None:
+            return "features: none came"
+        num, logged = self._now.logged.size, int(self._now.logged.sum())
+        what = f"{logged} of {num} columns as signed logarithm, " if logged else ""
+        until = "frozen" if self.size == self.freeze_at else "so far"
+        events = f"{self.size:,} events ({until})"
+        return f"features: {what}all to mean 0 and deviation 1 by the first {events}"
+
+    def _after(self, known: Moments | None, rows: Floats) -> tuple[Rows, Moments]:
+        """Return at least one row on its scale, and what is known after all of them."""
+        now, parts, start = known or _begun(rows[0], self.kind), [], 0
+        while start < len(rows):
+            ahead = (place - now.size for place in (*JUDGED_AT, self.freeze_at))
+            stop = min(len(rows), *(start + num for num in ahead if num > 0), len(rows))
+            part, now = self._advanced(now, rows[start:stop])
+            parts.append(part)
+            start = stop
+        return np.concatenate(parts), now
+
+    def _advanced(self, known: Moments, rows: Floats) -> tuple[Rows, Moments]:
+        """Return rows on their scale, and what is known after them."""
+        if known.size >= self.freeze_at:
+            mean, deviation = known.figures(known.sums, float(known.size))
+            return _scaled(rows, known, mean, deviation), known
+        raw = rows - known.shift[0]
+        log = _signed_log(rows) - known.shift[1]
+        parts = np.stack([raw, raw**2, raw**3, log, log**2], axis=1)
+        sums = np.cumsum(np.concatenate([known.sums[None], parts]), axis=0)[1:]
+        sizes = np.arange(known.size + 1, known.size + len(rows) + 1, dtype=np.float64)
+        mean, deviation = known.figures(sums, sizes[:, None])
+        done = _scaled(rows, known, mean, deviation)
+        after = replace(known, size=known.size + len(rows), sums=sums[-1])
+        if self.kind == "auto" and after.size in (*JUDGED_AT, self.freeze_at):
+            after = replace(after, logged=np.abs(after.skewness()) > SKEWED)
+        return done, after
+
+
+def _begun(row: Floats, kind: FeatureScaling) -> Moments:
+    """Return what is known before the first row, from which differences are taken."""
+    shift = np.stack([row, _signed_log(row)])
+    logged = np.full(len(row), kind == "log")
+    return Moments(0, shift, np.zeros((5, len(row))), logged)
+
+
+def _signed_log(x: Floats) -> Floats:
+    return np.asarray(np.sign(x) * np.log1p(np.abs(x)), dtype=np.float64)
+
+
+def _rows_of(x: Tensor) -> Floats:
+    return x.numpy().astype(np.float64)
+
+
+def _scaled(rows: Floats, known: Moments, mean: Floats, deviation: Floats) -> Rows:
+    taken = np.where(known.logged, _signed_log(rows) - known.shift[1], rows - known.shift[0])
+    is_constant = deviation <= 1e-12 * (1.0 + np.abs(known.shift[0]))
+    unit = np.where(is_constant, 1.0, deviation)
+    found = np.where(is_constant, 0.0, (taken - mean) / unit)
+    return np.clip(found, -MOST, MOST).astype(np.float32)
+
+
+def _tensors(known: Moments | None) -> dict[str, Tensor]:
+    if known is None:
+        return {"size": torch.tensor(0)}
+    return {
+        "size": torch.tensor(known.size),
+        "shift": torch.from_numpy(known.shift.copy()),
+        "sums": torch.from_numpy(known.sums.copy()),
+        "logged": torch.from_numpy(known.logged.copy()),
+    }
+
+
+def _moments(saved: Mapping[str, Tensor], freeze_at: int) -> Moments | None:
+    size = int(saved["size"])
+    if not size:
+        return None
+    shift, sums, logged = (saved[name].numpy().copy() for name in ("shift", "sums", "logged"))
+    width = logged.shape[-1] if logged.ndim else 0
+    shapes = (shift.shape, sums.shape, logged.shape) == ((2, width), (5, width), (width,))
+    kinds = [array.dtype.name for array in (shift, sums, logged)] == ["float64", "float64", "bool"]
+    if not (0 < size <= freeze_at and shapes and kinds):
+        raise ValueError("the figures of a feature scale are not what they must be")
+    return Moments(size, shift, sums, logged)
