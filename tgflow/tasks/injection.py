@@ -58,5 +58,5 @@ def inject(
         device=graph.device,
         device_budget=graph.device_budget,
     )
-    made.edge_x = graph.edge_x
+    made.edge_x, made.feature_scale = graph.edge_x, graph.feature_scale
     return made, places
