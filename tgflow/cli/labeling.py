@@ -98,5 +98,5 @@ def _read(
         return None
     if config.task.kind == "node":
         return read_node_labels(path, ids)
-    per_unit = ticks_per_unit(config.stream.time_unit, graph.time_unit)
+    per_unit = ticks_per_unit(config.stream.unit, graph.time_unit)
     return read_property_labels(path, ids, per_unit.numerator)
