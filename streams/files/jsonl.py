@@ -64,7 +64,7 @@ class JsonlDecoder(TextDecoder):
     def head(self) -> list[bytes]:
         """Return the first lines; they are read once."""
         if self._head is None:
-            self._head = self._file.head(HEAD_LINES, HEAD_BYTES)
+            self._head = self._file.head(1 if self.is_growing else HEAD_LINES, HEAD_BYTES)
         return self._head
 
     def parser(self, columns: Columns, ids: IdKind, time: Scale, checks: Checks) -> Parser:
@@ -129,7 +129,7 @@ def json_types(
         types[name] = pa.int64() if is_number else pa.string()
     types[columns.t] = time_type(time)
     if columns.label:
-        is_boolean = isinstance(first.get(columns.label), bool)
+        is_boolean = isinstance(usual.get(columns.label), bool)
         number = pa.bool_() if is_boolean else time_type(UNSCALED)
         types[columns.label] = pa.string() if columns.has_classes else number
     if columns.event_id:
