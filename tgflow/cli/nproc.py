@@ -92,7 +92,7 @@ def train_ranks(arguments: Sequence[str], nproc: int) -> int:
 
 
 def _start(config: Config) -> Path:
-    return RunFiles.choose(config.run.out, run_name(config), OWN).path
+    return RunFiles.choose(config.run.out, run_name(config), OWN, reuse=True).path
 
 
 def _newest_checkpoint(run: Path) -> Callable[[], str | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,26 +69,30 @@ class RunDirectory:
         self._is_committed = saved is None
 
     @classmethod
-    def find(cls, config: Config, name: str, options: ResumeOptions) -> RunDirectory:
+    def find(
+        cls, config: Config, name: str, options: ResumeOptions, *, reuse: bool = False
+    ) -> RunDirectory:
         """Return where to run and with which settings; nothing is changed there yet.
 
         Args:
             config: Settings asked for, defaults included.
             name: The run's name where `config` names no directory.
             options: What else was asked for.
+            reuse: Whether to start where a run has been that learned nothing.
 
         Raises:
             ConfigError: If the run that is there has other settings.
             FileExistsError: If there are files that are not to be resumed, or are no run.
             Locked: If another process has the run.
         """
+        choose = partial(RunFiles.choose, reuse=reuse)
         if not options.resume:
-            return cls(RunFiles.choose(config.run.out, name, OWN), config, [], False, None)
+            return cls(choose(config.run.out, name, OWN), config, [], False, None)
         if config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
         path = Path(config.run.out)
         if not (path / SETTINGS).exists():
-            return cls(RunFiles.choose(config.run.out, name, OWN), config, [], False, None)
+            return cls(choose(config.run.out, name, OWN), config, [], False, None)
         lock = RunLock(path / LOCK)
         try:
             unknown: list[str] = []

@@ -33,27 +33,37 @@ class RunFiles:
         path: Where to; `make` makes it if it is not there.
         resumed: Whether the files in it are this run's.
         own: Names of files that may be there already.
+        reuse: Whether what a run has left that learned nothing may be there too; see `clear`.
 
     Raises:
         FileExistsError: If there are other files in it.
     """
 
-    def __init__(self, path: Path, *, resumed: bool = False, own: Set[str] = frozenset()) -> None:
-        self.path, self._own = path, own
+    def __init__(
+        self,
+        path: Path,
+        *,
+        resumed: bool = False,
+        own: Set[str] = frozenset(),
+        reuse: bool = False,
+    ) -> None:
+        self.path, self._own, self._reuse = path, own, reuse and not resumed
         if not resumed:
             self._check_free()
         self._records = RecordFile(path / "metrics.jsonl")
 
     @classmethod
-    def choose(cls, out: str | None, name: str, own: Set[str] = frozenset()) -> RunFiles:
+    def choose(
+        cls, out: str | None, name: str, own: Set[str] = frozenset(), *, reuse: bool = False
+    ) -> RunFiles:
         """Return the directory `out`; without one the first free of runs/NAME, runs/NAME-2, ..."""
         if out is not None:
-            return cls(Path(out), own=own)
+            return cls(Path(out), own=own, reuse=reuse)
         number = 1
         while True:
             path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-            if _is_free(path, own):
-                return cls(path, own=own)
+            if _is_free(path, own, reuse):
+                return cls(path, own=own, reuse=reuse)
             number += 1
 
     def make(self) -> None:
@@ -66,6 +76,8 @@ class RunFiles:
         Raises:
             FileExistsError: If it has learned something meanwhile, or other files have come.
         """
+        if not self._reuse:
+            return
         self._check_free()
         for name in BEFORE_LEARNING:
             path = self.path / name
@@ -75,7 +87,7 @@ class RunFiles:
                 path.unlink(missing_ok=True)
 
     def _check_free(self) -> None:
-        if not _is_free(self.path, self._own):
+        if not _is_free(self.path, self._own, self._reuse):
             raise FileExistsError(
                 f"{self.path} holds files already; choose another --out, remove it, or resume it "
                 "if it is a run: --resume"
@@ -181,17 +193,14 @@ def read_records(path: Path, most: int | None = None) -> Records:
     return Records(kept, num_damaged)
 
 
-def _is_free(path: Path, own: Set[str]) -> bool:
-    """Return whether nothing is there but what is `own`, or what a run has left without learning.
-
-    The latter only where there are files of one's own.
-    """
+def _is_free(path: Path, own: Set[str], reuse: bool) -> bool:
+    """Return whether nothing is there but what is `own`, or what a run left that learned nothing."""
     if not path.exists():
         return True
     names = {entry.name for entry in path.iterdir()} - own
     records = path / "metrics.jsonl"
     has_learned = records.exists() and records.stat().st_size > 0
-    return not names or (bool(own) and names <= BEFORE_LEARNING and not has_learned)
+    return not names or (reuse and names <= BEFORE_LEARNING and not has_learned)
 
 
 def finite(value: Any) -> Any:

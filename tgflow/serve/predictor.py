@@ -54,8 +54,9 @@ class Predictor:
 
     Safe to use from any number of threads. Ids are those of the stream: one of them, or any
     sequence, array or column. A time is in the unit of the stream's times (`--time-unit`), a
-    `datetime` or a text as `2024-05-01 12:00:00+02:00`; without one a question is about the tick after the last event. An answer is what the
-    run would have said of the event, but for last bits where it is asked with other pairs beside.
+    `datetime` or a text such as `2024-05-01 12:00:00+02:00`; without one a question is about the
+    tick after the last event. An answer is what the run would have said of the event, but for last
+    bits where it is asked with other pairs beside.
 
     Beside a trainer that learns, an answer is as of the last micro-batch that is complete: see
     `follow`.
