@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tgflow.iso import CLOCK, DAY
 from tgflow.streams.rows.checks import Int64s
-from tgflow.streams.rows.iso import CLOCK, DAY
 from tgflow.units import INT64_MAX, ticks_per_unit
 
 _PLAIN = rf"^{DAY}([T ]{CLOCK}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?$"

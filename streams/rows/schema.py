@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
+from tgflow.iso import iso_seconds
 from tgflow.streams.errors import StreamError
-from tgflow.streams.rows.iso import iso_seconds
 from tgflow.units import ticks_per_unit
 
 IdKind = Literal["int", "string"]

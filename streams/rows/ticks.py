@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.streams.errors import shown
 from tgflow.streams.rows.checks import (
     BadRows,
@@ -21,7 +22,6 @@ from tgflow.streams.rows.checks import (
     refuse_wide,
 )
 from tgflow.streams.rows.columns import is_text
-from tgflow.streams.rows.iso import EXAMPLE, iso_seconds
 from tgflow.streams.rows.iso_column import plain_ticks
 from tgflow.streams.rows.schema import UNSCALED, Scale
 from tgflow.units import INT64_MAX, ticks_per_unit

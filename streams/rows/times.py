@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
-from tgflow.streams.rows.iso import has_zone, iso_seconds
+from tgflow.iso import has_zone, iso_seconds
 from tgflow.streams.rows.schema import Scale
 from tgflow.units import check_unit, ticks_per_unit
 

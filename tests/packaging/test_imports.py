@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = {
     "streams": {
         *("tgflow.streams", "tgflow.events", "tgflow.ids", "tgflow.units"),
-        *("tgflow.lazy", "tgflow.setting", "tgflow.text"),
+        *("tgflow.iso", "tgflow.lazy", "tgflow.setting", "tgflow.text"),
         "tgflow.durable",  # what was read is logged before it is used
     },
     "models": {
@@ -80,7 +80,7 @@ LAYERS = {
     ],
     "tgflow.serve": [
         *("tgflow.serve", "tgflow.inference", "tgflow.train", "tgflow.graph", "tgflow.ids"),
-        *("tgflow.config.schema", "tgflow.text"),
+        *("tgflow.config.schema", "tgflow.config.stream", "tgflow.iso", "tgflow.text"),
     ],
 }
 # The rooms of streams/, from the ground up: a file imports from its own line and the lines before.

@@ -21,7 +21,8 @@ from tgflow.bench.row import Params, Row
 from tgflow.bench.task import Task
 from tgflow.bench.train import THREADS, named_task, set_threads
 from tgflow.bench.turns import restored_threads
-from tgflow.config.schema import ServeConfig, StreamConfig
+from tgflow.config.schema import ServeConfig
+from tgflow.config.stream import StreamConfig
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference

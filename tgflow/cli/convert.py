@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tgflow.config.schema import Unit
+from tgflow.config.stream import Unit
 
 
 def convert(

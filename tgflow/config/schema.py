@@ -15,80 +15,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ConfigDict
 
 from tgflow.choices import Direction, Precision, Preset
+from tgflow.config.stream import StreamConfig
 from tgflow.setting import Duration, Effect, Setting, Size, check_ranges, check_size
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.kafka.config import KafkaClientConfig
 from tgflow.streams.rows.limits import Checks
 from tgflow.tasks.config import TaskConfig
 from tgflow.train.config import ContinualConfig, OfflineConfig, Reuse
-
-Unit = Literal["s", "ms", "us", "ns", "m", "h", "d", "day", "tick"]
-FileFormat = Literal[
-    "csv", "tsv", "parquet", "arrow", "jsonl", "jodie", "dyglib", "snap", "edges", "konect", "npz",
-    "pt",
-]  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamConfig:
-    """Where the events come from and how they are read."""
-
-    path: Annotated[str, Setting(flags=("--stream", "--data", "-s"), resume="from_now")] = ""
-    """File or folder (CSV, Parquet, Arrow or JSONL; also .gz), - for stdin, or
-    kafka://HOST/TOPIC."""
-    format: FileFormat | None = None
-    """Format; unset: by the name's ending."""
-    header: bool | None = None
-    """Whether the first line of delimited text names its columns; unset: unless --columns does."""
-    columns: str | None = None
-    """Names of the columns where no header has them, such as src,dst,_,t; _ is not read."""
-    sep: str | None = None
-    """What stands between two values: a character, tab, or space for any number of them."""
-    comment: str | None = None
-    """What lines of text begin with that are no rows, such as #."""
-    src: str = "src"
-    """Column of the source node."""
-    dst: str = "dst"
-    """Column of the destination node."""
-    t: str = "t"
-    """Column of the time."""
-    label: str | None = None
-    """Column of the edge type or label."""
-    features: list[str] | None = None
-    """Columns of edge features, each one a name or a prefix such as f*."""
-    time_unit: Unit | None = None
-    """Unit of the time column's numbers; unset: ms, us or ns if the first rows are dates in it,
-    else s. Times such as 2024-05-01 12:00:00+02:00 are read too; without a zone they are UTC."""
-    tick_unit: Unit | None = None
-    """Unit to keep times in; finer than time_unit if they have decimals; unset: time_unit, or what
-    the first dates need."""
-    sort: bool = False
-    """Read all events first and sort them by time."""
-    follow: Annotated[bool, Setting(live=True, resume="any_time")] = False
-    """Read on as the file grows, or as files are moved to the folder, until the run is stopped."""
-    limit: Annotated[int, Ge(1), Setting(resume="any_time")] | None = None
-    """Stop after this many events."""
-    speed: Annotated[float, Gt(0), Setting(resume="any_time")] | None = None
-    """Play at this multiple of real time; unset: at full speed."""
-    id_kind: Literal["int", "string"] | None = None
-    """Type of the node ids; unset: as in the first row."""
-    event_id: Annotated[str | None, Setting(live=True, resume="from_now")] = None
-    """Column of an id by which an event that comes twice is dropped."""
-    codec: Annotated[Literal["json", "csv", "arrow"], Setting(live=True)] = "json"
-    """Kafka: how records are written; arrow holds many edges per record."""
-    until_end: Annotated[bool, Setting(live=True, resume="any_time")] = False
-    """Kafka: stop at the end that the topic has when the run starts, also after a crash and a
-    resume; resuming a run that stopped there reads to the end of that moment."""
-
-    @property
-    def unit(self) -> str:
-        """What numbers of times count: `time_unit`, or s where nothing says it."""
-        return self.time_unit or "s"
-
-    @property
-    def tick(self) -> str:
-        """What a tick is: `tick_unit`, or the unit of times where nothing says it."""
-        return self.tick_unit or self.unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,7 +194,7 @@ def read_records(path: Path, most: int | None = None) -> Records:
 
 
 def _is_free(path: Path, own: Set[str], reuse: bool) -> bool:
-    """Return whether nothing is there but what is `own`, or what a run left that learned nothing."""
+    """Return whether nothing is there but what is `own`, or of a run that learned nothing."""
     if not path.exists():
         return True
     names = {entry.name for entry in path.iterdir()} - own

@@ -15,12 +15,12 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from tgflow.config.schema import StreamConfig
+from tgflow.config.stream import StreamConfig
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds, Side, UnknownNode
 from tgflow.inference import Inference
+from tgflow.iso import EXAMPLE, iso_seconds
 from tgflow.serve.scored_pairs import ScoredPairs
-from tgflow.streams.rows.iso import EXAMPLE, iso_seconds
 from tgflow.train.calibration import Calibration
 from tgflow.train.continual import ContinualTrainer
 from tgflow.units import INT64_MAX, INT64_MIN, ticks_per_unit

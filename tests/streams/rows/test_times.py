@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tgflow.iso import has_zone, iso_seconds
 from tgflow.streams import StreamError, open_files, open_stream
-from tgflow.streams.rows.iso import has_zone, iso_seconds
 from tgflow.streams.rows.iso_column import plain_ticks
 
 NOON = 1_714_564_800
