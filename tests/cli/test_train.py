@@ -7,7 +7,7 @@ import json
 import pytest
 
 from helpers.live_runs import SMALL
-from tgflow.cli.offline import average
+from tgflow.cli.averages import average
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 

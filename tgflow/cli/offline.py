@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ from rich.console import Console
 from tgflow.checkpoint import save
 from tgflow.checkpoint.parts import Ids
 from tgflow.cli import assemble
+from tgflow.cli.averages import average
 from tgflow.cli.continual import failing_run, interruptible, printer
 from tgflow.cli.guards import warn_of_first
 from tgflow.cli.hints import hint
@@ -70,9 +70,6 @@ from tgflow.streams import EventSource, playback
 from tgflow.tasks.labels import make_task
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
-
-PER_RUN = ("seed", "best_epoch", "num_epochs")
-"""What is another thing in each run, so that its mean says nothing."""
 
 
 def train_offline(
@@ -235,29 +232,6 @@ def _fitted(
     checkpoint.note("model", plain(config)["model"])
     save(target, checkpoint)
     return result
-
-
-def average(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of each figure of several runs, its deviation as `KEY_std`, and the runs.
-
-    The deviation is the sample's (divided by one less than the runs). Of one run: that run.
-    """
-    if len(results) == 1:
-        return {"num_seeds": 1, **results[0]}
-    out: dict[str, Any] = {
-        "num_seeds": len(results),
-        "seeds": [result["seed"] for result in results],
-    }
-    for key, value in results[0].items():
-        values = [result[key] for result in results if key in result]
-        if key in PER_RUN or len(values) < len(results):
-            continue
-        if isinstance(value, float):
-            out[key] = statistics.fmean(values)
-            out[f"{key}_std"] = statistics.stdev(values)
-        else:
-            out[key] = value
-    return out | {"runs": [dict(result) for result in results]}
 
 
 def _read_graph(
