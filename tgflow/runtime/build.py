@@ -35,7 +35,7 @@ from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory, learn_again
-from tgflow.runtime.features import edge_file
+from tgflow.runtime.features import edge_file, scale_report
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
 from tgflow.runtime.initial import find_initial, start_of
 from tgflow.runtime.leader import lead, make_writer
@@ -251,17 +251,11 @@ def _compose(
                 ingest, trainer, directory.files, partial(run_log.warning, "stream")
             ).write,
             **({} if scores is None else {"scores": scores.finish}),
-            **_scale_report(trainer.graph),
+            **scale_report(trainer.graph),
             **parts.reports,
         },
         warn=lambda text: run_log.warning("checkpoint", text),
     )
-
-
-def _scale_report(graph: TemporalGraph) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what says how edge features were scaled, if they were."""
-    scale = graph.feature_scale
-    return {} if scale is None else {"features": lambda: {"scale": scale.line()}}
 
 
 def _open_scores(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tgflow.cache.policy import Policy
 from tgflow.config import Config, ConfigError
 from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
+from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
 from tgflow.runtime.gpu import has_gpu_graph
 from tgflow.tables import FeatureTable
@@ -123,6 +125,12 @@ def scale_of(config: Config, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureS
     """
     kind = config.graph.feature_scale
     return None if kind == "none" or x_dim == 0 else FeatureScale(kind, freeze_at)
+
+
+def scale_report(graph: TemporalGraph) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what says how the edge features of a run were scaled, if they were."""
+    scale = graph.feature_scale
+    return {} if scale is None else {"features": lambda: {"scale": scale.line()}}
 
 
 def edge_file(config: Config, directory: Path) -> Path | None:
