@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import tgflow as tg
+from helpers.effort import slow
 from helpers.http_client import Client
 from helpers.live_runs import SMALL, same_run, write_events
 from helpers.processes import environment
@@ -76,10 +77,10 @@ def test_a_run_that_is_asked_says_what_its_checkpoint_says_and_learns_the_same(
     [
         (["--serve", "0.0.0.0:0"], 2, "clients must show a token: name a file"),
         (["--serve", "http"], 2, "--serve: 'http' is neither a port nor HOST:PORT"),
-        (["--serve", "0", "--serve-token-file", "short"], 2, "must have at least 16 characters"),
-        (["--serve", "0", "--serve-token-file", "none"], 66, "none: No such file"),
-        (["--serve", "203.0.113.7:0", "--serve-token-file", "long"], 74, "cannot listen on"),
-        (["--serve", "0", "--serve-max-pairs", "0"], 2, "--serve-max-pairs"),
+        slow(["--serve", "0", "--serve-token-file", "short"], 2, "at least 16 characters"),
+        slow(["--serve", "0", "--serve-token-file", "none"], 66, "none: No such file"),
+        slow(["--serve", "203.0.113.7:0", "--serve-token-file", "long"], 74, "cannot listen on"),
+        slow(["--serve", "0", "--serve-max-pairs", "0"], 2, "--serve-max-pairs"),
     ],
 )
 def test_what_cannot_be_served_is_a_sentence(tgflow, events_csv, monkeypatch, flags, code, said):
