@@ -233,7 +233,7 @@ def _compose(
     judge = parts.judge(memory_guard(config))
     watchdog = make_watchdog(directory, metrics, judge, flow, run_log)
     display, show = make_display(config, title, console, stream.num_events, run_log)
-    _log_start(directory, name, source.name, trainer.position, build, run_log)
+    _log_start(directory, source.name, trainer.position, build, run_log)
     return Runner(
         trainer,
         parts.stream,
@@ -379,7 +379,6 @@ def _make_figures(
 
 def _log_start(
     directory: RunDirectory,
-    name: str,
     source: str,
     position: int,
     build: dict[str, Any],
