@@ -24,6 +24,7 @@ class OddCampaign(Campaign):
     machine: str = ""
     """Of the process that runs; "" is an ordinary one."""
     _tries_second: bool = False
+    _starts_before: int = 0
 
     def start(self) -> subprocess.Popen[str]:
         """Begin, or go on, on the machine."""
@@ -47,7 +48,7 @@ class OddCampaign(Campaign):
         """
         self.machine = self.random.choice(("", "", *ODD))
         self._tries_second = self.random.random() < 0.2
-        before = self.kills
+        before, self._starts_before = self.kills, self._starts()
         goes_on = self.kill_once()
         self.met[f"kills, {self.machine or 'ordinary'}"] += self.kills - before
         self.machine = ""
@@ -55,7 +56,8 @@ class OddCampaign(Campaign):
 
     def _before_kill(self, child: subprocess.Popen[str]) -> None:
         """Try a second run while it stands still, or it would be done before that has begun."""
-        if not self._tries_second or child.poll() is not None:
+        has_begun = self._starts() > self._starts_before  # and so has the directory to itself
+        if not (self._tries_second and has_begun) or child.poll() is not None:
             return
         child.send_signal(signal.SIGSTOP)
         second = self._started(["tgflow"])
