@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +36,7 @@ def open_stream(
     sep: str | None = None,
     comment: str | None = None,
     id_kind: IdKind | None = None,
+    fill_missing: float | None = None,
     bipartite: bool | None = None,
     sort: bool = False,
     ids: NodeIds | None = None,
@@ -82,6 +84,7 @@ def open_stream(
             spaces and tabs.
         comment: What lines begin with that are no rows.
         id_kind: "int" or "string"; None goes by the first row.
+        fill_missing: What features are that are empty, null or NaN; None: such a row is no event.
         bipartite: Whether sources and destinations are separate name spaces; None: where the file
             says so, as JODIE's and some of KONECT's do.
         sort: Read everything first and sort it by time, ties in file order. Without it times must
@@ -97,7 +100,7 @@ def open_stream(
             first row that is no event, naming file and line (or row, from 0).
         ValueError: If an argument is out of its choices.
     """
-    schema = _schema(src, dst, t, label, features, id_kind)
+    schema = _schema(src, dst, t, label, features, id_kind, None, fill_missing)
     layout = TextLayout(header, columns, sep, comment)
     files = find_files(source, format, layout, None, BLOCK_BYTES)
     if ids is None:
@@ -122,6 +125,7 @@ def open_files(
     sep: str | None = None,
     comment: str | None = None,
     id_kind: IdKind | None = None,
+    fill_missing: float | None = None,
     event_id: str | None = None,
     bipartite: bool | None = None,
     checks: Checks | None = None,
@@ -149,6 +153,7 @@ def open_files(
         sep: What stands between two values of delimited text.
         comment: What lines begin with that are no rows.
         id_kind: "int" or "string"; None goes by the first row that can be read.
+        fill_missing: What features are that are missing; None: such a row is no event.
         event_id: Name of a column of texts or integers by which events that come twice are found,
             if `OrderConfig.dedup_window` says so; None reads none.
         bipartite: Whether sources and destinations are separate name spaces.
@@ -164,7 +169,7 @@ def open_files(
         StreamError: If a file is of no known format, or lacks a column.
         ValueError: If an argument is out of its choices.
     """
-    schema = _schema(src, dst, t, label, features, id_kind, event_id)
+    schema = _schema(src, dst, t, label, features, id_kind, event_id, fill_missing)
     layout = TextLayout(header, columns, sep, comment)
     files = find_files(source, format, layout, max_file_bytes, block_bytes, follow=follow)
     reader = Reader(files, schema, Times(time_unit, tick_unit), checks or Checks())
@@ -179,11 +184,14 @@ def _schema(
     label: str | None,
     features: str | Sequence[str] | None,
     id_kind: IdKind | None,
-    event_id: str | None = None,
+    event_id: str | None,
+    fill_missing: float | None,
 ) -> Schema:
     if id_kind not in (None, "int", "string"):
         raise ValueError(f"unknown id_kind {id_kind!r}; choose 'int', 'string' or None")
-    return Schema(src, dst, t, label, features, id_kind, event_id)
+    if fill_missing is not None and not math.isfinite(fill_missing):
+        raise ValueError(f"fill_missing must be a finite number, got {fill_missing}")
+    return Schema(src, dst, t, label, features, id_kind, event_id, fill_missing)
 
 
 def _name(source: Any, files: Files) -> str:

@@ -41,6 +41,8 @@ from tgflow.streams.rows.schema import UNSCALED, Columns, IdKind, Scale, listed
 from tgflow.streams.rows.ticks import number_fault, time_fault, time_type
 
 _ROW = re.compile(r"Row #(\d{1,9}):")
+MISSING = ("", "nan", "NaN", "NA", "N/A", "null", "NULL", "None")
+"""Texts of features that are missing, where those are filled."""
 _INTEGER = re.compile(r"\s*-?\d{1,99}\s*", re.ASCII)  # int() refuses thousands of digits
 
 
@@ -116,7 +118,8 @@ def csv_parser(
     reading = pa.csv.ReadOptions(column_names=names)
     parsing = pa.csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
     types = _types(columns, ids, time)
-    converting = _strict(types)
+    fills = columns.fill_missing is not None
+    converting = _strict(types, MISSING if fills else ())
     both = [columns.src, columns.dst]
     as_text = _strict(dict.fromkeys(both, pa.string()))
 
@@ -159,7 +162,8 @@ def csv_parser(
         return None
 
     def screened(block: TextBlock) -> Verdicts | None:
-        return screen(block, names, delimiter, types)
+        filled = columns.features if fills else ()
+        return screen(block, names, delimiter, {n: k for n, k in types.items() if n not in filled})
 
     schema = pa.schema(list(types.items()))
     return Parser(parse, explain, is_hopeless, screened, suspect, schema, listed(names))
@@ -220,7 +224,8 @@ def _fault(
     if label and (fault := number_fault(label, row[label], UNSCALED)):
         return fault
     for name in columns.features:
-        if not _is_number(row[name]):
+        is_filled = columns.fill_missing is not None and row[name] in MISSING
+        if not (is_filled or _is_number(row[name])):
             return "type", f"{name} is {shown(row[name])}, expected a number"
     return None
 
@@ -243,12 +248,12 @@ def _types(columns: Columns, ids: IdKind, time: Scale) -> dict[str, pa.DataType]
     return types
 
 
-def _strict(types: Mapping[str, pa.DataType]) -> pa.csv.ConvertOptions:
-    """Return options under which no text means "missing"."""
+def _strict(types: Mapping[str, pa.DataType], missing: Sequence[str] = ()) -> pa.csv.ConvertOptions:
+    """Return options under which nothing means "missing" but some texts for numbers."""
     return pa.csv.ConvertOptions(
         column_types=types,
         include_columns=list(types),
-        null_values=[],
+        null_values=[*missing],
         strings_can_be_null=False,
     )
 

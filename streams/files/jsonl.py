@@ -216,6 +216,8 @@ def _fault(
         return fault
     for name in columns.features:
         expected = "a list of numbers" if pa.types.is_list(types[name]) else "a number"
+        if columns.fill_missing is not None and row.get(name) is None:
+            continue
         value = _plain(row.get(name, 0))
         if not _is_number(value, expected == "a list of numbers"):
             return "type", f"{name} is {shown(value)}, expected {expected}"

@@ -22,9 +22,15 @@ from tgflow.streams.rows.checks import (
 
 
 def feature_columns(
-    batch: pa.RecordBatch, names: Sequence[str], widths: Sequence[int], max_abs: float | None
+    batch: pa.RecordBatch,
+    names: Sequence[str],
+    widths: Sequence[int],
+    max_abs: float | None,
+    fill_missing: float | None = None,
 ) -> Float32s:
     """Return edge features, float32 `[B, sum(widths)]`, all finite: one column each, or lists.
+
+    With `fill_missing` that stands for values that are null or NaN.
 
     Raises:
         BadRows: Where a value is missing, no number, not finite in float32, or beyond `max_abs`.
@@ -32,8 +38,10 @@ def feature_columns(
     x = np.empty((len(batch), sum(widths)), dtype=np.float32)
     done = 0
     for name, width in zip(names, widths, strict=True):
-        _fill(x[:, done : done + width], batch[name], name)
+        _fill(x[:, done : done + width], batch[name], name, fill_missing)
         done += width
+    if fill_missing is not None:
+        x[np.isnan(x)] = fill_missing
     finite = np.isfinite(x)
     if not finite.all():
         _refuse_values(~finite, x, names, widths)
@@ -84,11 +92,13 @@ def _name(names: Sequence[str], widths: Sequence[int], column: int) -> str:
     raise IndexError(column)
 
 
-def _fill(x: Float32s, array: pa.Array, name: str) -> None:
+def _fill(x: Float32s, array: pa.Array, name: str, missing: float | None) -> None:
     """Copy one column of the batch to its columns of `x`."""
-    refuse_nulls(array, name)
+    is_list = pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type)
+    if missing is None or is_list:
+        refuse_nulls(array, name)
     width = x.shape[1]
-    if not pa.types.is_list(array.type) and not pa.types.is_fixed_size_list(array.type):
+    if not is_list:
         if width != 1:
             text = f"{name} is of type {array.type}, expected lists as in most of the first rows"
             refuse_all(len(x), "width", text)
@@ -98,10 +108,10 @@ def _fill(x: Float32s, array: pa.Array, name: str) -> None:
     text = f"{name} has {{}} values, expected {width} as in most of the first rows"
     refuse(lengths != width, "width", lambda row: text.format(lengths[row]))
     flat = array.flatten()
-    if flat.null_count:
-        missing = flat.is_null().to_numpy(zero_copy_only=False).reshape(x.shape).any(axis=1)
+    if flat.null_count and missing is None:
+        gone = flat.is_null().to_numpy(zero_copy_only=False).reshape(x.shape).any(axis=1)
         empty = f"{name} holds an empty value; features must be finite"
-        refuse(missing, "null", lambda _: empty)
+        refuse(gone, "null", lambda _: empty)
     _copy(x, flat, name)
 
 

@@ -83,6 +83,8 @@ class Columns:
     event_id: str | None = None
     has_classes: bool = False
     """Whether labels are texts."""
+    fill_missing: float | None = None
+    """What features are that are missing; None: such a row is no event."""
 
     @property
     def names(self) -> list[str]:
@@ -119,6 +121,7 @@ class Schema:
             format itself declares.
         id_kind: What the node ids are; None to take what the first row holds.
         event_id: Name of the column of ids by which events that come twice are found, or None.
+        fill_missing: What features are that are missing, or None.
     """
 
     src: str
@@ -128,6 +131,7 @@ class Schema:
     features: str | Sequence[str] | None
     id_kind: IdKind | None
     event_id: str | None = None
+    fill_missing: float | None = None
 
     def select(self, table: Tabular) -> Columns | None:
         """Return the columns to read of one file, None if it has neither rows nor names.
@@ -150,7 +154,15 @@ class Schema:
             features = _with_prefix(table, names, features, set(wanted.values()))
         for name in features:
             _require(table, names, "features", name)
-        return Columns(self.src, self.dst, self.t, self.label, tuple(features), self.event_id)
+        return Columns(
+            self.src,
+            self.dst,
+            self.t,
+            self.label,
+            tuple(features),
+            self.event_id,
+            fill_missing=self.fill_missing,
+        )
 
 
 def _with_prefix(

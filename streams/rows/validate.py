@@ -127,7 +127,9 @@ def _events(batch: pa.RecordBatch, schema: RowSchema) -> EventColumns:
         dst=id_column(batch[columns.dst], columns.dst, schema.ids, checks.max_node_id),
         t=tick_column(batch[columns.t], columns.t, schema.time),
         label=_labels(batch, schema),
-        x=feature_columns(batch, columns.features, schema.widths, checks.max_abs)
+        x=feature_columns(
+            batch, columns.features, schema.widths, checks.max_abs, columns.fill_missing
+        )
         if columns.features
         else None,
     )

@@ -81,6 +81,7 @@ def _opened(
             sep=c.sep,
             comment=c.comment,
             id_kind=c.id_kind,
+            fill_missing=c.fill_missing,
             bipartite=True if config.graph.direction == "bipartite" else None,
             **options,
         )

@@ -1,0 +1,65 @@
+"""Features that are missing: refused, or filled with a number that somebody names."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tgflow.streams import StreamError, open_files, open_stream
+
+ROWS = [(1.5, 2.0), (None, 3.0), (float("nan"), None)]
+
+
+def write_rows(path):
+    table = [{"src": 0, "dst": 1, "t": t, "f0": a, "f1": b} for t, (a, b) in enumerate(ROWS)]
+    if path.suffix == ".csv":
+        lines = ["0,1,0,1.5,2.0", "0,1,1,,3.0", "0,1,2,nan,NA"]
+        path.write_text("src,dst,t,f0,f1\n" + "\n".join(lines) + "\n")
+    elif path.suffix == ".jsonl":
+        table[2]["f0"] = None
+        path.write_text("".join(json.dumps(row) + "\n" for row in table))
+    else:
+        pq.write_table(pa.Table.from_pylist(table), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_missing_features_are_refused_or_filled(tmp_path, ending):
+    path = write_rows(tmp_path / f"a.{ending}")
+    with pytest.raises(StreamError, match=r"f0 is "):
+        list(open_stream(path, features="f"))
+    stream = open_stream(path, features="f", fill_missing=-1)
+    assert next(iter(stream)).x.tolist() == [[1.5, 2.0], [-1.0, 3.0], [-1.0, -1.0]]
+
+
+def test_lists_are_filled_within():
+    table = {"src": [0, 0], "dst": [1, 1], "t": [1, 2], "x": [[1.0, None], [None, 4.0]]}
+    stream = open_stream(table, features="x", fill_missing=0)
+    assert next(iter(stream)).x.tolist() == [[1.0, 0.0], [0.0, 4.0]]
+
+
+def test_bad_rows_beside_filled_ones_spoil_none(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [f"0,1,{t},," if t % 7 else f"0,1,{t},x,1" for t in range(80)]
+    path.write_text("src,dst,t,f0,f1\n" + "\n".join(rows) + "\n")
+    source = open_files(path, features="f", fill_missing=0, id_kind="int")
+    source.start({})
+    rows = source.poll({0}, 5)[0].rows
+    source.close()
+    assert [bad.index for bad in rows.bad()] == [t for t in range(80) if t % 7 == 0]
+    assert rows.events.x.tolist() == [[0.0, 0.0]] * len(rows.events)
+
+
+def test_other_columns_are_never_filled(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("src,dst,t,f0\n0,1,,1\n")
+    with pytest.raises(StreamError, match="t is "):
+        list(open_stream(path, features="f", fill_missing=0))
+
+
+def test_it_is_a_finite_number():
+    with pytest.raises(ValueError, match="fill_missing must be a finite number"):
+        open_stream({"src": [0], "dst": [1], "t": [1]}, fill_missing=float("inf"))
