@@ -31,6 +31,7 @@ def check_pair(first, second):
     assert second.bytes["figures"] == 2 * 64
 
 
+@pytest.mark.slow
 def test_what_is_sent_is_counted_from_behind_the_warm_up():
     check_pair(*in_world(2, measured, Work("tgn", 20, 2, 1, 2, dim=4)))
 

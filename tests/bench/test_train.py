@@ -12,6 +12,7 @@ import benchmarks.train
 import benchmarks.train_models
 from benchmarks import peers
 from benchmarks.race import link_loss, race
+from helpers.effort import slow
 from helpers.emulator.device import EmulatedDevice
 from tgflow.bench import live_device, made, train, train_device
 from tgflow.bench.options import Options
@@ -79,7 +80,7 @@ def test_link_loss_of_knowing_nothing_is_twice_log_two():
 
 
 @pytest.mark.parametrize(
-    "make", [own_tgn, own_tgat, own_jodie, own_graphmixer, own_dygformer, own_tpnet]
+    "make", [slow(own_tgn), own_tgat, own_jodie, own_graphmixer, own_dygformer, own_tpnet]
 )
 def test_own_models_train_on_the_task(make):
     own = make(made_task())

@@ -77,6 +77,7 @@ def test_ranks_end_as_one_process_does_and_rank_0_alone_says_so(events, tmp_path
     assert re.search(r"rank 1 +computes .* s, waits .* s, holds .*; sent: gradient", shown(capsys))
 
 
+@pytest.mark.slow
 def test_ranks_that_each_have_a_part_end_as_one_process_does(tmp_path, capsys):
     """The last checkpoint too, which no rank could write alone; any number of ranks reads it."""
     options = ("--features", "f*", "--limit", 200)

@@ -178,6 +178,7 @@ def test_what_is_fixed_needs_another_directory(tgflow, events_csv):
     assert "--allow-config-change" not in ran.err
 
 
+@pytest.mark.slow
 def test_a_change_counts_from_the_first_checkpoint_that_has_it(tgflow, events_csv, whole):
     assert tgflow("run", "-s", events_csv, "-o", "out", "--limit", 200, *SMALL).code == 0
     faults.arm("log.before_sync:1:raise,checkpoint.before_file:1:raise")

@@ -51,6 +51,7 @@ def sum_on(peers, device):
     assert torch.equal(total.cpu(), tree_sum(list(gradients)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not tensors.IS_THERE, reason="this PyTorch emulates no device")
 def test_ranks_on_an_emulated_device():
     in_world(2, send_all, "emulated")

@@ -22,6 +22,7 @@ def test_an_unknown_scheme_is_refused_with_those_there_are():
         find_transport("pulsar://a/b")
 
 
+@pytest.mark.slow
 def test_kafka_is_found_without_its_client():
     script = (
         "import sys\nfrom tgflow.streams.transports import find_transport\n"

@@ -150,6 +150,7 @@ def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned
     assert records_of(trainer, [])[-1].stop == trainer.graph.num_events  # what waits there is next
 
 
+@pytest.mark.slow
 @for_each_place
 def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
     trainer, stops = trainer_on(place_of(device), mrr_negatives=2), []

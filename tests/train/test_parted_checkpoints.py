@@ -132,6 +132,7 @@ def test_a_model_without_memory_is_saved_as_ever():
     assert not PART_NAMES & trained(4, 40, small_tgat).checkpoint().sections.keys()
 
 
+@pytest.mark.slow
 def test_one_digest_for_any_number_of_ranks(sliced, tmp_path):
     path = CheckpointStore(tmp_path / "plain").save(160, sliced.checkpoint())
     digests = {read_manifest(path)["state_sha256"]}
