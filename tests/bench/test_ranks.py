@@ -36,6 +36,7 @@ def test_what_is_sent_is_counted_from_behind_the_warm_up():
     check_pair(*in_world(2, measured, Work("tgn", 20, 2, 1, 2, dim=4)))
 
 
+@pytest.mark.slow
 def test_ranks_may_sample_from_shards():
     work = Work("tgn", 5, 2, 1, 24, dim=4, shards=True)  # they are up to 8 micro-batches ahead
     first, second = in_world(2, measured, work)

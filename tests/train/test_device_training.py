@@ -135,8 +135,9 @@ def state_of(trainer):
     return {(part, k): x.cpu() for part in names for k, x in sections[part].items()}
 
 
+@pytest.mark.slow
 @for_each_place
-@pytest.mark.parametrize("learned", cases([False, True], [True]))
+@pytest.mark.parametrize("learned", [False, True])
 def test_what_is_not_finite_is_named_after_the_records_before_it(device, learned):
     trainer, stops = trainer_on(place_of(device), capture=False), []
     trainer.model.decoder = Poisoned(trainer.model.decoder, 250, learned)
@@ -162,6 +163,7 @@ def test_what_is_not_finite_in_a_captured_step_is_named_too(device):
     assert trainer.position == 240
 
 
+@pytest.mark.slow
 @for_each_place
 def test_parameters_memory_and_optimizer_stay_as_they_were(device):
     at, events = place_of(device), made_events(240)
