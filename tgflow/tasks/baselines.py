@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tgflow.graph import EventLog
+from tgflow.tasks.forecasters import WINDOW
 from tgflow.tasks.targets import LabelHistory
 
 BASELINES = ("majority", "source_last", "source_most", "source_average", "pair_last")
 """The most frequent label; the source's last, its most frequent, and the moving average of its
 labels; the last of the pair. Where there is none, and for ties, the source's most frequent label
 stands, or else the most frequent one."""
-WINDOW = 7
-"""Of the moving average m <- ((w - 1) m + y) / w, as in TGB."""
 _OF_SOURCE, _OF_ALL = 1e-3, 1e-6
 """What ties, and those without labels of their own, are settled by."""
 _AT_ONCE = 1000

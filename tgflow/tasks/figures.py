@@ -9,10 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tgflow.metrics import ranks
 from tgflow.tasks import scores
-
-RESAMPLES = 200
-_NORMAL = 1.96
 
 
 class LabelFigures:
@@ -80,7 +78,7 @@ class LabelFigures:
             out |= _ends(cells)
             if "mrr" in out:
                 spread = max(0.0, float(self._ranks[1]) / num - mrr**2)
-                half = _NORMAL * (spread / num) ** 0.5
+                half = scores.NORMAL * (spread / num) ** 0.5
                 out |= {"mrr_low": mrr - half, "mrr_high": mrr + half}
         return out
 
@@ -125,8 +123,7 @@ class LabelFigures:
 def ranks_of(label: Tensor, classes: Tensor) -> Tensor:
     """Return the rank of each true class, 1 the best; ties take the middle. float64 `[B]`."""
     own = classes.gather(1, label.unsqueeze(1))
-    above, equal = (classes > own).sum(1), (classes == own).sum(1) - 1
-    return 1 + above.double() + equal.double() / 2
+    return ranks(own.squeeze(1), classes) - 0.5  # its own score is one of the equal ones
 
 
 def accuracy_of(cells: NDArray[np.int64]) -> float:
@@ -147,7 +144,7 @@ def _ends(cells: NDArray[np.int64]) -> dict[str, float]:
     place = np.flatnonzero(cells)
     share = cells.flat[place] / cells.sum()
     found = []
-    for counts in generator.multinomial(int(cells.sum()), share, size=RESAMPLES):
+    for counts in generator.multinomial(int(cells.sum()), share, size=scores.RESAMPLES):
         drawn = np.zeros(size**2, dtype=np.int64)
         drawn[place] = counts
         found.append((accuracy_of(square := drawn.reshape(size, size)), macro_f1_of(square)))

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 Counts: TypeAlias = NDArray[np.int64]
 
 RESAMPLES = 200
-_NORMAL = 1.96
+NORMAL = 1.96
+"""Standard errors from a mean to the end of its 95 % interval."""
 NUM_BINS = 4096
 _WIDEST = 20.0
 
@@ -73,7 +74,7 @@ def _variance(values: NDArray[np.float64], counts: NDArray[np.float64]) -> float
 def auc_interval(counts: Counts) -> tuple[float, float]:
     """Return where the AUC is with 95 %, within [0, 1]; NaN as `auc_error`."""
     auc, error = auc_of(counts), auc_error(counts)
-    return max(0.0, auc - _NORMAL * error), min(1.0, auc + _NORMAL * error)
+    return max(0.0, auc - NORMAL * error), min(1.0, auc + NORMAL * error)
 
 
 def ap_interval(counts: Counts, seed: int = 0) -> tuple[float, float]:
