@@ -10,7 +10,7 @@ from typing import Any
 
 from tgflow.streams.errors import SourceExpired, SourceMismatch, SourceTruncated, StreamError
 from tgflow.streams.kafka.chunk import Chunk, new_records
-from tgflow.streams.kafka.config import KafkaConfig, kafka_client
+from tgflow.streams.kafka.config import FIXED_OPTIONS, KafkaConfig, kafka_client
 from tgflow.streams.kafka.cursor import Anchor, Cursor, Record
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class ConsumerConnection:
         self._consumer: Any = None
         self._reading: set[int] = set()
         self._paused: set[int] = set()
+        self._in_part: int | None = None
         self.unverified: set[int] = set()
         """Partitions whose anchor has not arrived yet."""
         self.ends: dict[int, int] = {}
@@ -119,9 +120,15 @@ class ConsumerConnection:
         return {p for p in behind if self._position(p) < self._until(p)}
 
     def pause(self, partitions: Collection[int]) -> None:
-        """Read all partitions but these, until the next call."""
+        """Read all partitions but these, until the next call.
+
+        One of whose last fetch a part was returned is paused only if all are: kafka-python sets the
+        other part aside, and would not read that partition again once another one was.
+        """
         assigned = {tp.partition for tp in self._consumer.assignment()}
         wanted = assigned & set(partitions)
+        if wanted != assigned:
+            wanted.discard(self._in_part)
         self._consumer.pause(*(self._tp(p) for p in wanted - self._paused))
         self._consumer.resume(*(self._tp(p) for p in self._paused - wanted))
         self._paused = wanted
@@ -135,6 +142,7 @@ class ConsumerConnection:
         """
         self._heartbeat()
         found = self._consumer.poll(timeout_ms=int(timeout * 1000))
+        self._note_part(found)
         chunks = [self._chunk(tp.partition, records) for tp, records in found.items()]
         for tp in self._consumer.assignment():
             high = self._consumer.highwater(tp)
@@ -142,6 +150,14 @@ class ConsumerConnection:
                 self.ends[tp.partition] = high
         chunks += self._ended_without_record({chunk.partition for chunk in chunks})
         return [chunk for chunk in chunks if chunk.records or chunk.counts or chunk.cursor.ended]
+
+    def _note_part(self, found: dict[Any, list[Any]]) -> None:
+        """Keep which partition may have come in part: the last one, if no more records fit."""
+        num = sum(map(len, found.values()))
+        if num == FIXED_OPTIONS["max_poll_records"]:
+            self._in_part = next(reversed(found)).partition
+        elif num or self._in_part not in self._paused:
+            self._in_part = None
 
     def probe(self) -> None:
         """Ask the broker where the partitions end, which also shows whether it is reachable."""

@@ -20,7 +20,7 @@ from helpers.kafka_io import (
 )
 from tgflow.streams.errors import SourceUnavailable
 from tgflow.streams.kafka import KafkaConfig, KafkaSource
-from tgflow.streams.kafka.config import client_values, parse_url
+from tgflow.streams.kafka.config import FIXED_OPTIONS, client_values, parse_url
 from tgflow.streams.kafka.consumer import ConsumerConnection
 
 pytestmark = pytest.mark.timeout(60)
@@ -144,6 +144,36 @@ def test_a_slow_reader_pauses_the_partitions(shared_broker, topic):
     source.close()
     assert held < 2000
     assert reading.src() == list(range(2000))
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_partition_that_came_in_part_is_read_on_after_a_pause(
+    shared_broker, topic, monkeypatch, is_alone
+):
+    """kafka-python never reads what it set aside on, if another partition was read meanwhile."""
+    monkeypatch.setitem(FIXED_OPTIONS, "max_poll_records", 100)
+    shared_broker.create(topic, 2)
+    for partition in (0, 1):
+        publish(shared_broker, topic, edges(250), partition)
+    config = open_source(shared_broker, topic)._config
+    seen = {0: 0, 1: 0}
+    with ConsumerConnection(config, {}, 5000, lambda: None) as connection:
+
+        def read_until(done):
+            while not done():
+                for chunk in connection.poll(0.1):
+                    seen[chunk.partition] += len(chunk.records)
+
+        connection.open(None)
+        read_until(lambda: sum(seen.values()) >= 100)
+        in_part = max(seen, key=seen.__getitem__)
+        if not is_alone:
+            connection.pause({0, 1})
+            assert connection.poll(0.1) == []
+        connection.pause({in_part})
+        read_until(lambda: seen[1 - in_part] == 250)
+        connection.pause(())
+        read_until(lambda: seen[in_part] == 250)
 
 
 def test_lag_is_what_was_not_polled_yet(shared_broker, topic):
