@@ -59,7 +59,7 @@ def as_whole(made):
     [
         (DISK, ()),
         slow(DISK, ("--edge-table", "host")),
-        ((), DISK),
+        slow((), DISK),
         slow(DISK, ("--edge-path", "elsewhere.rows", "--cache-policy", "fifo")),
         slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ()),
         slow(("--edge-table", "auto", "--edge-budget", "1KiB"), ("--edge-table", "host")),
@@ -122,10 +122,10 @@ def _others(rows):
     ("damage", "text"),
     [
         (lambda rows: ROWS.unlink(), "out/edge-x.rows is gone"),
-        (lambda rows: _cut(), "out/edge-x.rows holds 60 rows, and 100 were synced"),
-        (lambda rows: _others(rows[:50]), "holds 50 rows, the checkpoint counts 100"),
+        slow(lambda rows: _cut(), "out/edge-x.rows holds 60 rows, and 100 were synced"),
+        slow(lambda rows: _others(rows[:50]), "holds 50 rows, the checkpoint counts 100"),
         (_others, "but of the 100 that the checkpoint counts the last are others"),
-        (lambda rows: ROWS.write_bytes(b"no table" * 1000), "is no table of tgflow's"),
+        slow(lambda rows: ROWS.write_bytes(b"no table" * 1000), "is no table of tgflow's"),
     ],
 )
 def test_a_file_that_lost_rows_is_refused(run, resume, damage, text):

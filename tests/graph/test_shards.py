@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.devices import for_each_device, opened, sample_neighbors
-from helpers.effort import tries
+from helpers.effort import cases, tries
 from helpers.shards import Growth, growths, some_queries
 from helpers.strategies import graph_events, samplers
 from tgflow.checkpoint import Checkpoint
@@ -66,7 +66,7 @@ def test_the_directory_of_heads_is_shared_too():
 
 
 @for_each_device
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("small", cases([True, False], [True]))
 @settings(max_examples=tries(40, 8), deadline=None)
 @given(
     growth=growths(),

@@ -84,7 +84,7 @@ def graph_with_features(x_dim: int, node_x_dim: int) -> TemporalGraph:
 
 @pytest.mark.parametrize("name", cases(MODELS, MODELS.keys() - {"dygformer"}))
 @pytest.mark.parametrize("settings", cases(VARIANTS, VARIANTS[1:2]))
-@hypothesis.settings(max_examples=tries(60, 5))
+@hypothesis.settings(max_examples=tries(60, 3))
 @given(more=st.lists(st.integers(0, 40), min_size=3, max_size=3), features=st.booleans())
 def test_a_padded_batch_teaches_a_model_what_it_would_without(
     name: str, settings: dict[str, Any], more: list[int], features: bool

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from helpers.device_batches import assert_on, assert_same_but_for_padding
 from helpers.devices import for_each_gpu, opened
+from helpers.effort import cases
 from helpers.plan_reference import (
     assert_batch_rows,
     assert_same_batch,
@@ -48,7 +49,7 @@ def test_one_slice_is_the_batch(variant: dict[str, Any]) -> None:
 
 
 @each_variant
-@pytest.mark.parametrize("slices", [2, 3, 7])
+@pytest.mark.parametrize("slices", cases([2, 3, 7], [3]))
 def test_slices_are_the_batch_cut(variant: dict[str, Any], slices: int) -> None:
     """Events, replayed ones too, negatives and counts: each row is in one slice, in order."""
     graph = TemporalGraph.from_events(made_events(97))

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from helpers.effort import cases
 from tgflow.runtime import records
 from tgflow.runtime.files import read_records
 from tgflow.runtime.records import NUMBER, RecordFile
@@ -41,7 +42,7 @@ def test_the_latest_are_all_there_and_an_even_share_of_those_before(path):
     assert not list(path.parent.glob(".*partial"))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", cases(range(8), range(3)))
 def test_a_run_that_is_killed_keeps_the_same_ones(path, seed, tmp_path):
     whole = RecordFile(tmp_path / "whole.jsonl")
     write(whole, 0, 301)

@@ -61,7 +61,7 @@ def tables(draw):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@settings(max_examples=tries(60, 8))
+@settings(max_examples=tries(60, 5))
 @given(columns=tables())
 def test_what_is_written_is_read_back(scratch, ending, columns):
     x = [name for name in columns if name.startswith("f")]

@@ -51,7 +51,7 @@ ORDERS = {
 
 @for_each_placement
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("dim", cases([1, 3, 8, 100, 172, 300], [1, 3, 100]))
+@pytest.mark.parametrize("dim", cases([1, 3, 8, 100, 172, 300], [3, 100]))
 def test_rows_of_any_width_and_dtype_come_in_any_order(placement, device, dtype, dim):
     rows = some_rows(150, dim, dtype)
     table = made(placement, device, dim, dtype)

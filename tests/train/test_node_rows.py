@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.effort import cases
 from helpers.made_streams import made_events, pieces, small_tgn
 from tgflow import checkpoint as ckpt
 from tgflow.cache import CachedTable, cached
@@ -73,7 +74,7 @@ def straight() -> list[Any]:
     return parameters(trainer)
 
 
-@pytest.mark.parametrize("there", [None, "empty", "whole", "cached"])
+@pytest.mark.parametrize("there", cases([None, "empty", "whole", "cached"], [None, "cached"]))
 def test_rows_in_memory_are_held_by_the_checkpoint(
     there: str | None, tmp_path: Path, straight: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from helpers.effort import slow
 from helpers.made_streams import made_events, pieces, small_tgn
 from helpers.records import Losses
 from tgflow import checkpoint as ckpt
@@ -168,8 +169,8 @@ def resumed_with(changes, tmp_path, kept=None, before=None):
     ("changes", "before"),
     [
         ({"replay_horizon": 150}, {}),
-        ({"replay_horizon": 20}, {}),
-        ({"replay_ratio": 2.0}, {"replay_ratio": 0.0}),
+        slow({"replay_horizon": 20}, {}),
+        slow({"replay_ratio": 2.0}, {"replay_ratio": 0.0}),
         ({"updates": 1}, {"updates": 0}),
     ],
 )

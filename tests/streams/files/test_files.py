@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.effort import tries
+from helpers.effort import cases, tries
 from helpers.file_reads import CSV_ROWS, HEADER, SCHEMA, csv_of, flat, poll_on, read, table_of
 from tgflow.streams import StreamError, open_files, open_stream
 from tgflow.streams.errors import (
@@ -51,7 +51,7 @@ CHECKS = Checks(max_record_bytes=60)
 
 @settings(max_examples=tries(100))
 @given(texts(), st.integers(1, 300), st.sampled_from(["int", "string"]))
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "csv.bz2"])
+@pytest.mark.parametrize("ending", cases(["csv", "csv.gz", "csv.bz2"], ["csv.gz"]))
 def test_any_block_size_gives_the_same_arrivals(scratch, ending, text, block_bytes, ids):
     path = scratch / f"events.{ending}"
     pack = {"csv": bytes, "csv.gz": gzip.compress, "csv.bz2": bz2.compress}[ending]
@@ -67,9 +67,9 @@ def test_any_block_size_gives_the_same_arrivals(scratch, ending, text, block_byt
         assert text[: place["byte"]].count(b"\n") == place["line"] - 1
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(40, 8))
 @given(texts(), st.integers(1, 80))
-@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+@pytest.mark.parametrize("ending", cases(["csv", "csv.gz"], ["csv.gz"]))
 def test_resume_from_every_position_gives_the_rest(scratch, ending, text, block_bytes):
     path = scratch / f"events.{ending}"
     path.write_bytes(gzip.compress(text) if ending == "csv.gz" else text)

@@ -19,7 +19,7 @@ from helpers.effort import tries
 from tgflow.streams import StreamError, open_files
 from tgflow.streams.errors import CODES
 
-EXAMPLES = int(os.environ.get("TGFLOW_FUZZ", tries(60, 15)))
+EXAMPLES = int(os.environ.get("TGFLOW_FUZZ", tries(60, 8)))
 
 
 def read_all(path, **schema):

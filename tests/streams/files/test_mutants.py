@@ -25,7 +25,7 @@ from helpers.file_reads import flat, read
 from tgflow.streams import open_files
 from tgflow.units import INT64_MAX
 
-MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 30)))
+MUTANTS = int(os.environ.get("TGFLOW_MUTANTS", tries(2500, 20)))
 ROWS, FIRST = 12, 13
 """Rows that may be spoiled, and good ones of a table, which are before them."""
 INTEGER = re.compile(r"[ \t]*(-?[0-9]+)[ \t]*")

@@ -15,7 +15,7 @@ from tgflow.streams.errors import LateEvent
 from tgflow.streams.ingest.config import OrderConfig
 from tgflow.streams.ingest.ingest import Ingest
 
-NUM_INTERLEAVINGS = int(os.environ.get("TGFLOW_INTERLEAVINGS", tries(2000, 600)))
+NUM_INTERLEAVINGS = int(os.environ.get("TGFLOW_INTERLEAVINGS", tries(2000, 300)))
 
 
 def expected_of(partitions, config, share=None):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from helpers.digest import EventDigest
+from helpers.effort import cases
 from helpers.ingest_world import (
     MemoryDeadLetters,
     MemoryLog,
@@ -86,7 +87,7 @@ def test_the_breaker_breaks_after_the_letters_are_written():
 
 
 @pytest.mark.parametrize("with_log", [True, False])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", cases(range(20), range(6)))
 def test_partitions_join_while_a_run_reads(seed, with_log):
     rng = random.Random(seed)
     partitions = made_partitions(rng, num_partitions=3, max_rows=80)
