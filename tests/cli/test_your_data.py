@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from helpers.effort import slow
 from helpers.live_runs import SMALL
 from tgflow.config import load_config
 
@@ -87,6 +89,23 @@ def test_a_run_that_learned_nothing_leaves_its_place(tgflow, plain):
     assert tgflow(*late).code == 65
     assert tgflow("run", plain, *LAYOUT, "-o", "out", *CHEAP).code == 0
     assert tgflow("run", plain, *LAYOUT, "-o", "out", *CHEAP).code == 74
+
+
+@pytest.mark.parametrize(
+    ("command", "failing"),
+    [
+        ("train", ("--limit", 2)),
+        slow("compare", ("--time-unit", "tick", "--t", "src", "--models", "recency")),
+    ],
+)
+def test_whatever_learned_nothing_leaves_its_place(tgflow, plain, command, failing):
+    model = ("-m", "recency") if command == "train" else ("--models", "recency")
+    whole = (command, "-s", plain, *LAYOUT, *model, "-o", "out", "--batch-size", 50, "--threads", 1)
+    assert tgflow(*whole, *failing).code == 65
+    assert Path("out/config.toml").exists()
+    ran = tgflow(*whole)
+    assert ran.code == 0, ran.err
+    assert tgflow(*whole).code == 74
 
 
 def test_more_than_five_percent_of_bad_rows_end_a_run_of_any_size(tgflow, tmp_path):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from tgflow.checkpoint import Checkpoint, save
 from tgflow.runtime.checked_json import DamagedJson
 from tgflow.runtime.files import Records, RunFiles, read_records, to_json
 
@@ -75,13 +76,35 @@ def test_files_of_another_run_are_left_alone(tmp_path):
         RunFiles(tmp_path)
 
 
+def test_a_place_is_free_where_nothing_was_learned(tmp_path):
+    def left(name, position):
+        rundir = RunFiles(tmp_path / name)
+        rundir.make()
+        rundir.write_metrics({"num_events": position})
+        (rundir.path / "log").mkdir()
+        checkpoint = Checkpoint({})
+        checkpoint.note("position", position)
+        save(rundir.path / "checkpoints" / "ckpt-000000000000", checkpoint)
+        return rundir.path
+
+    RunFiles(left("nothing", 0)).clear()
+    assert list((tmp_path / "nothing").iterdir()) == []
+    with pytest.raises(FileExistsError, match="holds files already"):
+        RunFiles(left("something", 7))
+    damaged = left("damaged", 0) / "checkpoints" / "ckpt-000000000000" / "manifest.json"
+    damaged.write_text("{}")
+    with pytest.raises(FileExistsError, match="holds files already"):
+        RunFiles(tmp_path / "damaged")
+
+
 def test_a_free_name_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("x", "x-2", "x-3"):
         rundir = RunFiles.choose(None, "x")
         assert rundir.path.name == name
         rundir.make()
-        rundir.write_metrics({"a": 1})
+        rundir.log({"loss": 0.5})
+        rundir.close()
 
 
 def test_json_is_strict():

@@ -75,7 +75,7 @@ def _lead(
 ) -> None:
     """Learn as the only process, or as that which the others follow."""
     with Lead(peers) as lead:
-        directory = RunDirectory.find(config, run_name(config), options, reuse=True)
+        directory = RunDirectory.find(config, run_name(config), options)
         try:
             slices = directory.config.continual.slices
             check_ranks(directory.config, slices, peers.world, resumed=directory.resumed)

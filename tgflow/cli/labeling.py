@@ -45,7 +45,6 @@ def labeled(
     made, places = inject(
         graph, task.inject, task.inject_share, start=split.test_start, seed=c.data_seed
     )
-    rundir.make()
     lines = ["position", *map(str, places.tolist())]
     (rundir.path / "injected.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return config, made

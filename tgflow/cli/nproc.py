@@ -13,7 +13,7 @@ import typer
 from tgflow.config import Config
 from tgflow.distributed.launch import MEETING_VARIABLE
 from tgflow.distributed.supervise import supervise
-from tgflow.runtime.files import OWN, RunFiles, run_name
+from tgflow.runtime.files import RunFiles, run_name
 from tgflow.runtime.machine import num_cores
 
 RANKS = "Ranks: processes that learn together"
@@ -92,7 +92,7 @@ def train_ranks(arguments: Sequence[str], nproc: int) -> int:
 
 
 def _start(config: Config) -> Path:
-    return RunFiles.choose(config.run.out, run_name(config), OWN, reuse=True).path
+    return RunFiles.choose(config.run.out, run_name(config)).path
 
 
 def _newest_checkpoint(run: Path) -> Callable[[], str | None]:

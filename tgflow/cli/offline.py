@@ -158,6 +158,7 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     check_tables(config, source.x_dim, live=False)
     check_rank_tables(config, source.x_dim, world)
     threads = assemble.use_threads(config, config.offline.slices)
+    directory.take()
     graph = _read_graph(config, source, directory.files, device, lead)
     directory.config, graph = labeled(config, graph, source.ids, directory.files)
     return _Inputs(source, graph, device, threads)
@@ -237,13 +238,9 @@ def _fitted(
 def _read_graph(
     config: Config, source: EventSource, rundir: RunFiles, device: torch.device, lead: Lead
 ) -> TemporalGraph:
-    """Return a graph of all events; nothing is left on the disk if they cannot be read."""
+    """Return a graph of all events; no features are left on the disk if they cannot be read."""
     path, gpu = edge_file(config, rundir.path), graph_gpu(config, device)
     with ExitStack() as undo:
-        if path is not None and source.x_dim:
-            if not rundir.path.exists():
-                undo.callback(rundir.path.rmdir)
-            rundir.make()
         table = open_edge_table(config, source.x_dim, rundir.path, gpu)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)  # only a file that is ours

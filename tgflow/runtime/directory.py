@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +14,7 @@ from tgflow.durable.lock import RunLock
 from tgflow.durable.segments import path_of
 from tgflow.runtime import resume
 from tgflow.runtime.features import FILED, placement_of
-from tgflow.runtime.files import OWN, RunFiles
+from tgflow.runtime.files import RunFiles
 from tgflow.runtime.resume import SettingChange
 from tgflow.setting import Effect
 
@@ -69,30 +68,28 @@ class RunDirectory:
         self._is_committed = saved is None
 
     @classmethod
-    def find(
-        cls, config: Config, name: str, options: ResumeOptions, *, reuse: bool = False
-    ) -> RunDirectory:
+    def find(cls, config: Config, name: str, options: ResumeOptions) -> RunDirectory:
         """Return where to run and with which settings; nothing is changed there yet.
+
+        A run may start where another one has been that learned nothing.
 
         Args:
             config: Settings asked for, defaults included.
             name: The run's name where `config` names no directory.
             options: What else was asked for.
-            reuse: Whether to start where a run has been that learned nothing.
 
         Raises:
             ConfigError: If the run that is there has other settings.
             FileExistsError: If there are files that are not to be resumed, or are no run.
             Locked: If another process has the run.
         """
-        choose = partial(RunFiles.choose, reuse=reuse)
         if not options.resume:
-            return cls(choose(config.run.out, name, OWN), config, [], False, None)
+            return cls(RunFiles.choose(config.run.out, name), config, [], False, None)
         if config.run.out is None:
             raise ConfigError("--resume needs the run's directory: --resume --out runs/NAME")
         path = Path(config.run.out)
         if not (path / SETTINGS).exists():
-            return cls(choose(config.run.out, name, OWN), config, [], False, None)
+            return cls(RunFiles.choose(config.run.out, name), config, [], False, None)
         lock = RunLock(path / LOCK)
         try:
             unknown: list[str] = []
@@ -116,18 +113,24 @@ class RunDirectory:
         """What the changed settings do."""
         return resume.gravest(self.changed)
 
-    def __enter__(self) -> Self:
-        """Take the directory.
+    def take(self) -> None:
+        """Take the directory, and remove what a run has left there that learned nothing.
+
+        A second time does nothing.
 
         Raises:
+            FileExistsError: If another run has learned something there meanwhile.
             Locked: If another process has it.
             OSError: If it cannot be made, or not be written to.
         """
         self.files.make()
         if self._lock is None:
             self._lock = RunLock(self.path / LOCK)
-        if not self.resumed:
             self.files.clear()
+
+    def __enter__(self) -> Self:
+        """Take the directory, and write its settings; raises as `take`."""
+        self.take()
         # which also shows whether one can write here
         self.files.write_config(self.config if self._saved is None else self._saved)
         return self

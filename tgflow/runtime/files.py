@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from tgflow.runtime.records import NUMBER, RecordFile, whole_lines
 
 OWN = frozenset(
     {".lock", "run.log", "run.log.1", "health.json", ".health.json.partial", ".config.toml.partial"}
+    | {"scores.json"}
 )
-"""Files that a run leaves before it has started."""
+"""Files that a run leaves before it has started, or that say which other files are its own."""
 BEFORE_LEARNING = frozenset(
     {"config.toml", "metrics.jsonl", "log", "dead-letters", "checkpoints", "edge-x.rows"}
-    | {"stream.json", "metrics.json", "report.html"}
+    | {"stream.json", "metrics.json", "report.html", "injected.csv", "ranks"}
+    | {"micro-batches.txt", "scores.arrows"}
 )
 """What a run leaves besides that has learned nothing."""
 
@@ -32,38 +34,28 @@ class RunFiles:
     Args:
         path: Where to; `make` makes it if it is not there.
         resumed: Whether the files in it are this run's.
-        own: Names of files that may be there already.
-        reuse: Whether what a run has left that learned nothing may be there too; see `clear`.
 
     Raises:
-        FileExistsError: If there are other files in it.
+        FileExistsError: If there are other files in it than a run leaves that has learned nothing;
+            see `clear`.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        resumed: bool = False,
-        own: Set[str] = frozenset(),
-        reuse: bool = False,
-    ) -> None:
-        self.path, self._own, self._reuse = path, own, reuse and not resumed
+    def __init__(self, path: Path, *, resumed: bool = False) -> None:
+        self.path = path
         if not resumed:
             self._check_free()
         self._records = RecordFile(path / "metrics.jsonl")
 
     @classmethod
-    def choose(
-        cls, out: str | None, name: str, own: Set[str] = frozenset(), *, reuse: bool = False
-    ) -> RunFiles:
+    def choose(cls, out: str | None, name: str) -> RunFiles:
         """Return the directory `out`; without one the first free of runs/NAME, runs/NAME-2, ..."""
         if out is not None:
-            return cls(Path(out), own=own, reuse=reuse)
+            return cls(Path(out))
         number = 1
         while True:
             path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-            if _is_free(path, own, reuse):
-                return cls(path, own=own, reuse=reuse)
+            if _is_free(path):
+                return cls(path)
             number += 1
 
     def make(self) -> None:
@@ -76,8 +68,6 @@ class RunFiles:
         Raises:
             FileExistsError: If it has learned something meanwhile, or other files have come.
         """
-        if not self._reuse:
-            return
         self._check_free()
         for name in BEFORE_LEARNING:
             path = self.path / name
@@ -87,7 +77,7 @@ class RunFiles:
                 path.unlink(missing_ok=True)
 
     def _check_free(self) -> None:
-        if not _is_free(self.path, self._own, self._reuse):
+        if not _is_free(self.path):
             raise FileExistsError(
                 f"{self.path} holds files already; choose another --out, remove it, or resume it "
                 "if it is a run: --resume"
@@ -193,14 +183,32 @@ def read_records(path: Path, most: int | None = None) -> Records:
     return Records(kept, num_damaged)
 
 
-def _is_free(path: Path, own: Set[str], reuse: bool) -> bool:
-    """Return whether nothing is there but what is `own`, or of a run that learned nothing."""
+def _is_free(path: Path) -> bool:
+    """Return whether nothing is there but what a run leaves that has learned nothing."""
     if not path.exists():
         return True
-    names = {entry.name for entry in path.iterdir()} - own
+    names = {entry.name for entry in path.iterdir()} - OWN
+    return names <= BEFORE_LEARNING and not _has_learned(path)
+
+
+def _has_learned(path: Path) -> bool:
+    """Return whether a run has records, or a checkpoint of more than its beginning."""
     records = path / "metrics.jsonl"
-    has_learned = records.exists() and records.stat().st_size > 0
-    return not names or (reuse and names <= BEFORE_LEARNING and not has_learned)
+    if records.exists() and records.stat().st_size > 0:
+        return True
+    return any(_is_of_more(entry) for entry in (path / "checkpoints").glob("ckpt-*"))
+
+
+def _is_of_more(checkpoint: Path) -> bool:
+    """Return whether something was learned before a checkpoint; of a damaged one, that it was."""
+    from tgflow.checkpoint import CheckpointError, read_manifest  # the help needs no torch
+
+    try:
+        meta = read_manifest(checkpoint)["meta"]
+    except (CheckpointError, OSError, LookupError):
+        return True
+    begun_with = meta.get("run", {}).get("history", 0)
+    return bool(meta.get("position", 1) > begun_with)
 
 
 def finite(value: Any) -> Any:
