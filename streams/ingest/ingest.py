@@ -27,6 +27,7 @@ from tgflow.streams.ingest.sequencer import Sequencer, Taken
 from tgflow.streams.ingest.state import IngestState, StateHistory
 from tgflow.streams.ingest.wal import WriteAheadLog
 from tgflow.streams.rows.batch import to_batch
+from tgflow.streams.rows.classes import LabelClasses
 from tgflow.streams.rows.columns import EventColumns
 from tgflow.streams.rows.partitioned import PartitionedSource
 
@@ -224,6 +225,14 @@ class Ingest:
     def lag(self) -> Mapping[int, int]:
         """How many records each partition holds that were not polled yet, lately."""
         return self._status.lag
+
+    @property
+    def label_classes(self) -> Sequence[str] | None:
+        """What the labels 0, 1, ... of events so far were; None if the source numbers no texts."""
+        for position in self._sequencer.state.positions.values():
+            if "classes" in position:
+                return LabelClasses.load(str(position["classes"]), ()).names
+        return None
 
     @property
     def has_polled(self) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
+import signal
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
-from helpers.live_runs import SMALL, same_run
+from helpers.effort import slow
+from helpers.live_runs import SMALL, same_run, signal_at
 
 FEW = ("--epochs", 2, "--mrr-negatives", 5, *SMALL)
 
@@ -56,6 +61,70 @@ def test_a_run_learns_labels_that_come_later_and_resumes_as_if_never_stopped(
     same_run(tmp_path / "whole", tmp_path / "part")
     record = json.loads((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 <= record["prequential.edge.accuracy"] <= 1
+
+
+@pytest.fixture
+def shops(tmp_path):
+    """Return a file of 400 payments of three kinds, in words; each shop has a kind of its own."""
+    rng, lines = random.Random(4), ["src,dst,t,kind"]
+    for i in range(400):
+        shop = rng.randrange(9)
+        lines.append(f"a{rng.randrange(20)},s{shop},{60 * i},{('cash', 'card', 'wire')[shop % 3]}")
+    path = tmp_path / "shops.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+KINDS = ("--task", "edge", "--target", "kind", "--classes", 3, "--lr", 0.01, "--updates", 3)
+
+
+@pytest.mark.parametrize("ending", ["csv", slow("parquet"), slow("jsonl")])
+def test_rows_of_scores_have_the_predicted_label_once_whatever_stops_the_run(
+    tgflow, shops, monkeypatch, tmp_path, ending
+):
+    flags = ("-s", shops, *KINDS, "--checkpoint-batches", 1, *SMALL)
+    assert tgflow("run", *flags, "-o", "whole", "--scores", f"whole.{ending}").code == 0
+    signal_at(monkeypatch, 250, signal.SIGTERM)
+    assert tgflow("run", *flags, "-o", "part", "--scores", f"part.{ending}").code == 0
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    ran = tgflow("run", "-o", "part", "--resume")
+    assert ran.code == 0, ran.err
+    rows, others = (rows_of(f"{name}.{ending}") for name in ("whole", "part"))
+    assert rows == others
+    assert len(rows) == 400
+    kinds = [line.split(",")[-1] for line in shops.read_text().splitlines()[1:]]
+    right = [row["predicted_label"] == kind for row, kind in zip(rows, kinds, strict=True)]
+    assert sum(right[200:]) > 120
+    assert all(0.3 < float(row["label_probability"]) <= 1 for row in rows)
+
+
+def rows_of(path):
+    """Return the rows of a file of scores."""
+    if path.endswith("parquet"):
+        return pq.read_table(path).to_pylist()
+    text = Path(path).read_text()
+    if path.endswith("jsonl"):
+        return [json.loads(line) for line in text.splitlines()]
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_two_classes_have_the_probability_of_being_above_0(tgflow, payments):
+    flags = ("--features", "amount", "--task", "edge", "--target", "is_fraud", *SMALL)
+    assert tgflow("run", "-s", payments, *flags, "-o", "out", "--scores", "s.csv").code == 0
+    for row in rows_of("s.csv"):
+        assert row["predicted_label"] == str(int(float(row["label_probability"]) > 0.5))
+
+
+def test_rows_with_other_columns_go_to_another_file(tgflow, payments):
+    flags = ("-s", payments, "--label", "is_fraud", "-o", "out", *SMALL)
+    assert tgflow("run", *flags, "--limit", 200, "--scores", "s.csv").code == 0
+    task = ("--task", "edge", "--target", "is_fraud", "--allow-config-change", "--resume")
+    ran = tgflow("run", *flags, *task)
+    assert ran.code == 2
+    assert "--scores: the rows in" in ran.err
+    assert "name another file" in ran.err
+    assert "label_probability" not in Path("s.csv").read_text()
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_run_that_learned_nothing_leaves_its_place(tgflow, plain):
     ("command", "failing"),
     [
         ("train", ("--limit", 2)),
-        slow("compare", ("--time-unit", "tick", "--t", "src", "--models", "recency")),
+        slow("compare", ("--time-unit", "tick", "--t", "src", "--preset", "none")),
     ],
 )
 def test_whatever_learned_nothing_leaves_its_place(tgflow, plain, command, failing):

@@ -33,6 +33,7 @@ from helpers.kafka_io import records_of
 from helpers.live_runs import figures
 from tgflow.compare.outcome import Outcome
 
+LABELED = ["--task", "edge", "--target", "f1", "--classes", "31"]
 ON_DISK = ["--features", "f*", "--edge-table", "disk", "--edge-cache", "4KiB"]
 
 
@@ -107,17 +108,18 @@ def read_rows(path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * KILLS)
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_scores_are_there_exactly_once(record_property, tmp_path, ending):
+@pytest.mark.parametrize(("ending", "task"), [("csv", ()), ("parquet", ()), ("csv", LABELED)])
+def test_scores_are_there_exactly_once(record_property, tmp_path, ending, task):
     kills = max(1, KILLS // 2)
     stream = write_rows(tmp_path / "made.csv", BATCH * 8 * kills)
-    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, "--scores"]
+    flags = ["-s", str(stream), *LATE, *SMALL, *KEPT, *task, "--scores"]
     reference = undisturbed(tmp_path, [*flags, str(tmp_path / f"whole.{ending}")])
     campaign = Campaign(tmp_path / "killed", [*flags, str(tmp_path / f"killed.{ending}")], SEED)
     disturb(campaign, kills, record_property)
     compare(reference, campaign)
     rows = read_rows(tmp_path / f"killed.{ending}")
     assert rows == read_rows(tmp_path / f"whole.{ending}")
+    assert ("predicted_label" in rows[0]) == bool(task)
     assert [int(row["position"]) for row in rows] == list(range(len(rows)))
 
 

@@ -9,11 +9,14 @@ from helpers.effort import slow
 from helpers.labeled_streams import by_feature, taking_turns
 from helpers.made_streams import pieces, small_tgn
 from tgflow import checkpoint as ckpt
+from tgflow.batch import HostEvents
 from tgflow.graph import TemporalGraph
 from tgflow.tasks.config import TaskConfig
 from tgflow.tasks.labels import LabelTask
 from tgflow.train.config import ContinualConfig
 from tgflow.train.continual import ContinualTrainer
+from tgflow.train.event_scores import EventScorer
+from tgflow.train.learning_task import NO_LABEL
 
 SETTINGS = {"batch_size": 20, "learning_rate": 1e-2, "mrr_negatives": 5}
 
@@ -30,11 +33,11 @@ def model_of(task):
     return model
 
 
-def trainer_of(delay=None, **changes):
-    task = task_of(delay)
+def trainer_of(delay=None, *, scores=False, classes=3, **changes):
+    task = task_of(delay, classes=classes)
     graph = TemporalGraph("undirected", 2)
     config = ContinualConfig(**SETTINGS | changes)
-    return ContinualTrainer(model_of(task), graph, config, task=task)
+    return ContinualTrainer(model_of(task), graph, config, task=task, scores=scores)
 
 
 def said_of(events, delay=None, **changes):
@@ -120,6 +123,54 @@ def test_a_run_that_resumes_has_the_same_bits_and_nothing_of_pending_labels_is_s
         assert torch.equal(x, resumed.model.state_dict()[name]), name
 
 
+def scored(events, **options):
+    """Return the predicted label of each event and its probability, by `StepRecord.scores`."""
+    found = [r.scores for r in trainer_of(scores=True, **options).steps(pieces(events, 64))]
+    columns = ("predicted_label", "label_probability")
+    return tuple(torch.cat([getattr(each, name) for each in found]) for name in columns)
+
+
+@pytest.mark.parametrize("classes", [3, slow(2)])
+def test_scores_have_the_likeliest_label_of_those_that_were_there_before(classes):
+    events = taking_turns(200)
+    events = replace(events, label=7 * events.label - 7)
+    logits = said_of(events, classes=classes)[:, 1:].double()
+    label, probability = scored(events, classes=classes)
+    share, codes = logits.softmax(1), logits.argmax(1).tolist()
+    if classes == 2:
+        assert label.tolist() == codes
+        assert torch.equal(probability, share[:, 1])
+        return
+    kinds = list(dict.fromkeys(events.label.tolist()))
+    first = [events.t[events.label == kind][0] for kind in kinds]
+    expected = [
+        kinds[code] if first[code] < t else NO_LABEL
+        for code, t in zip(codes, events.t, strict=True)
+    ]
+    assert label.tolist() == expected
+    assert NO_LABEL in expected, "of the first events nothing is known"
+    assert torch.equal(probability, share.amax(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [None, "600s"])
+def test_a_predicted_label_knows_no_label_before_its_time(delay):
+    events, position = taking_turns(200), 50
+    known_at = events.t[position] + (600 if delay else 0)
+    found = [scored(each, delay=delay) for each in (events, changed_label(events, position))]
+    for before, after in zip(*found, strict=True):
+        assert torch.equal(before[: position + 1], after[: position + 1])
+        if delay:
+            assert torch.equal(before[events.t <= known_at], after[events.t <= known_at])
+
+
+def test_what_was_not_finite_has_no_label():
+    trainer = trainer_of(scores=True)
+    found = trainer.scorer.score(HostEvents(*[torch.arange(2)] * 4, begin=0, end=2), None)
+    assert found.predicted_label.tolist() == [NO_LABEL] * 2
+    assert bool(found.label_probability.isnan().all())
+
+
 def test_anomalies_of_a_stream_are_what_was_not_foreseen():
     task = task_of(kind="anomaly", classes=2)
     trainer = ContinualTrainer(
@@ -127,6 +178,7 @@ def test_anomalies_of_a_stream_are_what_was_not_foreseen():
     )
     result = trainer.run(pieces(by_feature(200), 64))
     assert 0 < result["prequential.anomaly.auc"] < 1
+    assert not EventScorer(labels=trainer._labels).says_labels
 
 
 def test_batches_in_slices_are_refused():

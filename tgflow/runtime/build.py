@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from tgflow.config import Config
 from tgflow.config.model import model_label
 from tgflow.distributed.words import share_words
 from tgflow.durable.errors import LogCorrupt
-from tgflow.durable.log import DurableLog
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
@@ -37,6 +36,7 @@ from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory, learn_again
 from tgflow.runtime.features import edge_file, scale_report
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
+from tgflow.runtime.ingestion import make_ingest, open_dead_letters
 from tgflow.runtime.initial import find_initial, start_of
 from tgflow.runtime.leader import lead, make_writer
 from tgflow.runtime.log import RunLog, library_messages
@@ -53,13 +53,12 @@ from tgflow.runtime.restore import (
 )
 from tgflow.runtime.runner import Figures, Runner, RunStatus
 from tgflow.runtime.saved_scores import SavedScores, open_scores
-from tgflow.runtime.score_rows import ScoreRows
+from tgflow.runtime.score_rows import rows_of
 from tgflow.runtime.serving import serve_answers
 from tgflow.runtime.stream import FlowControl, PacedStream
 from tgflow.runtime.stream_report import StreamReport
 from tgflow.runtime.table_stats import HitRates
 from tgflow.runtime.time_steps import SteppedStream
-from tgflow.runtime.transports import section_of
 from tgflow.runtime.watch import (
     collect_metrics,
     make_display,
@@ -68,16 +67,10 @@ from tgflow.runtime.watch import (
     memory_guard,
     serve_metrics,
 )
-from tgflow.streams.ingest.accounting import RowAccounting
-from tgflow.streams.ingest.breaker import CircuitBreaker
-from tgflow.streams.ingest.config import OrderConfig
-from tgflow.streams.ingest.dead_letters import DeadLetterFiles, DeadLetterSink
 from tgflow.streams.ingest.ingest import Ingest
-from tgflow.streams.rows.partitioned import PartitionedSource, Stoppable
-from tgflow.streams.transports import find_transport
+from tgflow.streams.rows.partitioned import PartitionedSource
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.stream_trainer import StreamTrainer
-from tgflow.units import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +179,9 @@ def _compose(
         records.clear()
     else:
         records.load(newest)
-    dead_letters = _open_dead_letters(directory)
+    dead_letters = open_dead_letters(directory)
     opened.callback(_close_quietly, dead_letters.close)
-    ingest = _make_ingest(config, source, start, trainer.position, dead_letters, log, flow)
+    ingest = make_ingest(config, source, start, trainer.position, dead_letters, log, flow)
     settings = SavedSettings(
         directory,
         build,
@@ -268,73 +261,12 @@ def _open_scores(
     """Let the scores of the trainer go where the settings say; None if nowhere."""
     if not isinstance(trainer, ContinualTrainer) or trainer.scorer is None:
         return None
-    config = directory.config
-    event_ids = ingest.event_ids if _keeps_event_ids(config) else None
-    rows = ScoreRows(ingest.ids, ingest.unit, config.stream.unit, event_ids)
+    rows = rows_of(directory.config, ingest, says_labels=trainer.scorer.says_labels)
     scores = open_scores(directory, rows, trainer, checkpoint)
     if scores is not None:
         opened.callback(_close_quietly, scores.close)
         trainer.scorer.hear = scores.write
     return scores
-
-
-def _open_dead_letters(directory: RunDirectory) -> DeadLetterSink:
-    """Return where dead letters go: to files, and to a topic if one is named."""
-    address = directory.config.stream.path
-    files, transport = DeadLetterFiles(directory.path / "dead-letters"), find_transport(address)
-    section = section_of(directory.config, address)
-    topic = getattr(section, "dead_letter_topic", None)
-    if topic is None or transport is None or transport.dead_letters is None:
-        return files
-    return transport.dead_letters(files, f"{address.rpartition('/')[0]}/{topic}", section.options)
-
-
-def _make_ingest(
-    config: Config,
-    source: PartitionedSource,
-    start: Start,
-    position: int,
-    dead_letters: DeadLetterSink,
-    log: DurableLog | None,
-    flow: FlowControl,
-) -> Ingest:
-    if start.ids is not None:
-        source.ids = start.ids
-    if isinstance(source, Stoppable):
-        source.stop = lambda: flow.stopped
-    return Ingest(
-        source,
-        order_config(config),
-        letters=dead_letters,
-        accounting=RowAccounting(),
-        breaker=CircuitBreaker(source.name, config.checks.max_bad_ratio),
-        log=log,
-        state=start.state,
-        skip_to=position,
-        keep_event_ids=_keeps_event_ids(config),
-        stop=lambda: flow.stopped,
-    )
-
-
-def _keeps_event_ids(config: Config) -> bool:
-    """Whether rows of scores name the ids that the stream gives its events."""
-    return config.scores.to is not None and config.stream.event_id is not None
-
-
-def order_config(config: Config) -> OrderConfig:
-    """Return how events are put in order.
-
-    To sort files is to let every event come late, and so to hold all back until the end.
-    """
-    if not config.stream.sort:
-        return config.order
-    return replace(
-        config.order,
-        allowed_lateness=INT64_MAX,
-        late="dead_letter",
-        buffer_events=INT64_MAX,
-        buffer_bytes=INT64_MAX,
-    )
 
 
 def _make_checkpoints(

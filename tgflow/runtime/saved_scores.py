@@ -83,7 +83,8 @@ class SavedScores:
     def save(self, writer: SectionWriter) -> None:
         """Note how much there is of what was learned; it is safe when this returns."""
         self._sink.sync()
-        writer.note(self.name, {"to": self._to, "mark": asdict(self._learned())})
+        noted = {"to": self._to, "columns": self._rows.columns, "mark": asdict(self._learned())}
+        writer.note(self.name, noted)
 
     def saved(self) -> None:
         """Do nothing."""
@@ -147,6 +148,7 @@ def open_scores(
         checkpoint: What the run resumes from; None starts.
 
     Raises:
+        ConfigError: If the rows that the checkpoint counts have other columns.
         FileExistsError: If there is a file already that the checkpoint does not count.
         ScoresLost: If there are fewer rows than the checkpoint counts.
         OSError: If they cannot be written.
@@ -160,6 +162,11 @@ def open_scores(
     if noted and noted["to"] != to:
         _complete(noted, directory)
     mark = ScoreMark(**noted["mark"]) if noted.get("to") == to else None
+    if mark is not None and mark.num_rows and noted.get("columns") not in (None, rows.columns):
+        raise ConfigError(
+            f"--scores: the rows in {to} have the columns {', '.join(noted['columns'])}, and those "
+            f"to come {', '.join(rows.columns)}: name another file"
+        )
     if is_file and mark is None:
         _claim(directory, Path(to), trainer.position)
     sink = _file(Path(to), directory.path / ROWS) if is_file else _topic(directory.config, to)

@@ -152,9 +152,21 @@ class EventLabels:
         codes = None if like is None else like.history.codes
         self.history: LabelHistory = LabelHistory(graph.log, task.num_classes, self._delay, codes)
 
+    @property
+    def are_predicted(self) -> bool:
+        """Whether a decoder says them."""
+        return self._task.config.has_decoder
+
+    def said(self, host: HostEvents, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which label is likeliest for each event, and how likely: `TaskLabels.said`."""
+        share, code = classes.double().softmax(1), classes.argmax(1)
+        if self._task.num_classes == 2:
+            return code, share[:, 1]
+        return self.history.labels(code, host.t), share.gather(1, code.unsqueeze(1)).squeeze(1)
+
     def attach(self, batch: Batch) -> Batch:
         """Return a batch of the graph with its `targets`."""
-        if not self._task.config.has_decoder:
+        if not self.are_predicted:
             return batch
         eid = batch.host.eid
         past, ages = self.history.past(eid)

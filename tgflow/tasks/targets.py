@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tgflow.graph import EventLog
+from tgflow.train.learning_task import NO_LABEL
 
 DEPTH = 8
 """Earlier labels of each list that an event sees."""
@@ -42,7 +43,9 @@ class LabelHistory:
         self._clock: list[int] = []
         """The latest time up to each event: late events do not turn it back."""
         self.codes: dict[int, int] = {} if codes is None else codes
-        """The class of each label, of more than two classes."""
+        """The class of each label, of more than two classes; in the order of the classes."""
+        self._first: dict[int, int] = {}
+        """The log position of the first event of each class."""
         self._pairs: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._srcs: defaultdict[Hashable, list[int]] = defaultdict(list)
         self._dsts: defaultdict[Hashable, list[int]] = defaultdict(list)
@@ -63,6 +66,7 @@ class LabelHistory:
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for eid, (src, dst, t, label) in enumerate(rows, start):
             self._classes.append(self._class_of(label))
+            self._first.setdefault(self._classes[-1], eid)
             self._clock.append(max(t, self._clock[-1]) if self._clock else t)
             self._pairs[src, dst].append(eid)
             self._srcs[src].append(eid)
@@ -85,6 +89,25 @@ class LabelHistory:
             return eid
         self.upto(int(eid.max()) + 1)
         return torch.tensor([self._classes[each] for each in eid.tolist()])
+
+    def labels(self, codes: Tensor, t: Tensor) -> Tensor:
+        """Return the labels of classes, of which there are more than two, as seen at times.
+
+        Args:
+            codes: Classes, int64 `[N]`.
+            t: Of events that were read, int64 `[N]`.
+
+        Returns:
+            int64 `[N]`; `NO_LABEL` for a class that no label has had which is seen at that time.
+        """
+        known, size = [*self.codes], len(self._classes)
+        return torch.tensor(
+            [
+                known[code] if self._first.get(code, size) < self.cut(time) else NO_LABEL
+                for code, time in zip(codes.tolist(), t.tolist(), strict=True)
+            ],
+            dtype=torch.int64,
+        )
 
     def cut(self, t: int) -> int:
         """Return the log position up to which events that were read are seen at a time."""

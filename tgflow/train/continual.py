@@ -63,8 +63,8 @@ class ContinualTrainer(StreamTrainer):
             of them end with the bits of one process. Rank 0 alone has metrics; records of others
             say how far they are, and what the loss was.
         scores: Whether records say what the model said of each event (`StepRecord.scores`), with
-            probabilities calibrated on the way. Each micro-batch is then waited for before it is
-            learned.
+            probabilities calibrated on the way; and of its label, where `task` predicts labels.
+            Each micro-batch is then waited for before it is learned.
         task: What is learned and measured beside links, such as labels of events, each once its
             event has been predicted, or later; None: nothing.
 
@@ -101,9 +101,9 @@ class ContinualTrainer(StreamTrainer):
         reducer = reducer_of(peers, config.slices, model, device, self.control)
         super().__init__(graph, config, execution, device, reducer, peers)
         self.model = model
-        self.scorer = EventScorer(config.hist_negatives) if scores else None
-        """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
         self._labels = None if task is None else task.labels_of(graph)
+        self.scorer = EventScorer(config.hist_negatives, self._labels) if scores else None
+        """Makes `StepRecord.scores`; its `hear` is called before a micro-batch is learned."""
         self._figures = None if self._labels is None else self._labels.figures(pooled=False)
         self._stepper = Stepper(
             model,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from tgflow.batch import HostEvents
 from tgflow.metrics import ranks
 from tgflow.train.calibration import Calibration
+from tgflow.train.learning_task import NO_LABEL, TaskLabels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +32,11 @@ class EventScores:
     fade. NaN for the first ones."""
     model_position: int
     """Log position up to which the model had learned and stored events."""
+    predicted_label: Tensor | None = None
+    """int64 `[B]`: the likeliest label, of two classes 1 (above 0) or 0; `NO_LABEL` where that is a
+    class that no label before had. None without a task that predicts labels."""
+    label_probability: Tensor | None = None
+    """float64 `[B]`: of two classes that the label is above 0, else that it is the predicted."""
 
 
 OnEventScores = Callable[[HostEvents, EventScores], None]
@@ -46,23 +52,31 @@ class EventScorer:
 
     Args:
         num_hist: How many of the last negatives of an event are historical: they are left out.
+        labels: Of the events, if a task predicts them; None: no labels are.
     """
 
-    def __init__(self, num_hist: int = 0) -> None:
+    def __init__(self, num_hist: int = 0, labels: TaskLabels | None = None) -> None:
         self.calibration = Calibration()
         """By the micro-batches that were learned."""
         self.hear: OnEventScores = _nothing
         """Hears of each micro-batch before it is learned; for a runner to set."""
         self._num_hist = num_hist
+        self._labels = labels if labels is not None and labels.are_predicted else None
         self._latest: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def says_labels(self) -> bool:
+        """Whether scores have what is predicted of labels."""
+        return self._labels is not None
 
     def score(self, events: HostEvents, values: Mapping[str, Tensor] | None) -> EventScores | None:
         """Return the scores of a micro-batch, once whoever hears of them has done so.
 
         Args:
             events: Its events.
-            values: On the host `positive`, `[B]`, and `negative`, `[B, m]`; empty where another
-                rank has them, which gives None. None: they were not finite.
+            values: On the host `positive`, `[B]`, and `negative`, `[B, m]`, and if labels are
+                predicted `classes`, `[B, num_classes]`; empty where another rank has them, which
+                gives None. None: they were not finite.
         """
         if values is None:
             scores = _unknown(len(events.eid), events.begin)
@@ -70,6 +84,13 @@ class EventScorer:
             return None
         else:
             scores = self._of(events, values["positive"], values["negative"])
+        if self._labels is not None:
+            label, probability = (
+                _no_labels(len(events.eid))
+                if values is None
+                else self._labels.said(events, values["classes"])
+            )
+            scores = replace(scores, predicted_label=label, label_probability=probability)
         self.hear(events, scores)
         return scores
 
@@ -96,3 +117,8 @@ class EventScorer:
 def _unknown(num: int, position: int) -> EventScores:
     nan = torch.full((num,), torch.nan, dtype=torch.float64)
     return EventScores(nan, nan, nan, nan, position)
+
+
+def _no_labels(num: int) -> tuple[Tensor, Tensor]:
+    label = torch.full((num,), NO_LABEL, dtype=torch.int64)
+    return label, torch.full((num,), torch.nan, dtype=torch.float64)

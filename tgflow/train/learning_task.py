@@ -10,6 +10,10 @@ from torch import Tensor
 from tgflow.batch import Batch, HostEvents
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
+from tgflow.units import INT64_MIN
+
+NO_LABEL = INT64_MIN
+"""In place of a label where none can be named."""
 
 
 class TaskFigures(Protocol):
@@ -52,8 +56,27 @@ class TaskFigures(Protocol):
 class TaskLabels(Protocol):
     """The labels of a graph's events."""
 
+    @property
+    def are_predicted(self) -> bool:
+        """Whether a model says them (`Scores.classes`), and not how odd an event is alone."""
+        ...
+
     def attach(self, batch: Batch) -> Batch:
         """Return a batch of the graph with its `targets`."""
+        ...
+
+    def said(self, host: HostEvents, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which label is likeliest for each event, and how likely.
+
+        Args:
+            host: New events.
+            classes: The logits of their labels on the host, float `[B, num_classes]`.
+
+        Returns:
+            int64 `[B]`: the label as events have it, of two classes 1 (above 0) or 0. A class that
+            no label has had which may be seen at the event's time is `NO_LABEL`. And float64 `[B]`:
+            the probability of the label, of two classes that it is 1.
+        """
         ...
 
     def figures(self, *, pooled: bool) -> TaskFigures:
