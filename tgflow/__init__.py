@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tgflow.plan import Loader as Loader
     from tgflow.plan import NegativeSampler as NegativeSampler
     from tgflow.plan import Plan as Plan
+    from tgflow.runtime.node_features import NodeFeatures as NodeFeatures
     from tgflow.runtime.opened_run import Run as Run
     from tgflow.runtime.opened_run import open_run as open_run
     from tgflow.sampling import Hops as Hops

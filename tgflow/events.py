@@ -15,6 +15,30 @@ NO_EVENT = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class NewNodes:
+    """Features of nodes that come with the events that mention them first, or earlier.
+
+    Args:
+        start: The first of the nodes.
+        x: Features of nodes `start`, `start + 1`, ..., float32 `[N, node_x_dim]`.
+    """
+
+    start: int
+    x: Tensor
+
+    @property
+    def stop(self) -> int:
+        """The node after the last one."""
+        return self.start + len(self.x)
+
+    def since(self, node: int) -> NewNodes | None:
+        """Return what there is of a node and those after it; None if there is nothing."""
+        if self.stop <= node:
+            return None
+        return self if self.start >= node else NewNodes(node, self.x[node - self.start :])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EventBatch:
     """Timed edges in arrival order, with dense node ids.
 
@@ -24,6 +48,8 @@ class EventBatch:
         t: Times in the stream's ticks, int64 `[B]`. A log accepts them only if they never decrease.
         x: Edge features, float32 `[B, x_dim]`, or None.
         label: Edge types or labels, int64 `[B]`, or None.
+        new_nodes: Features of nodes that no batch before has mentioned, or None. Parts of a batch
+            have all of them: nodes that are known already are passed over.
 
     Raises:
         ValueError: If a column has another dtype, shape or length, or a node id is negative.
@@ -34,6 +60,7 @@ class EventBatch:
     t: Tensor
     x: Tensor | None = None
     label: Tensor | None = None
+    new_nodes: NewNodes | None = None
 
     def __post_init__(self) -> None:
         size = len(self.src)
@@ -64,7 +91,7 @@ class EventBatch:
         """Return the events at `index`: a slice (views) or an int64 tensor of rows (copies)."""
         x = None if self.x is None else self.x[index]
         label = None if self.label is None else self.label[index]
-        columns = self.src[index], self.dst[index], self.t[index], x, label
+        columns = self.src[index], self.dst[index], self.t[index], x, label, self.new_nodes
         return EventBatch.checked(*columns) if isinstance(index, slice) else EventBatch(*columns)
 
     @classmethod
@@ -75,11 +102,13 @@ class EventBatch:
         t: Tensor,
         x: Tensor | None = None,
         label: Tensor | None = None,
+        new_nodes: NewNodes | None = None,
     ) -> EventBatch:
         """Return a batch of columns that are known to be right, such as parts of a batch's."""
         batch = object.__new__(cls)
         for name, column in (("src", src), ("dst", dst), ("t", t), ("x", x), ("label", label)):
             object.__setattr__(batch, name, column)
+        object.__setattr__(batch, "new_nodes", new_nodes)
         return batch
 
     @property
@@ -108,9 +137,22 @@ def concat(batches: Sequence[EventBatch]) -> EventBatch:
     if not batches:
         return empty_events()
     src, dst, t = (torch.cat([getattr(b, name) for b in batches]) for name in ("src", "dst", "t"))
-    return EventBatch(
-        src, dst, t, _concat_optional(batches, "x"), _concat_optional(batches, "label")
-    )
+    x, label = (_concat_optional(batches, name) for name in ("x", "label"))
+    return EventBatch(src, dst, t, x, label, _concat_nodes(batches))
+
+
+def _concat_nodes(batches: Sequence[EventBatch]) -> NewNodes | None:
+    """Return the new nodes of batches that follow each other, each once."""
+    found: list[NewNodes] = []
+    for batch in batches:
+        new = batch.new_nodes
+        if new is not None and found:
+            new = new.since(found[-1].stop)
+        if new is not None:
+            found.append(new)
+    if len(found) < 2:
+        return found[0] if found else None
+    return NewNodes(found[0].start, torch.cat([new.x for new in found]))
 
 
 def _concat_optional(batches: Sequence[EventBatch], name: str) -> Tensor | None:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from helpers.effort import cases
 from helpers.worlds import in_world, run_apart
 from tgflow.distributed.feed import Feed, FeedClosed, Followed, LeaderFailed, heartbeat_of
 from tgflow.distributed.segment import MOST_BATCHES, Cause, receive, segments, send
-from tgflow.events import MICRO_BATCH_END, EventBatch, concat, empty_events
+from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat, empty_events
 from tgflow.peers import Alone, RanksDisagree
 
 WORLDS = cases([2, 3, 4], quick=[3])
@@ -113,6 +114,35 @@ def take_any(peers, sizes):
 @pytest.mark.parametrize("world", WORLDS)
 def test_segments_of_any_size_give_the_same_to_all_ranks(world, sizes):
     in_world(world, take_any, sizes)
+
+
+def with_nodes(batches, rows):
+    """Let each batch bring the rows of the nodes that it mentions first."""
+    known = 0
+    for batch in batches:
+        stop = max(known, 1 + int(batch.dst.max())) if len(batch) else known
+        new = NewNodes(known, rows[known:stop]) if stop > known else None
+        known = stop
+        yield replace(batch, new_nodes=new)
+
+
+def take_nodes(peers, sizes):
+    whole, rows = events(95), torch.rand(300, 2, generator=torch.manual_seed(1))
+    stream = with_nodes(cut(whole, sizes), rows) if peers.rank == 0 else NoSource()
+    found, stop = taken(peers, stream), 0
+    for segment in found:
+        if segment.new_nodes is not None:
+            assert segment.new_nodes.start == stop, "each comes once"
+            stop = segment.new_nodes.stop
+            assert torch.equal(segment.new_nodes.x, rows[segment.new_nodes.start : stop])
+        assert int(segment.dst.max()) < stop
+    same(concat(found), whole)
+    return stop
+
+
+@pytest.mark.parametrize("sizes", cases([[], [20, 0, 30], [5] * 19], quick=[[20, 0, 30]]))
+def test_features_of_nodes_come_with_the_segments_that_mention_them(sizes):
+    assert in_world(3, take_nodes, sizes) == [1 + 94 * 3] * 3
 
 
 def take_lengths(peers):

@@ -21,7 +21,7 @@ def briefing_of(path):
     config = load_config(flags=FLAGS | {"run.out": str(path)})
     directory = RunDirectory.find(config, "run", ResumeOptions())
     with directory:
-        return Briefing.of(directory, None, unit="ms", x_dim=3, direction="bipartite")
+        return Briefing.of(directory, None, unit="ms", x_dim=3, node_x_dim=2, direction="bipartite")
 
 
 def brief(peers, path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from itertools import chain
@@ -19,12 +20,14 @@ from tgflow.cuda.device import Device
 from tgflow.events import EventBatch, concat
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT
+from tgflow.ids import NodeIds
 from tgflow.models import MODELS
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.edge_table import check_own
 from tgflow.runtime.features import check_tables, scale_of
 from tgflow.runtime.gpu import use_device
 from tgflow.runtime.machine import num_cores
+from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.restore import EventShape
 from tgflow.runtime.saved_scores import check_scores
 from tgflow.runtime.serving import check_serving
@@ -102,6 +105,42 @@ def settled(config: Config, source: object) -> Config:
         return config
     tick = None if source.unit == source.time_unit else source.unit
     return replaced(config, {"stream.time_unit": source.time_unit, "stream.tick_unit": tick})
+
+
+def open_node_features(config: Config, ids: NodeIds) -> NodeFeatures | None:
+    """Read the features of nodes that `config` names; None if it names none.
+
+    Args:
+        config: The settings.
+        ids: Of the stream, of which none need be there yet.
+
+    Raises:
+        CliError: If there is no such file.
+        ConfigError: If there are settings of it without a file.
+        StreamError: If it cannot be read, or has not what it should.
+    """
+    c = config.graph
+    if c.node_features is None:
+        for flag, is_set in (("--node-columns", c.node_columns), ("--node-side", c.node_side)):
+            if is_set:
+                raise ConfigError(f"{flag}: of which file? name it: --node-features nodes.parquet")
+        return None
+    try:
+        nodes = NodeFeatures(
+            c.node_features,
+            id=c.node_id,
+            columns=c.node_columns,
+            side=c.node_side,
+            fill_missing=config.stream.fill_missing,
+        )
+        nodes.check_sides(bipartite=ids.bipartite)
+        return nodes
+    except FileNotFoundError as error:
+        text = f"{error}; --node-features takes a path from {os.getcwd()}"
+        raise CliError(text, NO_INPUT) from None
+    except StreamError as error:
+        text = re.sub(r"\b(id|columns|side)=", r"node_\1=", error.text)
+        raise type(error)(error.where, error.code, text) from None
 
 
 def _features(config: StreamConfig) -> str | list[str] | None:
@@ -202,6 +241,7 @@ def read_graph(
     source: EventSource,
     edge_x: FeatureTable | None = None,
     gpu: Device | None = None,
+    nodes: NodeFeatures | None = None,
 ) -> TemporalGraph:
     """Return a graph of all events of `source`, up to the limit of `config`.
 
@@ -210,9 +250,21 @@ def read_graph(
         source: Where the events come from.
         edge_x: An empty table for their features; None: in host memory.
         gpu: Where the graph is to be; None: on the host.
+        nodes: Features of the nodes; None: they have none.
     """
+    stream, direction = played(config, source, nodes), direction_of(config, source)
+    return grow_graph(config, source, direction, stream, edge_x, gpu, dim_of(nodes))
+
+
+def played(config: Config, source: EventSource, nodes: NodeFeatures | None) -> Iterable[EventBatch]:
+    """Return the events of `source` up to the limit of `config`, with features of their nodes."""
     stream = playback(source, limit=config.stream.limit)
-    return grow_graph(config, source, direction_of(config, source), stream, edge_x, gpu)
+    return stream if nodes is None else nodes.along(stream, ids=source.ids)
+
+
+def dim_of(nodes: NodeFeatures | None) -> int:
+    """Return the width of features of nodes, 0 without any."""
+    return 0 if nodes is None else nodes.dim
 
 
 def grow_graph(
@@ -222,6 +274,7 @@ def grow_graph(
     stream: Iterable[EventBatch],
     edge_x: FeatureTable | None = None,
     gpu: Device | None = None,
+    node_x_dim: int = 0,
 ) -> TemporalGraph:
     """Return a graph of all events of a stream, wherever it is read.
 
@@ -232,18 +285,20 @@ def grow_graph(
         stream: The events.
         edge_x: An empty table for their features; None: in host memory.
         gpu: Where the graph is to be; None: on the host.
+        node_x_dim: Width of the features of nodes that come with the events; 0 for none.
     """
-    freeze_at = FREEZE_AT
-    if shape.x_dim and config.graph.feature_scale != "none":
+    freeze_at, x_dim = FREEZE_AT, shape.x_dim + node_x_dim
+    if x_dim and config.graph.feature_scale != "none":
         freeze_at, stream = _training_part(config, stream)
     graph = TemporalGraph(
         direction,
         shape.x_dim,
         time_unit=shape.unit,
         edge_x=edge_x,
+        node_x=FeatureTable(node_x_dim) if node_x_dim else None,
         device="cpu" if gpu is None else gpu,
         device_budget=config.graph.device_budget,
-        feature_scale=scale_of(config, shape.x_dim, freeze_at),
+        feature_scale=scale_of(config, x_dim, freeze_at),
     )
     for batch in stream:
         graph.append(batch)
@@ -298,6 +353,8 @@ class LiveInputs(NamedTuple):
     device: torch.device
     threads: int
     """CPU threads in use."""
+    nodes: NodeFeatures | None
+    """Features of the stream's nodes, if there are any."""
 
 
 def open_live(directory: RunDirectory) -> LiveInputs:
@@ -315,7 +372,7 @@ def open_live(directory: RunDirectory) -> LiveInputs:
     check_tables(config, source.x_dim, live=True)
     check_own(directory)
     direction: Direction = "bipartite" if source.ids.bipartite else config.graph.direction
-    return LiveInputs(source, direction, device, threads)
+    return LiveInputs(source, direction, device, threads, open_node_features(config, source.ids))
 
 
 def use_threads(config: Config, slices: int = 1) -> int:

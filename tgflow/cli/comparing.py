@@ -16,6 +16,7 @@ from tgflow.cli.compared import common_figures, preset_line, print_leaders, writ
 from tgflow.cli.comparing_offline import compare_trained, is_offline, with_offline
 from tgflow.cli.continual import failing_run, printer
 from tgflow.cli.errors import NO_INPUT, CliError
+from tgflow.cli.hints import hint
 from tgflow.cli.lineup import chosen, entrants, freezing_point
 from tgflow.compare.analysis import Analysis
 from tgflow.compare.comparison import Comparison
@@ -59,11 +60,12 @@ def compare_stream(config: Config, options: ResumeOptions, *, quick: bool, as_js
 
 
 def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
-    source, direction, device, threads = assemble.open_live(directory)
+    source, direction, device, threads, nodes = assemble.open_live(directory)
     config = directory.config
     facts = stream_facts(config)
     choices = chosen(config, facts)
-    lineup = list(entrants(config, choices, source.x_dim, device, freezing_point(config)))
+    x_dims = (source.x_dim, assemble.dim_of(nodes))
+    lineup = list(entrants(config, choices, x_dims, device, freezing_point(config)))
     inputs = RunInputs(
         source,
         direction,
@@ -72,6 +74,7 @@ def _compare(directory: RunDirectory, as_json: bool, flow: FlowControl) -> None:
         device,
         title=f"{len(choices)} models",
         cut_at_steps=cuts_at_steps(config, facts),
+        nodes=nodes,
     )
     console = Console(stderr=True)
     with directory:
@@ -136,6 +139,7 @@ def _outcome(
         "interrupted": result.stopped,
         "state_sha256": result.state_sha256,
         "num_waiting": stream.get("num_waiting", 0),
+        **({"features": said} if (said := result.reports["features"]) else {}),
         "tables": result.tables,
     }
     return Outcome(event_facts(trainer.graph, 0, stop), scores, summary)
@@ -150,6 +154,8 @@ def _padded(rows: Any, size: int) -> Any:
 
 def _summary(analysis: Analysis, result: RunResult, directory: RunDirectory) -> None:
     print_leaders(analysis, directory.path)
+    for line in result.reports["features"].values():
+        hint(line)
     print_stream(result.reports["stream"], directory.path / "dead-letters")
     if result.stopped:
         console = Console(soft_wrap=True, highlight=False)

@@ -15,6 +15,7 @@ from tgflow.cli import assemble
 from tgflow.cli.chosen_preset import stream_facts
 from tgflow.cli.compared import common_figures, preset_line, print_leaders, write_outcome
 from tgflow.cli.continual import failing_run, interruptible, printer
+from tgflow.cli.hints import hint
 from tgflow.cli.lineup import chosen, entrants
 from tgflow.compare.offline import compare_offline
 from tgflow.compare.offline_saves import OfflineSaves
@@ -23,7 +24,7 @@ from tgflow.graph import TemporalGraph
 from tgflow.report.formatting import score
 from tgflow.runtime.checkpoint_parts import SavedSettings
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.features import check_tables
+from tgflow.runtime.features import check_tables, features_report
 from tgflow.runtime.files import to_json
 from tgflow.runtime.gpu import execution_config, graph_gpu, use_device
 from tgflow.runtime.log import RunLog
@@ -71,9 +72,10 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
     source = assemble.open_source(config)
     directory.config = config = assemble.settled(config, source)
     check_tables(config, source.x_dim, live=False)
+    nodes = assemble.open_node_features(config, source.ids)
     facts = stream_facts(config)
     choices = chosen(config, facts)
-    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device))
+    graph = assemble.read_graph(config, source, gpu=graph_gpu(config, device), nodes=nodes)
     console = Console(stderr=True)
     preset = preset_line(config, facts, choices)
     console.print(preset, markup=False, highlight=False, soft_wrap=True)
@@ -89,7 +91,7 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
             interruptible(directory.path, console, "compare"),
         ):
             outcome = compare_offline(
-                entrants(seeded, choices, source.x_dim, device, None),
+                entrants(seeded, choices, (source.x_dim, assemble.dim_of(nodes)), device, None),
                 graph,
                 config.offline,
                 execution=execution_config(config),
@@ -98,6 +100,8 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
                 on_result=say,
             )
             common = common_figures(config, graph, preset, threads, device)
+            said = features_report(graph, nodes, source.ids)
+            common |= {"features": said} if said else {}
             summary = {**common, **outcome.summary, "batch_size": config.offline.batch_size}
             outcome = replace(outcome, summary=summary)
             analysis = write_outcome(directory.files, outcome, config.offline.batch_size)
@@ -107,6 +111,8 @@ def compare_trained(directory: RunDirectory, *, as_json: bool) -> None:
         sys.stdout.write(to_json(outcome.summary, indent=2) + "\n")
     else:
         print_leaders(analysis, directory.path)
+        for line in said.values():
+            hint(line)
 
 
 def _open_saves(

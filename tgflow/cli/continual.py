@@ -85,18 +85,20 @@ def _lead(
 
 
 def _learn(directory: RunDirectory, as_json: bool, flow: FlowControl, lead: Lead) -> None:
-    source, direction, device, threads = assemble.open_live(directory)
+    source, direction, device, threads, nodes = assemble.open_live(directory)
     config = directory.config
     if not directory.resumed:
         warn_of_first(config)
     check_rank_tables(config, source.x_dim, lead.peers.world)
+    node_x_dim = assemble.dim_of(nodes)
     inputs = RunInputs(
         source,
         direction,
-        make_model(config, config.continual, source.x_dim, device),
+        make_model(config, config.continual, source.x_dim, device, node_x_dim=node_x_dim),
         threads,
         device,
         lead=lead,
+        nodes=nodes,
     )
     console = Console(stderr=True)
     with directory:
@@ -174,7 +176,7 @@ def _metrics(
         "refused": counts["refused"],
         "num_waiting": stream.get("num_waiting", 0),
         **({"scores": result.reports["scores"]} if "scores" in result.reports else {}),
-        **({"features": result.reports["features"]} if "features" in result.reports else {}),
+        **({"features": said} if (said := result.reports["features"]) else {}),
         "tables": result.tables,
         **({"ranks": result.reports["ranks"]} if "ranks" in result.reports else {}),
         "threads": threads,
@@ -228,8 +230,8 @@ def _summary(metrics: Mapping[str, Any], result: RunResult, directory: RunDirect
         RUN_FILES,
     )
     print_labels(metrics)
-    if "features" in metrics:
-        hint(metrics["features"]["scale"])
+    for line in metrics.get("features", {}).values():
+        hint(line)
     print_feature_tables(result.tables)
     print_stream(result.reports["stream"], directory.path / "dead-letters")
     if "scores" in result.reports:

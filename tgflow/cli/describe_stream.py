@@ -27,12 +27,14 @@ def describe_stream(config: Config, as_json: bool) -> None:
     """Read the whole stream of `config` and print what is in it."""
     source = assemble.open_source(config)
     events = concat(list(playback(source, limit=config.stream.limit)))
+    nodes = assemble.open_node_features(config, source.ids)
     found = {
         "path": config.stream.path,
         "unit": source.unit,
         "bipartite": source.ids.bipartite,
         "x_dim": source.x_dim,
         **facts(events),
+        "node_features": None if nodes is None else nodes.line(source.ids, _num_nodes(events)),
         "label_classes": list(source.label_classes),
         "family": measure(events, seconds_per_tick(source.unit)).line() if len(events) else None,
     }
@@ -67,6 +69,10 @@ def facts(events: EventBatch) -> dict[str, Any]:
     }
 
 
+def _num_nodes(events: EventBatch) -> int:
+    return 1 + int(torch.maximum(events.src.max(), events.dst.max())) if len(events) else 0
+
+
 def _distinct(values: Tensor) -> Tensor:
     return torch.unique(values)  # type: ignore[no-any-return]
 
@@ -97,6 +103,8 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ]
     rows.append(("self-loops", f"{found['self_loops']:,}"))
     rows.append(("edge features", str(found["x_dim"] or "none")))
+    if found["node_features"] is not None:
+        rows.append(("node features", found["node_features"].removeprefix("node features: ")))
     if found["num_labels"] is not None:
         names = [f"{name} = {i}" for i, name in enumerate(found["label_classes"])]
         shown = f": {listed(names)}" if names else ""

@@ -162,7 +162,7 @@ def freezing_point(config: Config) -> int | None:
 def entrants(
     config: Config,
     choices: list[ModelChoice],
-    x_dim: int,
+    x_dims: tuple[int, int],
     device: torch.device,
     frozen_at: int | None,
 ) -> Iterator[Entrant]:
@@ -172,12 +172,12 @@ def entrants(
     """
     for choice in choices:
         for seed in range(config.continual.seed, config.continual.seed + config.compare.seeds):
-            entrant = _entrant(config, choice, seed, x_dim, device)
+            entrant = _entrant(config, choice, seed, x_dims, device)
             yield entrant
             if not any(True for _ in entrant.model.parameters()):
                 break
             if frozen_at is not None:
-                copy = _entrant(config, choice, seed, x_dim, device)
+                copy = _entrant(config, choice, seed, x_dims, device)
                 yield replace(
                     copy,
                     label=choice.label + FROZEN,
@@ -187,18 +187,33 @@ def entrants(
 
 
 def _entrant(
-    config: Config, choice: ModelChoice, seed: int, x_dim: int, device: torch.device
+    config: Config, choice: ModelChoice, seed: int, x_dims: tuple[int, int], device: torch.device
 ) -> Entrant:
     learning = {key: choice.settings[key] for key in choice.settings if key in LEARNING}
     training = replace(config.continual, seed=seed)
-    model = make_choice(config, choice, training, x_dim, device)
+    model = make_choice(config, choice, training, x_dims, device)
     return Entrant(choice.label, seed, model, learning)
 
 
 def make_choice(
-    config: Config, choice: ModelChoice, training: TrainingConfig, x_dim: int, device: torch.device
+    config: Config,
+    choice: ModelChoice,
+    training: TrainingConfig,
+    x_dims: tuple[int, int],
+    device: torch.device,
 ) -> Any:
-    """Return a model, its first parameters drawn with the seed of `training`."""
+    """Return a model, its first parameters drawn with the seed of `training`.
+
+    Args:
+        config: The settings of the comparison.
+        choice: Which model.
+        training: The settings of its trainer.
+        x_dims: Widths of the features of edges and of nodes.
+        device: Where it is to be.
+    """
     settings = {key: value for key, value in choice.settings.items() if key not in LEARNING}
     model = type(config.model)(name=choice.name, settings=settings)
-    return make_model(replace(config, model=model), training, x_dim, device)
+    edge_x_dim, node_x_dim = x_dims
+    return make_model(
+        replace(config, model=model), training, edge_x_dim, device, node_x_dim=node_x_dim
+    )

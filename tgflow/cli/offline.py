@@ -45,6 +45,7 @@ from tgflow.cuda.device import Device
 from tgflow.distributed.feed import Feed, Followed, heartbeat_of
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
+from tgflow.model import feature_widths
 from tgflow.peers import Peers
 from tgflow.report.formatting import compact, duration, reuse_line, score
 from tgflow.report.label_figures import label_score
@@ -52,7 +53,13 @@ from tgflow.report.page import offline_report
 from tgflow.report.table_text import print_feature_tables, print_labels, print_summary
 from tgflow.runtime.briefing import Lead, config_of, hear_words
 from tgflow.runtime.directory import ResumeOptions, RunDirectory
-from tgflow.runtime.features import check_tables, edge_file, open_edge_table, with_cache
+from tgflow.runtime.features import (
+    check_tables,
+    edge_file,
+    features_report,
+    open_edge_table,
+    with_cache,
+)
 from tgflow.runtime.files import RunFiles, read_records, run_name, to_json
 from tgflow.runtime.gpu import (
     describe_device,
@@ -64,9 +71,10 @@ from tgflow.runtime.gpu import (
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe, peak_rss_bytes
 from tgflow.runtime.model_maker import make_model
+from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.restore import current_build
 from tgflow.runtime.table_stats import HitRates, table_figures
-from tgflow.streams import EventSource, playback
+from tgflow.streams import EventSource
 from tgflow.tasks.labels import make_task
 from tgflow.train.observe import BatchRecord, Callback, EpochRecord
 from tgflow.train.offline import OfflineTrainer
@@ -107,11 +115,13 @@ def _follow(peers: Peers, num_seeds: int) -> None:
         with Followed(peers, said["unit"], said["x_dim"]) as events:
             gpu = graph_gpu(config, device)
             table = open_edge_table(config, events.x_dim, Path(), gpu)
-            graph = assemble.grow_graph(config, events, said["direction"], events, table, gpu)
+            graph = assemble.grow_graph(
+                config, events, said["direction"], events, table, gpu, said["node_x_dim"]
+            )
         if table is not None:
             graph.edge_x = with_cache(config, table, "lru", gpu)
         for seed in range(config.offline.seed, config.offline.seed + num_seeds):
-            _trainer(config, seed, graph, events.x_dim, None, device, peers).fit()
+            _trainer(config, seed, graph, None, device, peers).fit()
 
 
 def _train(directory: RunDirectory, num_seeds: int | None, as_json: bool, lead: Lead) -> None:
@@ -142,6 +152,7 @@ class _Inputs(NamedTuple):
     graph: TemporalGraph
     device: torch.device
     threads: int
+    nodes: NodeFeatures | None
 
 
 def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
@@ -158,10 +169,11 @@ def _read(directory: RunDirectory, lead: Lead) -> _Inputs:
     check_tables(config, source.x_dim, live=False)
     check_rank_tables(config, source.x_dim, world)
     threads = assemble.use_threads(config, config.offline.slices)
+    nodes = assemble.open_node_features(config, source.ids)
     directory.take()
-    graph = _read_graph(config, source, directory.files, device, lead)
+    graph = _read_graph(config, source, nodes, directory.files, device, lead)
     directory.config, graph = labeled(config, graph, source.ids, directory.files)
-    return _Inputs(source, graph, device, threads)
+    return _Inputs(source, graph, device, threads, nodes)
 
 
 def _trained(
@@ -174,7 +186,7 @@ def _trained(
 ) -> dict[str, Any]:
     """Train with each seed, leave what that came to, and return the figures."""
     config, files, peers = directory.config, directory.files, lead.peers
-    source, graph, device, threads = inputs
+    source, graph, device, threads, nodes = inputs
     if peers.world == 1:
         build = current_build(threads, device)
         saves, num_seeds = open_saves(directory, graph, num_seeds, build, run_log)
@@ -187,20 +199,18 @@ def _trained(
             if done is None:
                 progress.seed = seed
                 target = files.checkpoint / str(seed) if num_seeds > 1 else files.checkpoint
-                trainer = _trainer(
-                    config, seed, graph, source.x_dim, progress, device, peers, source.ids
-                )
+                trainer = _trainer(config, seed, graph, progress, device, peers, source.ids)
                 fitted = _fitted(trainer, saves, target, config, source.ids, progress)
                 done = result_of(seed, fitted)
                 saves.add(done)
             results.append(done.result)
-    scale = graph.feature_scale
+    said = features_report(graph, nodes, source.ids)
     metrics = {
         "command": "train",
         "stream": config.stream.path,
         "model": model_label(config.model),
         **average(results),
-        **({} if scale is None else {"features": {"scale": scale.line()}}),
+        **({"features": said} if said else {}),
         "tables": table_figures(graph),
         "threads": threads,
         "peak_rss_bytes": peak_rss_bytes(),
@@ -236,7 +246,12 @@ def _fitted(
 
 
 def _read_graph(
-    config: Config, source: EventSource, rundir: RunFiles, device: torch.device, lead: Lead
+    config: Config,
+    source: EventSource,
+    nodes: NodeFeatures | None,
+    rundir: RunFiles,
+    device: torch.device,
+    lead: Lead,
 ) -> TemporalGraph:
     """Return a graph of all events; no features are left on the disk if they cannot be read."""
     path, gpu = edge_file(config, rundir.path), graph_gpu(config, device)
@@ -244,7 +259,7 @@ def _read_graph(
         table = open_edge_table(config, source.x_dim, rundir.path, gpu)
         if path is not None:
             undo.callback(path.unlink, missing_ok=True)  # only a file that is ours
-        graph = _shared_graph(config, source, table, gpu, lead)
+        graph = _shared_graph(config, source, nodes, table, gpu, lead)
         undo.pop_all()
     if table is not None:
         plans = gpu is None and lead.peers.world == 1
@@ -253,38 +268,46 @@ def _read_graph(
 
 
 def _shared_graph(
-    config: Config, source: EventSource, table: Any, gpu: Device | None, lead: Lead
+    config: Config,
+    source: EventSource,
+    nodes: NodeFeatures | None,
+    table: Any,
+    gpu: Device | None,
+    lead: Lead,
 ) -> TemporalGraph:
     """Return a graph of all events, which the other ranks hear of, if there are any."""
     if lead.peers.world == 1:
-        return assemble.read_graph(config, source, table, gpu)
+        return assemble.read_graph(config, source, table, gpu, nodes)
     direction = assemble.direction_of(config, source)
     lead.tell(
         {
             "settings": plain(config),
             "unit": source.unit,
             "x_dim": source.x_dim,
+            "node_x_dim": assemble.dim_of(nodes),
             "direction": direction,
         }
     )
-    stream = playback(source, limit=config.stream.limit)
+    stream = assemble.played(config, source, nodes)
     heartbeat = heartbeat_of(config.ranks.timeout)
     with Feed(lead.peers, stream, config.offline.batch_size, heartbeat=heartbeat) as feed:
-        return assemble.grow_graph(config, source, direction, feed, table, gpu)
+        return assemble.grow_graph(
+            config, source, direction, feed, table, gpu, assemble.dim_of(nodes)
+        )
 
 
 def _trainer(
     config: Config,
     seed: int,
     graph: TemporalGraph,
-    x_dim: int,
     observer: Callback | None,
     device: torch.device,
     peers: Peers,
     ids: NodeIds | None = None,
 ) -> OfflineTrainer:
     settings = replace(config.offline, seed=seed)
-    model = make_model(config, settings, x_dim, device)
+    edge_x_dim, node_x_dim = feature_widths(graph).values()
+    model = make_model(config, settings, edge_x_dim, device, node_x_dim=node_x_dim)
     return OfflineTrainer(
         model,
         graph,
@@ -366,8 +389,8 @@ def _summary(metrics: Mapping[str, Any], path: Path) -> None:
         path,
     )
     print_labels(metrics)
-    if "features" in metrics:
-        hint(metrics["features"]["scale"])
+    for line in metrics.get("features", {}).values():
+        hint(line)
     print_feature_tables(metrics["tables"])
 
 

@@ -19,7 +19,7 @@ from tgflow.cli.rank_plan import RankPlan, World
 from tgflow.config import Config
 from tgflow.distributed.costs import RankCosts, Widths
 from tgflow.graph import TemporalGraph
-from tgflow.model import TemporalModel
+from tgflow.model import TemporalModel, feature_widths
 from tgflow.nn import NodeMemory
 from tgflow.nn.history import LINK_WIDTH, ORIGIN_WIDTH, ROWS_PER_EVENT
 from tgflow.nn.memory_rows import CLOCK_WIDTH
@@ -55,10 +55,12 @@ def plan_ranks(config: Config, stated: dict[str, Any], world: World, *, as_json:
     config = assemble.with_pair_features(config)
     settings = replace(config.continual, slices=slices)
     source = assemble.open_source(config)
-    graph = assemble.read_graph(config, source)
+    nodes = assemble.open_node_features(config, source.ids)
+    graph = assemble.read_graph(config, source, nodes=nodes)
     if not graph.num_events:
         raise CliError(f"{config.stream.path} has no events to plan", DATA)
-    model = make_model(config, settings, source.x_dim)
+    edge_x_dim, node_x_dim = feature_widths(graph).values()
+    model = make_model(config, settings, edge_x_dim, node_x_dim=node_x_dim)
     found = plan_of(graph, model, settings, schedule, world)
     limit = config.operate.memory_limit
     found = replace(found, stream=config.stream.path, limit=_limit(limit))

@@ -226,7 +226,9 @@ def follow(peers: Peers, flow: FlowControl) -> None:
         config = briefing.config
         device = use_device(config)
         assemble.use_threads(config, config.continual.slices)
-        model = make_model(config, config.continual, briefing.x_dim, device)
+        model = make_model(
+            config, config.continual, briefing.x_dim, device, node_x_dim=briefing.node_x_dim
+        )
         run_log = RunLog(
             log_path(Path(briefing.path), peers.rank),
             config.operate.log_format,

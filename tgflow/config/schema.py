@@ -31,8 +31,17 @@ class GraphConfig:
     direction: Direction = "undirected"
     """Who is whose neighbor; bipartite: two name spaces of ids."""
     feature_scale: Literal["auto", "standard", "log", "none"] = "none"
-    """Edge features to mean 0 and deviation 1 by the events so far, frozen after 10,000 or the
-    training part; log: as signed logarithm; auto: that where they are skewed; none: as they are."""
+    """Features to mean 0 and deviation 1 by the events so far, frozen after 10,000 or the training
+    part; log: as signed logarithm; auto: that where they are skewed; none: as they are."""
+    node_features: Annotated[str | None, Setting(resume="any_time")] = None
+    """File of node features, a row a node, by the ids of the stream: CSV, TSV, JSON lines, Parquet
+    or Arrow. Nodes without a row have --fill-missing, or are refused."""
+    node_id: Annotated[str, Setting(resume="any_time")] = "id"
+    """Its column of ids."""
+    node_columns: list[str] | None = None
+    """Its columns of features, each one a name or a prefix such as f*; unset: all others."""
+    node_side: Annotated[str | None, Setting(resume="any_time")] = None
+    """Its column that says src or dst, where sources and destinations have ids of their own."""
     device_budget: Annotated[Size | None, Setting(resume="any_time")] = None
     """GPU: its memory for the newest neighbors, such as 8GB; older ones move to host memory."""
 

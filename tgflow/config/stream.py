@@ -44,7 +44,8 @@ class StreamConfig:
     features: list[str] | None = None
     """Columns of edge features, each one a name or a prefix such as f*."""
     fill_missing: float | None = None
-    """What features are that are empty, null or NaN; unset: such a row is refused."""
+    """What features are that are empty, null or NaN, and those of nodes without a row of their own;
+    unset: such a row is refused."""
     time_unit: Unit | None = None
     """Unit of the time column's numbers; unset: ms, us or ns if the first rows are dates in it,
     else s. Times such as 2024-05-01 12:00:00+02:00 are read too; without a zone they are UTC."""

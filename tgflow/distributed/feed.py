@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Self
 
-from tgflow.distributed.segment import Cause, Message, What, receive, segments, send
+from tgflow.distributed.segment import (
+    Cause,
+    Message,
+    What,
+    receive,
+    segments,
+    send,
+    with_new_nodes_once,
+)
 from tgflow.events import EventBatch
 from tgflow.peers import PeerLost, Peers
 
@@ -103,7 +111,7 @@ class Feed:
             PeerLost: If another rank is gone; else what the stream raises.
         """
         try:
-            for segment in segments(self._stream, self._batch_size):
+            for segment in with_new_nodes_once(segments(self._stream, self._batch_size)):
                 self._put(segment)
                 yield segment
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Self
 
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tgflow.distributed.control import STREAM
 from tgflow.distributed.parcel import Layout, Spec, specs_of
-from tgflow.events import MICRO_BATCH_END, EventBatch, concat
+from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat
 from tgflow.peers import Peers, RanksDisagree
 
 MOST_BATCHES = 8
 """Micro-batches of one segment: what waits for the slowest rank is bounded by it."""
-_HEADER_WORDS = 5
+_HEADER_WORDS = 8
 _MOST_TEXT = 4_000
 _NO_FEATURES = -1
 
@@ -143,7 +143,9 @@ def receive(peers: Peers, number: int) -> Message:
     contents = layout.unpack(number, packed, sender=0)
     if what == What.FAILURE:
         return Cause.from_tensor(contents["text"])
-    return EventBatch.checked(**contents)
+    node_x = contents.pop("node_x", None)
+    new_nodes = None if node_x is None else NewNodes(sizes[-1], node_x)
+    return EventBatch.checked(**contents, new_nodes=new_nodes)
 
 
 def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
@@ -155,18 +157,24 @@ def _contents(message: Message) -> tuple[What, dict[str, Tensor]]:
     if message is MICRO_BATCH_END:
         return What.MICRO_BATCH_END, {}
     columns = {name: getattr(message, name) for name in ("src", "dst", "t", "x", "label")}
+    columns["node_x"] = None if message.new_nodes is None else message.new_nodes.x
     return What.EVENTS, {name: column for name, column in columns.items() if column is not None}
 
 
-def _sizes(message: Message) -> tuple[int, int, int]:
-    """Return what `_specs` needs: length, width of the features, and whether there are labels."""
-    if isinstance(message, EventBatch):
-        width = _NO_FEATURES if message.x is None else message.x_dim
-        return len(message), width, int(message.label is not None)
-    return (len(message.to_tensor()) if isinstance(message, Cause) else 0), _NO_FEATURES, 0
+def _sizes(message: Message) -> tuple[int, ...]:
+    """Return what `_specs` needs, and the first of the nodes whose features come with events."""
+    if not isinstance(message, EventBatch):
+        size = len(message.to_tensor()) if isinstance(message, Cause) else 0
+        return size, _NO_FEATURES, 0, 0, _NO_FEATURES, 0
+    width = _NO_FEATURES if message.x is None else message.x_dim
+    new = message.new_nodes
+    nodes = (0, _NO_FEATURES, 0) if new is None else (*new.x.shape, new.start)
+    return len(message), width, int(message.label is not None), *nodes
 
 
-def _specs(what: What, size: int, width: int, has_labels: int) -> dict[str, Spec]:
+def _specs(
+    what: What, size: int, width: int, has_labels: int, num_nodes: int, node_width: int, _: int
+) -> dict[str, Spec]:
     """Return dtype and shape of each tensor of a message, in the order of `_contents`."""
     if what == What.FAILURE:
         return {"text": (torch.uint8, (size,))}
@@ -175,4 +183,18 @@ def _specs(what: What, size: int, width: int, has_labels: int) -> dict[str, Spec
         specs["x"] = (torch.float32, (size, width))
     if has_labels:
         specs["label"] = (torch.int64, (size,))
+    if node_width != _NO_FEATURES:
+        specs["node_x"] = (torch.float32, (num_nodes, node_width))
     return specs
+
+
+def with_new_nodes_once(segments: Iterable[EventBatch]) -> Iterator[EventBatch]:
+    """Yield segments, of which none has features of nodes that one before has."""
+    stop = 0
+    for segment in segments:
+        new = segment.new_nodes
+        if new is None:
+            yield segment
+            continue
+        yield replace(segment, new_nodes=new.since(stop))
+        stop = max(stop, new.stop)

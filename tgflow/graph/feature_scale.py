@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -90,6 +91,12 @@ class FeatureScale:
         self._saved: Moments | None = None
         """What was known when it was asked for last, and the rows since."""
         self._rows: list[Floats] = []
+        self._changing = threading.Lock()
+        """Rows come from another thread than checkpoints are taken by."""
+
+    def anew(self) -> FeatureScale:
+        """Return a scale of this kind that has seen nothing."""
+        return FeatureScale(self.kind, self.freeze_at)
 
     @property
     def size(self) -> int:
@@ -109,9 +116,10 @@ class FeatureScale:
     def keep(self, x: Tensor, known: Moments | None) -> None:
         """Take what `scaled` has returned for `x`: these rows are stored now."""
         room = self.freeze_at - self.size
-        if room > 0 and len(x):
-            self._rows.append(_rows_of(x[:room]))
-        self._now = known
+        with self._changing:
+            if room > 0 and len(x):
+                self._rows.append(_rows_of(x[:room]))
+            self._now = known
 
     def state_at(self, num_events: int) -> dict[str, Tensor]:
         """Return what was known after `num_events`, as tensors that `load` takes.
@@ -123,10 +131,11 @@ class FeatureScale:
         wanted = min(num_events, self.freeze_at) - done
         if wanted < 0:
             raise ValueError(f"what was known after {num_events} events is gone, of {done} it is")
-        if wanted and self._rows:
-            rows = np.concatenate(self._rows)
-            _, self._saved = self._after(self._saved, rows[:wanted])
-            self._rows = [rows[wanted:]]
+        with self._changing:
+            if wanted and self._rows:
+                rows = np.concatenate(self._rows)
+                _, self._saved = self._after(self._saved, rows[:wanted])
+                self._rows = [rows[wanted:]]
         return _tensors(self._saved)
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
@@ -139,15 +148,20 @@ class FeatureScale:
         self._rows = []
         self._now = self._saved = _moments(saved, self.freeze_at)
 
-    def line(self) -> str:
-        """Return in a sentence what is done to the columns."""
+    def line(self, what: str = "features", of: str = "events") -> str:
+        """Return in a sentence what is done to the columns.
+
+        Args:
+            what: What they are.
+            of: What each row is of.
+        """
         if self._now is None:
-            return "features: none came"
+            return f"{what}: none came"
         num, logged = self._now.logged.size, int(self._now.logged.sum())
-        what = f"{logged} of {num} columns as signed logarithm, " if logged else ""
+        logs = f"{logged} of {num} columns as signed logarithm, " if logged else ""
         until = "frozen" if self.size == self.freeze_at else "so far"
-        events = f"{self.size:,} events ({until})"
-        return f"features: {what}all to mean 0 and deviation 1 by the first {events}"
+        seen = f"{self.size:,} {of} ({until})"
+        return f"{what}: {logs}all to mean 0 and deviation 1 by the first {seen}"
 
     def _after(self, known: Moments | None, rows: Floats) -> tuple[Rows, Moments]:
         """Return at least one row on its scale, and what is known after all of them."""

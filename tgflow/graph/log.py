@@ -76,3 +76,25 @@ class EventLog:
         Without late events these are the events strictly before `t`.
         """
         return self._native.position(t)
+
+
+class NodeCount:
+    """How many nodes the first events of a log have; asked ever further, it reads each event once.
+
+    Args:
+        log: The log.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._found = (0, 0)
+        """A position, and how many nodes the events before it have."""
+
+    def upto(self, position: int) -> int:
+        """Return the largest node id of the first `position` events plus one."""
+        start, num = self._found if self._found[0] <= position else (0, 0)
+        events = self._log.read(start, position)
+        if len(events):
+            num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)
+        self._found = (position, num)
+        return num

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,14 +15,14 @@ from tgflow.choices import Direction
 from tgflow.events import EventBatch
 from tgflow.graph.backend import GraphBackend
 from tgflow.graph.feature_scale import FeatureScale
+from tgflow.graph.given import edge_table, on_host
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
-from tgflow.graph.node_features import NodeFeatures
+from tgflow.graph.node_rows import NodeRows, mentioning
 from tgflow.graph.opening import open_backend
 from tgflow.graph.query import type_bits
 from tgflow.graph.stats import GraphStats, graph_stats
 from tgflow.peers import Shard
-from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
 from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
 
@@ -52,8 +52,10 @@ class TemporalGraph:
         time_unit: What a tick of the events' times is, one of `tgflow.units.UNITS`.
         edge_x: Instead of a width: an empty table of float32 rows to keep them in, wherever it is.
         node_x: A table of the nodes' features, float32: row `i` is node `i`'s, and nodes beyond its
-            end have zeros. It may be filled before and grow with the stream, by `append`: a row
-            must come before the first event that mentions its node.
+            end have zeros. Node `i` of a stream is the one that appears as number `i`, whatever its
+            own id is: `tgflow.NodeFeatures` gives features by those. It may be filled before and
+            grow with the stream, by `append`, or by what comes with events
+            (`EventBatch.new_nodes`): a row must come before the first event with its node.
         device: "cpu", "cuda" or "cuda:1"; or any `tgflow.cuda.device.Device`.
         device_budget: Bytes, or text such as "8GB", that recent blocks may take; where they would
             take more, the oldest ones move to host memory, and answers stay the same. Samplers
@@ -63,8 +65,9 @@ class TemporalGraph:
         shard: Keep the neighbors of a rank's nodes alone, `peers.shard`; the log is whole, and so
             is what is checked. Deletes and the like count what was kept here. Other ranks' nodes
             are asked by `tgflow.distributed.AskingSampler`. None: those of all nodes.
-        feature_scale: Brings the features of events to one scale as they are appended. None: they
-            are kept as they are.
+        feature_scale: Brings the features of events to one scale as they are appended, and by
+            another one of its kind those of nodes that come with events. None: they are kept as
+            they are.
 
     Raises:
         CudaError: If the GPU cannot be used; the message says what is missing.
@@ -106,10 +109,10 @@ class TemporalGraph:
         self.gpu = self.backend.gpu
         """The GPU with the neighborhoods; None: they are in host memory."""
         self.log = EventLog(self.backend.log)
-        self.edge_x = _features(edge_x_dim, edge_x)
+        self.edge_x = edge_table(edge_x_dim, edge_x)
         self.feature_scale = feature_scale
         """What brings the features of appended events to one scale."""
-        self._of_nodes = None if node_x is None else NodeFeatures(node_x)
+        self._of_nodes = None if node_x is None else NodeRows(node_x, self.log, feature_scale)
         self._writing = threading.Lock()
         self._changes = Changes()
         self._type_bits = lru_cache(_KEPT_TYPES)(type_bits)
@@ -167,11 +170,11 @@ class TemporalGraph:
             MemoryError: If a tier has no room; the message says how many bytes were asked for.
             ValueError: If a time is earlier than the one before it, a node id is too large, a node
                 is on both sides of a bipartite graph, features or labels do not fit the graph's, or
-                `node_x` has got rows of nodes that earlier events mentioned.
+                `node_x` has got rows of nodes that earlier events mentioned, or lacks those before
+                rows that come with the events.
         """
-        events = _on_host(events)
-        of_nodes = nullcontext() if self._of_nodes is None else self._of_nodes.mentioned_by(events)
-        with self._writing, of_nodes:
+        events = on_host(events)
+        with self._writing, mentioning(self._of_nodes, events):
             self._check_x(events)
             t_last = self.log.t_last
             if t_last is None or len(events) == 0 or int(events.t[0]) >= t_last:
@@ -332,6 +335,23 @@ class TemporalGraph:
         """
         return None if self._of_nodes is None else self._of_nodes.end
 
+    def num_node_rows(self, position: int) -> int:
+        """Return how many rows of `node_x` go with the first `position` events.
+
+        Where rows come with events, those of the nodes that the events have; else all.
+        """
+        return 0 if self._of_nodes is None else self._of_nodes.num_at(position)
+
+    @property
+    def node_scale(self) -> FeatureScale | None:
+        """What brings the features of nodes that come with events to one scale."""
+        return None if self._of_nodes is None else self._of_nodes.scale
+
+    @node_scale.setter
+    def node_scale(self, scale: FeatureScale | None) -> None:
+        assert self._of_nodes is not None
+        self._of_nodes.scale = scale
+
     def check_node_x(self) -> None:
         """Raise ValueError if rows of `node_x` came after events that mention their nodes."""
         if self._of_nodes is not None:
@@ -372,22 +392,3 @@ class TemporalGraph:
     def stats(self) -> GraphStats:
         """Return the block store's size and cost. Waits for an append in progress."""
         return graph_stats(self.backend.stats(), 1 if self.device_budget is None else 2)
-
-
-def _features(dim: int, table: Table | None) -> Table | None:
-    if table is None:
-        return FeatureTable(dim) if dim else None
-    if dim not in (0, table.dim):
-        raise ValueError(f"give edge_x or edge_x_dim: the table's width is {table.dim}, not {dim}")
-    if table.dtype != torch.float32 or len(table) > 0:
-        raise ValueError(
-            f"edge_x must be an empty table of float32 rows, got {len(table)} rows of {table.dtype}"
-        )
-    return table
-
-
-def _on_host(events: EventBatch) -> EventBatch:
-    """Return the events with contiguous columns on the CPU; features stay where they are."""
-    src, dst, t = (column.cpu().contiguous() for column in (events.src, events.dst, events.t))
-    label = None if events.label is None else events.label.cpu().contiguous()
-    return EventBatch.checked(src, dst, t, events.x, label)

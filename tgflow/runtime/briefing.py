@@ -53,6 +53,7 @@ class Briefing:
         digest: SHA-256 of its manifest.
         unit: What a tick of the stream is.
         x_dim: Width of the stream's features.
+        node_x_dim: Width of those of its nodes.
         direction: How events become edges.
         mark: What the file says that all must see.
     """
@@ -65,6 +66,7 @@ class Briefing:
     digest: str | None
     unit: str
     x_dim: int
+    node_x_dim: int
     direction: Direction
     mark: str
 
@@ -76,6 +78,7 @@ class Briefing:
         *,
         unit: str,
         x_dim: int,
+        node_x_dim: int,
         direction: Direction,
     ) -> Self:
         """Return what rank 0 knows of its run.
@@ -85,6 +88,7 @@ class Briefing:
             checkpoint: What to resume from; None starts.
             unit: What a tick of the stream is.
             x_dim: Width of the stream's features.
+            node_x_dim: Width of those of its nodes.
             direction: How events become edges.
         """
         return cls(
@@ -96,6 +100,7 @@ class Briefing:
             digest=None if checkpoint is None else _digest(checkpoint),
             unit=unit,
             x_dim=x_dim,
+            node_x_dim=node_x_dim,
             direction=direction,
             mark=secrets.token_hex(16),
         )

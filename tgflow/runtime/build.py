@@ -6,7 +6,7 @@ composition: see `tests/runtime/test_runner.py` for one without ingestion and di
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from tgflow.config import Config
 from tgflow.config.model import model_label
 from tgflow.distributed.words import share_words
 from tgflow.durable.errors import LogCorrupt
+from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.model import TemporalModel
 from tgflow.peers import Peers
@@ -34,7 +35,7 @@ from tgflow.runtime.briefing import Briefing, Lead
 from tgflow.runtime.checkpoint_parts import LogRetention, SavedIngest, SavedRecords, SavedSettings
 from tgflow.runtime.checkpoints import CheckpointPart, Checkpoints
 from tgflow.runtime.directory import RunDirectory, learn_again
-from tgflow.runtime.features import edge_file, scale_report
+from tgflow.runtime.features import edge_file, features_report
 from tgflow.runtime.gpu import CPU, device_figures, graph_gpu
 from tgflow.runtime.ingestion import make_ingest, open_dead_letters
 from tgflow.runtime.initial import find_initial, start_of
@@ -42,6 +43,7 @@ from tgflow.runtime.leader import lead, make_writer
 from tgflow.runtime.log import RunLog, library_messages
 from tgflow.runtime.machine import rss_bytes
 from tgflow.runtime.micro_batch_ends import TimedStream, open_ends
+from tgflow.runtime.node_features import NodeFeatures
 from tgflow.runtime.open_log import open_log
 from tgflow.runtime.restore import (
     Start,
@@ -86,6 +88,7 @@ class RunInputs:
         title: What learns, in words; None: the name of the model.
         lead: Tells other ranks of the run, if there are any.
         cut_at_steps: Whether micro-batches also end where the time changes.
+        nodes: Features of the stream's nodes, if there are any.
     """
 
     source: PartitionedSource
@@ -96,6 +99,12 @@ class RunInputs:
     title: str | None = None
     lead: Lead = field(default_factory=Lead)
     cut_at_steps: bool = False
+    nodes: NodeFeatures | None = None
+
+    @property
+    def node_x_dim(self) -> int:
+        """Width of the features of nodes, 0 without any."""
+        return 0 if self.nodes is None else self.nodes.dim
 
 
 def open_runner(
@@ -164,12 +173,22 @@ def _compose(
             None if newest is None else store.entries()[-1].path,
             unit=source.unit,
             x_dim=source.x_dim,
+            node_x_dim=inputs.node_x_dim,
             direction=inputs.direction,
         )
     )
     peers = inputs.lead.peers
     trainer = make_trainer(
-        source, inputs.direction, inputs.model, directory, newest, run_log, gpu, peers, initial
+        source,
+        inputs.direction,
+        inputs.model,
+        directory,
+        newest,
+        run_log,
+        gpu,
+        peers,
+        initial,
+        inputs.node_x_dim,
     )
     if initial is not None:
         start = start_of(initial, trainer.graph, inputs.direction)
@@ -205,7 +224,9 @@ def _compose(
     stream = _make_stream(ingest, flow, config, trainer.position - start.history)
     opened.enter_context(stream)
     timed = stream if ends is None else TimedStream.of(stream, ends, config, trainer.position)
-    cut = SteppedStream(timed) if inputs.cut_at_steps else timed
+    cut: Iterable[EventBatch] = SteppedStream(timed) if inputs.cut_at_steps else timed
+    if inputs.nodes is not None:
+        cut = inputs.nodes.along(cut, trainer.graph, ids=ingest.ids)
     parts = lead(peers, cut, trainer, flow, run_log, config.ranks.timeout)
     metrics = make_metrics(
         status := RunStatus(),
@@ -244,7 +265,7 @@ def _compose(
                 ingest, trainer, directory.files, partial(run_log.warning, "stream")
             ).write,
             **({} if scores is None else {"scores": scores.finish}),
-            **scale_report(trainer.graph),
+            "features": partial(features_report, trainer.graph, inputs.nodes, ingest.ids),
             **parts.reports,
         },
         warn=lambda text: run_log.warning("checkpoint", text),

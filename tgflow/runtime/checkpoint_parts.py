@@ -12,6 +12,7 @@ from tgflow.checkpoint.typed import read_as, read_natural
 from tgflow.config import plain
 from tgflow.durable.log import DurableLog
 from tgflow.durable.position import LogPosition
+from tgflow.graph.log import NodeCount
 from tgflow.runtime import resume
 from tgflow.runtime.directory import RunDirectory
 from tgflow.runtime.files import RunFiles
@@ -178,7 +179,7 @@ class SavedIngest:
         self, ingest: Ingest, trainer: StreamTrainer, state: IngestState | None = None
     ) -> None:
         self._ingest, self._trainer = ingest, trainer
-        self._nodes = (0, 0)
+        self._nodes = NodeCount(trainer.graph.log)
         self._saved = None if state is None else state.to_json()
         self._pending: IngestState | None = None
 
@@ -193,7 +194,7 @@ class SavedIngest:
     def save(self, writer: SectionWriter) -> None:
         """Save the ids that the trainer's events have, and the state of ingestion."""
         self._pending = self._ingest.state_at(self._trainer.position)
-        Ids(self._ingest.ids, self._num_nodes()).save(writer)
+        Ids(self._ingest.ids, self._nodes.upto(self._trainer.position)).save(writer)
         IngestPart(self._pending).save(writer)
 
     def saved(self) -> None:
@@ -201,16 +202,6 @@ class SavedIngest:
         assert self._pending is not None
         self._saved = self._pending.to_json()
         self._ingest.committed(self._pending)
-
-    def _num_nodes(self) -> int:
-        """Return how many nodes the events have that the trainer has stored."""
-        position, num = self._nodes
-        trainer = self._trainer
-        events = trainer.graph.log.read(position, trainer.position)
-        if len(events):
-            num = max(num, int(events.src.max()) + 1, int(events.dst.max()) + 1)
-        self._nodes = (trainer.position, num)
-        return num
 
 
 class LogRetention:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from tgflow.cuda.device import Device
 from tgflow.cuda.requirements import CudaError
 from tgflow.graph import TemporalGraph
 from tgflow.graph.feature_scale import FREEZE_AT, FeatureScale
+from tgflow.ids import NodeIds
 from tgflow.runtime.gpu import has_gpu_graph
+from tgflow.runtime.node_features import NodeFeatures
 from tgflow.tables import FeatureTable
 from tgflow.tables.backends import Placement
 from tgflow.units import parse_bytes
@@ -62,10 +63,11 @@ def check_tables(config: Config, x_dim: int, *, live: bool) -> None:
         raise ConfigError(
             "--cache-policy: of which cache? give its size: --edge-cache 256MiB, or leave it out"
         )
-    if x_dim == 0 and config.graph.feature_scale != "none":
+    has_none = x_dim == 0 and config.graph.node_features is None
+    if has_none and config.graph.feature_scale != "none":
         raise ConfigError(
             "--feature-scale: the stream has no edge features; name their columns with --features, "
-            "or leave it out"
+            "give features of nodes with --node-features, or leave it out"
         )
     if live:
         _check_live(config)
@@ -116,21 +118,35 @@ def _check_machine(placement: Placement) -> None:
 
 
 def scale_of(config: Config, x_dim: int, freeze_at: int = FREEZE_AT) -> FeatureScale | None:
-    """Return a new scale of edge features, None where they stay as they are.
+    """Return a new scale of features, None where they stay as they are.
 
     Args:
         config: The settings.
-        x_dim: Width of the features.
+        x_dim: Width of the features of edges, and of nodes; 0 for none.
         freeze_at: Events after which its figures stay.
     """
     kind = config.graph.feature_scale
     return None if kind == "none" or x_dim == 0 else FeatureScale(kind, freeze_at)
 
 
-def scale_report(graph: TemporalGraph) -> dict[str, Callable[[], dict[str, Any]]]:
-    """Return what says how the edge features of a run were scaled, if they were."""
-    scale = graph.feature_scale
-    return {} if scale is None else {"features": lambda: {"scale": scale.line()}}
+def features_report(
+    graph: TemporalGraph, nodes: NodeFeatures | None = None, ids: NodeIds | None = None
+) -> dict[str, str]:
+    """Return what is to be said of the features of a run, a sentence each by name.
+
+    Args:
+        graph: With the features.
+        nodes: Where those of nodes are from.
+        ids: Of the nodes.
+    """
+    said = {}
+    if graph.feature_scale is not None and graph.edge_x is not None:
+        said["scale"] = graph.feature_scale.line()
+    if graph.node_scale is not None:
+        said["node_scale"] = graph.node_scale.line("node features", "nodes")
+    if nodes is not None and ids is not None:
+        said["nodes"] = nodes.line(ids, graph.num_nodes)
+    return said
 
 
 def edge_file(config: Config, directory: Path) -> Path | None:

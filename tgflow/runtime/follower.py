@@ -80,7 +80,15 @@ def open_follower(
     checkpoint = briefing.load_checkpoint()
     followed = Followed(peers, briefing.unit, briefing.x_dim)
     trainer = make_trainer(
-        followed, briefing.direction, model, directory, checkpoint, run_log, gpu, peers
+        followed,
+        briefing.direction,
+        model,
+        directory,
+        checkpoint,
+        run_log,
+        gpu,
+        peers,
+        node_x_dim=briefing.node_x_dim,
     )
     timeout = directory.config.ranks.timeout
     checkpoints = FollowedSaves(peers, trainer, directory.path / "checkpoints", timeout)

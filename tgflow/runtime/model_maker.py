@@ -23,7 +23,12 @@ from tgflow.train.reducer import check_sliceable
 
 
 def make_model(
-    config: Config, training: TrainingConfig, edge_x_dim: int, device: torch.device = CPU
+    config: Config,
+    training: TrainingConfig,
+    edge_x_dim: int,
+    device: torch.device = CPU,
+    *,
+    node_x_dim: int = 0,
 ) -> TemporalModel:
     """Build the model that `config` names, its first parameters drawn with the trainer's seed.
 
@@ -36,6 +41,7 @@ def make_model(
         training: Those of its trainer.
         edge_x_dim: Width of the edge features.
         device: Where it is to be.
+        node_x_dim: Width of the node features.
 
     Raises:
         ConfigError: If there is no such model, or its settings do not fit together.
@@ -43,7 +49,7 @@ def make_model(
     name = config.model.name
     kind = own_model(name) if ":" in name else _known_model(name)
     stated = model_settings(config.model)
-    derived = {"edge_x_dim": edge_x_dim}
+    derived = {"edge_x_dim": edge_x_dim} | ({"node_x_dim": node_x_dim} if node_x_dim else {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
         model = _build(kind, name, stated, derived)

@@ -14,7 +14,7 @@ from tgflow.config import Config, load_config, replaced
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.inference import Inference
-from tgflow.model import TemporalModel
+from tgflow.model import TemporalModel, feature_widths
 from tgflow.runtime.model_maker import make_model
 from tgflow.serve.predictor import Predictor
 from tgflow.tasks.labels import make_task
@@ -62,7 +62,8 @@ class Run(Predictor):
         """Return a trainer that goes on from here; answers of this run then follow what it learns.
 
         What `tgflow train` has left goes on learning continually, with its events as history. The
-        stream that it learns from has the run's ids: `tg.open_stream(..., ids=run.ids)`.
+        stream that it learns from has the run's ids: `tg.open_stream(..., ids=run.ids)`. Features
+        of its new nodes come along: `tg.NodeFeatures(...).along(stream, trainer.graph)`.
 
         Args:
             scores: As `ContinualTrainer`.
@@ -89,8 +90,8 @@ class Run(Predictor):
         return self.config.continual if self.is_continual else self.config.offline
 
     def _new_model(self, graph: TemporalGraph) -> TemporalModel:
-        x_dim = 0 if graph.edge_x is None else graph.edge_x.dim
-        return make_model(self.config, self._training(), x_dim)
+        edge_x_dim, node_x_dim = feature_widths(graph).values()
+        return make_model(self.config, self._training(), edge_x_dim, node_x_dim=node_x_dim)
 
 
 def make_engine(config: TrainingConfig, model: TemporalModel, graph: TemporalGraph) -> Inference:

@@ -30,6 +30,7 @@ from tgflow.runtime.gpu import describe_device, execution_config
 from tgflow.runtime.log import RunLog
 from tgflow.runtime.machine import describe
 from tgflow.streams.ingest.state import IngestState
+from tgflow.tables import FeatureTable
 from tgflow.tasks.labels import make_task
 from tgflow.train.continual import ContinualTrainer
 from tgflow.train.state import graph_of, load_model_before_labels
@@ -162,6 +163,7 @@ def make_trainer(
     gpu: Device | None = None,
     peers: Peers | None = None,
     initial: Checkpoint | None = None,
+    node_x_dim: int = 0,
 ) -> StreamTrainer:
     """Return the trainer of a run: of a checkpoint, with all that the checkpoint holds.
 
@@ -175,6 +177,7 @@ def make_trainer(
         gpu: With the graph and its features; None where they are on the host.
         peers: The ranks that learn together; None: this process alone.
         initial: Of another run, to begin with where there is no checkpoint.
+        node_x_dim: Width of the features of nodes that come with the events; 0 for none.
 
     Raises:
         CheckpointError: If the checkpoint does not fit the model.
@@ -195,7 +198,7 @@ def make_trainer(
         assert isinstance(model, TemporalModel)
         graph = graph_of(initial, shard=shard, **where)
         graph.check_time_unit(source)
-        _check_scale(graph, directory.config)
+        _check_features(graph, directory.config, node_x_dim)
         load_model_before_labels(model, initial)
         return ContinualTrainer(
             model, graph, config, execution=execution, peers=peers, scores=scores, task=task
@@ -205,16 +208,18 @@ def make_trainer(
             direction,
             time_unit=source.unit,
             edge_x=table,
+            node_x=FeatureTable(node_x_dim) if node_x_dim else None,
             device=device,
             device_budget=budget,
             shard=shard,
-            feature_scale=scale_of(directory.config, source.x_dim),
+            feature_scale=scale_of(directory.config, source.x_dim + node_x_dim),
         )
         if isinstance(model, TemporalModel):
             return ContinualTrainer(
                 model, graph, config, execution=execution, peers=peers, scores=scores, task=task
             )
         return Comparison(model, graph, config, execution=execution)
+    _check_node_width(checkpoint, node_x_dim)
     if not isinstance(model, TemporalModel):
         compared = Comparison.from_checkpoint(
             model, checkpoint, config, execution=execution, **where
@@ -240,15 +245,35 @@ def make_trainer(
     return trainer
 
 
-def _check_scale(graph: TemporalGraph, config: Config) -> None:
+def _check_node_width(checkpoint: Checkpoint, node_x_dim: int) -> None:
+    """Make sure that features of nodes are as wide as those of the checkpoint.
+
+    Raises:
+        ConfigError: If they are not.
+    """
+    there = checkpoint.meta["node_x"]["dim"] if "node_x" in checkpoint.meta else 0
+    if there != node_x_dim:
+        raise ConfigError(
+            f"--node-features: those of the run have width {there}, and now {node_x_dim}; give the "
+            "file and the --node-columns that it was started with"
+        )
+
+
+def _check_features(graph: TemporalGraph, config: Config, node_x_dim: int) -> None:
     """Make sure that features go on as they were in the run to begin with.
 
     Raises:
         ConfigError: If they would not.
     """
+    there = 0 if graph.node_x is None else graph.node_x.dim
+    if there != node_x_dim:
+        raise ConfigError(
+            f"--init-from: that run has node features of width {there}, this one of {node_x_dim}; "
+            "give the same --node-features"
+        )
     scale, wanted = graph.feature_scale, config.graph.feature_scale
     found = "none" if scale is None else scale.kind
-    if graph.edge_x is not None and found != wanted:
+    if (graph.edge_x is not None or there) and found != wanted:
         raise ConfigError(
             f"--init-from: that run has --feature-scale {found}, this one {wanted}; give the same"
         )

@@ -59,4 +59,6 @@ def inject(
         device_budget=graph.device_budget,
     )
     made.edge_x, made.feature_scale = graph.edge_x, graph.feature_scale
+    if graph.node_scale is not None:
+        made.node_scale = graph.node_scale
     return made, places

@@ -40,7 +40,7 @@ class FeatureRows:
         size: How many rows to save; None: all.
         follows_log: Whether events give the rows, as edges do: what is beyond those that a
             checkpoint counts comes again, so it is cut off. Rows of nodes may be there before an
-            event mentions them, and stay; how many there are depends on when it was taken.
+            event mentions them, and stay; how many there are then depends on when it was taken.
         by_part: Save rows that follow the log, and are in no file, by parts. Either is loaded.
     """
 

@@ -64,7 +64,9 @@ class Events(InCheckpoint):
         """Append the events, and make the mutations where they were made."""
         size, stop = (read_natural(reader.meta, key) for key in ("piece", "position"))
         pieces = pieces_of(reader, self.name, max(size, 1), stop)
-        events = concat([EventBatch(**piece) for piece in pieces])
+        events = concat(
+            [EventBatch(p["src"], p["dst"], p["t"], label=p.get("label")) for p in pieces]
+        )
         if len(events) != stop:
             raise ValueError(f"there are {len(events)} events, not {stop}")
         mutations = from_tensors(reader.meta["mutations"], reader.get("mutations"))
@@ -99,14 +101,15 @@ class CacheContents(InCheckpoint):
 
 
 class Scaling(InCheckpoint):
-    """What a graph's scale of features knew after its first `position` events.
+    """What a graph's scales of features knew after its first `position` events.
 
     Args:
-        graph: To save: the graph. To load: the graph that is to have the scale, if there is one.
+        graph: To save: the graph. To load: the graph that is to have the scales, if there are some.
         position: After how many events; None: all.
     """
 
     name = "feature_scale"
+    of_nodes = "node_scale"
 
     def __init__(self, graph: TemporalGraph, position: int | None = None) -> None:
         self._graph = graph
@@ -114,18 +117,29 @@ class Scaling(InCheckpoint):
 
     def save(self, writer: SectionWriter) -> None:
         """Save the settings and the figures."""
-        scale = self._graph.feature_scale
-        assert scale is not None
-        writer.note(self.name, {"kind": scale.kind, "freeze_at": scale.freeze_at})
-        writer.put(self.name, scale.state_at(self._position))
+        graph, position = self._graph, self._position
+        for name, scale, size in (
+            (self.name, graph.feature_scale, position),
+            (self.of_nodes, graph.node_scale, graph.num_node_rows(position)),
+        ):
+            if scale is not None:
+                writer.note(name, {"kind": scale.kind, "freeze_at": scale.freeze_at})
+                writer.put(name, scale.state_at(size))
 
     def load(self, reader: SectionReader) -> None:
-        """Give the graph the scale that was saved, if one was."""
-        if self.name not in reader.meta:
-            return
-        scale = FeatureScale(**reader.meta[self.name])
-        scale.load(reader.get(self.name))
-        self._graph.feature_scale = scale
+        """Give the graph the scales that were saved, if any were."""
+        if (scale := _scale(reader, self.name)) is not None:
+            self._graph.feature_scale = scale
+        if (scale := _scale(reader, self.of_nodes)) is not None:
+            self._graph.node_scale = scale
+
+
+def _scale(reader: SectionReader, name: str) -> FeatureScale | None:
+    if name not in reader.meta:
+        return None
+    scale = FeatureScale(**reader.meta[name])
+    scale.load(reader.get(name))
+    return scale
 
 
 def _check_contents(ids: Tensor, keys: Tensor, capacity: int) -> None:

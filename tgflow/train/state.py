@@ -83,7 +83,8 @@ def _graph_parts(graph: TemporalGraph, position: int, *, by_part: bool) -> list[
         edge_x = FeatureRows("edge_x", graph.edge_x, position, follows_log=True, by_part=by_part)
         parts.append(edge_x)
     if graph.node_x is not None:
-        parts.append(FeatureRows("node_x", graph.node_x, follows_log=False))
+        size = graph.num_node_rows(position)
+        parts.append(FeatureRows("node_x", graph.node_x, size, follows_log=False))
     if graph.feature_scale is not None:
         parts.append(Scaling(graph, position))
     return parts

@@ -17,6 +17,7 @@ from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
+from tgflow.graph.node_rows import check_ids
 from tgflow.model import TemporalModel
 from tgflow.peers import Alone, Peers
 from tgflow.plan.counts import CountHistory
@@ -197,8 +198,9 @@ class StreamTrainer(ABC):
         Raises:
             TrainingDiverged: If a loss or score is not finite.
             BatchError: If a batch cannot be prepared.
-            ValueError: If the stream has another time unit than the graph; and what either raises,
-                such as for a time that decreases.
+            ValueError: If the stream has another time unit than the graph, or the graph rows of
+                nodes that the stream has not numbered yet; and what either raises, such as for a
+                time that decreases.
         """
         for record in self.steps(stream):
             if observer is not None:
@@ -216,6 +218,7 @@ class StreamTrainer(ABC):
         full, as at the end of the stream.
         """
         self.graph.check_time_unit(stream)
+        check_ids(self.graph.node_x, stream)
         batches = iter(stream)
         part = StreamPart(batches)
         yield from self._steps(part)

@@ -1,0 +1,332 @@
+"""Features of nodes by the ids of a stream: what a dictionary would find, whenever it is asked."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tgflow as tg
+from helpers.effort import slow, tries
+from helpers.made_streams import small_tgn
+from tgflow import checkpoint as ckpt
+from tgflow.config import load_config
+from tgflow.events import MICRO_BATCH_END, EventBatch, NewNodes, concat
+from tgflow.runtime.node_features import NodeFeatures
+from tgflow.runtime.saved_events import SavedEvents
+from tgflow.streams import StreamError
+from tgflow.streams.errors import SourceMismatch
+
+NAMES = ["c", "a", "b", "z"]
+AGES = [30.0, 10.0, 20.0, 99.0]
+TABLE = {"age": AGES, "id": NAMES}
+STREAM = (["a", "b", "a"], ["b", "c", "c"], [1, 2, 3])
+"""Nodes appear as a, b, c."""
+
+
+def appended(nodes, stream, graph=None):
+    """Return a graph with the events of a stream, and the features of their nodes."""
+    graph = tg.TemporalGraph(node_x=tg.FeatureTable(nodes.dim)) if graph is None else graph
+    for events in nodes.along(stream):
+        graph.append(events)
+    return graph
+
+
+def rows_of(graph):
+    return graph.node_x.read(0, len(graph.node_x)).tolist()
+
+
+def as_csv(path):
+    path.write_text("id,age\n" + "".join(f"{n},{x}\n" for n, x in zip(NAMES, AGES, strict=True)))
+    return path
+
+
+def as_gzip(path):
+    path = path.with_suffix(".csv.gz")
+    path.write_bytes(gzip.compress(as_csv(path.with_suffix("")).read_bytes()))
+    return path
+
+
+def as_jsonl(path):
+    rows = [{"id": n, "age": x} for n, x in zip(NAMES, AGES, strict=True)]
+    path = path.with_suffix(".jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def as_parquet(path):
+    path = path.with_suffix(".parquet")
+    pq.write_table(pa.table(TABLE), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda path: TABLE,
+        as_csv,
+        slow(as_gzip),
+        slow(as_jsonl),
+        as_parquet,
+        slow(lambda path: pa.table(TABLE)),
+        slow(
+            lambda path: [
+                dict(zip(TABLE, row, strict=True)) for row in zip(*TABLE.values(), strict=True)
+            ]
+        ),
+        slow(lambda path: {"id": pa.array(NAMES).dictionary_encode(), "age": np.array(AGES)}),
+    ],
+)
+def test_rows_are_those_of_the_ids_in_the_order_in_which_nodes_appear(made, tmp_path):
+    nodes = tg.NodeFeatures(made(tmp_path / "nodes.csv"))
+    stream = tg.open_stream(STREAM)
+    graph = appended(nodes, stream)
+    assert (nodes.dim, len(nodes), nodes.columns) == (1, 4, ["age"])
+    assert rows_of(graph) == [[10.0], [20.0], [30.0]]
+    assert torch.equal(nodes.rows(stream.ids), graph.node_x.read(0, 3))
+    assert nodes.line(stream.ids, 3) == (
+        f"node features: 3 nodes have a row; rows of {nodes.name} whose nodes never appear: 1"
+    )
+
+
+@settings(max_examples=tries(60), deadline=None)
+@given(st.data())
+def test_whatever_the_table_and_the_batches_a_node_has_what_a_dictionary_says(data):
+    """Numbers or texts, with sides or without, with nodes that have no row."""
+    is_text, bipartite = data.draw(st.booleans()), data.draw(st.booleans())
+    name = (lambda i: f"n{i}") if is_text else (lambda i: i * 7 + 3)
+    ends = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30)
+    events = data.draw(ends)
+    keys = data.draw(st.lists(st.tuples(st.integers(0, 12), st.booleans()), unique=True))
+    if not bipartite:
+        keys = list(dict.fromkeys((i, False) for i, _ in keys))
+    if not keys:
+        return
+    x = torch.rand(len(keys), 2, generator=torch.Generator().manual_seed(len(keys)))
+    table = {"id": [name(i) for i, _ in keys], "x": x.numpy()}
+    if bipartite:
+        table["side"] = ["dst" if is_dst else "src" for _, is_dst in keys]
+    nodes = NodeFeatures(table, side="side" if bipartite else None, fill_missing=-1.0)
+    columns = [[name(e[0]) for e in events], [name(e[1]) for e in events], range(len(events))]
+    stream = tg.open_stream(tuple(map(list, columns)), bipartite=bipartite)
+    graph = tg.TemporalGraph("bipartite" if bipartite else "undirected", node_x=tg.FeatureTable(2))
+    whole = concat(list(stream))
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(events)), max_size=4)))
+    parts = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(events)], strict=True)]
+    for part in nodes.along(parts, ids=stream.ids):
+        graph.append(part)
+    expected = dict(zip(keys, x.tolist(), strict=True))
+    seen = dict.fromkeys((i, bipartite and end == 1) for e in events for end, i in enumerate(e))
+    found = graph.node_x.read(0, len(graph.node_x)).tolist()
+    assert found == [expected.get(key, [-1.0, -1.0]) for key in seen]
+    assert torch.equal(nodes.rows(stream.ids), graph.node_x.read(0, len(seen)))
+
+
+def test_nodes_without_a_row_are_named_or_get_a_number():
+    stream = tg.open_stream((list("abdefg"), list("bcabcd"), list(range(6))))
+    nodes = tg.NodeFeatures(TABLE)
+    message = r"table: there is no row for nodes 'd', 'e', 'f' and 1 more of the stream; .*=0"
+    with pytest.raises(StreamError, match=message):
+        appended(nodes, stream)
+    filled = tg.NodeFeatures(TABLE, fill_missing=0.5)
+    graph = appended(filled, stream)
+    assert rows_of(graph) == [[10.0], [20.0], [30.0], [0.5], [0.5], [0.5], [0.5]]
+    assert filled.line(stream.ids, 7).endswith("; nodes without a row: 4, which get 0.5")
+
+
+def test_events_before_a_node_without_a_row_come_first():
+    nodes = tg.NodeFeatures(TABLE)
+    batches = [EventBatch(*torch.tensor([[0], [1], [t]])) for t in range(3)]
+    batches.insert(2, EventBatch(*torch.tensor([[0], [2], [1]])))
+    ids = tg.NodeIds()
+    ids.encode(["a", "a"], ["b", "nobody"])
+    stream = iter(nodes.along(batches, ids=ids))
+    assert len(next(stream)) == 1
+    assert len(next(stream)) == 1
+    assert len(next(stream)) == 0
+    with pytest.raises(StreamError, match="no row for node 'nobody' of the stream"):
+        next(stream)
+    found = iter(nodes.along([concat(batches)], ids=ids))
+    first = next(found)
+    assert (len(first), first.new_nodes.x.tolist()) == (2, [[10.0], [20.0]])
+    with pytest.raises(StreamError, match="no row for node 'nobody'"):
+        next(found)
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (TABLE, {"id": "name"}, "no column 'name'; the columns are age, id: choose with id="),
+        (TABLE, {"side": "end"}, "no column 'end'; .*: choose with side="),
+        (TABLE, {"columns": ["size"]}, "no column 'size'; .*: choose with columns="),
+        (TABLE, {"columns": ["f*"]}, "there are no features; the columns are age: choose numbers"),
+        ({"id": NAMES}, {}, "there are no features"),
+        (TABLE | {"who": NAMES}, {}, "column 'who' holds no numbers; .* numbers with columns="),
+        (TABLE | {"id": ["a", "b", "a", "c"]}, {}, "id 'a' has two rows, 0 and 2; leave one"),
+        (TABLE | {"id": [1, 2, 2, 3]}, {}, "id 2 has two rows, 1 and 2"),
+        (TABLE | {"id": ["a", None, "b", "c"]}, {}, "row 1: the id is missing"),
+        (TABLE | {"id": AGES}, {}, "ids are numbers without decimals or texts, got double"),
+        (TABLE | {"age": [1.0, None, 2.0, 3.0]}, {}, "row of 'a': age is missing; .*_missing=0"),
+        (TABLE | {"age": [1.0, 2.0, 1e300, 3.0]}, {}, "row of 'b': age is inf"),
+        (TABLE | {"end": ["src", "to", "dst", "dst"]}, {"side": "end", "columns": ["age"]},
+         'row 1: a side is "src" or "dst", got \'to\''),
+        ({"id": [], "age": []}, {}, "it has no rows"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_is_refused(table, options, message):
+    with pytest.raises(StreamError, match=message):
+        tg.NodeFeatures(table, **options)
+
+
+def test_what_is_no_table_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="cannot read a table from a int"):
+        tg.NodeFeatures(7)
+    with pytest.raises(FileNotFoundError, match=r"there is no file '.*nodes.csv'"):
+        tg.NodeFeatures(tmp_path / "nodes.csv")
+    (tmp_path / "nodes.xlsx").write_text("")
+    with pytest.raises(StreamError, match="its name has no known ending"):
+        tg.NodeFeatures(tmp_path / "nodes.xlsx")
+    (tmp_path / "nodes.parquet").write_text("no")
+    with pytest.raises(StreamError, match="no readable Parquet file"):
+        tg.NodeFeatures(tmp_path / "nodes.parquet")
+    with pytest.raises(ValueError, match="does not say the ids of its nodes"):
+        tg.NodeFeatures(TABLE).along([])
+
+
+def test_values_that_are_missing_are_filled_and_lists_are_columns():
+    table = {"id": [5, 3], "a": [None, 2.0], "b": [True, False], "x": np.arange(4.0).reshape(2, 2)}
+    nodes = tg.NodeFeatures(table, fill_missing=-1.0)
+    graph = appended(nodes, tg.open_stream(([3], [5], [0])))
+    assert rows_of(graph) == [[2.0, 0.0, 2.0, 3.0], [-1.0, 1.0, 0.0, 1.0]]
+
+
+def test_columns_are_names_and_prefixes_in_the_order_in_which_they_are_given():
+    table = {"id": [0], "f_1": [1.0], "g": [2.0], "f_2": [3.0], "who": ["x"]}
+    nodes = tg.NodeFeatures(table, columns=["g", "f*"])
+    assert nodes.columns == ["g", "f_1", "f_2"]
+    assert rows_of(appended(nodes, tg.open_stream(([0], [0], [0])))) == [[2.0, 1.0, 3.0]]
+
+
+def test_ids_of_a_text_file_are_what_the_stream_takes_them_for(tmp_path):
+    (tmp_path / "n.csv").write_text("id,age\n007,1\n7,2\n8,3\n")
+    nodes = tg.NodeFeatures(tmp_path / "n.csv")
+    assert rows_of(appended(nodes, tg.open_stream((["7"], ["007"], [0])))) == [[2.0], [1.0]]
+    with pytest.raises(StreamError, match="id 7 has two rows, 0 and 1"):
+        appended(nodes, tg.open_stream(([7], [8], [0])))
+    (tmp_path / "m.csv").write_text("id,age\nbob,1\n")
+    with pytest.raises(StreamError, match="ids are numbers such as 7, and here one is none"):
+        appended(tg.NodeFeatures(tmp_path / "m.csv"), tg.open_stream(([7], [8], [0])))
+
+
+def test_sources_and_destinations_with_ids_of_their_own_need_a_side():
+    stream = ([1, 2], [2, 1], [0, 1])
+    table = {"id": [1, 2, 1, 2], "of": ["src", "src", "dst", "dst"], "x": [1.0, 2.0, 3.0, 4.0]}
+    both = tg.open_stream(stream, bipartite=True)
+    graph = tg.TemporalGraph("bipartite", node_x=tg.FeatureTable(1))
+    assert rows_of(appended(tg.NodeFeatures(table, side="of"), both, graph)) == [
+        [1.0], [4.0], [2.0], [3.0],
+    ]  # fmt: skip
+    plain = {"id": [1, 2], "x": [1.0, 2.0]}
+    with pytest.raises(StreamError, match='name a column of "src" and "dst", side='):
+        appended(tg.NodeFeatures(plain), tg.open_stream(stream, bipartite=True))
+    with pytest.raises(StreamError, match="have one kind of ids: leave out side="):
+        appended(tg.NodeFeatures(table, side="of"), tg.open_stream(stream))
+
+
+def test_rows_of_a_tensor_are_of_the_ids_that_are_their_numbers():
+    nodes = tg.NodeFeatures(torch.arange(5.0).unsqueeze(1))
+    assert rows_of(appended(nodes, tg.open_stream(([4, 1], [2, 4], [0, 1])))) == [
+        [4.0],
+        [2.0],
+        [1.0],
+    ]
+    with pytest.raises(StreamError, match="there is no row for node 5 of the stream"):
+        appended(nodes, tg.open_stream(([4], [5], [0])))
+    for filled in (None, 0.0):
+        nodes = tg.NodeFeatures(np.zeros((5, 2)), fill_missing=filled)
+        with pytest.raises(StreamError, match="texts such as 'a', and row i of an array is of"):
+            appended(nodes, tg.open_stream(STREAM))
+
+
+def test_a_table_by_number_of_appearance_is_refused_where_nobody_knows_that_number():
+    table = tg.FeatureTable.from_tensor(torch.rand(3, 1))
+    trainer = tg.ContinualTrainer(
+        small_tgn(edge_x_dim=0, node_x_dim=1), tg.TemporalGraph(node_x=table)
+    )
+    stream = tg.open_stream(STREAM)
+    with pytest.raises(ValueError, match="has not numbered its nodes yet: row i is of the i-th"):
+        trainer.run(stream)
+    list(stream)  # now it has
+    trainer.run(stream)
+    with pytest.raises(ValueError, match=r"has 0 nodes and 3 rows .*, and the stream has 0 ids"):
+        tg.NodeFeatures(TABLE).along(tg.open_stream(STREAM), tg.TemporalGraph(node_x=table))
+
+
+def test_rows_that_nobody_knows_do_not_stay_where_others_come():
+    table = tg.FeatureTable.from_tensor(torch.rand(3, 1))
+    nodes, graph = tg.NodeFeatures(TABLE), tg.TemporalGraph(node_x=table)
+    [events] = nodes.along(tg.open_stream(STREAM))
+    with pytest.raises(ValueError, match="come with the first batch, and node_x has 3 already"):
+        graph.append(events)
+    trainer = tg.ContinualTrainer(small_tgn(edge_x_dim=0, node_x_dim=1), graph)
+    with pytest.raises(ValueError, match="has not numbered its nodes yet"):
+        trainer.run(nodes.along(tg.open_stream(STREAM)))
+
+
+def test_a_training_knows_its_features_again():
+    nodes, saved = tg.NodeFeatures(TABLE), ckpt.Checkpoint({})
+    SavedEvents(appended(nodes, tg.open_stream(STREAM))).save(saved)
+    config = load_config(flags={"graph.node_features": "n.csv"})
+    directory = SimpleNamespace(path="out", config=config)
+    more = {"id": [*NAMES, "new"], "age": [*AGES, 1.0]}
+    again = SavedEvents(appended(tg.NodeFeatures(more), tg.open_stream(STREAM)))
+    again.check(saved.meta, directory)
+    other = tg.NodeFeatures(TABLE | {"age": [1.0, *AGES[1:]]})
+    with pytest.raises(SourceMismatch, match=r"n\.csv: nodes have other features than when"):
+        SavedEvents(appended(other, tg.open_stream(STREAM))).check(saved.meta, directory)
+
+
+def test_a_graph_takes_only_the_rows_that_come_next():
+    def batch(src, dst, start, *x):
+        rows = torch.tensor(x).unsqueeze(1)
+        return EventBatch(*torch.tensor([[src], [dst], [0]]), new_nodes=NewNodes(start, rows))
+
+    graph = tg.TemporalGraph(node_x=tg.FeatureTable(1))
+    graph.append(batch(0, 1, 0, 1.0, 2.0))
+    graph.append(batch(0, 2, 1, 2.0, 3.0))  # node 1 is known
+    with pytest.raises(ValueError, match="rows of nodes from 4 on come with the batch, and node_x"):
+        graph.append(batch(0, 4, 4, 5.0))
+    late = EventBatch(*torch.tensor([[0], [3], [-1]]), new_nodes=NewNodes(3, torch.ones(1, 1)))
+    with pytest.raises(ValueError, match="the log is at t=0"):
+        graph.append(late)
+    assert rows_of(graph) == [[1.0], [2.0], [3.0]], "what was refused has brought nothing"
+    with pytest.raises(ValueError, match="width 1, the batch has"):
+        graph.append(
+            EventBatch(
+                *late.src.new_tensor([[0], [3], [0]]), new_nodes=NewNodes(3, torch.ones(1, 2))
+            )
+        )
+    with pytest.raises(ValueError, match="brings features of nodes, and the graph has none"):
+        tg.TemporalGraph().append(batch(0, 1, 0, 1.0, 2.0))
+    graph.append(EventBatch(*torch.tensor([[0], [3], [0]])))
+    with pytest.raises(ValueError, match="no node without one before"):
+        graph.append(batch(0, 4, 3, 4.0, 5.0))
+
+
+def test_parts_of_a_batch_bring_its_rows_and_joined_ones_bring_each_once():
+    first = EventBatch(*torch.arange(6).view(3, 2), new_nodes=NewNodes(0, torch.eye(4)))
+    second = EventBatch(*torch.arange(6).view(3, 2), new_nodes=NewNodes(2, torch.eye(4)))
+    assert first[1:].new_nodes is first[torch.tensor([0])].new_nodes is first.new_nodes
+    joined = concat([first[:1], first[1:], second, MICRO_BATCH_END]).new_nodes
+    assert joined.start == 0
+    assert torch.equal(joined.x, torch.cat([torch.eye(4), torch.eye(4)[2:]]))
+    assert first.new_nodes.since(4) is None
+    assert torch.equal(first.new_nodes.since(3).x, torch.eye(4)[3:])

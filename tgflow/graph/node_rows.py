@@ -1,0 +1,155 @@
+"""Features of a graph's nodes: a table by node, which may grow with the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+from tgflow.events import EventBatch, NewNodes
+from tgflow.graph.feature_scale import FeatureScale
+from tgflow.graph.log import EventLog, NodeCount
+from tgflow.tables.protocols import Table
+
+
+class NodeRows:
+    """Which row of a table is whose: row `i` is node `i`'s, nodes beyond its end have zeros.
+
+    A row must come before the first event that mentions its node, or with it
+    (`EventBatch.new_nodes`). What is read of a node then never depends on when it is read: a node
+    that came without a row has zeros for good.
+
+    Args:
+        table: Rows of float32, any number of them; it may grow later.
+        log: Of the graph.
+        feature_scale: Rows that come with events are brought to a scale of this kind, one of their
+            own. None: they are kept as they are.
+
+    Raises:
+        ValueError: If the rows are of another dtype.
+    """
+
+    def __init__(
+        self, table: Table, log: EventLog, feature_scale: FeatureScale | None = None
+    ) -> None:
+        if table.dtype != torch.float32:
+            raise ValueError(f"node_x must be a table of float32 rows, got {table.dtype}")
+        self.table = table
+        self.end: int | None = None
+        """How many rows there were when the first node without one came."""
+        self.scale = None if feature_scale is None else feature_scale.anew()
+        self._come_with_events = False
+        self._log, self._count = log, NodeCount(log)
+
+    @contextmanager
+    def mentioned_by(self, events: EventBatch) -> Iterator[None]:
+        """Enclose the append of events, whose rows come first; where that fails, nothing has come.
+
+        Raises:
+            ValueError: As `check`, or if rows that come are of another width, or not those of the
+                nodes that come next.
+        """
+        self.check()
+        new = self._new(events)
+        before, size, known = self.end, len(self.table), None
+        if new is not None:
+            x = new.x
+            if self.scale is not None:
+                x, known = self.scale.scaled(x)
+            self.table.append(x)
+        if before is None and len(events):
+            last, rows = int(torch.maximum(events.src.max(), events.dst.max())), len(self.table)
+            self.end = rows if last >= rows else None
+        try:
+            yield
+        except BaseException:
+            self.end = before
+            if new is not None:
+                self.table.truncate(size)
+            raise
+        if new is not None:
+            self._come_with_events = True
+            if self.scale is not None:
+                self.scale.keep(new.x, known)
+
+    def _new(self, events: EventBatch) -> NewNodes | None:
+        """Return the rows that come with events and are not there yet."""
+        size, dim = len(self.table), self.table.dim
+        begins = not self._come_with_events and not len(self._log)
+        if events.new_nodes is not None and size and begins:
+            raise ValueError(
+                f"rows of nodes come with the first batch, and node_x has {size} already: whose "
+                f"they are is not known; begin with an empty table, FeatureTable({dim})"
+            )
+        new = None if events.new_nodes is None else events.new_nodes.since(size)
+        if new is None:
+            return None
+        if new.x.dim() != 2 or new.x.shape[1] != dim:
+            raise ValueError(
+                f"the graph has node features of width {dim}, the batch has {list(new.x.shape)}; "
+                "create the graph with TemporalGraph(node_x=FeatureTable(...))"
+            )
+        if new.start != size or self.end is not None:
+            raise ValueError(
+                f"rows of nodes from {new.start} on come with the batch, and node_x has {size} "
+                "rows: each node's row must come with the first event that mentions it, and no "
+                "node without one before"
+            )
+        return new
+
+    def check(self) -> None:
+        """Raise ValueError if rows were appended for nodes that events had mentioned before."""
+        if self.end is not None and len(self.table) > self.end:
+            raise ValueError(
+                f"node_x has {len(self.table)} rows now, but had {self.end} when an event came "
+                f"with node {self.end} or a later one; append the rows of nodes (zeros, if "
+                "nothing is known) before the events that mention them"
+            )
+
+    def rows_of(self, nodes: Tensor) -> Tensor:
+        """Return the row of each node, int64 `[N]`; -1, whose row is zeros, for those without."""
+        end = self.end
+        return nodes if end is None else nodes.masked_fill(nodes >= end, -1)
+
+    def num_at(self, position: int) -> int:
+        """Return how many rows came with the first `position` events; all, if they do not."""
+        return self._count.upto(position) if self._come_with_events else len(self.table)
+
+
+def mentioning(rows: NodeRows | None, events: EventBatch) -> AbstractContextManager[None]:
+    """Return what encloses the append of events to a graph that has such rows, or none.
+
+    Raises:
+        ValueError: If rows come with the events, and the graph has none.
+    """
+    if rows is not None:
+        return rows.mentioned_by(events)
+    if events.new_nodes is not None:
+        width = events.new_nodes.x.shape[1]
+        raise ValueError(
+            f"the batch brings features of nodes, and the graph has none; create it with "
+            f"TemporalGraph(node_x=FeatureTable({width}))"
+        )
+    return nullcontext()
+
+
+def check_ids(table: Table | None, stream: object) -> None:
+    """Refuse a stream that has yet to number its nodes, for a table that has rows of some already.
+
+    Args:
+        table: Of node features, if there are any.
+        stream: Any; what has no `ids`, as `tgflow.streams.Source` has, is taken at its word.
+
+    Raises:
+        ValueError: If nobody can know whose the rows are.
+    """
+    ids = getattr(stream, "ids", None)
+    if table is not None and len(table) and ids is not None and not len(ids):
+        raise ValueError(
+            f"node_x has {len(table)} rows, and the stream has not numbered its nodes yet: row i "
+            "is of the i-th node to appear, whatever its id, so nobody can know whose these rows "
+            "are; give features by id, NodeFeatures(table, id=...).along(stream), with an empty "
+            "node_x"
+        )

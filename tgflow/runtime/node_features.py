@@ -1,0 +1,353 @@
+"""Features of nodes by the ids that a stream has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from tgflow.events import EventBatch, NewNodes
+from tgflow.graph import TemporalGraph
+from tgflow.ids import NodeIds
+from tgflow.runtime.node_index import NodeIndex
+from tgflow.streams.errors import SourceMismatch, StreamError
+from tgflow.streams.files.whole import read_table
+from tgflow.streams.rows.checks import BadRows
+from tgflow.streams.rows.features import feature_columns
+from tgflow.streams.rows.schema import listed
+
+_NAMED = 3
+"""Nodes that a message names."""
+
+
+class NodeFeatures:
+    """A table with a row a node, by the ids that a stream has for its nodes.
+
+    Ids are numbers or texts, as the stream's are. The row of a node is found when the node appears,
+    so the table may be in any order, and may have rows of nodes that never do.
+
+    Args:
+        table: A path (CSV, TSV or JSON lines, also `.gz`; Parquet, Arrow, `.npz`, `.pt`), a pyarrow
+            table, a data frame, a dict of columns or an iterable of dicts. Or features alone, a
+            tensor or array of numbers `[N, dim]`: row `i` is then of the node whose id is the
+            number `i`.
+        id: Column of the ids.
+        columns: Columns of the features, numbers or lists of numbers: each one a name or a prefix
+            such as "f*"; None: all others.
+        side: Column that says of each row whether the node is a source ("src") or a destination
+            ("dst"), for streams in which both have ids of their own; None: there is none.
+        fill_missing: What stands for features that are missing, also of nodes without a row. None:
+            they are an error.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        StreamError: If a column is missing or holds no numbers, an id comes twice, or a feature is
+            missing or not finite.
+        TypeError: If it is no table.
+
+    Example:
+        >>> nodes = tg.NodeFeatures({"id": ["a", "b"], "age": [31, 47]}, id="id")
+        >>> stream = tg.open_stream((["b"], ["a"], [1]))
+        >>> graph = tg.TemporalGraph(node_x=tg.FeatureTable(nodes.dim))
+        >>> for events in nodes.along(stream):
+        ...     _ = graph.append(events)
+        >>> graph.node_x.read(0, 2).tolist()
+        [[47.0], [31.0]]
+    """
+
+    def __init__(
+        self,
+        table: Any,
+        *,
+        id: str = "id",
+        columns: Sequence[str] | None = None,
+        side: str | None = None,
+        fill_missing: float | None = None,
+    ) -> None:
+        by_number = _is_matrix(table)
+        if by_number:
+            x = torch.as_tensor(table).detach().cpu()
+            table = {id: np.arange(len(x)), "x": x.numpy()}
+        sides = [] if side is None else [side]
+        self.name, found = read_table(table, [id, *sides])
+        for column in (id, *sides):
+            self._require(found, column, "id" if column == id else "side")
+        self.fill_missing = fill_missing
+        """What stands for features that are missing."""
+        self.columns = self._chosen(found, columns, {id, *sides})
+        """The columns of the features."""
+        of_sides = None if side is None else found[side]
+        self._index = NodeIndex(self.name, found[id], of_sides, by_number=by_number)
+        self._x = self._features(found, found[id])
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    @property
+    def dim(self) -> int:
+        """Width of the features."""
+        return self._x.shape[1]
+
+    def rows(self, ids: NodeIds) -> Tensor:
+        """Return the features of all nodes that have ids, float32 `[len(ids), dim]`, by dense id.
+
+        Raises:
+            StreamError: If there are nodes without a row, and nothing stands for what is missing;
+                or as `check_sides`.
+        """
+        return self._rows(ids, torch.arange(len(ids)), _sides(ids, len(ids)))
+
+    def along(
+        self, stream: Any, graph: TemporalGraph | None = None, *, ids: NodeIds | None = None
+    ) -> FeaturedStream:
+        """Return a stream whose batches bring the features of the nodes that appear in them.
+
+        A graph that is to have them is made with an empty table:
+        `TemporalGraph(node_x=FeatureTable(nodes.dim))`. Where `TemporalGraph(feature_scale=...)` is
+        given, features are brought to a scale as nodes appear.
+
+        Args:
+            stream: What `open_stream` returns, or other batches in dense ids.
+            graph: A graph that has nodes with their features already, such as one of a checkpoint:
+                those of further ones come.
+            ids: Of the nodes of the stream; None: `stream.ids`.
+
+        Raises:
+            StreamError: As `rows`, for nodes that the graph has.
+            SourceMismatch: If a node's row is other than the one that the graph has.
+            ValueError: If the stream has no ids, or the graph no features of this width.
+        """
+        ids = getattr(stream, "ids", None) if ids is None else ids
+        if ids is None:
+            raise ValueError(
+                "the stream does not say the ids of its nodes: give them, along(stream, ids=...)"
+            )
+        known = 0 if graph is None else self._check_graph(graph, ids)
+        return FeaturedStream(self, stream, ids, known)
+
+    def line(self, ids: NodeIds, num_nodes: int) -> str:
+        """Return in a sentence how many rows are of the first `num_nodes` nodes, and how many not.
+
+        Args:
+            ids: Of the nodes.
+            num_nodes: How many have appeared.
+        """
+        nodes = torch.arange(num_nodes)
+        found = self._find(ids, nodes, _sides(ids, num_nodes))
+        used, num = len(torch.unique(found[found >= 0])), len(self)
+        missing = num_nodes - int((found >= 0).sum())
+        stands = "" if self.fill_missing is None else f", which get {self.fill_missing:g}"
+        none = f"; nodes without a row: {missing:,}{stands}" if missing else ""
+        return (
+            f"node features: {num_nodes - missing:,} nodes have a row; rows of {self.name} whose "
+            f"nodes never appear: {num - used:,}{none}"
+        )
+
+    def check_sides(self, *, bipartite: bool) -> None:
+        """Make sure that the table says sides if a stream has them, and only then.
+
+        Args:
+            bipartite: Whether sources and destinations have ids of their own.
+
+        Raises:
+            StreamError: If not.
+        """
+        self._index.check_sides(bipartite=bipartite)
+
+    def _find(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
+        """Return the row of each node, int64 `[N]`, -1 for none; see `NodeIndex.find`."""
+        return self._index.find(ids, nodes, is_dst)
+
+    def _lost(self, nodes: Tensor, found: Tensor) -> Tensor:
+        """Return which nodes have no row that was found, and nothing that stands for it."""
+        return nodes[found < 0] if self.fill_missing is None else nodes[:0]
+
+    def _at(self, found: Tensor) -> Tensor:
+        """Return the rows that were found, float32 `[N, dim]`, for -1 what stands for a row."""
+        x = self._x[found.clamp(min=0)]
+        if self.fill_missing is not None:
+            x[found < 0] = self.fill_missing
+        return x
+
+    def _refuse(self, ids: NodeIds, nodes: Tensor) -> NoReturn:
+        """Raise StreamError for nodes without a row, of which it names some."""
+        shown = ", ".join(map(repr, ids.decode(nodes[:_NAMED])))
+        more = f" and {len(nodes) - _NAMED:,} more" if len(nodes) > _NAMED else ""
+        what = "node" if len(nodes) == 1 else "nodes"
+        text = (
+            f"there is no row for {what} {shown}{more} of the stream; add what is missing, or name "
+            "a number that stands for it: fill_missing=0"
+        )
+        raise StreamError(self.name, "null", text)
+
+    def _rows(self, ids: NodeIds, nodes: Tensor, is_dst: Tensor | None) -> Tensor:
+        """Return the features of nodes, float32 `[N, dim]`."""
+        found = self._find(ids, nodes, is_dst)
+        if len(lost := self._lost(nodes, found)):
+            self._refuse(ids, lost)
+        return self._at(found)
+
+    def _check_graph(self, graph: TemporalGraph, ids: NodeIds) -> int:
+        """Return how many nodes of a graph have their features, which must be these."""
+        if graph.node_x is None or graph.node_x.dim != self.dim:
+            there = "none" if graph.node_x is None else f"some of width {graph.node_x.dim}"
+            raise ValueError(
+                f"{self.name} has node features of width {self.dim}, the graph {there}; create it "
+                f"with TemporalGraph(node_x=FeatureTable({self.dim}))"
+            )
+        size = len(graph.node_x)
+        if not graph.num_nodes <= size <= len(ids):
+            raise ValueError(
+                f"the graph has {graph.num_nodes} nodes and {size} rows of node features, and the "
+                f"stream has {len(ids)} ids: whose they are is not known; begin with an empty "
+                "table, or with the ids that the rows were made by"
+            )
+        nodes = torch.arange(size)
+        x = self._rows(ids, nodes, _sides(ids, size))
+        if graph.node_scale is not None and size:
+            x, _ = graph.node_scale.anew().scaled(x)
+        differs = (x != graph.node_x.read(0, size)).any(dim=1).nonzero()
+        if len(differs):
+            name = ids.decode(nodes[differs[0]])[0]
+            text = (
+                f"the row of {name!r} is other than it was when that node appeared; bring the "
+                "table back as it was (rows of nodes to come may be added)"
+            )
+            raise SourceMismatch(self.name, "schema", text)
+        return size
+
+    def _require(self, table: pa.Table, column: str, role: str) -> None:
+        if table.column_names.count(column) != 1:
+            names = listed(table.column_names)
+            text = f"there is no column {column!r}; the columns are {names}: choose with {role}=..."
+            raise StreamError(self.name, "schema", text)
+
+    def _chosen(self, table: pa.Table, columns: Sequence[str] | None, used: set[str]) -> list[str]:
+        """Return the columns of the features: numbers, or lists of numbers."""
+        others = [
+            each
+            for each in table.column_names
+            if each not in used and not each.startswith("__index_level_")
+        ]
+        chosen: list[str] = []
+        for each in ["*"] if columns is None else columns:
+            is_prefix = each.endswith("*")
+            chosen += [n for n in others if n.startswith(each[:-1])] if is_prefix else [each]
+        for each in chosen:
+            self._require(table, each, "columns")
+        wrong = [each for each in chosen if not _holds_numbers(table.schema.field(each).type)]
+        if wrong or not chosen:
+            what = f"column {wrong[0]!r} holds no numbers" if wrong else "there are no features"
+            text = f"{what}; the columns are {listed(others)}: choose numbers with columns=..."
+            raise StreamError(self.name, "schema", text)
+        return chosen
+
+    def _features(self, table: pa.Table, ids: pa.ChunkedArray) -> Tensor:
+        """Return the features of all rows, float32 `[N, dim]`."""
+        batch = table.select(self.columns).combine_chunks().to_batches()[0]
+        widths = [_width(column) for column in batch.columns]
+        try:
+            x = feature_columns(batch, self.columns, widths, None, self.fill_missing)
+        except BadRows as error:
+            row = int(error.rows.argmax())
+            text = error.fault(row)[1].partition(";")[0]
+            way_out = "mend it, or name a number for what is missing: fill_missing=0"
+            where = f"{self.name}, row of {ids[row].as_py()!r}"
+            raise StreamError(where, error.fault(row)[0], f"{text}; {way_out}") from None
+        return torch.from_numpy(x)
+
+
+class FeaturedStream:
+    """A stream whose batches bring features of nodes; see `NodeFeatures.along`.
+
+    Args:
+        features: Where they are.
+        stream: Batches in dense ids.
+        ids: Of its nodes.
+        known: Nodes whose features are there already.
+    """
+
+    def __init__(
+        self, features: NodeFeatures, stream: Iterable[EventBatch], ids: NodeIds, known: int
+    ) -> None:
+        self.unit = getattr(stream, "unit", None)
+        """What a tick is, if the stream says so."""
+        self.ids = ids
+        """Of its nodes."""
+        self._features, self._stream, self._known = features, stream, known
+
+    def __iter__(self) -> Iterator[EventBatch]:
+        """Yield the stream's batches.
+
+        Raises:
+            StreamError: As `NodeFeatures.rows`, at the first event with such a node; the events
+                before it come first.
+        """
+        known = self._known
+        for events in self._stream:
+            last = int(torch.maximum(events.src.max(), events.dst.max())) if len(events) else -1
+            if last < known:
+                yield events
+                continue
+            good, lost = self._with_rows(events, torch.arange(known, last + 1))
+            yield good
+            if len(lost):
+                self._features._refuse(self.ids, lost)
+            known = last + 1
+
+    def _with_rows(self, events: EventBatch, nodes: Tensor) -> tuple[EventBatch, Tensor]:
+        """Return events with the features of nodes, up to the first one that has no row.
+
+        And the nodes that have none.
+        """
+        found = self._features._find(self.ids, nodes, _sides_in(self.ids, nodes, events))
+        lost = self._features._lost(nodes, found)
+        if len(lost):
+            events = _before(events, lost)
+            found = found[: int(lost[0] - nodes[0])]
+        return replace(events, new_nodes=NewNodes(int(nodes[0]), self._features._at(found))), lost
+
+
+def _before(events: EventBatch, nodes: Tensor) -> EventBatch:
+    """Return the events before the first one that mentions one of the nodes; none if none does."""
+    mentions = (torch.isin(events.src, nodes) | torch.isin(events.dst, nodes)).nonzero()
+    return events[: int(mentions[0]) if len(mentions) else 0]
+
+
+def _sides_in(ids: NodeIds, nodes: Tensor, events: EventBatch) -> Tensor | None:
+    """Return as `_sides` of some nodes, by what the events say where they mention all of them."""
+    if not ids.bipartite:
+        return None
+    is_dst = torch.isin(nodes, events.dst)
+    if bool((is_dst | torch.isin(nodes, events.src)).all()):
+        return is_dst
+    return ids.state_dict(int(nodes[-1]) + 1)["sides"].bool()[nodes]
+
+
+def _sides(ids: NodeIds, num: int) -> Tensor | None:
+    """Return which of the first nodes are destinations, bool `[N]`; None if all have one kind."""
+    return ids.state_dict(num)["sides"].bool() if ids.bipartite else None
+
+
+def _is_matrix(table: Any) -> bool:
+    return isinstance(table, Tensor | np.ndarray) and table.ndim == 2
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def _width(column: pa.Array) -> int:
+    """Return how many numbers a value has: as many as that of the first row, if it is a list."""
+    if pa.types.is_fixed_size_list(column.type):
+        return int(column.type.list_size)
+    return len(column[0].as_py() or ()) if pa.types.is_list(column.type) else 1
