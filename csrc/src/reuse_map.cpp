@@ -27,13 +27,14 @@ int32_t ReuseMap::free_slot() {
   return slot;
 }
 
-void ReuseMap::append(int32_t slot, int64_t batch) {
+void ReuseMap::link(int32_t slot, int64_t batch, int32_t older) {
   Slot& added = slots_[slot];
+  int32_t& next = older < 0 ? oldest_ : slots_[older].newer;
   added.batch = batch;
-  added.older = newest_;
-  added.newer = -1;
-  (newest_ < 0 ? oldest_ : slots_[newest_].newer) = slot;
-  newest_ = slot;
+  added.older = older;
+  added.newer = next;
+  next = slot;
+  (added.newer < 0 ? newest_ : slots_[added.newer].older) = slot;
 }
 
 void ReuseMap::unlink(int32_t slot) {
@@ -42,10 +43,10 @@ void ReuseMap::unlink(int32_t slot) {
   (gone.newer < 0 ? newest_ : slots_[gone.newer].older) = gone.older;
 }
 
-void ReuseMap::add(int32_t slot, node_t node, tick_t t, int64_t batch) {
+void ReuseMap::add(int32_t slot, node_t node, tick_t t, int64_t batch, int32_t older) {
   slots_[slot].node = node;
   slots_[slot].t = t;
-  append(slot, batch);
+  link(slot, batch, older);
   places_.insert(tag_of(node, t), slot);
   ++size_;
 }
@@ -83,13 +84,13 @@ void ReuseMap::sort_rows(int64_t batch, const ReuseQueries& asked, const ReuseRu
 int64_t ReuseMap::keep_rows(int64_t batch, const ReuseQueries& asked) {
   for (const int64_t row : refreshed_) {
     unlink(slot_of_row_[row]);
-    append(slot_of_row_[row], batch);
+    link(slot_of_row_[row], batch, newest_);
   }
   auto num_kept = static_cast<int64_t>(refreshed_.size());
   for (const int64_t row : stored_) {
     const int32_t free = slot_of_row_[row] = free_slot();
     if (free < 0) break;  // nor is there one for those that follow
-    add(free, asked.node[row], asked.t[row], batch);
+    add(free, asked.node[row], asked.t[row], batch, newest_);
     ++num_kept;
   }
   return num_kept;
@@ -110,12 +111,26 @@ ReuseCounts ReuseMap::decide(int64_t batch, const ReuseQueries& asked, const Reu
   return {static_cast<int64_t>(refreshed_.size()), num_stored, asked.size - num_reused, largest_lag_};
 }
 
+void ReuseMap::insert(int64_t batch, int64_t oldest, const MadeRows& rows, int64_t* slot) {
+  forget_before(oldest);
+  int32_t older = newest_;
+  while (older >= 0 && slots_[older].batch > batch) older = slots_[older].older;
+  for (int64_t i = 0; i < rows.size; ++i) {
+    const bool is_there = find(rows.node[i], rows.t[i]) >= 0;
+    const int32_t free = is_there ? -1 : free_slot();
+    slot[i] = free;
+    if (free < 0) continue;
+    add(free, rows.node[i], rows.t[i], batch, older);
+    older = free;
+  }
+}
+
 void ReuseMap::restore(const ReuseRows& rows) {
   clear();
   std::vector<bool> is_used(static_cast<std::size_t>(slots_.size()), false);
   for (int64_t i = 0; i < rows.size; ++i) {
     const auto slot = static_cast<int32_t>(rows.slot[i]);
-    add(slot, rows.node[i], rows.t[i], rows.batch[i]);
+    add(slot, rows.node[i], rows.t[i], rows.batch[i], newest_);
     is_used[slot] = true;
     num_taken_ = std::max(num_taken_, slot + 1);
   }

@@ -56,5 +56,31 @@ TEST(reuse_map_keeps_nothing_beyond_its_slots_nor_what_may_change) {
   CHECK(map.size() == 0 && Decided(map, 2, {1}, 4, 0.0).counts.num_computed == 1);
 }
 
+TEST(reuse_map_forgets_inserted_rows_as_old_as_they_are_said_to_be) {
+  ReuseMap map(5);
+  Decided(map, 0, {1}, 3, 0.0);
+  Decided(map, 2, {2}, 3, 0.0);
+  const std::vector<node_t> node = {2, 7, 8};
+  const std::vector<tick_t> t(3, 5);
+  std::vector<int64_t> slot(3);
+  map.insert(1, 1, {3, node.data(), t.data()}, slot.data());  // forgets 1, whose slot is the first free one
+  CHECK((slot == std::vector<int64_t>{-1, 0, 2}) && map.size() == 3);
+  const Decided fourth(map, 4, {2, 7, 8}, 3, 0.0);
+  CHECK(fourth.counts.num_computed == 0 && fourth.counts.largest_lag == 3);
+  const Decided fifth(map, 5, {2, 7}, 3, 0.0);  // 7 is of batch 1: too old, where 2 is not
+  CHECK(fifth.counts.num_computed == 1 && (fifth.order == std::vector<int64_t>{1, 0}));
+}
+
+TEST(reuse_map_inserts_into_an_empty_ring_and_up_to_its_slots) {
+  ReuseMap map(2);
+  const std::vector<node_t> node = {1, 2, 3};
+  const std::vector<tick_t> t(3, 5);
+  std::vector<int64_t> slot(3);
+  map.insert(4, 0, {3, node.data(), t.data()}, slot.data());
+  CHECK((slot == std::vector<int64_t>{0, 1, -1}));
+  CHECK(Decided(map, 5, {1, 2}, 2, 0.0).counts.num_computed == 0);
+  CHECK(Decided(map, 7, {1, 2}, 2, 0.0).counts.num_computed == 2);
+}
+
 }  // namespace
 }  // namespace tgflow

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch import Tensor
 
-from tgflow.batch import Batch, Block
+from tgflow.batch import Batch
 from tgflow.inference.batches import QueryBatches
 from tgflow.inference.memo import Memo
 from tgflow.inference.parts import in_parts
@@ -15,7 +14,7 @@ from tgflow.inference.queries import Fanout
 from tgflow.inference.whole import MAX_SLOTS
 from tgflow.model import TemporalModel
 from tgflow.plan.assembly import RootColumns, assembled_of
-from tgflow.plan.pending import distinct_events
+from tgflow.plan.layer_inputs import node_features, with_event_features
 from tgflow.plan.preparer import with_features
 from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampling import Hops
@@ -84,17 +83,9 @@ class LayeredEncoder:
             targets, neighbors, self._graph.seconds_per_tick, None,
             by_time=not is_lowest, by_position=not is_lowest,
         )  # fmt: skip
-        h = self._inputs(below) if is_lowest else self._rows(layer + 1, below, stamp)
-        computed: Tensor = self._layers[layer](h, self._with_events(block))
+        if is_lowest:
+            h = node_features(self._graph, below.nodes)
+        else:
+            h = self._rows(layer + 1, below, stamp)
+        computed: Tensor = self._layers[layer](h, with_event_features(self._graph, block))
         return computed
-
-    def _inputs(self, below: Frontier) -> Tensor | None:
-        node_x = self._graph.node_x
-        return None if node_x is None else node_x.gather(self._graph.node_rows(below.nodes))
-
-    def _with_events(self, block: Block) -> Block:
-        if self._graph.edge_x is None:
-            return block
-        events = distinct_events([block.eid], None)
-        table = self._graph.edge_x.gather(events.eids)
-        return replace(block, edge_row=events.rows[0], edge_table=table)

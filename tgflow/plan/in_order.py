@@ -63,6 +63,19 @@ def prefetch(items: Iterable[Item], lookahead: int = 1) -> Generator[Item]:
     return ordered_map(lambda item: item, items, lookahead=lookahead)
 
 
+def until_failure(items: Iterator[Item], failures: list[BaseException]) -> Generator[Item]:
+    """Yield `items` up to the first failure, which is added to `failures` and not raised.
+
+    So whoever knows some items ahead can raise it when its turn has come.
+    """
+    try:
+        yield from items
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        failures.append(error)
+
+
 @dataclass(frozen=True, slots=True)
 class _Done(Generic[T]):
     value: T

@@ -22,7 +22,7 @@ from torch import Tensor
 from tgflow.batch import Batch
 from tgflow.cache import CachedTable, Schedule, ScheduleMismatch
 from tgflow.plan.belady import BeladyPlanner
-from tgflow.plan.in_order import ordered_map, prefetch
+from tgflow.plan.in_order import ordered_map, prefetch, until_failure
 from tgflow.plan.inputs import FeatureInput, feature_inputs
 from tgflow.plan.pending import Feature, PendingBatch
 from tgflow.plan.plan import Plan
@@ -208,7 +208,7 @@ def _steps(drafts: Generator[_Pending], known: _Window) -> Generator[_Scheduled]
     """Plan batch after batch. A draft that fails is raised after those before it."""
     failures: list[BaseException] = []
     with closing(drafts):
-        for drafted in _until_failure(drafts, failures):
+        for drafted in until_failure(drafts, failures):
             known.add(drafted)
             while known.is_enough():
                 yield known.plan()
@@ -216,17 +216,6 @@ def _steps(drafts: Generator[_Pending], known: _Window) -> Generator[_Scheduled]
             yield known.plan()
     for failure in failures:
         raise failure
-
-
-def _until_failure(
-    drafts: Iterator[_Pending], failures: list[BaseException]
-) -> Generator[_Pending]:
-    try:
-        yield from drafts
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        failures.append(error)
 
 
 def _start(

@@ -11,15 +11,17 @@ happens to hold: so a run that is resumed, or prepared by other threads, takes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tgflow.batch import ReusedRows, ReuseRecord
+from tgflow.batch import HotRows, ReusedRows, ReuseRecord
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.plan._native import ReuseMap
+from tgflow.plan.hot_rows import AskedRows, recurring
 from tgflow.plan.padding import rounded
 from tgflow.plan.spec import PlanSpec, Roots
 from tgflow.sampling.hops import HopQueries
@@ -39,6 +41,9 @@ class ReuseRule:
     """Those that were computed at most so many batches before, at least 1."""
     refresh: float
     """Share of them, above 0, that is computed again, with gradients that stand for all of them."""
+    super_batch: int = 0
+    """Batches of a super-batch, whose hot rows are computed before it begins, at most half of
+    `staleness` rounded up; 0: each row is computed by the first batch that asks for it."""
 
 
 class ReuseProgress(NamedTuple):
@@ -70,10 +75,13 @@ class ReuseProgress(NamedTuple):
     """Of these, rows that were taken."""
     is_off: int = 0
     """1: too little was reused, and nothing is any more in this pass."""
+    begun: int = 0
+    """The first batch of the pass."""
 
     def restarted(self) -> ReuseProgress:
         """Return the progress at the start of another pass, with which no rows are shared."""
-        return self._replace(since=self.number, is_off=0)._with_new_window()
+        begun = self._replace(since=self.number, begun=self.number, is_off=0)
+        return begun._with_new_window()
 
     def _with_new_window(self) -> ReuseProgress:
         return self._replace(window=0, window_asked=0, window_reused=0)
@@ -110,6 +118,11 @@ class ReuseChoice:
     row: Tensor
     """int64 `[N]`: where each row of the frontier is then: at the places of `at`, or behind."""
     reused: ReusedRows
+
+    def handing_over(self, hot: HotRows | None) -> ReuseChoice:
+        """Return the choice of a batch with which rows are handed over that others will take."""
+        record = replace(self.reused.record, hot=hot)
+        return replace(self, reused=replace(self.reused, record=record))
 
 
 class HopReuse:
@@ -148,6 +161,11 @@ class HopReuse:
         """Whether nothing is reused any more."""
         return bool(self.progress.is_off)
 
+    @property
+    def super_batch(self) -> int:
+        """Batches of a super-batch; 0: there are none."""
+        return self._rule.super_batch
+
     def decide(self, roots: Roots, asked: HopQueries) -> ReuseChoice | None:
         """Return what the next batch takes; None: nothing, all is computed as without reuse.
 
@@ -163,7 +181,7 @@ class HopReuse:
         if self._spec.gpu is not None:
             nodes, t = _used_of(asked)
         num_used = len(nodes)
-        limit = roots.host.end if self._spec.sees_all_before else roots.host.begin
+        limit = self._limit(roots)
         self._forget_changed(limit)
         key = derive_key(roots.key, KeyDomain.REUSE, self._hop)
         order, slot = torch.empty(2, num_used, dtype=torch.int64).unbind(0)
@@ -179,6 +197,46 @@ class HopReuse:
         made = order[:stored]
         record = ReuseRecord(number, nodes[made], t[made], slot[:stored], self.progress)
         return self._choice(order, slot, (refreshed, stored, computed), record)
+
+    def ahead(self, asked: Sequence[tuple[Roots, HopQueries]]) -> HotRows | None:
+        """Return which rows of the next super-batch are computed before it; they get slots.
+
+        Those that two or more of its batches ask for, unless the ring has them; where it is short
+        of room, those that most ask for. They count as rows of the batch at which the super-batch
+        before began, whose parameters they are of. None: there are none, or the past has changed
+        since that batch.
+
+        Args:
+            asked: As `decide`, of the batches of the next super-batch, once it is decided about all
+                those before; in host memory.
+        """
+        progress, rule = self.progress, self._rule
+        number = max(progress.number - rule.super_batch, progress.begun)
+        if self.is_off or not asked or number < progress.since:
+            return None
+        rows = recurring([self._settled(*each) for each in asked])
+        slot = torch.empty_like(rows.nodes)
+        oldest = progress.oldest(rule.staleness)
+        self._map.insert(number, oldest, rows.nodes, rows.t, slot)
+        kept = (slot >= 0).nonzero().flatten()
+        if not len(kept):
+            return None
+        nodes, t, position, slots = (column[kept] for column in (*rows, slot))
+        k = asked[0][1].k
+        return HotRows(number, progress.number, nodes, t, position, slots, k)
+
+    def _limit(self, roots: Roots) -> int:
+        """Return the log position that no query of a batch sees events beyond."""
+        return roots.host.end if self._spec.sees_all_before else roots.host.begin
+
+    def _settled(self, roots: Roots, asked: HopQueries) -> AskedRows:
+        """Return those rows of a batch that are the same in later ones."""
+        may_recur = settled(self._spec.graph.log, asked.t, self._limit(roots))
+        position = asked.as_of
+        if not isinstance(position, Tensor):
+            assert position is not None
+            position = torch.full_like(asked.t, position)
+        return AskedRows(asked.nodes[may_recur], asked.t[may_recur], position[may_recur])
 
     def _choice(
         self, order: Tensor, slot: Tensor, counts: tuple[int, int, int], record: ReuseRecord

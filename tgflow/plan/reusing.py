@@ -8,7 +8,7 @@ plans ahead does not hear of them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.plan.assembly import RootColumns, assembled_of, walk_of
 from tgflow.plan.copying import CopyingPreparer
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
-from tgflow.plan.in_order import ordered_map
+from tgflow.plan.in_order import ordered_map, until_failure
 from tgflow.plan.padding import rounded
 from tgflow.plan.pending import PendingBatch
 from tgflow.plan.plan import Plan
@@ -120,7 +120,8 @@ class ReusingPlan:
 
     Args:
         plan: Of at least two hops, whose strategy draws nothing; without replay, memory or slices.
-        hops: Decides, for each hop below the first.
+        hops: Decides, for each hop below the first; the last one may have super-batches, which are
+            known as a whole when the one before begins.
 
     Raises:
         ValueError: If the plan's rows are not the same from batch to batch.
@@ -159,12 +160,12 @@ class ReusingPlan:
         for number, hop in enumerate(self._hops):
             if number:
                 begun = self._by_threads(partial(self._went_on, number), begun, num_threads)
-            begun = _decided(hop, begun)
+            begun = _decided_ahead(hop, begun) if hop.super_batch else _decided(hop, begun)
         return begun
 
     def _by_threads(self, make: Any, items: Iterable[Any], num_threads: int) -> Generator[Any]:
         wrapped = partial(run_task, make)
-        ahead = max(2, 2 * num_threads)
+        ahead = max(2, 2 * num_threads, *(hop.super_batch for hop in self._hops))
         return ordered_map(
             lambda task: (*task[:2], wrapped(task)),
             items,
@@ -228,10 +229,54 @@ def check_reusable(plan: Plan) -> None:
         )
 
 
-def _decided(hop: HopReuse, begun: Generator[Any]) -> Generator[Any]:
+_Decided = tuple[int, int, BatchReuse]
+
+
+def _decided(hop: HopReuse, begun: Generator[_Decided]) -> Generator[_Decided]:
     """Let batches pass one by one."""
     with closing(begun):
-        for epoch, index, reuse in begun:
-            walk = reuse.walk
-            reuse.choices.append(None if walk is None else hop.decide(walk.roots, walk.asked))
-            yield epoch, index, reuse
+        for task in begun:
+            _decide(hop, task[-1])
+            yield task
+
+
+def _decided_ahead(hop: HopReuse, begun: Generator[_Decided]) -> Generator[_Decided]:
+    """Let batches pass by super-batches; the first of each hands over hot rows of the next.
+
+    What fails is raised when its turn has come.
+    """
+    failures: list[BaseException] = []
+    with closing(begun):
+        windows = _super_batches(hop, until_failure(begun, failures))
+        window = next(windows, [])
+        while window:
+            for _, _, reuse in window:
+                _decide(hop, reuse)
+            following = next(windows, [])
+            walks = [reuse.walk for _, _, reuse in following if reuse.walk is not None]
+            hot = hop.ahead([(walk.roots, walk.asked) for walk in walks])
+            choices = window[0][-1].choices
+            first = choices.pop()
+            choices.append(None if first is None else first.handing_over(hot))
+            yield from window
+            window = following
+    for failure in failures:
+        raise failure
+
+
+def _super_batches(hop: HopReuse, begun: Iterator[_Decided]) -> Generator[list[_Decided]]:
+    """Yield the batches of each super-batch; they are cut by the numbers of batches."""
+    number, window = hop.progress.number, list[_Decided]()
+    for task in begun:
+        window.append(task)
+        number += 1
+        if number % hop.super_batch == 0:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _decide(hop: HopReuse, reuse: BatchReuse) -> None:
+    walk = reuse.walk
+    reuse.choices.append(None if walk is None else hop.decide(walk.roots, walk.asked))

@@ -1,0 +1,190 @@
+"""Hot rows: which ones are computed before their super-batch, and that plans stay pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.effort import cases, tries
+from helpers.made_plans import plan_of
+from helpers.made_streams import made_events
+from helpers.plan_reference import assert_same_batch
+from helpers.reused import asked_of, batches_of, reusing
+from tgflow.graph import TemporalGraph
+from tgflow.plan import reuse
+from tgflow.plan.hot_rows import AskedRows, recurring
+from tgflow.sampling.expand import Frontier, expand
+from tgflow.sampling.rows import sample_neighbors
+
+HOW = {"strategy": "recent", "with_memory": False, "counts": ()}
+STALENESS, SIZE = 8, 4
+
+
+def recent_plan(events=None, **changes):
+    graph = TemporalGraph.from_events(made_events(300) if events is None else events)
+    return plan_of(graph, **HOW | changes)
+
+
+@settings(max_examples=tries(200), deadline=None)
+@given(
+    batches=st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.integers(-(2**60), -(2**60) + 3)), unique=True),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_recurring_rows_are_those_of_a_reference(batches):
+    def columns(number, rows):
+        nodes, t = torch.tensor(rows, dtype=torch.int64).view(-1, 2).unbind(1)
+        return AskedRows(nodes, t, torch.full_like(t, number))
+
+    found = recurring([columns(number, rows) for number, rows in enumerate(batches)])
+    count = Counter(row for rows in batches for row in rows)
+    first = {}
+    for number, rows in enumerate(batches):
+        for row in rows:
+            first.setdefault(row, number)
+    expected = sorted((row for row in first if count[row] > 1), key=lambda row: -count[row])
+    assert list(zip(*(x.tolist() for x in found[:2]), strict=True)) == expected
+    assert found.position.tolist() == [first[row] for row in expected]
+
+
+def rows_of(block, at):
+    """What a row is made of: the events of its neighbors, and how long ago they were."""
+    return block.eid[at].tolist(), block.dt[at].tolist()
+
+
+def made_of(plan, hot):
+    """What hot rows are made of."""
+    found = sample_neighbors(plan.graph, plan.sampler, hot.nodes, hot.t, hot.k, as_of=hot.position)
+    targets = Frontier(hot.nodes, hot.t)
+    block, _ = expand(targets, found, plan.graph.seconds_per_tick, None, by_time=False)
+    return block
+
+
+class Ring:
+    """What the slots hold, by a dict; checks what batches take, and what is handed over."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.slots = {}
+        self.hot = None
+        self.num_taken = Counter()
+
+    def check(self, batch):
+        number, whole = batch.index, self.plan.batch(batch.epoch, batch.index)
+        lower, record = batch.blocks[1], batch.blocks[1].reused.record
+        if self.hot is not None and number == self.hot.due:
+            self._put(self.hot)
+        if record.hot is not None:
+            assert number % SIZE == 0
+            assert (record.hot.number, record.hot.due) == (number, number + SIZE)
+            self.hot = record.hot
+        asked = asked_of(self.plan, number, batch.epoch)
+        taken = lower.reused.slot.tolist()
+        for slot in taken:
+            made, query, content = self.slots[slot]
+            assert 0 < number - made <= STALENESS
+            assert content == rows_of(whole.blocks[1], asked.index(query))
+            self.num_taken[query, made] += 1
+        for i, slot in enumerate(lower.reused.stored.tolist()):
+            query = (int(record.nodes[i]), int(record.t[i]))
+            self.slots[slot] = (number, query, rows_of(lower, i))
+
+    def _put(self, hot):
+        block = made_of(self.plan, hot)
+        queries = zip(hot.nodes.tolist(), hot.t.tolist(), strict=True)
+        for i, (slot, query) in enumerate(zip(hot.slots.tolist(), queries, strict=True)):
+            self.slots[slot] = (hot.number, query, rows_of(block, i))
+
+
+@settings(max_examples=tries(40, 3), deadline=None)
+@given(
+    visibility=st.sampled_from(["event", "batch"]),
+    noise=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 99),
+    capacity=st.sampled_from([20, 100_000]),
+)
+def test_rows_that_are_taken_are_what_they_are_computed_as(visibility, noise, seed, capacity):
+    events = made_events(160, noise=noise, seed=seed)
+    plan = recent_plan(events, visibility=visibility, batch_size=12)
+    ring = Ring(plan)
+    for batch in batches_of(reusing(plan, STALENESS, 0.2, capacity, super_batch=SIZE)):
+        ring.check(batch)
+    assert ring.num_taken.total() > 0
+
+
+def test_what_several_batches_of_a_super_batch_ask_for_is_handed_over_before_it():
+    plan = recent_plan(batch_size=12)
+    batches = list(batches_of(reusing(plan, STALENESS, 1e-9, super_batch=SIZE)))
+    handed = {}
+    for batch in batches:
+        record = batch.blocks[1].reused.record
+        if record.hot is None:
+            continue
+        hot = handed[batch.index] = rows_named(record.hot)
+        later = range(record.hot.due, min(record.hot.due + SIZE, len(batches)))
+        asked = Counter(row for number in later for row in asked_of(plan, number))
+        assert all(asked[row] > 1 for row in hot)
+        for number in later:
+            assert not hot & rows_named(batches[number].blocks[1].reused.record)
+    assert list(handed) == [0, 4, 8, 12, 16]  # and the last super-batch has one batch
+
+
+def rows_named(record):
+    """The (node, time) of each of its rows, which are distinct."""
+    rows = list(zip(record.nodes.tolist(), record.t.tolist(), strict=True))
+    assert len(set(rows)) == len(rows)
+    return set(rows)
+
+
+@pytest.mark.parametrize("fanouts", cases([(3, 2), (2, 3, 2)], [(2, 3, 2)]))
+def test_batches_are_the_same_on_any_number_of_threads(fanouts, monkeypatch):
+    monkeypatch.setattr(reuse, "LEAST_SHARE", 0.0)
+
+    def made(num_threads):
+        plan = recent_plan(fanouts=fanouts, batch_size=20)
+        return list(batches_of(reusing(plan, STALENESS, super_batch=SIZE), num_threads))
+
+    for expected, found in zip(made(0), made(2), strict=True):
+        assert_same_batch(found, expected)
+        pair = [each.blocks[-1].reused.record.hot for each in (found, expected)]
+        assert (pair[0] is None) == (pair[1] is None)
+        if pair[0] is not None:
+            assert torch.equal(pair[0].slots, pair[1].slots)
+            assert torch.equal(pair[0].position, pair[1].position)
+
+
+def test_a_past_that_changes_within_a_super_batch_drops_its_hot_rows():
+    events = made_events(300)
+    graph = TemporalGraph.from_events(events[:120])
+    graph.append(made_events(4, seed=7), allow_late=True)
+    graph.append(events[120:])
+    plan = plan_of(graph, **HOW, batch_size=12)  # batch 10, the third of its super-batch, is late
+    ring = Ring(plan)
+    for batch in batches_of(reusing(plan, STALENESS, 0.2, super_batch=SIZE)):
+        ring.check(batch)
+        assert batch.blocks[1].reused.record.hot is None or batch.index != 8
+    assert ring.num_taken.total() > 0
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_a_batch_that_fails_is_named_after_all_those_before_it(num_threads):
+    plan = recent_plan()
+    drawn = plan.draw
+
+    def failing(epoch, index):
+        if index == 5:
+            raise OSError("the disk is gone")
+        return drawn(epoch, index)
+
+    plan.draw = failing
+    batches = batches_of(reusing(plan, STALENESS, super_batch=SIZE), num_threads)
+    for _ in range(5):
+        next(batches)
+    with pytest.raises(RuntimeError, match="preparing batch 5 of epoch 0 failed: the disk is gone"):
+        next(batches)
