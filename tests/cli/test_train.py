@@ -70,10 +70,12 @@ def test_rows_of_lower_layers_may_be_reused(tgflow, events_csv):
     assert ran.json["reuse.reused"] > 0
     assert 0 < ran.json["reuse.largest_lag"] <= 4
     assert "lower layers' rows up to 4 batches old" in ran.json["protocol_line"]
-    ran = tgflow(*tgat, "--reuse-staleness", "4")
+    ran = tgflow(*tgat, "--reuse-staleness", "4", "--reuse-producer", "cpu")
     assert "rows reused, at most" in ran.out
+    assert "hot ones 2 batches ahead" in ran.out
     for flags, code, message in (
         (("--reuse-staleness", "-1"), 2, "--reuse-staleness: reuse.staleness must be"),
+        (("--reuse-producer", "cpu"), 2, "set it to 8, or --reuse-producer inline"),
         (("--reuse-staleness", "4", "-m", "tgn"), 65, "leave reuse out (--reuse-staleness 0)"),
         (("--reuse-staleness", "4", "--strategy", "uniform"), 65, "reuse is for strategy recent"),
         (("--reuse-staleness", "4", "--slices", "2"), 65, "slices (--slices 1)"),

@@ -9,7 +9,7 @@ from tgflow.train.observe import Callback, EpochRecord, StepRecord
 
 TIMED = (
     "seconds", "per_second", "overhead", "freshness", "lag", "elapsed", "rss", "progress",
-    "hit_rate", "crc32",
+    "hit_rate", "crc32", "reuse.late",
 )  # fmt: skip
 """Parts of the names of figures that the clock and the machine decide."""
 

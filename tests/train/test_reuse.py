@@ -17,81 +17,24 @@ from helpers.emulated_training import emulated_pages  # noqa: F401
 from helpers.made_streams import made_events, small_tgat, small_tgn
 from helpers.plan_reference import assert_same_batch
 from helpers.records import untimed
+from helpers.reuse_training import (
+    EVENTS,
+    REUSE,
+    Pass,
+    parameters,
+    recent_tgat,
+    rows_at,
+    trainer_of,
+)
 from tgflow.checkpoint import Checkpoint
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT
-from tgflow.plan import Loader, NegativeSampler
 from tgflow.plan import reuse as reuse_plan
 from tgflow.plan.reuse import ReuseProgress
 from tgflow.tables import FeatureTable
-from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.learner import Learner
 from tgflow.train.observe import Callback
-from tgflow.train.offline import OfflineTrainer
-from tgflow.train.plans import make_plan
-from tgflow.train.reuse import TrainingReuse, reuse_of
-from tgflow.train.state import load_learner, save_learner
-
-EVENTS = made_events(280)
-REUSE = tg.Reuse(staleness=4, refresh=0.3)
-EAGER = ExecutionConfig(capture=False)  # an emulated device does what it captures
-
-
-def recent_tgat(**changes):
-    return small_tgat(strategy="recent", **changes)
-
-
-def trainer_of(model=None, graph=None, device="cpu", observer=None, **changes):
-    settings = {"batch_size": 20, "learning_rate": 1e-2, "epochs": 2, "mrr_negatives": 5}
-    graph = TemporalGraph.from_events(EVENTS) if graph is None else graph
-    model = (recent_tgat() if model is None else model).to(device)
-    config = OfflineConfig(**settings | changes)
-    return OfflineTrainer(model, graph, config, observer, execution=EAGER)
-
-
-class Pass:
-    """Learning from the batches of a plan, of which some steps are taken at a time."""
-
-    def __init__(self, model=None, num_threads=0, reuse=REUSE, device="cpu"):
-        self.model = recent_tgat() if model is None else model
-        graph = TemporalGraph.from_events(EVENTS, device=device)
-        config = OfflineConfig(batch_size=20)
-        self.plan = make_plan(graph, self.model, config, NegativeSampler(), seed=3)
-        self.learner = Learner(self.model, seed=1, learning_rate=1e-2, execution=EAGER)
-        self.reuse = TrainingReuse(reuse, self.model, self.plan, self.learner.device)
-        self.num_threads = num_threads
-
-    def batches(self, begin=0):
-        tasks = ((0, index) for index in range(begin, len(self.plan)))
-        source, decided = self.reuse.batches(tasks, self.num_threads)
-        device = self.learner.device
-        loader = Loader.of_tasks(source, decided, num_threads=self.num_threads, device=device)
-        return iter(loader)
-
-    def learn(self, begin=0, stop=None):
-        batches = self.batches(begin)
-        seen = []
-        for batch in batches:
-            self.reuse.learn(self.learner, batch)
-            seen.append(batch)
-            if batch.index + 1 == stop:
-                batches.close()
-                break
-        return seen
-
-    def saved(self):
-        checkpoint = Checkpoint({})
-        save_learner(checkpoint, self.learner)
-        self.reuse.save(checkpoint)
-        return checkpoint
-
-    def load(self, checkpoint):
-        load_learner(self.learner, checkpoint)
-        self.reuse.load(checkpoint)
-
-
-def parameters(model):
-    return torch.cat([x.detach().flatten() for x in model.parameters()])
+from tgflow.train.reuse import reuse_of
 
 
 def test_without_staleness_training_is_what_it_is_without_reuse():
@@ -138,16 +81,6 @@ def test_a_row_that_is_reused_is_that_of_the_parameters_it_was_computed_with(lay
         run.reuse.learn(run.learner, batch)
     assert num_compared > 50
     assert not lowest._forward_hooks
-
-
-def rows_at(layer, plan, nodes, t):
-    """What a layer without node features makes of nodes at times."""
-    hops = tg.sample_hops(plan.graph, nodes, t, plan.fanouts[-1:])
-    (block,) = hops.blocks
-    x = plan.graph.edge_x.gather(block.eid.reshape(-1).clamp(min=-1))
-    rows = torch.arange(x.shape[0]).view(block.eid.shape)
-    with torch.no_grad():
-        return layer(None, replace(block, edge_row=rows, edge_table=x))
 
 
 def test_no_gradient_reaches_a_row_that_is_reused_and_a_refreshed_one_weighs_more():

@@ -1,44 +1,35 @@
 """What it is worth to a TGAT in training to reuse rows of its lower layer, and what it costs.
 
 NeutronOrch (PVLDB 17, 2024) reuses embeddings of the bottom layer that are a bounded number of
-batches old. Here the same model learns the same batches with every staleness, in turns, and then by
-itself with several seeds.
+batches old. Here the same model learns the same batches with every staleness, in turns, and with
+rows that are computed ahead; and then by itself with several seeds.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from tgflow.bench.options import Options
+from tgflow.bench.reuse_ahead import ahead_rows
+from tgflow.bench.reuse_training import BATCH, NEIGHBORS, TimedTraining, contender_of, graph_of
 from tgflow.bench.row import Params, Row
-from tgflow.bench.train import QUICK_EVENTS, THREADS, X_DIM, set_threads
+from tgflow.bench.train import QUICK_EVENTS, THREADS, set_threads
 from tgflow.bench.turns import restored_threads
 from tgflow.events import EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.models import TGAT, TGATConfig
-from tgflow.plan.loader import Loader
-from tgflow.plan.negatives import NegativeSampler
-from tgflow.plan.plan import Plan
 from tgflow.report.chart import Chart, Line
 from tgflow.report.formatting import compact
 from tgflow.report.svg import render_svg
 from tgflow.train.config import OfflineConfig, Reuse
-from tgflow.train.learner import Learner
 from tgflow.train.offline import OfflineTrainer
-from tgflow.train.plans import make_plan
-from tgflow.train.reuse import reuse_of
 
-BATCH = 200
-NEIGHBORS = 10
 STALENESS = (0, 1, 2, 4, 8, 16)
 QUICK_STALENESS = (0, 8)
-TIMED_EVENTS = 20_000
-"""The last ones of a stream, learned in turns with every staleness."""
 SEEDS = 5
 EPOCHS = 3
 WIKIPEDIA_GAIN = 1.6
@@ -64,6 +55,8 @@ def run(options: Options) -> list[Row]:
             options.say(f"reuse: {name}, speed")
             speeds = speed_rows(events[:limit], stalenesses(options), {"stream": name})
             rows += speeds
+            options.say(f"reuse: {name}, speed with rows computed ahead")
+            rows += ahead_rows(events[:limit], {"stream": name})
             rows += precision_rows(events[:limit], {"stream": name}, options)
     return rows
 
@@ -73,71 +66,16 @@ def stalenesses(options: Options) -> Sequence[int]:
     return QUICK_STALENESS if options.quick else STALENESS
 
 
-class TimedTraining:
-    """A TGAT that learns a plan's batches step by step.
-
-    Args:
-        staleness: Of the rows that it reuses.
-        plan: Its batches.
-        model: The model.
-    """
-
-    def __init__(self, staleness: int, plan: Plan, model: TGAT) -> None:
-        self.staleness = staleness
-        self.plan = plan
-        self.seconds: list[float] = []
-        self.num_rows: list[int] = []
-        """Of each batch, the rows of the lower layer that were computed."""
-        self._learner = Learner(model, seed=0, learning_rate=1e-4)
-        self.reuse = reuse_of(Reuse(staleness=staleness), self._learner, plan, num_ranks=1)
-        tasks = ((0, index) for index in range(len(plan)))
-        loader = Loader.of_tasks(plan, tasks, num_threads=0)
-        if self.reuse is not None:
-            loader = Loader.of_tasks(*self.reuse.batches(tasks, 0), num_threads=0)
-        self._batches = iter(loader)
-
-    def step(self) -> None:
-        """Prepare a batch and learn from it."""
-        begin = time.perf_counter()
-        batch = next(self._batches)
-        if self.reuse is None:
-            self._learner.learn(batch)
-        else:
-            self.reuse.learn(self._learner, batch)
-        self.seconds.append(time.perf_counter() - begin)
-        self.num_rows.append(len(batch.blocks[1].target))
-
-    @property
-    def figures(self) -> tuple[float, float]:
-        """Seconds and rows of a batch, once rows of as many batches as may be are there."""
-        settled = slice(max(STALENESS), None)
-        return statistics.median(self.seconds[settled]), statistics.fmean(self.num_rows[settled])
-
-
 def speed_rows(events: EventBatch, wanted: Sequence[int], params: Params) -> Iterator[Row]:
     """Yield events a second with each staleness, beside none, and how much of the rows it saves."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(len(events), X_DIM, generator=generator)
-    graph = TemporalGraph.from_events(EventBatch(events.src, events.dst, events.t, x))
-    contenders = [contender_of(graph, staleness) for staleness in wanted]
+    graph = graph_of(events)
+    contenders = [contender_of(graph, Reuse(staleness=staleness)) for staleness in wanted]
     for _ in range(len(contenders[0].plan)):
         for contender in contenders:
             contender.step()
     seconds, num_rows = contenders[0].figures
     for each in contenders[1:]:
         yield from contender_rows(each, seconds, num_rows, params)
-
-
-def contender_of(graph: TemporalGraph, staleness: int) -> TimedTraining:
-    """Return a TGAT at the start of a stream's last events; all of them are alike."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = TGAT.for_graph(graph, neighbors=NEIGHBORS)
-    plan = make_plan(
-        graph, model, OfflineConfig(batch_size=BATCH), NegativeSampler(),
-        seed=0, start=max(0, graph.num_events - TIMED_EVENTS), stop=graph.num_events,
-    )  # fmt: skip
-    return TimedTraining(staleness, plan, model)
 
 
 def contender_rows(

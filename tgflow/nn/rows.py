@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tgflow.batch import Block, ReusedRows, ReuseRecord
+from tgflow.batch import Block, HotRows, ReusedRows, ReuseRecord
 
 
 class RingRows(NamedTuple):
@@ -52,11 +52,17 @@ class EmbeddingRing:
         """Return what a slot takes."""
         return dim * dtype.itemsize + 3 * torch.int64.itemsize
 
-    def note(self, record: ReuseRecord) -> None:
-        """Remember of which batch and query the rows are that `completed` stores."""
+    def note(self, record: ReuseRecord | HotRows) -> None:
+        """Remember of which batch and query the rows are that `completed` or `put` stores."""
         self.number[record.slots] = record.number
         self.nodes[record.slots] = record.nodes
         self.t[record.slots] = record.t
+
+    def put(self, hot: HotRows, rows: Tensor) -> None:
+        """Store rows that no batch computes, `[S, dim]` on any device."""
+        self.note(hot)
+        device = self.rows.device
+        self.rows.index_copy_(0, hot.slots.to(device), rows.to(device, self.rows.dtype))
 
     def completed(self, computed: Tensor, reused: ReusedRows) -> Tensor:
         """Return all rows of a frontier, and store those that later batches may take.

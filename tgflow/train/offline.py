@@ -43,7 +43,7 @@ from tgflow.train.offline_summary import pass_figures, protocol_figures
 from tgflow.train.rank_control import RankControl
 from tgflow.train.rank_reducer import reducer_of
 from tgflow.train.reducer import check_sliceable, score_values
-from tgflow.train.reuse import reuse_of
+from tgflow.train.reuse import learning, reuse_of
 from tgflow.train.split import chronological_split
 from tgflow.train.state import graph_of, load_learner, save_learner, save_state
 
@@ -313,7 +313,6 @@ class OfflineTrainer:
         """Learn from all training events; yield the loss of each batch, once it is known."""
         notify = notifier(self._observer, "train", epoch, len(self._train_plan))
         learner, results = self._learner, self._learner.new_results()
-        learn = learner.learn if self.reuse is None else partial(self.reuse.learn, learner)
 
         def known(*, everything: bool = False) -> Iterator[float]:
             for place, values in results.take(everything=everything):
@@ -322,11 +321,12 @@ class OfflineTrainer:
                 notify(place, loss := float(values["loss"]))
                 yield loss
 
-        for batch in self._training_batches(epoch):
-            step = learn(batch)
-            learner.commit(batch, step.scores)
-            results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
-            yield from known()
+        with learning(learner, self.reuse) as learn:
+            for batch in self._training_batches(epoch):
+                step = learn(batch)
+                learner.commit(batch, step.scores)
+                results.put(BatchPlace.of(batch), score_values(step.scores) | {"loss": step.loss})
+                yield from known()
         yield from known(everything=True)
 
     def _training_batches(self, epoch: int) -> Iterable[AnyBatch]:

@@ -124,8 +124,9 @@ def _eval_neighbors(config: OfflineConfig) -> tuple[str, ...]:
 
 
 def _reuse(config: OfflineConfig) -> tuple[str, ...]:
-    staleness = config.reuse.staleness
-    return (f"lower layers' rows up to {staleness} batches old",) if staleness else ()
+    staleness, ahead = config.reuse.staleness, config.reuse.super_batch
+    how = f", hot ones {ahead} batches ahead" if ahead else ""
+    return (f"lower layers' rows up to {staleness} batches old{how}",) if staleness else ()
 
 
 def _negatives(config: OfflineConfig) -> str:

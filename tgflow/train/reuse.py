@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.checkpoint.parts import InCheckpoint, SectionReader, SectionWriter
@@ -20,6 +22,7 @@ from tgflow.plan.reusing import BatchReuse, ReusingPlan, check_reusable
 from tgflow.share import AnyBatch
 from tgflow.train.config import Reuse
 from tgflow.train.learner import Learner
+from tgflow.train.producer import RowProducer
 from tgflow.train.slice_steps import StepResult
 from tgflow.units import parse_bytes
 
@@ -35,13 +38,17 @@ class ReuseStats:
     refreshed: int
     """Rows that could have been taken, and were computed again."""
     saved: int
-    """Neighbors that were neither sampled nor read."""
+    """Neighbors that were neither sampled nor read, by nobody."""
     largest_lag: int
     """Batches since the oldest row that was taken had been computed."""
     dropped: int
     """Rows that were forgotten as the past had changed."""
     is_off: bool
     """Whether it has switched itself off in the latest pass, where too little was reused."""
+    produced: int = 0
+    """Rows that no batch computed, but a producer, for those that took them."""
+    late: int = 0
+    """Of these, rows that the training computed for it, by the clock; of this process alone."""
 
 
 class TrainingReuse(InCheckpoint):
@@ -73,6 +80,11 @@ class TrainingReuse(InCheckpoint):
             for dim in map(_dim_of, self._layers)
         ]
         self._progress = [ReuseProgress()] * len(self._rings)
+        self.producer: RowProducer | None = None
+        """What computes rows of the lowest layer ahead; None: nobody does."""
+        if config.super_batch:
+            check_host_graph(plan)
+            self.producer = RowProducer(self._layers[-1], self._rings[-1], plan)
 
     def _capacity(self, dim: int, dtype: torch.dtype) -> int:
         budget = parse_bytes(self._config.budget) // len(self._layers)
@@ -94,7 +106,10 @@ class TrainingReuse(InCheckpoint):
         )
         lag = max(each.largest_lag for each in self._progress)
         is_off = all(each.is_off for each in self._progress)
-        return ReuseStats(asked, reused, refreshed, saved, lag, dropped, is_off)
+        stats = ReuseStats(asked, reused, refreshed, saved, lag, dropped, is_off)
+        if (by := self.producer) is None:
+            return stats
+        return replace(stats, saved=saved - by.num_read, produced=by.num_made, late=by.num_late)
 
     def figures(self) -> dict[str, Any]:
         """Return the statistics as a result has them."""
@@ -102,7 +117,13 @@ class TrainingReuse(InCheckpoint):
 
     def restart(self) -> None:
         """Begin a pass, with which those before share no rows."""
+        self.close()
         self._progress = [each.restarted() for each in self._progress]
+
+    def close(self) -> None:
+        """Let nobody compute rows ahead any more, as at the end of a pass."""
+        if self.producer is not None:
+            self.producer.close()
 
     def batches(
         self, tasks: Iterable[tuple[int, int]], num_threads: int
@@ -118,9 +139,11 @@ class TrainingReuse(InCheckpoint):
         return source, source.tasks(tasks, num_threads)
 
     def _hop(self, number: int) -> HopReuse:
-        ring, progress = self._rings[number], self._progress[number]
+        ring, progress, rule = self._rings[number], self._progress[number], self._rule
+        if number + 1 == len(self._rings):
+            rule = replace(rule, super_batch=self._config.super_batch)
         return HopReuse(
-            self._plan, 1 + number, self._rule, ring.capacity, self._pads, progress,
+            self._plan, 1 + number, rule, ring.capacity, self._pads, progress,
             ring.rows_since(progress.oldest(self._rule.staleness)),
         )  # fmt: skip
 
@@ -132,6 +155,9 @@ class TrainingReuse(InCheckpoint):
 
     @contextmanager
     def _completing(self, batch: Batch) -> Iterator[None]:
+        lowest = batch.blocks[-1].reused
+        if self.producer is not None and lowest is not None:
+            self.producer.begin(lowest.record)
         with ExitStack() as hooks:
             for number, (layer, ring) in enumerate(zip(self._layers, self._rings, strict=True)):
                 reused = batch.blocks[1 + number].reused
@@ -143,7 +169,9 @@ class TrainingReuse(InCheckpoint):
 
     def save(self, writer: SectionWriter) -> None:
         """Save the rows that later batches may take, and how far the decisions have come."""
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
+        if self.producer is not None:  # before rings are read: it completes them
+            tensors |= self.producer.saved(self._progress[-1].number)
         for number, (ring, progress) in enumerate(zip(self._rings, self._progress, strict=True)):
             kept = ring.rows_since(progress.oldest(self._rule.staleness))
             tensors[f"{number}.progress"] = torch.tensor(progress)
@@ -161,6 +189,8 @@ class TrainingReuse(InCheckpoint):
                 raise ValueError("the checkpoint's rows for reuse need a larger budget")
             ring.restore(kept, rows)
             self._progress[number] = ReuseProgress(*saved[f"{number}.progress"].tolist())
+        if self.producer is not None:
+            self.producer.restore(saved)
 
 
 def reuse_of(config: Reuse, learner: Learner, plan: Plan, num_ranks: int) -> TrainingReuse | None:
@@ -183,6 +213,29 @@ def reuse_of(config: Reuse, learner: Learner, plan: Plan, num_ranks: int) -> Tra
             "ranks: leave reuse out (staleness=0), or train in one process"
         )
     return TrainingReuse(config, learner.model, plan, learner.device)
+
+
+@contextmanager
+def learning(
+    learner: Learner, reuse: TrainingReuse | None
+) -> Iterator[Callable[[AnyBatch], StepResult]]:
+    """Enclose a pass, and give what takes a step from each of its batches: see `Learner.learn`."""
+    if reuse is None:
+        yield learner.learn
+        return
+    try:
+        yield partial(reuse.learn, learner)
+    finally:
+        reuse.close()
+
+
+def check_host_graph(plan: Plan) -> None:
+    """Raise ValueError unless rows of a plan's graph can be computed on the CPU."""
+    if plan.gpu is not None:
+        raise ValueError(
+            f"rows are computed ahead from a graph in host memory, and this one is on "
+            f'{plan.graph.device}: set producer="inline"'
+        )
 
 
 def check_reuse(model: TemporalModel) -> None:
