@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from tgflow.batch import Batch
 from tgflow.counts import MAX_DEPTH, Count, Counts
+from tgflow.describe import described
 from tgflow.model import Scores, TemporalModel
 from tgflow.models.heuristic import latest_age
 from tgflow.nn.one_thread import one_thread
@@ -32,6 +33,7 @@ _NEVER = 2.0
 """In place of log(1 + age) / 16 of what was never seen, which is older than all."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class SmoothedCountsConfig:
     """Settings of the count model; the defaults are its reference set of 9 parameters."""

@@ -23,6 +23,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Batch, Block
+from tgflow.describe import described
 from tgflow.model import Scores, TemporalModel
 from tgflow.nn import CrossAttention, Dropout, MergeLayer, NodeTable, Pairs
 from tgflow.nn._native import gather_rows
@@ -33,6 +34,7 @@ MAX_PAIRS = 4096
 """Pairs that are scored at once: it bounds memory, and changes no result."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class CRAFTConfig:
     """Settings of a CRAFT; the defaults are those that its authors train most data sets with."""

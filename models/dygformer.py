@@ -22,6 +22,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
+from tgflow.describe import described
 from tgflow.model import Scores, TemporalModel
 from tgflow.nn import MergeLayer, Pairs, TimeEncoding
 from tgflow.nn._native import gather_rows
@@ -33,6 +34,7 @@ MAX_TOKENS = 1 << 16
 """Tokens that are scored at a time, unless gradients keep what all of them need."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class DyGFormerConfig:
     """Settings of a DyGFormer; the defaults are the paper's, but for widths of 172."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.counts import Counts
+from tgflow.describe import described
 from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_counts
 from tgflow.setting import check_ranges
 
@@ -29,6 +30,7 @@ WINDOWS = (3600.0, 86_400.0, 604_800.0, 2_592_000.0, 31_536_000.0)
 """Seconds, tried where no window is given: an hour, a day, a week, 30 days, a year."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class EdgeBankConfig:
     """Settings of EdgeBank with unlimited memory."""
@@ -40,6 +42,7 @@ class EdgeBankConfig:
         check_ranges(self)
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class EdgeBankTWConfig(EdgeBankConfig):
     """Settings of EdgeBank with a time window."""

@@ -21,6 +21,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Batch, Block
+from tgflow.describe import described
 from tgflow.model import Embeddings, TemporalModel
 from tgflow.nn import LinkDecoder, Mixer, TimeEncoding, TokenProj
 from tgflow.nn._native import gather_rows
@@ -28,6 +29,7 @@ from tgflow.nn.tokens import gather_slots
 from tgflow.setting import check_ranges
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class GraphMixerConfig:
     """Settings of a GraphMixer; the defaults are the paper's, but for `dropout`."""

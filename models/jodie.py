@@ -26,6 +26,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
+from tgflow.describe import described
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import Dropout, LinkDecoder, MemoryUpdater, NodeMemory, TimeEncoding
@@ -36,6 +37,7 @@ from tgflow.nn.updater import Cell
 from tgflow.setting import Size, check_ranges
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class JODIEConfig:
     """Settings of a JODIE; widths are those of TGN."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.counts import Count, Counts
+from tgflow.describe import described
 from tgflow.models.heuristic import Heuristic
 from tgflow.setting import check_ranges
 
@@ -28,6 +29,7 @@ DECAYS = (0.3, 0.6, 0.9, 0.94, 0.97, 0.99, 0.999)
 """Per 200 events, tried where no decay is given."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class PopTrackConfig:
     """Settings of PopTrack."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.counts import Count, Counts
+from tgflow.describe import described
 from tgflow.models.heuristic import Heuristic, PairDirection, latest_age, pair_counts
 from tgflow.setting import check_ranges
 
@@ -31,6 +32,7 @@ _Key: TypeAlias = tuple[Tensor, Tensor]
 _UNIT = 2.0**-64  # brings ages in ticks below 1, without rounding
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class RecencyConfig:
     """Settings of the rules of recency and popularity."""

@@ -25,10 +25,12 @@ from torch import nn
 
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
+from tgflow.describe import described
 from tgflow.model import Embeddings, TemporalModel
 from tgflow.nn import AttentionConfig, AttentionStack, LinkDecoder, TimeEncoding
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class TGATConfig(AttentionConfig):
     """Settings of a TGAT; the defaults are the paper's, but for `strategy`."""

@@ -23,6 +23,7 @@ from annotated_types import Ge
 from torch import nn
 
 from tgflow.batch import Batch
+from tgflow.describe import described
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import (
@@ -40,6 +41,7 @@ from tgflow.nn.updater import Cell
 from tgflow.setting import Size
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class TGNConfig(AttentionConfig):
     """Settings of a TGN; the defaults are the paper's, but for widths of 172 where features are."""

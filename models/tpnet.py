@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tgflow.batch import Batch, Block
+from tgflow.describe import described
 from tgflow.messages import Messages, NewEvents
 from tgflow.model import Embeddings, Scores, TemporalModel
 from tgflow.nn import LogTimeEncoding, MergeLayer, Mixer, NodeMemory, Pairs, TokenProj
@@ -38,6 +39,7 @@ MAX_PAIRS = 1024
 """Pairs that are scored at a time, unless gradients keep what all of them need."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class TPNetConfig:
     """Settings of a TPNet; the defaults are the paper's, but for widths of 172."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Protocol, runtime_checkable
 
+from tgflow.describe import described
 from tgflow.events import EventBatch, concat
 from tgflow.ids import NodeIds
 from tgflow.streams.files.file_source import FileSource
@@ -45,6 +46,7 @@ class Source(Protocol):
         ...
 
 
+@described
 class EventSource:
     """The events of files or tables, one after another, up to the first row that is none.
 
@@ -95,6 +97,15 @@ class EventSource:
                 if not left:
                     break
         return concat(batches)
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "name": self._name,
+            "num_events": self.num_events,
+            "unit": self.unit,
+            "x_dim": self.x_dim,
+            "ids": self.ids,
+        }
 
     @property
     def label_classes(self) -> Sequence[str]:

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from tgflow.counts import Counts
+from tgflow.describe import described
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class HotRows:
     """Rows of the lowest layer below the top that several batches to come take from the ring.
@@ -57,6 +59,7 @@ class ReuseRecord:
     """Rows to be computed from the parameters before this batch's step; or None."""
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class ReusedRows:
     """Rows of a frontier that are not computed as a block's targets: a ring of rows has them.
@@ -74,6 +77,7 @@ class ReusedRows:
     record: ReuseRecord
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """One layer of message passing: from the frontier below to this layer's targets.
@@ -110,6 +114,7 @@ class Block:
         return rows.reshape(*self.edge_row.shape, rows.shape[1])
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class HostEvents:
     """The events of a batch in host memory, wherever its tensors are: what the host decides by.
@@ -134,6 +139,7 @@ class HostEvents:
     event itself, which metrics leave out."""
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSlice:
     """Which rows of a batch a slice of it has, and what the host knows of the whole batch."""
@@ -148,6 +154,7 @@ class BatchSlice:
     """The whole batch's events."""
 
 
+@described
 class Targets(NamedTuple):
     """The labels of a batch's events, for a task, and what each event may see of earlier ones."""
 
@@ -163,6 +170,7 @@ class Targets(NamedTuple):
     """float32 `[B, 4]`: log(1 + seconds) since the newest of each of these; 0 without any."""
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Events to score, their negatives, and the temporal neighborhoods of all of them.
@@ -185,8 +193,11 @@ class Batch:
     """
 
     epoch: int
+    """Of the pass over the events that the batch belongs to, from 0."""
     index: int
+    """Of the batch in its epoch, from 0."""
     num_new: int
+    """New events, the first ones; the rest is replayed."""
     seconds_per_tick: float
     """Length of a tick of the graph's time unit."""
     eid: Tensor
@@ -237,6 +248,18 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.eid)
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "epoch": self.epoch,
+            "index": self.index,
+            "num_events": len(self),
+            "num_new": self.num_new,
+            "t": self.host.t,
+            "num_negatives": self.negative_dst.shape[1],
+            "num_nodes": len(self.nodes),
+            "fanouts": tuple(block.mask.shape[1] for block in self.blocks),
+        }
 
     @property
     def last_t(self) -> Tensor:

@@ -8,12 +8,14 @@ from typing import NamedTuple, get_args
 from torch import Tensor
 
 from tgflow.choices import CountClock, CountOf
+from tgflow.describe import described
 
 MAX_DEPTH = 64
 """Of the destinations of a source that are looked at, the last ones."""
 _FOLLOWING = ("transition", "transition_row", "window", "window_row")
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class Count:
     """One number to look up for each pair (u, v) that a batch scores, as of the pair's cut-off.
@@ -72,6 +74,7 @@ class Count:
             raise ValueError('clock="events" is for a half_life, which is None')
 
 
+@described
 class Counts(NamedTuple):
     """The answers to one `Count`, of a batch's pairs: column 0 is the event, 1..m its negatives."""
 

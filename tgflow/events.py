@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgflow.describe import described
+
 NO_NODE = -1
 """Fills a neighbor slot that holds nobody; never a node's id."""
 NO_EVENT = -1
 """In place of a log position where there is no event."""
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class NewNodes:
     """Features of nodes that come with the events that mention them first, or earlier.
@@ -38,6 +41,7 @@ class NewNodes:
         return self if self.start >= node else NewNodes(node, self.x[node - self.start :])
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class EventBatch:
     """Timed edges in arrival order, with dense node ids.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tgflow import _native
 from tgflow._id_columns import IdColumn, Ids, Kind, id_column, int_column, string_column, to_strings
+from tgflow.describe import described
 
 Side: TypeAlias = Literal["src", "dst"]
 
@@ -17,6 +18,7 @@ class UnknownNode(LookupError):
     """An id that no event of a run has had."""
 
 
+@described
 class NodeIds:
     """Maps ids of one kind, integers or strings, to 0, 1, 2, ... in order of first appearance.
 
@@ -35,6 +37,9 @@ class NodeIds:
 
     def __len__(self) -> int:
         return 0 if self._map is None else len(self._map)
+
+    def _facts(self) -> dict[str, object]:
+        return {"num_ids": len(self), "kind": self._kind(), "bipartite": self.bipartite}
 
     def encode(self, src: Ids, dst: Ids) -> tuple[Tensor, Tensor]:
         """Return the dense ids of both ends of some edges, giving new ones to ids not yet seen.

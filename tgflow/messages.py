@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import Batch, HostEvents
+from tgflow.describe import described
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class NewEvents:
     """The new events of a whole batch, in order: those that a state takes in."""
@@ -45,6 +47,7 @@ class NewEvents:
         return len(self.eid)
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
     """Rows that new events leave for a model's state, in the order of the events.

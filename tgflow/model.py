@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from tgflow.batch import Batch
 from tgflow.choices import Loss, Strategy
 from tgflow.counts import Count
+from tgflow.describe import described, facts_line, table
 from tgflow.graph import TemporalGraph
 from tgflow.messages import Messages, NewEvents
 from tgflow.state import StreamState
 
 
+@described
 class Embeddings(NamedTuple):
     """What an encoder makes of a batch, for any decoder to read."""
 
@@ -28,6 +30,7 @@ class Embeddings(NamedTuple):
     """What `messages` needs of this pass, without gradients; only the model knows its type."""
 
 
+@described
 class Scores(NamedTuple):
     """Logits: the higher, the likelier the event."""
 
@@ -90,6 +93,23 @@ class TemporalModel(nn.Module):
         self.edge_x_dim = self.node_x_dim = None
         self.state = None
         self.label_decoder = None
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "num_parameters": sum(x.numel() for x in self.parameters()),
+            "fanouts": getattr(self, "fanouts", ()),
+            "edge_x_dim": self.edge_x_dim,
+            "node_x_dim": self.node_x_dim,
+            "memory_rows": getattr(self.state, "num_rows", None),
+            "device": str(device_of_model(self)),
+        }
+
+    def extra_repr(self) -> str:
+        """Return what `repr` says of the model above its layers."""
+        return facts_line(self)
+
+    def _repr_html_(self) -> str:
+        return table(self)
 
     @classmethod
     def for_graph(cls, graph: TemporalGraph, **settings: Any) -> Self:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, overload
 
+from tgflow.describe import described
+
 if TYPE_CHECKING:  # whoever supervises ranks needs no torch
     from torch import Tensor
 
@@ -34,6 +36,7 @@ class RanksDisagree(RuntimeError):
     """Ranks that must hold or send the same do not: nothing that is learned from here on counts."""
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class Shard:
     """The ids that a rank owns, by arithmetic: rank = (id % PARTS) * world // PARTS.
@@ -212,6 +215,7 @@ class Peers(Protocol):
         """Leave the world; does not wait, and nothing can be sent afterwards."""
 
 
+@described
 class Alone:
     """The world of one process: nothing is sent, and nothing is counted."""
 
@@ -222,6 +226,9 @@ class Alone:
 
     def __init__(self) -> None:
         self.traffic = Traffic()
+
+    def _facts(self) -> dict[str, object]:
+        return {"rank": self.rank, "world": self.world}
 
     def exchange(
         self,

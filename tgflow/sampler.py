@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import get_args
 
 from tgflow.choices import Strategy
+from tgflow.describe import described
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 _SPANS = {"window": "width", "decayed": "half_life"}
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """Which of the neighbors that a query sees are taken; see the function `STRATEGY_neighbors`.
@@ -23,6 +25,7 @@ class Sampler:
     """
 
     strategy: Strategy
+    """recent, uniform, window or decayed."""
     span: int | None = None
     """Ticks: the `width` of a window, the `half_life` of decayed draws; None for the others."""
 

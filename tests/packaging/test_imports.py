@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What a room may import of tgflow, itself included.
 ALLOWED = {
     "streams": {
-        *("tgflow.streams", "tgflow.events", "tgflow.ids", "tgflow.units"),
+        *("tgflow.streams", "tgflow.describe", "tgflow.events", "tgflow.ids", "tgflow.units"),
         *("tgflow.iso", "tgflow.lazy", "tgflow.setting", "tgflow.text"),
         "tgflow.durable",  # what was read is logged before it is used
     },
@@ -27,14 +27,14 @@ ALLOWED = {
         "tgflow.nn",
         "tgflow.model",
         *("tgflow.batch", "tgflow.messages"),
-        "tgflow.counts",
+        *("tgflow.counts", "tgflow.describe"),
         "tgflow.events",
         *("tgflow.choices", "tgflow.setting"),
         "tgflow.sampler",  # a model says which strategy its paper samples with
     },
 }
 # From the ground up: a package imports itself, what stands before it, and nothing else of tgflow.
-GROUND = ["tgflow._core", "tgflow.choices", "tgflow.units", "tgflow.peers"]
+GROUND = ["tgflow._core", "tgflow.choices", "tgflow.describe", "tgflow.units", "tgflow.peers"]
 # Plans, trainers and models may know of ranks the protocol, and what is written over it alone;
 # process groups, and whoever starts them, are for those who put the rooms together.
 OVER_PEERS = ("parcel", "reduce", "control")

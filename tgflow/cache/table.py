@@ -16,9 +16,10 @@ from tgflow.cache.engine import CachedSource, CacheSnapshot, Engine
 from tgflow.cache.host import HostCache
 from tgflow.cache.policy import POLICIES, Policy
 from tgflow.cache.schedule import Schedule
+from tgflow.describe import described
 from tgflow.tables.pending_gather import PendingGather
 from tgflow.tables.protocols import SpreadTable, Table
-from tgflow.tables.validation import check_ids, out_for
+from tgflow.tables.validation import check_ids, name_of, out_for
 from tgflow.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _SLOT_BYTES = 144
 """Bytes of index and order per row, at most."""
 
 
+@described
 class CachedTable:
     """Rows of a table, of which the cache in front holds some. Made by `tgflow.cached`.
 
@@ -53,6 +55,17 @@ class CachedTable:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "num_rows": len(self),
+            "dim": self.dim,
+            "dtype": name_of(self.dtype),
+            "placement": self.placement,
+            "policy": self.policy,
+            "capacity": self.capacity,
+            "hit_rate": self.counters.hit_rate,
+        }
 
     @property
     def dim(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from tgflow.describe import described
+
 Tensors = dict[str, Tensor]
 
 
@@ -25,6 +27,7 @@ def is_of_part(section: str) -> bool:
     return _OF_PART.fullmatch(section) is not None
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What is saved: tensors by section and name, and what JSON can hold beside them.
@@ -52,6 +55,15 @@ class Checkpoint:
     unread: dict[str, Callable[[], Tensors]] = field(default_factory=dict)
     """Of a loaded checkpoint, whose files were all found right, the sections of parts of ids: they
     are read when they are called, as a rank may not have the memory for those of all ranks."""
+
+    def _facts(self) -> dict[str, object]:
+        tensors = [x for section in self.sections.values() for x in section.values()]
+        return {
+            **{name: self.meta[name] for name in ("trainer", "position") if name in self.meta},
+            "sections": sorted({*self.sections, *self.sealed, *self.unread}),
+            "num_tensors": len(tensors),
+            "num_bytes": sum(x.nbytes for x in tensors),
+        }
 
     def put(self, name: str, tensors: Tensors, *, volatile: bool = False) -> None:
         """Add a section, as `SectionWriter.put`."""

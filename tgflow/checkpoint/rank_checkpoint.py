@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tgflow.checkpoint.content import Checkpoint, Tensors, part_section
+from tgflow.describe import described
 from tgflow.peers import Shard
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class RankCheckpoint(Checkpoint):
     """What one rank writes of a checkpoint: a writer of sections that keeps what is its own.

@@ -72,6 +72,9 @@ class Comparison(StreamTrainer):
         self._queues = {each.key: deque[StepRecord]() for each in self.participants}
         self._ready: deque[StepRecord] = deque()
 
+    def _facts(self) -> dict[str, object]:
+        return {"participants": [each.key for each in self.participants], **super()._facts()}
+
     @property
     def progress(self) -> Progress:
         """Counters and times of the first who takes part still; all have the same events."""

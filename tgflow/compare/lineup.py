@@ -8,12 +8,14 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tgflow.describe import described
 from tgflow.model import TemporalModel
 
 LEARNING = frozenset({"learning_rate", "weight_decay", "grad_clip", "loss"})
 """Settings of a trainer in which entrants may differ: all others decide what they are shown."""
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class Entrant:
     """A model with one seed.

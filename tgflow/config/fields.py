@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
 import json
-import textwrap
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, is_dataclass
@@ -14,6 +11,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Annotated, Any, Literal
 
 from tgflow.config.schema import Config, Section
+from tgflow.describe import docstrings
 from tgflow.setting import Effect, Setting, alternatives, describe_bounds, field_hints, setting_of
 from tgflow.units import INT64_MAX, INT64_MIN
 
@@ -102,22 +100,6 @@ def flag_of(key: str) -> str:
     if field is None or field.setting.expert:
         return key
     return field.flags[0]
-
-
-@functools.cache
-def docstrings(kind: type) -> Mapping[str, str]:
-    """Return the docstring below each field of a dataclass and of those it inherits from."""
-    found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
-        if "__dataclass_fields__" not in vars(each):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(ast.Constant(str(words))):
-                    found[name] = " ".join(words.split())
-    return found
 
 
 def describe_type(hint: Any) -> str:

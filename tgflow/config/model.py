@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from tgflow.config.fields import describe_type, docstrings
+from tgflow.config.fields import describe_type
 from tgflow.config.load import ConfigError, shown
 from tgflow.config.schema import ModelConfig
+from tgflow.describe import docstrings
 from tgflow.setting import field_hints
 
 Settings = TypeVar("Settings")

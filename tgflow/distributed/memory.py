@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tgflow.batch import Batch
+from tgflow.describe import described
 from tgflow.distributed.parcel import exchange_parcels
 from tgflow.distributed.wanted import MemoryQueries, WantedRows, ask_rows
 from tgflow.nn.history import NODE
@@ -24,6 +25,7 @@ _ROWS, _CLOCK = "memory rows", "memory clocks"
 _LAST = "last"
 
 
+@described
 class ShardedMemory(nn.Module):
     """The rows of a rank's own nodes; the bits of one memory that has all of them.
 
@@ -69,6 +71,9 @@ class ShardedMemory(nn.Module):
         self._num_fetched = 0
         self._wanted: WantedRows | None = None
         self._rows = MemoryRows(torch.empty(0, 0), torch.empty(0, 0), memory.dim)
+
+    def _facts(self) -> dict[str, object]:
+        return {"num_nodes": self.num_nodes, "num_rows": self.num_rows, "shard": self._shard}
 
     @property
     def num_rows(self) -> int:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tgflow.describe import described
 from tgflow.distributed._stores import Store
 from tgflow.distributed.roster import Member, find_lost
 from tgflow.peers import (
@@ -27,6 +28,7 @@ from tgflow.peers import (
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
+@described
 class Ranks:
     """This rank among others. `tgflow.join` makes it; see `tgflow.peers.Peers` for its methods.
 
@@ -73,6 +75,9 @@ class Ranks:
         self._others = [member for member in members if member.rank != rank]
         self._nccl = nccl
         self._groups = self._open(timedelta(seconds=timeout), interface)
+
+    def _facts(self) -> dict[str, object]:
+        return {"rank": self.rank, "world": self.world}
 
     def _open(
         self, timeout: timedelta, interface: str | None

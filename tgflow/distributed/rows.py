@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from tgflow.describe import described
 from tgflow.distributed.vectors import exchange_vectors
 from tgflow.peers import Peers
 from tgflow.tables import FeatureTable
@@ -22,6 +23,7 @@ KIND = "edge rows"
 """What gathering counts as in `Traffic`: counts, ids and rows."""
 
 
+@described
 class ShardedRows:
     """Rows by id over all ranks: a `tgflow.tables.protocols.SpreadTable` that is on the CPU.
 
@@ -64,6 +66,9 @@ class ShardedRows:
 
     def __len__(self) -> int:
         return self._size
+
+    def _facts(self) -> dict[str, object]:
+        return {"num_rows": len(self), "here": self.here, "shard": self.stripes.shard}
 
     @property
     def dim(self) -> int:

@@ -12,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from tgflow.describe import described
+
 FeatureScaling = Literal["auto", "standard", "log"]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -60,6 +62,7 @@ class Moments:
         return np.where(variance > 0, central / np.maximum(variance, 1e-300) ** 1.5, 0.0)
 
 
+@described
 class FeatureScale:
     """Brings edge features to mean 0 and deviation 1, each event by itself and those before it.
 
@@ -97,6 +100,9 @@ class FeatureScale:
     def anew(self) -> FeatureScale:
         """Return a scale of this kind that has seen nothing."""
         return FeatureScale(self.kind, self.freeze_at)
+
+    def _facts(self) -> dict[str, object]:
+        return {"kind": self.kind, "freeze_at": self.freeze_at, "size": self.size}
 
     @property
     def size(self) -> int:

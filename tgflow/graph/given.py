@@ -7,6 +7,9 @@ import torch
 from tgflow.events import EventBatch
 from tgflow.tables import FeatureTable
 from tgflow.tables.protocols import Table
+from tgflow.units import parse_bytes
+
+LEAST_BUDGET = 4096
 
 
 def edge_table(dim: int, table: Table | None) -> Table | None:
@@ -24,6 +27,35 @@ def edge_table(dim: int, table: Table | None) -> Table | None:
             f"edge_x must be an empty table of float32 rows, got {len(table)} rows of {table.dtype}"
         )
     return table
+
+
+def width_of(table: Table | None) -> int:
+    """Return the width of a table's rows, 0 without one."""
+    return 0 if table is None else table.dim
+
+
+def check_width(events: EventBatch, dim: int) -> None:
+    """Raise ValueError unless the features of events are as wide as a graph's, which are `dim`."""
+    if events.x_dim != dim and (len(events) or events.x is not None):
+        raise ValueError(
+            f"the graph has edge features of width {dim}, the batch has {events.x_dim}; "
+            "create the graph with TemporalGraph(edge_x_dim=...)"
+        )
+
+
+def budget_of(device_budget: int | str) -> int:
+    """Return a budget of memory in bytes.
+
+    Raises:
+        TypeError: If it is neither a whole number nor text.
+        ValueError: If it is no size, or too small.
+    """
+    budget = parse_bytes(device_budget)
+    if budget < LEAST_BUDGET:
+        raise ValueError(
+            f"device_budget must be at least {LEAST_BUDGET} bytes, got {device_budget!r}"
+        )
+    return budget
 
 
 def on_host(events: EventBatch) -> EventBatch:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tgflow.describe import Span, described
 from tgflow.events import EventBatch
 from tgflow.graph import _native
 
 
+@described
 class EventLog:
     """Append-only columns `src`, `dst`, `t` and, where the first batch has one, `label`.
 
@@ -23,6 +25,14 @@ class EventLog:
 
     def __len__(self) -> int:
         return len(self._native)
+
+    def _facts(self) -> dict[str, object]:
+        first, last = self.read(0, min(1, len(self))).t, self.t_last
+        return {
+            "num_events": len(self),
+            "num_nodes": self.num_nodes,
+            "t": None if last is None else Span(int(first), last),
+        }
 
     @property
     def num_nodes(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tgflow.describe import described
 from tgflow.events import NO_NODE
 
 NUM_TYPES = 2**16
@@ -35,6 +36,7 @@ class Queries:
     """int64 `[Q]`: which row of a larger call each query is, as which it draws; None: of this."""
 
 
+@described
 @dataclass(slots=True, eq=False)
 class Neighbors:
     """Up to `k` neighbors of each query, newest first.

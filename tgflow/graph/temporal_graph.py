@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from tgflow.choices import Direction
+from tgflow.describe import described
 from tgflow.events import EventBatch
 from tgflow.graph.backend import GraphBackend
 from tgflow.graph.feature_scale import FeatureScale
-from tgflow.graph.given import edge_table, on_host
+from tgflow.graph.given import budget_of, check_width, edge_table, on_host, width_of
 from tgflow.graph.log import EventLog
 from tgflow.graph.mutations import Changes, Kind, Mutation
 from tgflow.graph.node_rows import NodeRows, mentioning
@@ -24,17 +25,17 @@ from tgflow.graph.query import type_bits
 from tgflow.graph.stats import GraphStats, graph_stats
 from tgflow.peers import Shard
 from tgflow.tables.protocols import Table
-from tgflow.units import INT64_MAX, INT64_MIN, parse_bytes, seconds_per_tick
+from tgflow.units import INT64_MAX, INT64_MIN, seconds_per_tick
 
 if TYPE_CHECKING:
     from tgflow.cuda.device import Device
 
 Answer = TypeVar("Answer")
 
-_LEAST_BUDGET = 4096
 _KEPT_TYPES = 64
 
 
+@described
 class TemporalGraph:
     """Timed edges and who is whose neighbor at any time.
 
@@ -95,11 +96,7 @@ class TemporalGraph:
                 f"direction must be 'undirected', 'directed' or 'bipartite', got {direction!r}"
             )
         self.direction: Direction = direction
-        self.device_budget = None if device_budget is None else parse_bytes(device_budget)
-        if self.device_budget is not None and self.device_budget < _LEAST_BUDGET:
-            raise ValueError(
-                f"device_budget must be at least {_LEAST_BUDGET} bytes, got {device_budget!r}"
-            )
+        self.device_budget = None if device_budget is None else budget_of(device_budget)
         self.shard = Shard() if shard is None else shard
         """Whose neighbors are kept."""
         self.backend: GraphBackend = open_backend(direction, self.device_budget, device, self.shard)
@@ -144,6 +141,16 @@ class TemporalGraph:
         graph.append(events)
         return graph
 
+    def _facts(self) -> dict[str, object]:
+        return {
+            "direction": self.direction,
+            **self.log._facts(),
+            "time_unit": self.time_unit,
+            "edge_x_dim": width_of(self.edge_x),
+            "node_x_dim": width_of(self.node_x),
+            "device": str(self.device),
+        }
+
     def check_time_unit(self, stream: object) -> None:
         """Raise ValueError if a stream says that its ticks are longer or shorter than the graph's.
 
@@ -175,7 +182,7 @@ class TemporalGraph:
         """
         events = on_host(events)
         with self._writing, mentioning(self._of_nodes, events):
-            self._check_x(events)
+            check_width(events, width_of(self.edge_x))
             t_last = self.log.t_last
             if t_last is None or len(events) == 0 or int(events.t[0]) >= t_last:
                 return self._append(events, allow_late)
@@ -306,14 +313,6 @@ class TemporalGraph:
             answer = make()
             self._changes.note(Mutation(len(self.log), kind, arguments or {}, eid))
             return answer
-
-    def _check_x(self, events: EventBatch) -> None:
-        dim = 0 if self.edge_x is None else self.edge_x.dim
-        if events.x_dim != dim and (len(events) or events.x is not None):
-            raise ValueError(
-                f"the graph has edge features of width {dim}, the batch has {events.x_dim}; "
-                "create the graph with TemporalGraph(edge_x_dim=...)"
-            )
 
     @property
     def node_x(self) -> Table | None:

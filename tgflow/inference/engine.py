@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tgflow.batch import Batch
 from tgflow.choices import Strategy
+from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.inference.batches import QueryBatches
 from tgflow.inference.layered import LayeredEncoder
@@ -33,6 +34,7 @@ from tgflow.state import DeviceState, SpreadState
 from tgflow.units import parse_bytes
 
 
+@described
 class Inference:
     """Answers from a model and its graph: embeddings, scores of pairs, rankings of destinations.
 
@@ -122,6 +124,14 @@ class Inference:
             self._memo = Memo(graph, parse_bytes(memo))
             self._layered = LayeredEncoder(self._spec, model, self.fanouts, self._memo)
         self._turns = Turns()
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "model": type(self.model).__name__,
+            "graph": self.graph,
+            "fanouts": self.fanouts,
+            "max_pairs": self.max_pairs,
+        }
 
     def embed(self, nodes: Tensor, t: Tensor | int, *, as_of: Tensor | int | None = None) -> Tensor:
         """Return the embeddings of nodes at times.

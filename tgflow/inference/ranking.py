@@ -7,7 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tgflow.describe import described
 
+
+@described
 class Ranking(NamedTuple):
     """The candidates with the highest scores, best first."""
 

@@ -14,6 +14,7 @@ from tgflow.batch import Batch
 from tgflow.cuda.clock import HostClock, WorkClock
 from tgflow.cuda.device import Device
 from tgflow.cuda.devices import device_of
+from tgflow.describe import described
 from tgflow.plan.copying import PinnedCopies
 from tgflow.plan.device_batches import DeviceBatches, OwnedBatches
 from tgflow.plan.in_order import Item, T, ordered_map
@@ -43,6 +44,7 @@ class BatchSource(Protocol):
         ...
 
 
+@described
 class Loader:
     """Prepares batches ahead on threads and yields them in the order of their tasks.
 
@@ -133,6 +135,13 @@ class Loader:
         )
         loader._tasks = tasks
         return loader
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "plan": self._plan,
+            "num_threads": self._num_threads,
+            "lookahead": self._lookahead,
+        }
 
     def __iter__(self) -> Iterator[Batch]:
         plan, gpu = self._plan, self._gpu

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tgflow.choices import NegativeKind
+from tgflow.describe import described
 from tgflow.graph.log import EventLog
 from tgflow.plan._native import PairIndex
 
@@ -87,6 +88,7 @@ class NegativeSource(Protocol):
         ...
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class NegativeSampler:
     """How negatives are drawn; the draws are a pure function of a key and of a prefix of the log.

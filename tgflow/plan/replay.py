@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from tgflow.describe import described
 from tgflow.plan import _native
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class ExperienceReplay:
     """Recency-weighted replay: recent events are likelier to be learned from again.

@@ -13,6 +13,7 @@ from tgflow.batch import BatchSlice, HostEvents
 from tgflow.choices import Strategy, Visibility
 from tgflow.counts import Count
 from tgflow.cuda.device import Device
+from tgflow.describe import described
 from tgflow.events import NO_EVENT, EventBatch
 from tgflow.graph import TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
@@ -85,6 +86,7 @@ class Roots:
         }
 
 
+@described
 class PlanSpec:
     """The pure part of a `Plan`, whose arguments it takes: which events, draws and neighborhoods.
 
@@ -147,6 +149,19 @@ class PlanSpec:
         """Return the number of batches that the log holds now, a last partial one included."""
         num_events = max(0, self._end() - self.start) if self.only is None else len(self.only)
         return (num_events + self.batch_size - 1) // self.batch_size
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "num_batches": len(self),
+            "batch_size": self.batch_size,
+            "start": self.start,
+            "stop": self._end(),
+            "fanouts": self.fanouts,
+            "sampler": self.sampler,
+            "visibility": self.visibility,
+            "negatives": self.negatives,
+            "seed": self.seed,
+        }
 
     def _end(self) -> int:
         end = self.graph.num_events

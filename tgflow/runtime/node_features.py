@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from tgflow.describe import described
 from tgflow.events import EventBatch, NewNodes
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
@@ -25,6 +26,7 @@ _NAMED = 3
 """Nodes that a message names."""
 
 
+@described
 class NodeFeatures:
     """A table with a row a node, by the ids that a stream has for its nodes.
 
@@ -87,6 +89,9 @@ class NodeFeatures:
 
     def __len__(self) -> int:
         return len(self._x)
+
+    def _facts(self) -> dict[str, object]:
+        return {"name": self.name, "num_rows": len(self), "columns": self.columns, "x": self._x}
 
     @property
     def dim(self) -> int:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from tgflow.batch import Block
 from tgflow.cuda import frontier as kernels
 from tgflow.cuda.device import Device
+from tgflow.describe import described
 from tgflow.events import NO_NODE
 from tgflow.graph import Neighbors
 from tgflow.sampling import _native
@@ -23,6 +24,7 @@ from tgflow.sampling import _native
 _TWO_TO_64 = 2.0**64
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class Frontier:
     """Queries: which nodes a hop asks about, at what times, and as of which log positions."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from tgflow.batch import Block, ReusedRows
 from tgflow.choices import Strategy
 from tgflow.cuda.device import Device
+from tgflow.describe import described
 from tgflow.graph import Neighbors, TemporalGraph
 from tgflow.keys import KeyDomain, derive_key
 from tgflow.sampler import Sampler
@@ -20,6 +21,7 @@ from tgflow.sampling.expand import Frontier, chain, distinct, expand, for_each_s
 from tgflow.sampling.rows import sample_neighbors
 
 
+@described
 @dataclass(frozen=True, eq=False)
 class Hops:
     """What `sample_hops` returns: frontiers of queries, and the blocks that lead down them.
@@ -34,6 +36,13 @@ class Hops:
     """From the roots down; a model reads features of the last one's nodes."""
     links: tuple[Callable[[], Block], ...]
     """What makes the blocks."""
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "num_queries": len(self.roots),
+            "num_hops": len(self.links),
+            "num_rows": tuple(map(len, self.frontiers)),
+        }
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

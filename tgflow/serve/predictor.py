@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tgflow.config.stream import StreamConfig
+from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds, Side, UnknownNode
 from tgflow.inference import Inference
@@ -49,6 +50,7 @@ class AskedNodes:
         return len(self.nodes)
 
 
+@described
 class Predictor:
     """Answers questions by the ids and times of a stream. They append nothing, and change nothing.
 
@@ -108,6 +110,15 @@ class Predictor:
             self._calibration = trainer.scorer.calibration
         trainer.changing = engine.changing
         self._trainer = trainer
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "name": self._name,
+            "model": type(self.engine.model).__name__,
+            "position": self.position,
+            "ids": self.ids,
+            "graph": self.graph,
+        }
 
     @property
     def position(self) -> int:

@@ -8,13 +8,18 @@ from typing import Any
 import pyarrow as pa
 from torch import Tensor
 
+from tgflow.describe import described
 
+
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredPairs:
     """What a run says of some pairs, by the ids of its stream."""
 
     src: list[Any]
+    """The source of each."""
     dst: list[Any]
+    """The destination of each."""
     logit: Tensor
     """Float `[N]`: the higher, the likelier."""
     probability: Tensor

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
+from tgflow.describe import described
 from tgflow.tables.auto import AutoRows
 from tgflow.tables.backends import Placement, open_storage
 from tgflow.tables.host import HostRows
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tgflow.tables.gpu_view import GpuView
 
 
+@described
 class FeatureTable:
     """Rows of one width and dtype, by id. Where they are kept never changes an answer.
 
@@ -105,6 +107,14 @@ class FeatureTable:
 
     def __len__(self) -> int:
         return self._size
+
+    def _facts(self) -> dict[str, object]:
+        return {
+            "num_rows": len(self),
+            "dim": self.dim,
+            "dtype": name_of(self.dtype),
+            "placement": self.placement,
+        }
 
     @property
     def placement(self) -> str:

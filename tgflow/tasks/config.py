@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.choices import Injection
+from tgflow.describe import described
 from tgflow.setting import Duration, Setting, check_ranges
 
 Kind = Literal["link", "edge", "node", "property", "anomaly"]
 
 
+@described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskConfig:
     """What is to be learned of the events."""

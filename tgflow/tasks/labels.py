@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tgflow.batch import Batch, HostEvents, Targets
+from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.model import Scores, TemporalModel
 from tgflow.nn.label_decoder import LabelDecoder
@@ -21,6 +22,7 @@ from tgflow.tasks.targets import DEPTH, LabelHistory
 from tgflow.units import parse_seconds
 
 
+@described
 class LabelTask:
     """What labels say of events (`edge`), of their sources (`node`), or of what is odd (`anomaly`).
 
@@ -39,6 +41,10 @@ class LabelTask:
         self.num_classes = 2 if config.classes is None else config.classes
         if config.kind == "anomaly" and self.num_classes != 2:
             raise ValueError(f"an anomaly is or is not one; got classes={self.num_classes}")
+
+    def _facts(self) -> dict[str, object]:
+        c = self.config
+        return {"kind": c.kind, "target": c.target, "num_classes": self.num_classes}
 
     @property
     def select(self) -> str | None:

@@ -16,6 +16,7 @@ from tgflow.cache import CachedTable, cache_of
 from tgflow.graph import TemporalGraph
 from tgflow.plan.inputs import feature_inputs
 from tgflow.plan.pending import Feature
+from tgflow.plan.plan import Plan
 
 
 def caches_of(graph: TemporalGraph) -> dict[Feature, CachedTable]:
@@ -49,6 +50,20 @@ def isolate_evaluation(
     first = upcoming() if caches else {}
     for name in caches.keys() & first.keys():
         restore_upcoming(caches[name], held[name], first[name])
+
+
+def first_rows(plan: Plan, epoch: int, num_epochs: int) -> dict[Feature, Tensor]:
+    """Return the ids of the rows that the first batch of `epoch` reads, by table; none at the end.
+
+    Args:
+        plan: Of the batches.
+        epoch: Which pass over them.
+        num_epochs: How many there are.
+    """
+    if epoch == num_epochs:
+        return {}
+    batch = plan.pending(epoch, 0)
+    return {table.name: table.trace(batch) for table in feature_inputs(plan.graph)}
 
 
 def restore_upcoming(cache: CachedTable, held: Tensor, upcoming: Tensor) -> None:

@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from tgflow.choices import Loss, NegativeKind, Precision, Strategy, Visibility
+from tgflow.describe import described
 from tgflow.setting import Setting, Size, check_ranges
 
 
+@described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionConfig:
     """How a trainer uses a GPU; nothing of it has an effect on the CPU."""
@@ -62,6 +64,7 @@ class TrainingConfig:
         check_ranges(self)
 
 
+@described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContinualConfig(TrainingConfig):
     """Settings of continual learning."""
@@ -94,6 +97,7 @@ LEAST_STALENESS_AHEAD = 3
 """With which a super-batch has two batches."""
 
 
+@described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reuse:
     """Rows of layers below the top that training takes from the batches before, not computed again.
@@ -129,6 +133,7 @@ class Reuse:
         return (self.staleness + 1) // 2 if self.producer == "cpu" else 0
 
 
+@described
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfflineConfig(TrainingConfig):
     """Settings of offline training; the defaults are near DyGLib's, which `dyglib/1` is exactly."""

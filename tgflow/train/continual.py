@@ -119,6 +119,9 @@ class ContinualTrainer(StreamTrainer):
         self._learner = self._stepper.learner
         self._counts = CountHistory(graph, model.counts)
 
+    def _facts(self) -> dict[str, object]:
+        return {"model": type(self.model).__name__, **super()._facts()}
+
     @property
     def progress(self) -> Progress:
         """Counters and metrics so far."""

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from tgflow.batch import HostEvents
+from tgflow.describe import described
 from tgflow.metrics import ranks
 from tgflow.train.calibration import Calibration
 from tgflow.train.learning_task import NO_LABEL, TaskLabels
 
 
+@described
 @dataclass(frozen=True, slots=True, eq=False)
 class EventScores:
     """The scores of the events of a micro-batch, on the host: NaN where none is known.

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from tgflow.describe import described
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -14,32 +16,42 @@ if TYPE_CHECKING:
 Stage = Literal["train", "val", "test"]
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """A batch of an offline pass is done."""
 
     stage: Stage
+    """Which part of the events the pass is over."""
     epoch: int
+    """From 0."""
     index: int
+    """Of the batch in its pass, from 0."""
     num_batches: int
+    """Of the pass."""
     num_events: int
+    """Of the batch."""
     loss: float | None
     """None where nothing is learned."""
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
     """An epoch is trained and validated."""
 
     epoch: int
+    """From 0."""
     loss: float
     """Mean over the epoch's batches."""
     val: dict[str, float]
     """Validation metrics, as `LinkMetrics.result` names them."""
     is_best: bool
+    """Whether no epoch before was better."""
     seconds: float
     """Of training alone, without validation."""
     events_per_second: float
+    """Of training alone."""
     overhead_share: float
     """Share of `seconds` outside forward, backward and optimizer."""
 
@@ -48,6 +60,7 @@ class EpochRecord:
         return _flat(asdict(self))
 
 
+@described
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """A micro-batch is predicted, learned and stored."""
@@ -106,6 +119,7 @@ class StepRecord:
 _STEP_FIELDS = [each.name for each in fields(StepRecord) if each.name != "scores"]
 
 
+@described
 class Callback:
     """Hears of progress; override what is of interest. An exception in it stops the run."""
 

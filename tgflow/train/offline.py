@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -16,19 +15,19 @@ from tgflow.checkpoint.parts import Part, SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_as
 from tgflow.cuda.clock import clock_of
 from tgflow.cuda.device import Device
+from tgflow.describe import described
 from tgflow.graph import TemporalGraph
 from tgflow.ids import NodeIds
 from tgflow.model import TemporalModel, device_of_model
 from tgflow.peers import Alone, Peers
-from tgflow.plan.inputs import check_unspread, feature_inputs
-from tgflow.plan.pending import Feature
+from tgflow.plan.inputs import check_unspread
 from tgflow.plan.plan import Plan
 from tgflow.share import AnyBatch
 from tgflow.state import SpreadState
 from tgflow.tables.protocols import Table
 from tgflow.train import evaluate as passes
-from tgflow.train.best import is_better
-from tgflow.train.caches import isolate_evaluation
+from tgflow.train.best import chosen_epoch
+from tgflow.train.caches import first_rows, isolate_evaluation
 from tgflow.train.config import ExecutionConfig, OfflineConfig
 from tgflow.train.evaluate import INDUCTIVE, HearScores, Scored, named
 from tgflow.train.finite import BatchPlace
@@ -48,6 +47,7 @@ from tgflow.train.split import chronological_split
 from tgflow.train.state import graph_of, load_learner, save_learner, save_state
 
 
+@described
 class OfflineTrainer:
     """Trains on the first 70 % of a log, chooses the epoch on the next 15 %, tests on the last.
 
@@ -141,6 +141,22 @@ class OfflineTrainer:
         self._val_plan = self._plans.evaluation("val", c.negatives[0], num)
         self._progress, self._is_done = OfflineProgress(), False
         self._parts: list[Part] = [self._progress, *([] if self.reuse is None else [self.reuse])]
+
+    def _facts(self) -> dict[str, object]:
+        split, best = self.split, self._progress.best
+        return {
+            "model": type(self.model).__name__,
+            "num_train": len(split.train),
+            "num_val": split.test_start - split.val_start,
+            "num_test": self.graph.num_events - split.test_start,
+            "num_epochs": self.num_epochs,
+            "best_epoch": None if best is None else best.epoch,
+        }
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs that were trained, also before the training was resumed."""
+        return self._progress.num_epochs
 
     def fit(self, after_epoch: Callable[[], object] | None = None) -> dict[str, Any]:
         """Train, choose, test; the model is left with the best parameters and all events stored.
@@ -259,9 +275,11 @@ class OfflineTrainer:
         """Train and validate once; return the best epoch, which may be this one."""
         before = asdict(self._progress.totals)
         loss = self._train(epoch)
-        with isolate_evaluation(self.graph, partial(self._first_rows, epoch + 1)):
+        rows_after = partial(first_rows, self._train_plan, epoch + 1, self._epochs)
+        with isolate_evaluation(self.graph, rows_after):
             val = self._evaluate("val", epoch, self._val_plan)
-        is_best = self._chosen(epoch, val, best) == epoch
+        select = self._select or self.config.select
+        is_best = chosen_epoch(self._peers, select, epoch, val, best) == epoch
         took = {name: value - before[name] for name, value in asdict(self._progress.totals).items()}
         self._observer.on_epoch(
             EpochRecord(
@@ -280,16 +298,6 @@ class OfflineTrainer:
         parameters = {name: x.clone() for name, x in self.model.state_dict().items()}
         return BestEpoch(epoch, val, parameters, None if state is None else state.state_dict())
 
-    def _chosen(self, epoch: int, val: dict[str, float], best: BestEpoch | None) -> int:
-        """Return the best epoch so far, as rank 0 finds it."""
-        leads = self._peers.rank == 0
-        keeps = best is not None and not (
-            leads and is_better(self._select or self.config.select, val, best.val)
-        )
-        chosen = torch.tensor(best.epoch if best is not None and keeps else epoch)
-        self._peers.broadcast(chosen, kind="epoch")
-        return int(chosen)
-
     def _hear_test(self, kind: str, scored: Scored) -> None:
         place, positive, negative, _ = scored
         self._observer.on_test_scores(kind, place.host.eid, positive, negative)
@@ -298,15 +306,9 @@ class OfflineTrainer:
         """Learn from all training events, from an empty state; return the mean loss."""
         if self.model.state is not None:
             self.model.state.reset()
-        begin, compute = time.perf_counter(), self._learner.compute_seconds
-        preparation = self._preparation.seconds
-        total = sum(self._losses(epoch))
-        totals = self._progress.totals
-        totals.epochs += 1
-        totals.events += len(self.split.train)
-        totals.seconds += time.perf_counter() - begin
-        totals.compute_seconds += self._learner.compute_seconds - compute
-        totals.preparation_seconds += self._preparation.seconds - preparation
+        learner, clock, totals = self._learner, self._preparation, self._progress.totals
+        with totals.passing(len(self.split.train), lambda: (learner.compute_seconds, clock.seconds)):
+            total = sum(self._losses(epoch))
         return total / len(self._train_plan)
 
     def _losses(self, epoch: int) -> Iterator[float]:
@@ -375,13 +377,6 @@ class OfflineTrainer:
         if hear is not None:
             scored = passes.heard(scored, hear)
         return passes.evaluate(scored, self.split.touches_new, plan.batch_size, notify)
-
-    def _first_rows(self, epoch: int) -> dict[Feature, Tensor]:
-        """Return the ids of the rows that the first batch of `epoch` reads, by table."""
-        if epoch == self._epochs:
-            return {}
-        batch = self._train_plan.pending(epoch, 0)
-        return {table.name: table.trace(batch) for table in feature_inputs(self._train_plan.graph)}
 
     def _load_state(self, state: dict[str, Tensor] | None) -> None:
         if self.model.state is not None and state is not None:

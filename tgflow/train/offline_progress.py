@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +33,23 @@ class PassTotals:
     seconds: float = 0.0
     compute_seconds: float = 0.0
     preparation_seconds: float = 0.0
+
+    @contextmanager
+    def passing(self, num_events: int, spent: Callable[[], tuple[float, float]]) -> Iterator[None]:
+        """Enclose a pass, which counts once it is done.
+
+        Args:
+            num_events: Which it learns from.
+            spent: Returns the seconds of computing and of preparation so far.
+        """
+        begin, (compute, preparation) = time.perf_counter(), spent()
+        yield
+        done = spent()
+        self.epochs += 1
+        self.events += num_events
+        self.seconds += time.perf_counter() - begin
+        self.compute_seconds += done[0] - compute
+        self.preparation_seconds += done[1] - preparation
 
 
 class OfflineProgress(InCheckpoint):

@@ -13,6 +13,7 @@ from tgflow.checkpoint import Checkpoint
 from tgflow.checkpoint.parts import SectionReader, SectionWriter
 from tgflow.checkpoint.typed import read_natural
 from tgflow.cuda.clock import clock_of
+from tgflow.describe import described
 from tgflow.distributed.asking import AskingSampler
 from tgflow.distributed.control import Order
 from tgflow.events import EventBatch
@@ -46,6 +47,7 @@ MAX_MICRO_BATCHES = 8
 """Micro-batches that ranks prepare together, at most, where they must ask each other."""
 
 
+@described
 class StreamTrainer(ABC):
     """Takes a stream in, micro-batch by micro-batch; what becomes of each is up to who inherits.
 
@@ -109,6 +111,15 @@ class StreamTrainer(ABC):
         """No event before this log position is replayed: the model's state has forgotten it."""
         self._segment_start = self.position
         self._index = 0
+
+    def _facts(self) -> dict[str, object]:
+        progress = self.progress
+        return {
+            "position": self.position,
+            "num_steps": progress.num_steps,
+            **progress.running.means(),
+            "graph": self.graph,
+        }
 
     @property
     @abstractmethod
