@@ -13,11 +13,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tgflow.events import EventBatch
-from tgflow.ids import NodeIds
 from tgflow.streams.files.blocks import COMPRESSION
 from tgflow.streams.files.formats import WRITABLE, format_of
-from tgflow.streams.rows.batch import columns_of
 from tgflow.streams.source import Source
 
 Write = Callable[[pa.RecordBatch], None]
@@ -40,7 +37,7 @@ def write_events(path: str | os.PathLike[str], source: Source) -> int:
     Raises:
         ValueError: If the name has no known ending.
     """
-    rows = (_rows(events, source.ids) for events in source)
+    rows = (events.to_arrow(source.ids) for events in source)
     return write_rows(path, rows, _no_rows(source).schema)
 
 
@@ -134,13 +131,6 @@ def _csv_options(kind: str, *, header: bool) -> pa.csv.WriteOptions:
     return pa.csv.WriteOptions(
         include_header=header, delimiter="\t" if kind == "tsv" else ",", quoting_style="needed"
     )
-
-
-def _rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:
-    columns = columns_of(events, ids)
-    if events.x is not None:
-        columns |= {f"f{i}": pa.array(events.x[:, i].numpy()) for i in range(events.x_dim)}
-    return pa.RecordBatch.from_pydict(columns)
 
 
 def _no_rows(source: Source) -> pa.RecordBatch:

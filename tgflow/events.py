@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tgflow.describe import described
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tgflow.ids import NodeIds
 
 NO_NODE = -1
 """Fills a neighbor slot that holds nobody; never a node's id."""
@@ -119,6 +126,43 @@ class EventBatch:
     def x_dim(self) -> int:
         """Width of the edge features, 0 without them."""
         return 0 if self.x is None else self.x.shape[1]
+
+    def to_arrow(self, ids: NodeIds | None = None) -> pa.RecordBatch:
+        """Return a row for each event: src, dst, t in ticks, label, and features as f0, f1, ...
+
+        Args:
+            ids: The stream's, as `source.ids` or `run.ids`: nodes are then called as it calls them.
+                None: by their dense ids.
+
+        Raises:
+            IndexError: If `ids` has never given out one of the nodes.
+        """
+        import pyarrow as pa
+
+        def named(nodes: Tensor) -> pa.Array:
+            return pa.array(nodes.cpu().numpy() if ids is None else ids.decode(nodes))
+
+        columns = {"src": named(self.src), "dst": named(self.dst)}
+        columns["t"] = pa.array(self.t.cpu().numpy())
+        if self.label is not None:
+            columns["label"] = pa.array(self.label.cpu().numpy())
+        if self.x is not None:
+            x = self.x.cpu()
+            columns |= {f"f{i}": pa.array(x[:, i].numpy()) for i in range(self.x_dim)}
+        return pa.RecordBatch.from_pydict(columns)
+
+    def to_pandas(self, ids: NodeIds | None = None) -> Any:
+        """Return `to_arrow(ids)` as a pandas frame; needs pandas.
+
+        Args:
+            ids: As `to_arrow`.
+
+        Raises:
+            ModuleNotFoundError: If there is no pandas.
+            IndexError: As `to_arrow`.
+        """
+        import_module("pandas")  # which pyarrow takes for granted
+        return self.to_arrow(ids).to_pandas()
 
 
 def empty_events(x_dim: int = 0) -> EventBatch:

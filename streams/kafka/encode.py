@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ import pyarrow as pa
 from tgflow.events import EventBatch
 from tgflow.ids import NodeIds
 from tgflow.streams.kafka.config import CodecName
-from tgflow.streams.rows.batch import columns_of
 
 ROWS = {"json": 1, "csv": 1, "arrow": 1000}
 """How many events a record holds by default."""
@@ -24,11 +24,11 @@ Encode = Callable[[pa.RecordBatch], bytes]
 
 def event_rows(events: EventBatch, ids: NodeIds) -> pa.RecordBatch:
     """Return events by their own ids: src, dst, t, label if there, features as lists x."""
-    columns = columns_of(events, ids)
-    if events.x is not None:
-        flat = pa.array(events.x.numpy().astype(np.float32, copy=False).reshape(-1))
-        columns["x"] = pa.FixedSizeListArray.from_arrays(flat, events.x_dim)
-    return pa.RecordBatch.from_pydict(columns)
+    rows = replace(events, x=None).to_arrow(ids)
+    if events.x is None:
+        return rows
+    flat = pa.array(events.x.numpy().astype(np.float32, copy=False).reshape(-1))
+    return rows.append_column("x", pa.FixedSizeListArray.from_arrays(flat, events.x_dim))
 
 
 def records(rows: pa.RecordBatch, codec: CodecName, size: int) -> Iterator[tuple[bytes, int]]:

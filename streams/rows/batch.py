@@ -1,8 +1,7 @@
-"""From columns of events to a batch with dense ids, and back."""
+"""From columns of events to a batch with dense ids."""
 
 from __future__ import annotations
 
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -22,18 +21,6 @@ def to_batch(events: EventColumns, ids: NodeIds) -> EventBatch:
         None if events.x is None else _tensor(events.x),
         None if events.label is None else _tensor(events.label),
     )
-
-
-def columns_of(events: EventBatch, ids: NodeIds) -> dict[str, pa.Array]:
-    """Return src and dst by their own ids, t, and label if there is one; without features."""
-    columns = {
-        "src": pa.array(ids.decode(events.src)),
-        "dst": pa.array(ids.decode(events.dst)),
-        "t": pa.array(events.t.numpy()),
-    }
-    if events.label is not None:
-        columns["label"] = pa.array(events.label.numpy())
-    return columns
 
 
 def _tensor(column: Int64s | Float32s) -> Tensor:

@@ -14,10 +14,8 @@ from tgflow.cli import assemble
 from tgflow.cli.errors import USAGE, CliError
 from tgflow.config import Config
 from tgflow.events import EventBatch
-from tgflow.ids import NodeIds
 from tgflow.streams import EventSource
 from tgflow.streams.pacing import num_played, playback
-from tgflow.streams.rows.batch import columns_of
 from tgflow.streams.write import write_events
 
 
@@ -62,21 +60,10 @@ def _to_stdout(source: PlayedSource) -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
     try:
         for number, batch in enumerate(source):
+            rows = batch.to_arrow(source.ids)
             if number == 0:
-                out.writerow(_header(batch))
-            out.writerows(_rows(batch, source.ids))
+                out.writerow(rows.schema.names)
+            out.writerows(zip(*rows.to_pydict().values(), strict=True))
             sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _header(batch: EventBatch) -> list[str]:
-    label = [] if batch.label is None else ["label"]
-    return ["src", "dst", "t", *label, *(f"f{i}" for i in range(batch.x_dim))]
-
-
-def _rows(batch: EventBatch, ids: NodeIds) -> Iterator[list[object]]:
-    columns = [column.to_pylist() for column in columns_of(batch, ids).values()]
-    x = [[]] * len(batch) if batch.x is None else batch.x.tolist()
-    for i, row in enumerate(zip(*columns, strict=True)):
-        yield [*row, *x[i]]
